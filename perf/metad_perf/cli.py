@@ -18,6 +18,7 @@ from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError
 from .faults.names import FAULTS
+from .peers.catalog import PEERS
 from .running import exit_on_sigterm
 
 VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get")
@@ -212,30 +213,38 @@ def _run_grpc(args: argparse.Namespace) -> int:
 
 
 def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "three nodes of metad against three nodes of another system"
+    text = "three nodes of metad against three nodes of other systems"
     parser = _command(commands, "compare", text, _run_compare)
     _server_config(parser)
     _scheme(parser)
-    parser.add_argument("--peers", required=True, choices=("etcd",), help="the other system; `make peers` installs it")
+    peers = f"NAME[=HOST:PORT,...],... of {', '.join(PEERS)}; `make peers` installs them; with endpoints: a running one"
+    parser.add_argument("--peers", required=True, metavar="P", help=peers)
+    parser.add_argument("--loads", metavar="L", default="", help="steady loads; default: all; -: none")
+    parser.add_argument("--storm", action="store_true", help="also restore --sessions sessions at once")
+    parser.add_argument("--sessions", type=_count, default=100_000, help="sessions of the storm")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each load on each side, alternating")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of one run")
-    parser.add_argument("--keys", type=_count, default=100_000, help="size of the key space")
+    parser.add_argument("--keys", type=_count, default=100_000, help="keys, and sessions of the steady loads")
+    parser.add_argument("--processes", type=int, default=2, help="load-generating processes, the same for all systems")
     _shape(parser, nodes=3)
 
 
 def _run_compare(args: argparse.Namespace) -> int:
-    from .peers.compare import run
+    from .peers.compare import STEADY, Options, run
     from .spawn import Shape
 
-    return run(
-        peers=args.peers,
+    loads = {"": STEADY, "-": ()}.get(args.loads, tuple(args.loads.split(",")))
+    options = Options(
         pairs=args.pairs,
         seconds=args.seconds,
         keys=args.keys,
-        shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme),
+        loads=loads,
+        sessions=args.sessions if args.storm else 0,
+        processes=args.processes,
+        shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme).checked(),
         config=args.server_config,
-        json=args.json,
     )
+    return run(peers=args.peers, options=options, json=args.json)
 
 
 def _crash(commands: Commands[argparse.ArgumentParser]) -> None:

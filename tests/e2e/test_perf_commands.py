@@ -187,15 +187,22 @@ def test_compare_without_etcd_says_how_to_get_it() -> None:
     assert "make peers" in done.stderr
 
 
+@pytest.mark.timeout(320)
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed: make peers")
 def test_compare_with_etcd(tmp_path: Path) -> None:
-    flags = ("--peers", "etcd", "--pairs", 1, "--seconds", 0.5, "--keys", 5_000)
-    report = _report(tmp_path, "compare", *flags, timeout_s=110.0)
-    ratios = {"batched_put_ratio", "batched_takeover_ratio", "single_put_ratio", "p99_ratio_at_equal_load"}
-    assert report["etcd"].keys() == ratios
-    assert min(report["etcd"].values()) > 0
+    flags = ("--peers", "etcd", "--pairs", 1, "--seconds", 0.5, "--keys", 4_000, "--storm", "--sessions", 4_000)
+    report = _report(tmp_path, "compare", *flags, "--loads", "batched_put,single_put,single_put_paced", timeout_s=300.0)
+    assert report["etcd"].keys() == {
+        "batched_put_ratio",
+        "single_put_ratio",
+        "p99_ratio_at_equal_load",
+        "restore_ratio",
+    }
+    assert min(one["low"] for one in report["etcd"].values()) > 0
     assert {one["nodes"] for one in report["systems"].values()} == {3}
     assert {one["fsync"] for one in report["systems"].values()} == {True}
+    restored = [one for one in report["runs"] if one["load"] == "storm"]
+    assert {one["items"] for one in restored} == {4_000}
 
 
 def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
-"""``metad-perf compare``: three nodes of metad against three nodes of a peer, on the same cores, one system at a time.
+"""``metad-perf compare``: metad against other systems on the same cores, one system at a time.
 
-A pair is one run of each load on either system, in changing order, each system freshly started; the report gives the
-median of the pairs' own ratios. A sweep beforehand finds the number of requests in flight and of processes for each
-system separately: each is measured at its own best.
-
-The peer's client is as cheap as possible: messages are encoded before the clock starts, and replies are only checked
-for success. metad's client is the normal SDK, with encoding and checking.
+For each peer, runs of it and of metad alternate in pairs: a pair is one run of each load on either system, in changing
+order, each system freshly started and filled. The report gives the median of the pairs' own ratios, and their spread.
+A sweep beforehand finds for each system, load and batch how many calls in flight serve it best: each is measured at
+its own best. The number of load-generating processes is the same for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,272 +20,296 @@ import msgspec
 
 from ..errors import UsageError, WorkerError
 from ..load.fleet import run_fleet
-from ..load.measure import Load, account_of, create, epoch_now, plans
-from ..load.worker import OpenSource, open_metad
+from ..load.measure import MIB, epoch_now
+from ..load.worker import Plan
+from ..load.workload import Settings
 from ..report import output
-from ..spawn import Server, Shape, temporary_server
-from .etcd import Etcd, find_etcd, temporary_etcd
-from .etcd_client import CONNECTIONS_MAX, open_etcd
+from ..running import run_async
+from ..spawn import Shape, disk_directory
+from .catalog import KINDS, METAD, Chosen, parse
+from .loads import (
+    BATCH,
+    INSERTS,
+    LATEST,
+    LOADS,
+    MIXES,
+    PACED,
+    PAIRS,
+    PUTS,
+    RESTORE,
+    SINGLES,
+    TAKEOVERS,
+    fill,
+    open_peer,
+    requests_of,
+)
+from .metad_peer import MetadNodes
+from .peer import Peer
+from .verdict import BARS, Run, Way, ratios
 
-PEERS = ("etcd",)
-METAD = "metad"
-NODES = 3
-BATCH = 1_000
 VALUE_BYTES = 200
-SINGLES_IN_FLIGHT = 512
-BATCHES_IN_FLIGHT = (1, 2, 4, 8, 16)
-SINGLES_PROCESSES = (1, 2)
-_SWEEP_SHARE = 0.6  # of a run's length
-PUTS, TAKEOVER, SINGLES, AT_LOAD = "batched_put", "batched_takeover", "single_put", "single_put_paced"
-BARS = {
-    "batched_put_ratio": 4.0,
-    "batched_takeover_ratio": 2.5,
-    "single_put_ratio": 3.0,
-    "p99_ratio_at_equal_load": 1.0,
-}
-"""The last ratio must stay below its bar."""
+STEADY = (PUTS, INSERTS, TAKEOVERS, SINGLES, PACED, *MIXES, LATEST, PAIRS)
+BATCHES_IN_FLIGHT = (4, 16)
+SINGLES_IN_FLIGHT = (128, 512)
+RESTORE_WAYS = ((200, 32), (1_000, 6), (1_000, 16))
+PACED_SHARE = 0.7
+"""Of the single puts a second that the slower of the two systems reached in its sweep: both get that rate."""
+_SWEPT = {INSERTS: PUTS, PACED: SINGLES, LATEST: SINGLES, PAIRS: SINGLES, **dict.fromkeys(MIXES, SINGLES)}
+"""Loads that are sent in the way that was best for another."""
+_SWEEP_SHARE = 0.5  # of a run's length
+_SEED = 1
 
 
-class Way(msgspec.Struct, frozen=True):
-    """How a load is sent."""
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a comparison. ``loads``: of the steady ones. ``sessions``: of the storm; 0: none."""
 
-    batch: int
-    in_flight: int
+    pairs: int
+    seconds: float
+    keys: int
+    loads: tuple[str, ...]
+    sessions: int
     processes: int
+    shape: Shape
+    config: Path | None = None
+
+    def checked(self) -> Options:
+        """These. Raises UsageError."""
+        if self.pairs < 1 or self.seconds <= 0 or self.processes < 1:
+            raise UsageError("--pairs, --seconds and --processes must be over 0")
+        batches = BATCH * self.processes
+        if self.keys < 2 * batches:
+            raise UsageError(f"--keys must be at least {2 * batches}")
+        if self.sessions % batches:
+            raise UsageError(f"--sessions must be a multiple of {batches}: a process restores batches of {BATCH}")
+        if unknown := set(self.loads) - set(STEADY):
+            raise UsageError(f"--loads {','.join(sorted(unknown))}: there are {', '.join(STEADY)}")
+        return self
+
+    def runs(self, peers: int) -> int:
+        """How many runs there are, for the progress bar."""
+        sweeps = sum(len(_ways(load, self.processes)) for load in self._all() if load not in _SWEPT)
+        return (1 + peers) * sweeps + 2 * peers * self.pairs * len(self._all())
+
+    def _all(self) -> tuple[str, ...]:
+        return (*self.loads, RESTORE) if self.sessions else self.loads
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements of one system under one load."""
+class _Against:
+    """metad and one peer."""
 
-    system: str
-    load: str
-    pair: int
-    """-1: a run of the sweep."""
-    way: Way
-    rate: float
-    """Items/s of an open loop; 0: closed loop."""
-    items: int
-    failed: int
-    items_per_s: float
-    server_cpu_us_per_item: float
-    client_cpu_us_per_item: float
-    p50_ms: float
-    p99_ms: float
-    p999_ms: float
-    errors: dict[str, int]
-
-
-class _System:
-    """One running system."""
-
-    def __init__(self, name: str, endpoint: str, open_source: OpenSource, cpu_us: Callable[[], int]) -> None:
-        self.name = name
-        self.open_source = open_source
-        self.endpoint = endpoint
-        self.cpu_us = cpu_us
-
-
-class _Comparison:
     def __init__(
-        self,
-        *,
-        pairs: int,
-        seconds: float,
-        keys: int,
-        shape: Shape,
-        config: Path | None,
-        progress: Callable[[int], None],
+        self, peer: Chosen, options: Options, best: dict[tuple[str, str], Run], progress: Callable[[int], None]
     ) -> None:
         self.runs: list[Run] = []
-        self.systems: dict[str, dict[str, Any]] = {}
-        self._pairs, self._seconds, self._keys = pairs, seconds, keys
-        self._shape, self._config = shape, config
-        self._progress = progress
-        self._best: dict[tuple[str, str], Way] = {}
-        self._epoch = 0
+        self.systems: dict[str, dict[str, object]] = {}
+        self._peer, self._options, self._progress = peer, options, progress
+        self._best = best
+        """By system and load: the best run of its sweep. metad is swept once for all peers."""
 
     def run(self) -> None:
         """Both sweeps, then the pairs."""
-        for name in ("etcd", METAD):
-            with self._system(name) as system:
-                self._sweep(system)
-        for pair in range(self._pairs):
-            for name in ("etcd", METAD) if pair % 2 == 0 else (METAD, "etcd"):
-                with self._system(name) as system:
-                    self._pair(system, pair)
+        order = (self._peer.name, METAD)
+        for load in self._options.loads:
+            if load in _SWEPT and _SWEPT[load] not in self._options.loads:
+                raise UsageError(f"--loads {load} needs {_SWEPT[load]}, too: its sweep finds the way for both")
+        for name in order:
+            if not any(system == name for system, _ in self._best):
+                self._on_each(name, self._sweep)
+        for pair in range(self._options.pairs):
+            for name in order if pair % 2 == 0 else order[::-1]:
+                self._on_each(name, functools.partial(self._pair, pair))
+
+    def _on_each(self, name: str, work: Callable[[str, Peer, Sequence[str]], None]) -> None:
+        """The steady loads on one fresh system, the storm on another, which has its sessions and nothing else."""
+        if self._options.loads:
+            with self._running(name, self._options.keys, self._options.keys) as system:
+                work(name, system, self._options.loads)
+        if self._options.sessions:
+            with self._running(name, 0, self._options.sessions) as system:
+                work(name, system, (RESTORE,))
 
     @contextmanager
-    def _system(self, name: str) -> Iterator[_System]:
-        if name == METAD:
-            with temporary_server(config=self._config, shape=self._shape) as server:
-                server.start()
-                yield self._metad(server)
-                server.stop()
-        else:
-            with temporary_etcd(NODES) as etcd:
-                yield self._etcd(etcd)
-
-    def _metad(self, server: Server) -> _System:
-        account = account_of(server.target)
-        self._epoch = epoch_now()
-        create(server.target, self._load("session.takeover", Way(BATCH, 1, 1)), self._epoch)
-        about = {"program": "metad", "nodes": account.nodes, "processes": account.processes, "groups": account.groups}
-        about |= {"replicas": account.replicas, "fsync": account.fsync, "leaders": account.leaders}
-        about |= {"transport": "metad's protocol over TCP, no TLS, to each group's leader"}
-        self.systems[METAD] = about
-        return _System(METAD, server.target, open_metad, lambda: account_of(server.target).cpu_us)
-
-    def _etcd(self, etcd: Etcd) -> _System:
-        self.systems["etcd"] = etcd.settings() | {"connections_per_process": CONNECTIONS_MAX}
-        return _System("etcd", etcd.leader, open_etcd, etcd.cpu_us)
-
-    def _sweep(self, system: _System) -> None:
-        for load in (PUTS, SINGLES) if system.name == "etcd" else (PUTS, TAKEOVER, SINGLES):
-            ways = (
-                [Way(1, SINGLES_IN_FLIGHT, processes) for processes in SINGLES_PROCESSES]
-                if load == SINGLES
-                else [Way(BATCH, in_flight, 1) for in_flight in BATCHES_IN_FLIGHT]
+    def _running(self, name: str, keys: int, sessions: int) -> Iterator[Peer]:
+        directory = Path(tempfile.mkdtemp(prefix=f"metad-perf-{name}-", dir=disk_directory()))
+        try:
+            system = (
+                MetadNodes(self._options.shape, self._options.config) if name == METAD else self._peer.make(directory)
             )
-            runs = [self._measure(system, load, -1, way, self._seconds * _SWEEP_SHARE) for way in ways]
-            self._best[system.name, load] = max(runs, key=lambda one: one.items_per_s).way
+            try:
+                system.start()
+                run_async(
+                    fill(
+                        name,
+                        system.endpoints(),
+                        keys=keys,
+                        sessions=sessions,
+                        value_bytes=VALUE_BYTES,
+                        seed=_SEED,
+                    )
+                )
+                self.systems[name] = system.settings()
+                yield system
+            finally:
+                system.stop()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
 
-    def _pair(self, system: _System, pair: int) -> None:
-        if system.name == "etcd":
-            for load in (PUTS, SINGLES):
-                self._measure(system, load, pair, self._best["etcd", load], self._seconds)
-            return
-        for load in (PUTS, TAKEOVER, SINGLES):
-            self._measure(system, load, pair, self._best[METAD, load], self._seconds)
-        # The highest rate that etcd has reached so far; if metad comes first in a pair, in earlier pairs.
-        rate = max(one.items_per_s for one in self.runs if (one.system, one.load) == ("etcd", SINGLES))
-        self._measure(system, AT_LOAD, pair, self._best[METAD, SINGLES], self._seconds, rate)
+    def _sweep(self, name: str, system: Peer, loads: Sequence[str]) -> None:
+        for load in loads:
+            if load in _SWEPT:
+                continue
+            runs = [
+                self._measure(name, system, load, -1, way, self._options.seconds * _SWEEP_SHARE)
+                for way in _ways(load, self._options.processes)
+            ]
+            self._best[name, load] = max(runs, key=lambda one: one.items_per_s)
 
-    def _measure(self, system: _System, load: str, pair: int, way: Way, seconds: float, rate: float = 0.0) -> Run:
-        verb = "session.takeover" if load == TAKEOVER else "kv.put"
-        made = plans(
-            system.endpoint, self._load(verb, way, rate), self._epoch, seconds=seconds, open_source=system.open_source
-        )
+    def _pair(self, pair: int, name: str, system: Peer, loads: Sequence[str]) -> None:
+        for load in loads:
+            best = self._best[name, _SWEPT.get(load, load)]
+            rate = PACED_SHARE * self._slower() if load == PACED else 0.0
+            self._measure(name, system, load, pair, best.way, self._options.seconds, rate)
+
+    def _slower(self) -> float:
+        return min(self._best[name, SINGLES].items_per_s for name in (METAD, self._peer.name))
+
+    def _measure(
+        self, name: str, system: Peer, load: str, pair: int, way: Way, seconds: float, rate: float = 0.0
+    ) -> Run:
         cpu: list[int] = []
         result = run_fleet(
-            made,
+            self._plans(name, system.endpoints(), load, way, seconds, rate),
             on_begin=lambda: cpu.append(system.cpu_us()),
             on_end=lambda: cpu.append(system.cpu_us()),
             progress=lambda _: None,
         )
         one = Run(
-            system=system.name,
+            system=name,
+            peer=self._peer.name,
             load=load,
             pair=pair,
             way=way,
             rate=rate,
             items=result.items,
             failed=result.failed,
+            seconds=result.seconds,
             items_per_s=result.items_per_s(),
-            server_cpu_us_per_item=output.ratio(cpu[1] - cpu[0], result.items),
-            client_cpu_us_per_item=output.ratio(result.client_cpu_s * 1e6, result.items),
+            items_per_server_cpu_s=output.ratio(result.items * 1e6, cpu[1] - cpu[0]),
+            items_per_client_cpu_s=output.ratio(result.items, result.client_cpu_s),
+            server_rss_mib=system.rss_bytes() / MIB,
             p50_ms=result.latencies.percentile_ms(50),
             p99_ms=result.latencies.percentile_ms(99),
             p999_ms=result.latencies.percentile_ms(99.9),
+            max_ms=result.latencies.max_ms(),
             errors=result.errors,
         )
         if not result.items - result.failed:
-            raise WorkerError(f"{system.name}, {load}: nothing went well: {result.errors}")
+            raise WorkerError(f"{name}, {load}: nothing went well: {result.errors}")
         self.runs.append(one)
         self._progress(1)
         return one
 
-    def _load(self, verb: str, way: Way, rate: float = 0.0) -> Load:
-        return Load(
-            verb=verb,
-            batch=way.batch,
-            in_flight=way.in_flight,
-            items=self._keys,
-            value_bytes=VALUE_BYTES,
-            processes=way.processes,
-            rate=rate,
-            keys=self._keys,
-            singles=way.batch == 1,
-        )
+    def _plans(self, name: str, endpoints: str, load: str, way: Way, seconds: float, rate: float) -> list[Plan]:
+        epoch = epoch_now()
+        plans = []
+        for share in range(way.processes):
+            settings = Settings(
+                verb=load,
+                batch=way.batch,
+                keys=self._options.sessions if load == RESTORE else self._options.keys,
+                value_bytes=VALUE_BYTES,
+                epoch=epoch,
+                seed=_SEED,
+                share=share,
+                shares=way.processes,
+            )
+            plans.append(
+                Plan(
+                    endpoint=endpoints,
+                    settings=settings,
+                    in_flight=max(1, way.in_flight // way.processes),
+                    requests=requests_of(load, settings),
+                    seconds=None if load == RESTORE else seconds,
+                    interval_ns=1e9 * way.batch * way.processes / rate if rate else 0,
+                    open_source=functools.partial(open_peer, name),
+                )
+            )
+        return plans
 
 
-def run(
-    *, peers: str, pairs: int, seconds: float, keys: int, shape: Shape, config: Path | None, json: Path | None
-) -> int:
+def _ways(load: str, processes: int) -> list[Way]:
+    if load == RESTORE:
+        return [Way(batch, in_flight, processes) for batch, in_flight in RESTORE_WAYS]
+    counts = SINGLES_IN_FLIGHT if LOADS[load].batch == 1 else BATCHES_IN_FLIGHT
+    return [Way(LOADS[load].batch, in_flight, processes) for in_flight in counts]
+
+
+def run(*, peers: str, options: Options, json: Path | None) -> int:
     """Returns the exit code: 1 if items failed. The report says whether the bars are met."""
-    if peers not in PEERS:
-        raise UsageError(f"--peers {peers}: there is {', '.join(PEERS)}")
-    if pairs < 1 or seconds <= 0 or keys < 2 * BATCH:
-        raise UsageError(f"--pairs and --seconds must be over 0, --keys at least {2 * BATCH}")
-    find_etcd()
-    in_sweep = 2 * len(BATCHES_IN_FLIGHT) + len(SINGLES_PROCESSES) + len(BATCHES_IN_FLIGHT) + len(SINGLES_PROCESSES)
-    with output.progress("runs", in_sweep + 6 * pairs) as progress:
-        comparison = _Comparison(
-            pairs=pairs, seconds=seconds, keys=keys, shape=shape.checked(), config=config, progress=progress
-        )
-        comparison.run()
-    compared = {
-        "etcd": verdict(comparison.runs),
+    chosen = parse(peers)
+    options = options.checked()
+    with tempfile.TemporaryDirectory() as nowhere:
+        for one in chosen:
+            one.make(Path(nowhere))  # is everything installed, before anything runs?
+    found: list[_Against] = []
+    best: dict[tuple[str, str], Run] = {}
+    with output.progress("runs", options.runs(len(chosen))) as progress:
+        for one in chosen:
+            found.append(_Against(one, options, best, progress))
+            found[-1].run()
+    compared = _report(chosen, options, found)
+    output.write_json(json, compared)
+    show(compared)
+    return 1 if any(one.failed for against in found for one in against.runs) else 0
+
+
+def _report(chosen: Sequence[Chosen], options: Options, found: Sequence[_Against]) -> dict[str, Any]:
+    runs = [one for against in found for one in against.runs]
+    return {
+        **{one.name: msgspec.to_builtins(ratios(runs, one.name)) for one in chosen},
+        "peers": [one.name for one in chosen],
         "bars": BARS,
-        "systems": comparison.systems,
-        "pairs": pairs,
-        "seconds": seconds,
-        "keys": keys,
+        "systems": _systems(found),
+        "pairs": options.pairs,
+        "seconds": options.seconds,
+        "keys": options.keys,
+        "sessions": options.sessions,
+        "processes": options.processes,
         "value_bytes": VALUE_BYTES,
         "batch": BATCH,
-        "runs": output.rounded([msgspec.to_builtins(one) for one in comparison.runs]),
+        "runs": output.rounded([msgspec.to_builtins(one) for one in runs]),
         "setting": output.machine(),
         "versions": output.versions(),
     }
-    output.write_json(json, compared)
-    _show(compared)
-    return 1 if any(one.failed for one in comparison.runs) else 0
 
 
-def verdict(runs: list[Run]) -> dict[str, float]:
-    """Medians over the pairs of metad ÷ etcd: of items/s, and of p99 when both get the highest rate that etcd
-    reaches."""
-
-    def of(system: str, load: str) -> list[Run]:
-        return sorted(
-            (one for one in runs if (one.system, one.load) == (system, load) and one.pair >= 0),
-            key=lambda one: one.pair,
-        )
-
-    def rates(ours: str, theirs: str) -> float:
-        pairs = zip(of(METAD, ours), of("etcd", theirs), strict=True)
-        return output.median_ratio((mine.items_per_s, other.items_per_s) for mine, other in pairs)
-
-    latencies = zip(of(METAD, AT_LOAD), of("etcd", SINGLES), strict=True)
-    return output.rounded(
-        {
-            "batched_put_ratio": rates(PUTS, PUTS),
-            "batched_takeover_ratio": rates(TAKEOVER, PUTS),
-            "single_put_ratio": rates(SINGLES, SINGLES),
-            "p99_ratio_at_equal_load": output.median_ratio((mine.p99_ms, other.p99_ms) for mine, other in latencies),
-        }
-    )
+def _systems(found: Sequence[_Against]) -> dict[str, dict[str, object]]:
+    said: dict[str, dict[str, object]] = {}
+    for against in found:
+        for name, about in against.systems.items():
+            kind = KINDS[name]
+            said[name] = {"title": kind.title, "label": kind.label} | about
+            said[name] |= {"session": kind.session, "takeover": kind.takeover, "batch": kind.batch}
+    return said
 
 
-def _show(compared: dict[str, Any]) -> None:
-    columns = ["system", "load", "pair", "calls", "from", "items/s", "server µs", "client µs", "p50 ms", "p99 ms"]
+def show(compared: dict[str, Any]) -> None:
+    """Print the report as tables."""
     output.table(
-        "metad and etcd, three nodes each: calls in flight, from processes; CPU per item",
-        columns,
+        "every run: calls in flight; items per second, and per second of the nodes' and the clients' CPU",
+        ["peer", "system", "load", "pair", "batch", "calls", "items/s", "/server CPU s", "/client CPU s", "p99 ms"],
         [
             [
-                *(one["system"], one["load"], one["pair"] if one["pair"] >= 0 else "-"),
-                *(one["way"]["in_flight"], one["way"]["processes"], one["items_per_s"]),
-                *(one["server_cpu_us_per_item"], one["client_cpu_us_per_item"]),
-                *(one["p50_ms"], one["p99_ms"]),
+                *(one["peer"], one["system"], one["load"], one["pair"] if one["pair"] >= 0 else "-"),
+                *(one["way"]["batch"], one["way"]["in_flight"], one["items_per_s"]),
+                *(one["items_per_server_cpu_s"], one["items_per_client_cpu_s"], one["p99_ms"]),
             ]
             for one in compared["runs"]
         ],
     )
-    output.table(
-        "medians of the pairs, metad ÷ etcd",
-        ["", "ratio", "bar", "met"],
-        [
-            [name, value, bar := BARS[name], value <= bar if name.startswith("p99") else value >= bar]
-            for name, value in compared["etcd"].items()
-        ],
-    )
+    for name in compared["peers"]:
+        rows = [
+            [ratio, one["median"], one["low"], one["high"], one["bar"] or "", one["met"] if one["bar"] else ""]
+            for ratio, one in compared[name].items()
+        ]
+        output.table(f"metad ÷ {name}: medians of the pairs", ["", "ratio", "lowest", "highest", "bar", "met"], rows)

@@ -11,30 +11,40 @@ from collections.abc import Iterable, Iterator
 PUT = "/etcdserverpb.KV/Put"
 RANGE = "/etcdserverpb.KV/Range"
 TXN = "/etcdserverpb.KV/Txn"
+LEASE_GRANT = "/etcdserverpb.Lease/LeaseGrant"
+LEASE_REVOKE = "/etcdserverpb.Lease/LeaseRevoke"
 STATUS = "/etcdserverpb.Maintenance/Status"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_SUCCEEDED = 2  # of TxnResponse
+_SUCCEEDED, _RESPONSES = 2, 3  # of TxnResponse
+_RANGE_RESPONSE = 1  # of ResponseOp
+_KVS, _VALUE = 2, 5  # of RangeResponse, of KeyValue
 
 
-def varint(number: int) -> bytes:
+def varint(value: int) -> bytes:
     """A protobuf varint of a number that is not negative."""
     made = bytearray()
-    while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
-        number >>= 7
-    made.append(number)
+    while value > 0x7F:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
     return bytes(made)
 
 
-def field(number: int, value: bytes) -> bytes:
+def field(at: int, value: bytes) -> bytes:
     """A length-delimited field: bytes, a string or a message."""
-    return varint(number << 3 | _BYTES) + varint(len(value)) + value
+    return varint(at << 3 | _BYTES) + varint(len(value)) + value
 
 
-def put_request(key: bytes, value: bytes) -> bytes:
+def number(at: int, value: int) -> bytes:
+    """A varint field."""
+    return varint(at << 3 | _VARINT) + varint(value)
+
+
+def put_request(key: bytes, value: bytes, *, lease: int = 0) -> bytes:
     """PutRequest."""
-    return field(1, key) + field(2, value)
+    made = field(1, key) + field(2, value)
+    return made + number(3, lease) if lease else made
 
 
 def range_request(key: bytes) -> bytes:
@@ -42,9 +52,34 @@ def range_request(key: bytes) -> bytes:
     return field(1, key)
 
 
-def txn_of_puts(puts: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """TxnRequest that compares nothing and puts all of these; etcd refuses a repeated key."""
-    return b"".join(field(2, field(2, put_request(key, value))) for key, value in puts)
+def lease_grant(lease: int, ttl_s: int) -> bytes:
+    """LeaseGrantRequest."""
+    return number(1, ttl_s) + number(2, lease)
+
+
+def lease_revoke(lease: int) -> bytes:
+    """LeaseRevokeRequest."""
+    return number(1, lease)
+
+
+def range_op(key: bytes) -> bytes:
+    """RequestOp: read a key."""
+    return field(1, range_request(key))
+
+
+def put_op(request: bytes) -> bytes:
+    """RequestOp: a PutRequest."""
+    return field(2, request)
+
+
+def delete_op(key: bytes) -> bytes:
+    """RequestOp: delete a key."""
+    return field(3, field(1, key))
+
+
+def txn(ops: Iterable[bytes]) -> bytes:
+    """TxnRequest that compares nothing and does all of these; etcd refuses to put a key twice."""
+    return b"".join(field(2, op) for op in ops)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -71,12 +106,35 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def txn_succeeded(reply: bytes) -> bool:
     """Whether a TxnResponse reports success. Looks only at the first two fields, whatever follows them."""
-    for number, value in fields(reply):
-        if number == _SUCCEEDED:
+    for at, value in fields(reply):
+        if at == _SUCCEEDED:
             return value == 1
-        if number > _SUCCEEDED:
+        if at > _SUCCEEDED:
             return False
     return False
+
+
+def range_value(reply: bytes) -> bytes | None:
+    """The value of the first key of a RangeResponse; None if there is none."""
+    for at, value in fields(reply):
+        if at == _KVS:
+            assert isinstance(value, bytes)
+            found = dict(fields(value)).get(_VALUE, b"")
+            assert isinstance(found, bytes)
+            return found
+    return None
+
+
+def txn_values(reply: bytes, count: int) -> list[bytes | None]:
+    """What the last ``count`` operations of a TxnResponse, all of them reads, have found."""
+    responses = [value for at, value in fields(reply) if at == _RESPONSES]
+    values = []
+    for response in responses[-count:]:
+        assert isinstance(response, bytes)
+        read = dict(fields(response)).get(_RANGE_RESPONSE, b"")
+        assert isinstance(read, bytes)
+        values.append(range_value(read))
+    return values
 
 
 class MemberStatus:

@@ -7,19 +7,30 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from metad_perf.load.workload import Settings
 from metad_perf.peers import etcd_wire
-from metad_perf.peers.etcd_client import requests
 
-_U64, _BOOL, _STRING, _MESSAGE, _BYTES = 4, 8, 9, 11, 12
+_I64, _U64, _BOOL, _STRING, _MESSAGE, _BYTES = 3, 4, 8, 9, 11, 12
 # message -> field: (number, type, message type), repeated where the name ends in *
 MESSAGES: dict[str, dict[str, tuple[int, int, str]]] = {
     "ResponseHeader": {"cluster_id": (1, _U64, ""), "member_id": (2, _U64, ""), "raft_term": (4, _U64, "")},
-    "PutRequest": {"key": (1, _BYTES, ""), "value": (2, _BYTES, "")},
+    "PutRequest": {"key": (1, _BYTES, ""), "value": (2, _BYTES, ""), "lease": (3, _I64, "")},
     "RangeRequest": {"key": (1, _BYTES, ""), "range_end": (2, _BYTES, "")},
-    "RequestOp": {"request_range": (1, _MESSAGE, "RangeRequest"), "request_put": (2, _MESSAGE, "PutRequest")},
+    "DeleteRangeRequest": {"key": (1, _BYTES, "")},
+    "LeaseGrantRequest": {"TTL": (1, _I64, ""), "ID": (2, _I64, "")},
+    "LeaseRevokeRequest": {"ID": (1, _I64, "")},
+    "RequestOp": {
+        "request_range": (1, _MESSAGE, "RangeRequest"),
+        "request_put": (2, _MESSAGE, "PutRequest"),
+        "request_delete_range": (3, _MESSAGE, "DeleteRangeRequest"),
+    },
     "TxnRequest": {"success*": (2, _MESSAGE, "RequestOp"), "failure*": (3, _MESSAGE, "RequestOp")},
-    "ResponseOp": {"response_put": (2, _MESSAGE, "PutResponse")},
+    "KeyValue": {"key": (1, _BYTES, ""), "version": (4, _I64, ""), "value": (5, _BYTES, "")},
+    "RangeResponse": {
+        "header": (1, _MESSAGE, "ResponseHeader"),
+        "kvs*": (2, _MESSAGE, "KeyValue"),
+        "count": (4, _I64, ""),
+    },
+    "ResponseOp": {"response_range": (1, _MESSAGE, "RangeResponse"), "response_put": (2, _MESSAGE, "PutResponse")},
     "PutResponse": {"header": (1, _MESSAGE, "ResponseHeader")},
     "TxnResponse": {
         "header": (1, _MESSAGE, "ResponseHeader"),
@@ -57,8 +68,13 @@ def test_puts_and_transactions(value: bytes) -> None:
     assert pb["PutRequest"].FromString(etcd_wire.put_request(b"key", value)) == pb["PutRequest"](
         key=b"key", value=value
     )
-    txn = pb["TxnRequest"].FromString(etcd_wire.txn_of_puts([(b"a", value), (b"b", b"w")]))
-    assert [(op.request_put.key, op.request_put.value) for op in txn.success] == [(b"a", value), (b"b", b"w")]
+    leased = etcd_wire.put_request(b"key", value, lease=2**62)
+    assert pb["PutRequest"].FromString(leased) == pb["PutRequest"](key=b"key", value=value, lease=2**62)
+    put = etcd_wire.put_op(etcd_wire.put_request(b"a", value))
+    txn = pb["TxnRequest"].FromString(etcd_wire.txn([put, etcd_wire.range_op(b"b"), etcd_wire.delete_op(b"c")]))
+    first, second, third = txn.success
+    assert (first.request_put.key, first.request_put.value) == (b"a", value)
+    assert (second.request_range.key, third.request_delete_range.key) == (b"b", b"c")
     assert not txn.failure
     assert pb["RangeRequest"].FromString(etcd_wire.range_request(b"a")) == pb["RangeRequest"](key=b"a")
 
@@ -89,12 +105,21 @@ def test_what_is_no_message(message: bytes) -> None:
         list(etcd_wire.fields(message))
 
 
-def test_requests_made_ahead_name_no_key_twice_and_differ() -> None:
-    settings = Settings(verb="kv.put", batch=1_000, keys=2_000, value_bytes=200, epoch=1)
-    made = requests(settings)
-    assert len(made) >= 8
-    assert len(set(made)) == len(made)
-    txn = pb["TxnRequest"].FromString(made[0])
-    puts = [op.request_put for op in txn.success]
-    assert len({put.key for put in puts}) == len(puts) == 1_000
-    assert {len(put.value) for put in puts} == {200}
+def test_leases() -> None:
+    grant = pb["LeaseGrantRequest"].FromString(etcd_wire.lease_grant(2**62 - 1, 5))
+    assert (grant.TTL, grant.ID) == (5, 2**62 - 1)
+    assert pb["LeaseRevokeRequest"].FromString(etcd_wire.lease_revoke(7)).ID == 7
+
+
+def test_what_reads_find() -> None:
+    header = pb["ResponseHeader"](member_id=7)
+    found = [
+        pb["RangeResponse"](header=header, kvs=[pb["KeyValue"](key=b"k", version=3, value=value)], count=1)
+        for value in (b"one", b"")
+    ]
+    none = pb["RangeResponse"](header=header)
+    assert [etcd_wire.range_value(one.SerializeToString()) for one in (*found, none)] == [b"one", b"", None]
+    put = pb["ResponseOp"](response_put=pb["PutResponse"](header=header))
+    reads = [pb["ResponseOp"](response_range=one) for one in (*found, none)]
+    reply = pb["TxnResponse"](header=header, succeeded=True, responses=[put, *reads])
+    assert etcd_wire.txn_values(reply.SerializeToString(), 3) == [b"one", b"", None]

@@ -1,0 +1,133 @@
+"""The one list of the systems that ``metad-perf compare`` knows: what each is, how it is started and spoken to, and
+what a session, a takeover and a batch are there. The command line, the report and the tests take it from here.
+
+A system's module is imported when it is needed: nobody needs grpcio to read a list.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from ..errors import UsageError
+from .peer import Client, Endpoints, MakePeer, OpenClient, Peer
+
+METAD = "metad"
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One system. ``nodes`` and ``client`` are ``MODULE:NAME`` in this package: what makes its nodes in a directory
+    (empty: it must run already, and its endpoints be given), and what opens a client."""
+
+    title: str
+    label: str = ""
+    """What a reader must know beside its name; empty: as metad, each write is on the disks of most nodes when it is
+    answered."""
+    packages: tuple[str, ...] = ()
+    """Debian's, that ``make peers`` installs."""
+    nodes: str = ""
+    client: str
+    session: str
+    takeover: str
+    batch: str
+
+
+KINDS: dict[str, Kind] = {
+    METAD: Kind(
+        title="metad",
+        client="metad_peer:open_metad_client",
+        session="a session",
+        takeover="session.takeover with restoring; the broker's epoch is checked, and the former owner returned",
+        batch="one call of the SDK, which splits it by group",
+    ),
+    "etcd": Kind(
+        title="etcd",
+        packages=("etcd-server",),
+        nodes="etcd:Etcd",
+        client="etcd_client:open_etcd",
+        session="two keys: properties, and owner; a lapsing one is a key with a lease of its own",
+        takeover="puts of the owners and reads of the properties in one transaction; no epoch is checked",
+        batch="one transaction",
+    ),
+    "zookeeper": Kind(
+        title="ZooKeeper",
+        packages=("zookeeper", "openjdk-17-jre-headless"),
+        nodes="zookeeper:ZooKeeper",
+        client="zookeeper_client:open_zookeeper",
+        session="two nodes: properties, and owner; a lapsing one is an ephemeral node",
+        takeover="setData of the owners in one multi, behind it a multi-read of the properties; no epoch is checked",
+        batch="one multi, or one multi-read",
+    ),
+    "redis": Kind(
+        title="Redis",
+        label="a floor: no consensus, one node syncs each write, replicas follow later",
+        packages=("redis-server",),
+        nodes="redis:Redis",
+        client="redis_client:open_redis",
+        session="two keys: properties, and owner; a lapsing one is a key with an expiry",
+        takeover="MSET of the owners and, sent with it, MGET of the properties; no epoch is checked",
+        batch="one MSET or MGET",
+    ),
+    "nats": Kind(
+        title="NATS KV",
+        label="a floor: consensus, but Debian's 2.9 syncs its files only every two minutes",
+        packages=("nats-server",),
+        nodes="nats:Nats",
+        client="nats_client:open_nats",
+        session="two keys of one bucket: properties, and owner; a lapsing one is a key of a bucket with a time to live",
+        takeover="a put of each owner and, right behind, a direct get of the properties; no epoch is checked",
+        batch="as many messages, sent in one piece, each acknowledged by itself",
+    ),
+}
+PEERS = tuple(name for name in KINDS if name != METAD)
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """A peer of the command line; ``endpoints`` of a running one."""
+
+    name: str
+    endpoints: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """What is known of it."""
+        return KINDS[self.name]
+
+    def make(self, directory: Path) -> Peer:
+        """Its nodes. Raises MissingError if it is not installed, UsageError if endpoints are missing."""
+        if self.endpoints:
+            return Endpoints(self.endpoints, {})
+        if not self.kind.nodes:
+            raise UsageError(f"--peers {self.name}={self.name.upper()}_ENDPOINTS: only a running one can be measured")
+        return cast("MakePeer", _named(self.kind.nodes))(directory)
+
+
+def parse(text: str) -> list[Chosen]:
+    """``NAME[=ENDPOINTS],...``; endpoints are separated by commas, too. Raises UsageError."""
+    chosen: dict[str, list[str]] = {}
+    name = ""
+    for word in text.split(","):
+        if ":" in word and "=" not in word and chosen.get(name):
+            chosen[name].append(word)
+            continue
+        name, given, endpoint = word.partition("=")
+        if name not in PEERS or name in chosen or (given and ":" not in endpoint):
+            raise UsageError(
+                f"--peers {text}: at {word!r}; it takes {', '.join(PEERS)}, each once or as NAME=HOST:PORT"
+            )
+        chosen[name] = [endpoint] if given else []
+    return [Chosen(name, ",".join(endpoints)) for name, endpoints in chosen.items()]
+
+
+def open_client(name: str, endpoints: str, in_flight: int) -> AbstractAsyncContextManager[Client]:
+    """A client of that system."""
+    return cast("OpenClient", _named(KINDS[name].client))(endpoints, in_flight)
+
+
+def _named(path: str) -> object:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)

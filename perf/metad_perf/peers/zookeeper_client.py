@@ -1,0 +1,197 @@
+"""A client of ZooKeeper: its own protocol, with requests that are encoded before the clock starts.
+
+A batch of writes is one multi, a batch of reads one multi-read. A session has two nodes, one for its properties and
+one for its owner, so that a takeover writes a few bytes; the read of the properties is sent at once behind it on the
+same connection, which ZooKeeper answers in order. A lapsing session is an ephemeral node of the connection's own
+session, as ZooKeeper has no other: it lapses when the process that began it falls silent, and not by itself.
+ZooKeeper's reads are not linearizable; here they go to the leader.
+
+kazoo, the well-kept Python client, is not used: it cannot send requests that were encoded before, and hands each over
+between two threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from ..load.workload import ABSENT
+from . import zookeeper_wire as wire
+from .peer import LAPSING_S, Answer, Call, PeerError, Record
+from .pipe import Pipe
+
+CONNECTIONS_MAX = 4  # of each process; at most its calls in flight
+ROOTS = (b"/k", b"/s", b"/o", b"/l")
+_TIMEOUT_MS = 1_000 * LAPSING_S
+_CONNECT_S = 10.0
+
+
+class ZooKeeperClient:
+    """See :class:`~metad_perf.peers.peer.Client`."""
+
+    def __init__(self, pipes: Sequence[Pipe[bytes]]) -> None:
+        self._pipes = pipes
+        self._turns = itertools.cycle(pipes)
+
+    def insert(self, records: Sequence[Record]) -> Call:
+        """create."""
+        return self._write([wire.create(_key(key), value) for key, value in records])
+
+    def put(self, records: Sequence[Record]) -> Call:
+        """setData."""
+        return self._write([wire.set_data(_key(key), value) for key, value in records])
+
+    def get(self, keys: Sequence[str]) -> Call:
+        """getData."""
+        return self._read([_key(key) for key in keys])
+
+    def delete(self, keys: Sequence[str]) -> Call:
+        """delete."""
+        return self._write([wire.delete(_key(key)) for key in keys])
+
+    def create(self, sessions: Sequence[Record], owner: str) -> Call:
+        """Two nodes for each session."""
+        parts = [wire.create(_properties(name), value) for name, value in sessions]
+        parts += [wire.create(_owner(name), owner.encode()) for name, _ in sessions]
+        return self._write(parts, len(sessions))
+
+    def take_over(self, sessions: Sequence[str], owner: str) -> Call:
+        """setData of all owners in one multi, and behind it a multi-read of the properties."""
+        both = wire.multi([wire.set_data(_owner(name), owner.encode()) for name in sessions])
+        both += wire.multi([wire.get(_properties(name)) for name in sessions], wire.MULTI_READ)
+        count = len(sessions)
+
+        async def call() -> Answer:
+            replies = await next(self._turns).ask(both, 2)
+            if isinstance(replies, str):
+                return Answer([replies] * count)
+            if error := wire.error_of_multi(replies[0]):
+                return Answer([_name(error)] * count)
+            values = wire.values_of(replies[1])
+            return Answer([ABSENT] * values.count(None), values)
+
+        return call
+
+    def owners(self, sessions: Sequence[str]) -> Call:
+        """A read."""
+        return self._read([_owner(name) for name in sessions])
+
+    def begin(self, sessions: Sequence[Record]) -> Call:
+        """Ephemeral nodes."""
+        return self._write([wire.create(_lapsing(name), value, ephemeral=True) for name, value in sessions])
+
+    def alive(self, sessions: Sequence[str]) -> Call:
+        """A read."""
+        return self._read([_lapsing(name) for name in sessions])
+
+    def end(self, sessions: Sequence[str]) -> Call:
+        """delete."""
+        return self._write([wire.delete(_lapsing(name)) for name in sessions])
+
+    async def abandon(self) -> None:
+        """Cut the connections without a word; ZooKeeper ends their sessions after the timeout."""
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _write(self, parts: Sequence[wire.Part], count: int | None = None) -> Call:
+        items = len(parts) if count is None else count
+        single = len(parts) == 1
+        request = wire.request(parts[0]) if single else wire.multi(parts)
+        error_of = wire.error_of if single else wire.error_of_multi
+        done = Answer()
+
+        async def call() -> Answer:
+            replies = await next(self._turns).ask(request)
+            if isinstance(replies, str):
+                return Answer([replies] * items)
+            error = error_of(replies[0])
+            return Answer([_name(error)] * items) if error else done
+
+        return call
+
+    def _read(self, paths: Sequence[bytes]) -> Call:
+        count = len(paths)
+        if count == 1:
+            request = wire.request(wire.get(paths[0]))
+        else:
+            request = wire.multi([wire.get(path) for path in paths], wire.MULTI_READ)
+
+        async def call() -> Answer:
+            replies = await next(self._turns).ask(request)
+            if isinstance(replies, str):
+                return Answer([replies] * count)
+            (reply,) = replies
+            error = wire.error_of(reply)
+            if count > 1:
+                return Answer([_name(error)] * count) if error else Answer(values=wire.values_of(reply))
+            if error in (0, wire.NO_NODE):
+                return Answer(values=(None if error else wire.value_of(reply),))
+            return Answer((_name(error),))
+
+        return call
+
+
+@asynccontextmanager
+async def open_zookeeper(endpoints: str, in_flight: int) -> AsyncIterator[ZooKeeperClient]:
+    """Connections to the first endpoint, each with a session of its own that pings keep alive."""
+    pipes = [await _connect(endpoints.partition(",")[0]) for _ in range(max(1, min(CONNECTIONS_MAX, in_flight)))]
+    pings = asyncio.create_task(_ping(pipes))
+    try:
+        for root in ROOTS:
+            answer = await pipes[0].ask(wire.request(wire.create(root, b"")))
+            if isinstance(answer, str) or wire.error_of(answer[0]) not in (0, wire.NODE_EXISTS):
+                raise PeerError(f"zookeeper: {root.decode()} cannot be made: {answer!r}")
+        yield ZooKeeperClient(pipes)
+    finally:
+        pings.cancel()
+        await asyncio.wait([pings])
+        for pipe in pipes:
+            if not pipe.closed:
+                await pipe.ask(wire.CLOSE_REQUEST)
+            pipe.close()
+
+
+async def _connect(endpoint: str) -> Pipe[bytes]:
+    host, _, port = endpoint.rpartition(":")
+    async with asyncio.timeout(_CONNECT_S):
+        _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(wire.cut), host, int(port))
+        reply = await pipe.ask(wire.connect(_TIMEOUT_MS))
+    if isinstance(reply, str) or not wire.connected(reply[0]):
+        raise PeerError(f"zookeeper at {endpoint} refuses a session: {reply!r}")
+    return pipe
+
+
+async def _ping(pipes: Sequence[Pipe[bytes]]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(LAPSING_S / 4)
+            for pipe in pipes:
+                pipe.tell(wire.PING_REQUEST)
+
+
+def _name(error: int) -> str:
+    return f"zookeeper {error}"
+
+
+def _flat(name: str) -> str:
+    """A name within one node: a path's parts would be nodes that someone must have made."""
+    return name.replace("/", ":")
+
+
+def _key(key: str) -> bytes:
+    return f"/k/{_flat(key)}".encode()
+
+
+def _properties(session: str) -> bytes:
+    return f"/s/{_flat(session)}".encode()
+
+
+def _owner(session: str) -> bytes:
+    return f"/o/{_flat(session)}".encode()
+
+
+def _lapsing(session: str) -> bytes:
+    return f"/l/{_flat(session)}".encode()

@@ -1,0 +1,168 @@
+"""One suite for all systems that ``metad-perf compare`` knows: each adapter does what :mod:`metad_perf.peers.peer`
+says, on three nodes of the real system. A system that is not installed is skipped, metad itself never is.
+
+It guards the comparison: a peer whose takeover does not change the owner, or whose read does not come back, would be
+fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from metad_perf.peers import catalog
+from metad_perf.peers.catalog import KINDS, METAD, Chosen
+from metad_perf.peers.metad_peer import MetadNodes
+from metad_perf.peers.peer import Answer, Call, Client, MissingError, Peer
+from metad_perf.spawn import Shape
+
+LAPSED_WITHIN_S = 120.0
+_LOOK_S = 0.2
+_SUITE = itertools.count()
+Work = Callable[[Client, str], Awaitable[None]]
+
+
+class Running:
+    """A system with its nodes."""
+
+    def __init__(self, name: str, peer: Peer) -> None:
+        self.name, self.peer = name, peer
+
+    def do(self, work: Work) -> None:
+        """Run the work on a client; it gets a prefix that no other work has."""
+
+        async def run() -> None:
+            async with catalog.open_client(self.name, self.peer.endpoints(), 2) as client:
+                await work(client, f"t{next(_SUITE)}")
+
+        asyncio.run(run())
+
+
+@pytest.fixture(scope="module", params=[name for name, kind in KINDS.items() if kind.nodes or name == METAD])
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    name: str = request.param
+    directory: Path = tmp_path_factory.mktemp(name)
+    try:
+        peer = MetadNodes(Shape(nodes=3)) if name == METAD else Chosen(name).make(directory)
+    except MissingError as error:
+        pytest.skip(str(error))
+    try:
+        peer.start()
+        yield Running(name, peer)
+    finally:
+        peer.stop()
+
+
+async def _done(call: Call) -> Answer:
+    answer = await call()
+    assert not answer.failed
+    return answer
+
+
+async def _values(call: Call) -> list[bytes | None]:
+    return list((await _done(call)).values)
+
+
+def test_keys_are_written_and_read_one_at_a_time(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        key = f"{prefix}/one"
+        assert await _values(client.get([key])) == [None]
+        await _done(client.insert([(key, b"first")]))
+        assert await _values(client.get([key])) == [b"first"]
+        put = client.put([(key, b"second")])
+        await _done(put)
+        await _done(put)  # a call can be repeated
+        assert await _values(client.get([key])) == [b"second"]
+        await _done(client.delete([key]))
+        assert await _values(client.get([key])) == [None]
+
+    running.do(work)
+
+
+def test_a_batch_of_a_thousand_is_written_and_read_by_position(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        keys = [f"{prefix}/{i}" for i in range(1_000)]
+        await _done(client.insert([(key, b"v" * 200) for key in keys]))
+        values = [b"%d" % i * 40 for i in range(1_000)]
+        await _done(client.put(list(zip(keys, values, strict=True))))
+        assert await _values(client.get(keys)) == values
+        assert await _values(client.get([keys[5], f"{prefix}/absent", keys[0]])) == [values[5], None, values[0]]
+        await _done(client.delete(keys[:10]))
+        assert await _values(client.get(keys[:12])) == [None] * 10 + values[10:12]
+
+    running.do(work)
+
+
+def test_a_takeover_changes_the_owners_and_reads_the_properties(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        names = [f"{prefix}-{i}" for i in range(1_000)]
+        properties = [b"%d" % i * 40 for i in range(1_000)]
+        await _done(client.create(list(zip(names, properties, strict=True)), "broker-a"))
+        assert await _values(client.owners(names)) == [b"broker-a"] * 1_000
+        assert await _values(client.take_over(names[:900], "broker-b")) == properties[:900]
+        assert await _values(client.owners(names)) == [b"broker-b"] * 900 + [b"broker-a"] * 100
+        assert await _values(client.take_over(names[:1], "broker-c")) == properties[:1]
+        assert await _values(client.owners(names[:2])) == [b"broker-c", b"broker-b"]
+
+    running.do(work)
+
+
+def test_calls_at_the_same_time_get_their_own_answers(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        records = [(f"{prefix}/{i}", b"%d" % i) for i in range(200)]
+        await asyncio.gather(*[_done(client.insert([one])) for one in records])
+        answers = await asyncio.gather(*[_values(client.get([key])) for key, _ in records])
+        assert answers == [[value] for _, value in records]
+
+    running.do(work)
+
+
+def test_a_takeover_of_what_is_not_there_is_told(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        answer = await client.take_over([f"{prefix}-absent"], "broker-a")()
+        assert len(answer.failed) == 1
+
+    running.do(work)
+
+
+def test_a_lapsing_session_begins_and_ends(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        names = [f"{prefix}-{i}" for i in range(20)]
+        await _done(client.begin([(name, name.encode()) for name in names[1:]]))
+        await _done(client.begin([(names[0], b"alone")]))
+        assert await _values(client.alive(names)) == [b"alone"] + [name.encode() for name in names[1:]]
+        await _done(client.end(names[:1]))
+        await _done(client.end(names[5:]))
+        assert await _values(client.alive(names[:1] + names[5:])) == [None] * 16
+
+    running.do(work)
+
+
+def test_a_lapsing_session_that_nobody_keeps_ends_by_itself(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        names = [f"{prefix}-{i}" for i in range(20)]
+        async with catalog.open_client(running.name, running.peer.endpoints(), 2) as other:
+            await _done(other.begin([(name, b"v") for name in names]))
+            assert await _values(client.alive(names)) == [b"v"] * 20
+            await other.abandon()
+            until = time.monotonic() + LAPSED_WITHIN_S
+            while any(await _values(client.alive(names))):
+                assert time.monotonic() < until, "they live on"
+                await asyncio.sleep(_LOOK_S)
+
+    running.do(work)
+
+
+def test_the_nodes_tell_what_a_reader_must_know(running: Running) -> None:
+    settings = running.peer.settings()
+    assert settings["nodes"] == 3
+    assert isinstance(settings["fsync"], bool)
+    assert settings["transport"]
+    assert running.peer.endpoints().count(":") == 3
+    assert running.peer.cpu_us() > 0
+    assert running.peer.rss_bytes() > 1_000_000

@@ -1,0 +1,104 @@
+"""The protocols of ZooKeeper, Redis and NATS by hand: bytes from their specifications, and replies however they are
+cut."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from metad_perf.peers import nats_wire, redis_wire, zookeeper_wire
+
+
+def _in_pieces(cut: Callable[[bytearray], Sequence[object]], stream: bytes, size: int) -> list[object]:
+    received = bytearray()
+    found: list[object] = []
+    for at in range(0, len(stream), size):
+        received += stream[at : at + size]
+        found += cut(received)
+    assert not received
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000])
+def test_replies_of_redis(size: int) -> None:
+    stream = b"+OK\r\n:42\r\n$3\r\na\r\n\r\n$-1\r\n-ERR no such\r\n*3\r\n$1\r\nx\r\n$-1\r\n$0\r\n\r\n*0\r\n"
+    assert _in_pieces(redis_wire.cut, stream, size) == [b"OK", 42, b"a\r\n", None, "ERR", [b"x", None, b""], []]
+    assert isinstance(redis_wire.cut(bytearray(b"-ERR no such\r\n"))[0], redis_wire.Failed)
+
+
+def test_commands_of_redis() -> None:
+    assert redis_wire.command(b"SET", b"k", b"\r\n") == b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n\r\n\r\n"
+    with pytest.raises(ValueError, match="no reply of Redis"):
+        redis_wire.cut(bytearray(b"HTTP/1.1\r\n"))
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 1_000])
+def test_messages_of_nats(size: int) -> None:
+    head = b"NATS/1.0 404 Message Not Found\r\n\r\n"
+    stream = b'INFO {"server_id":"x"}\r\nPING\r\nPONG\r\nMSG _M.1.2 1 4\r\n\r\nab\r\n'
+    stream += b"HMSG _M.1.3 1 %d %d\r\n%b\r\n" % (len(head), len(head), head)
+    stream += b"HMSG _M.9.0 1 _R 12 13\r\nNATS/1.0\r\n\r\nv\r\n-ERR 'Stale Connection'\r\n"
+    assert _in_pieces(nats_wire.cut, stream, size) == [
+        nats_wire.Pinged(),
+        nats_wire.Message(b"_M.1.2", b"", b"\r\nab"),
+        nats_wire.Message(b"_M.1.3", head, b"", 404),
+        nats_wire.Message(b"_M.9.0", b"NATS/1.0\r\n\r\n", b"v"),
+        nats_wire.Refused("-ERR 'Stale Connection'"),
+    ]
+
+
+def test_what_is_published_to_nats() -> None:
+    assert nats_wire.published(b"a.b", nats_wire.reply_to(3, 4), b"xy") == b"PUB a.b _M.3.4 2\r\nxy\r\n"
+    assert nats_wire.published_with(b"K: V", b"a", b"r") == b"HPUB a r 18 18\r\nNATS/1.0\r\nK: V\r\n\r\n\r\n"
+    with pytest.raises(ValueError, match="no message of NATS"):
+        nats_wire.cut(bytearray(b"HTTP/1.1\r\n"))
+
+
+def _reply(xid: int, error: int, body: bytes = b"") -> bytes:
+    whole = struct.pack(">iqi", xid, 7, error) + body
+    return struct.pack(">i", len(whole)) + whole
+
+
+def _part(kind: int, body: bytes, *, done: bool = False) -> bytes:
+    return struct.pack(">i?i", kind, done, 0) + body
+
+
+END = struct.pack(">i?i", -1, True, -1)
+STAT = bytes(68)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1_000])
+def test_replies_of_zookeeper(size: int) -> None:
+    stream = _reply(1, 0, b"first") + _reply(-2, 0) + _reply(1, -101)
+    found = _in_pieces(zookeeper_wire.cut, stream, size)
+    assert [zookeeper_wire.error_of(one) for one in found if isinstance(one, bytes)] == [0, zookeeper_wire.NO_NODE]
+
+
+def test_what_zookeeper_reads() -> None:
+    single = _reply(1, 0, struct.pack(">i", 3) + b"abc" + STAT)[4:]
+    assert zookeeper_wire.value_of(single) == b"abc"
+    parts = _part(zookeeper_wire.GET, struct.pack(">i", 2) + b"xy" + STAT)
+    parts += _part(-1, struct.pack(">i", zookeeper_wire.NO_NODE))
+    parts += _part(zookeeper_wire.GET, struct.pack(">i", -1) + STAT)
+    assert zookeeper_wire.values_of(_reply(1, 0, parts + END)[4:]) == [b"xy", None, b""]
+
+
+def test_a_multi_of_zookeeper_fails_as_a_whole() -> None:
+    done = _reply(1, 0, _part(zookeeper_wire.SET, STAT) + END)[4:]
+    assert zookeeper_wire.error_of_multi(done) == 0
+    first_undone = _part(-1, struct.pack(">i", 0)) + _part(-1, struct.pack(">i", zookeeper_wire.NO_NODE)) + END
+    assert zookeeper_wire.error_of_multi(_reply(1, 0, first_undone)[4:]) == zookeeper_wire.NO_NODE
+    assert zookeeper_wire.error_of_multi(_reply(1, -4)[4:]) == -4
+
+
+def test_requests_of_zookeeper() -> None:
+    body = struct.pack(">ii", 1, 5) + struct.pack(">i", 2) + b"/k" + struct.pack(">i", 1) + b"v" + struct.pack(">i", -1)
+    assert zookeeper_wire.request(zookeeper_wire.set_data(b"/k", b"v")) == struct.pack(">i", len(body)) + body
+    multi = zookeeper_wire.multi([zookeeper_wire.delete(b"/k")])
+    inner = _part(2, struct.pack(">i", 2) + b"/k" + struct.pack(">i", -1))
+    inner = inner[:5] + struct.pack(">i", -1) + inner[9:]  # the error of a request is -1
+    assert multi == struct.pack(">i", 8 + len(inner) + 9) + struct.pack(">ii", 1, 14) + inner + END
+    ephemeral = zookeeper_wire.create(b"/e", b"", ephemeral=True)[1]
+    assert ephemeral.endswith(b"anyone" + struct.pack(">i", 1))
