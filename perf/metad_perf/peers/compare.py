@@ -39,6 +39,7 @@ from .loads import (
     RESTORE,
     SINGLES,
     TAKEOVERS,
+    calls_of,
     fill,
     open_peer,
     requests_of,
@@ -227,7 +228,8 @@ class _Against:
                 Plan(
                     endpoint=endpoints,
                     settings=settings,
-                    in_flight=max(1, way.in_flight // way.processes),
+                    # Small key spaces have fewer takeovers than that.
+                    in_flight=max(1, min(way.in_flight // way.processes, calls_of(load, settings) // 2)),
                     requests=requests_of(load, settings),
                     seconds=None if load == RESTORE else seconds,
                     interval_ns=1e9 * way.batch * way.processes / rate if rate else 0,
