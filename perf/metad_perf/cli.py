@@ -218,7 +218,11 @@ def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
     _server_config(parser)
     _scheme(parser)
     peers = f"NAME[=HOST:PORT,...],... of {', '.join(PEERS)}; `make peers` installs them; with endpoints: a running one"
-    parser.add_argument("--peers", required=True, metavar="P", help=peers)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--peers", metavar="P", default="", help=peers)
+    what.add_argument("--from", dest="made", type=Path, metavar="FILE", help="measure nothing: take this report's JSON")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the report as a page with pictures")
+    parser.add_argument("--tables", type=Path, metavar="FILE", help="rewrite the tables between the marks in this page")
     parser.add_argument("--loads", metavar="L", default="", help="steady loads; default: all; -: none")
     parser.add_argument("--storm", action="store_true", help="also restore --sessions sessions at once")
     parser.add_argument("--sessions", type=_count, default=100_000, help="sessions of the storm")
@@ -231,8 +235,12 @@ def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _run_compare(args: argparse.Namespace) -> int:
     from .peers.compare import STEADY, Options, run
+    from .peers.publish import Pages, publish
     from .spawn import Shape
 
+    pages = Pages(json=args.json, report=args.report, tables=args.tables).checked()
+    if args.made is not None:
+        return publish(args.made, pages)
     loads = {"": STEADY, "-": ()}.get(args.loads, tuple(args.loads.split(",")))
     options = Options(
         pairs=args.pairs,
@@ -244,7 +252,7 @@ def _run_compare(args: argparse.Namespace) -> int:
         shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme).checked(),
         config=args.server_config,
     )
-    return run(peers=args.peers, options=options, json=args.json)
+    return run(peers=args.peers, options=options, pages=pages)
 
 
 def _crash(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -82,6 +82,13 @@ KINDS: dict[str, Kind] = {
         takeover="a put of each owner and, right behind, a direct get of the properties; no epoch is checked",
         batch="as many messages, sent in one piece, each acknowledged by itself",
     ),
+    "oxia": Kind(
+        title="Oxia",
+        client="oxia_client:open_oxia",
+        session="two records of one shard: properties, and owner; a lapsing one is an ephemeral record",
+        takeover="puts of the owners and, at the same time, gets of the properties; no epoch is checked",
+        batch="one request to each shard, all at once",
+    ),
 }
 PEERS = tuple(name for name in KINDS if name != METAD)
 

@@ -46,6 +46,7 @@ from .loads import (
 )
 from .metad_peer import MetadNodes
 from .peer import Peer
+from .publish import Pages
 from .verdict import BARS, Run, Way, ratios
 
 VALUE_BYTES = 200
@@ -246,7 +247,7 @@ def _ways(load: str, processes: int) -> list[Way]:
     return [Way(LOADS[load].batch, in_flight, processes) for in_flight in counts]
 
 
-def run(*, peers: str, options: Options, json: Path | None) -> int:
+def run(*, peers: str, options: Options, pages: Pages) -> int:
     """Returns the exit code: 1 if items failed. The report says whether the bars are met."""
     chosen = parse(peers)
     options = options.checked()
@@ -260,7 +261,7 @@ def run(*, peers: str, options: Options, json: Path | None) -> int:
             found.append(_Against(one, options, best, progress))
             found[-1].run()
     compared = _report(chosen, options, found)
-    output.write_json(json, compared)
+    pages.write(compared)
     show(compared)
     return 1 if any(one.failed for against in found for one in against.runs) else 0
 
