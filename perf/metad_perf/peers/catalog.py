@@ -16,7 +16,7 @@ import msgspec
 from ..errors import UsageError
 from .peer import Client, Endpoints, MakePeer, OpenClient, Peer
 
-METAD = "metad"
+METAD, METAD_ALONE = "metad", "metad alone"
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +31,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """Debian's, that ``make peers`` installs."""
     nodes: str = ""
     client: str
+    alone: bool = False
+    """It is one node; so is metad then."""
     session: str
     takeover: str
     batch: str
@@ -81,6 +83,16 @@ KINDS: dict[str, Kind] = {
         session="two keys of one bucket: properties, and owner; a lapsing one is a key of a bucket with a time to live",
         takeover="a put of each owner and, right behind, a direct get of the properties; no epoch is checked",
         batch="as many messages, sent in one piece, each acknowledged by itself",
+    ),
+    "grpc": Kind(
+        title="our own gRPC service",
+        label="a floor: one node that is not replicated, compared with one node of metad",
+        alone=True,
+        nodes="grpc_peer:Grpc",
+        client="grpc_peer:open_grpc",
+        session="a session",
+        takeover="session.takeover with restoring; the broker's epoch is checked",
+        batch="one request",
     ),
     "oxia": Kind(
         title="Oxia",

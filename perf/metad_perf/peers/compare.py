@@ -26,7 +26,7 @@ from ..load.workload import Settings
 from ..report import output
 from ..running import run_async
 from ..spawn import Shape, disk_directory
-from .catalog import KINDS, METAD, Chosen, parse
+from .catalog import KINDS, METAD, METAD_ALONE, Chosen, parse
 from .loads import (
     BATCH,
     INSERTS,
@@ -87,10 +87,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"--loads {','.join(sorted(unknown))}: there are {', '.join(STEADY)}")
         return self
 
-    def runs(self, peers: int) -> int:
+    def runs(self, peers: Sequence[Chosen]) -> int:
         """How many runs there are, for the progress bar."""
         sweeps = sum(len(_ways(load, self.processes)) for load in self._all() if load not in _SWEPT)
-        return (1 + peers) * sweeps + 2 * peers * self.pairs * len(self._all())
+        swept = len(peers) + len({one.kind.alone for one in peers})
+        return swept * sweeps + 2 * len(peers) * self.pairs * len(self._all())
 
     def _all(self) -> tuple[str, ...]:
         return (*self.loads, RESTORE) if self.sessions else self.loads
@@ -134,9 +135,7 @@ class _Against:
     def _running(self, name: str, keys: int, sessions: int) -> Iterator[Peer]:
         directory = Path(tempfile.mkdtemp(prefix=f"metad-perf-{name}-", dir=disk_directory()))
         try:
-            system = (
-                MetadNodes(self._options.shape, self._options.config) if name == METAD else self._peer.make(directory)
-            )
+            system = MetadNodes(self._shape(), self._options.config) if name == METAD else self._peer.make(directory)
             try:
                 system.start()
                 run_async(
@@ -149,12 +148,16 @@ class _Against:
                         seed=_SEED,
                     )
                 )
-                self.systems[name] = system.settings()
+                self.systems[_as(name, self._peer)] = system.settings()
                 yield system
             finally:
                 system.stop()
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+
+    def _shape(self) -> Shape:
+        """One node of metad if the peer is one."""
+        return msgspec.structs.replace(self._options.shape, nodes=1) if self._peer.kind.alone else self._options.shape
 
     def _sweep(self, name: str, system: Peer, loads: Sequence[str]) -> None:
         for load in loads:
@@ -240,6 +243,11 @@ class _Against:
         return plans
 
 
+def _as(name: str, peer: Chosen) -> str:
+    """The name under which a system's settings are reported: metad alone is another."""
+    return METAD_ALONE if name == METAD and peer.kind.alone else name
+
+
 def _ways(load: str, processes: int) -> list[Way]:
     if load == RESTORE:
         return [Way(batch, in_flight, processes) for batch, in_flight in RESTORE_WAYS]
@@ -256,9 +264,9 @@ def run(*, peers: str, options: Options, pages: Pages) -> int:
             one.make(Path(nowhere))  # is everything installed, before anything runs?
     found: list[_Against] = []
     best: dict[tuple[str, str], Run] = {}
-    with output.progress("runs", options.runs(len(chosen))) as progress:
+    with output.progress("runs", options.runs(chosen)) as progress:
         for one in chosen:
-            found.append(_Against(one, options, best, progress))
+            found.append(_Against(one, options, {} if one.kind.alone else best, progress))
             found[-1].run()
     compared = _report(chosen, options, found)
     pages.write(compared)
@@ -290,8 +298,9 @@ def _systems(found: Sequence[_Against]) -> dict[str, dict[str, object]]:
     said: dict[str, dict[str, object]] = {}
     for against in found:
         for name, about in against.systems.items():
-            kind = KINDS[name]
-            said[name] = {"title": kind.title, "label": kind.label} | about
+            kind = KINDS[METAD if name == METAD_ALONE else name]
+            title = f"{kind.title}, one node" if name == METAD_ALONE else kind.title
+            said[name] = {"title": title, "label": kind.label} | about
             said[name] |= {"session": kind.session, "takeover": kind.takeover, "batch": kind.batch}
     return said
 

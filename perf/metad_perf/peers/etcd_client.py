@@ -38,11 +38,15 @@ class GrpcCalls:
 
     def __init__(self, channels: Sequence[grpc.aio.Channel]) -> None:
         self._channels = channels
+        self._methods: dict[str, Callable[..., grpc.aio.UnaryUnaryCall]] = {}
 
     def method(self, path: str) -> Callable[..., grpc.aio.UnaryUnaryCall]:
         """A method, over the next connection at each call. No serializers: requests and replies are bytes."""
-        calls = itertools.cycle([one.unary_unary(path) for one in self._channels])
-        return lambda request: next(calls)(request, timeout=CALL_TIMEOUT_S)
+        known = self._methods.get(path)
+        if known is None:
+            calls = itertools.cycle([one.unary_unary(path) for one in self._channels])
+            known = self._methods[path] = lambda request: next(calls)(request, timeout=CALL_TIMEOUT_S)
+        return known
 
 
 def grpc_call(

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from .catalog import METAD
+from .catalog import KINDS, METAD, METAD_ALONE
 from .loads import INSERTS, LATEST, MIXES, PACED, PAIRS, PUTS, RESTORE, SINGLES, TAKEOVERS
 from .verdict import P99, TO_PUT
 
@@ -68,7 +68,7 @@ def figures(report: Mapping[str, Any]) -> list[Figure]:
     found = []
     for load, title in TITLES.items():
         less = load in _LESS_IS_BETTER
-        bars = [_bar(report, load, system) for system in (METAD, *report["peers"])]
+        bars = [_bar(report, load, system) for system in systems_in_order(report)]
         known = sorted((one for one in bars if one is not None), key=lambda one: one.median, reverse=not less)
         if known:
             found.append(Figure(load=load, title=title, less_is_better=less, bars=known))
@@ -76,7 +76,7 @@ def figures(report: Mapping[str, Any]) -> list[Figure]:
 
 
 def _bar(report: Mapping[str, Any], load: str, system: str) -> Bar | None:
-    runs = [one for one in report["runs"] if (one["load"], one["system"]) == (load, system) and one["pair"] >= 0]
+    runs = [one for one in report["runs"] if one["load"] == load and one["pair"] >= 0 and _shown_as(one) == system]
     if not runs:
         return None
     value = {RESTORE: "seconds", PACED: "p99_ms"}.get(load, "items_per_s")
@@ -93,6 +93,12 @@ def _bar(report: Mapping[str, Any], load: str, system: str) -> Bar | None:
         per_client_cpu_s=statistics.median(one["items_per_client_cpu_s"] for one in runs),
         failed=sum(one["failed"] for one in runs),
     )
+
+
+def _shown_as(run: Mapping[str, Any]) -> str:
+    """The system of a run; metad as one node is another than metad as three."""
+    system: str = run["system"]
+    return METAD_ALONE if system == METAD and KINDS[run["peer"]].alone else system
 
 
 def number(value: float) -> str:
@@ -162,4 +168,4 @@ def replaced(page: str, tables: str) -> str | None:
 
 def systems_in_order(report: Mapping[str, Any]) -> Sequence[str]:
     """metad first."""
-    return (METAD, *report["peers"])
+    return sorted(report["systems"], key=lambda name: name not in (METAD, METAD_ALONE))

@@ -42,11 +42,20 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
     async def Takeover(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
         items = [
-            m.SessionTakeoverItem(item.tenant, item.client_id, item.clean_start, _properties(item.properties))
+            m.SessionTakeoverItem(
+                item.tenant,
+                item.client_id,
+                item.clean_start,
+                _properties(item.properties) if item.HasField("properties") else None,
+            )
             for item in request.items
         ]
-        body = m.SessionTakeover(request.broker, request.broker_epoch, items)
-        return _write_reply(await self._call(methods.SESSION_TAKEOVER, body, context))
+        body = m.SessionTakeover(request.broker, request.broker_epoch, items, request.restore)
+        reply = await self._call(methods.SESSION_TAKEOVER, body, context)
+        made = _write_reply(reply)
+        if request.restore:
+            made.restored.extend(_found(None if one is None else one.payload) for one in reply.properties)
+        return made
 
     async def Update(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
@@ -61,6 +70,29 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
         body = m.SessionGet([m.SessionKey(item.tenant, item.client_id) for item in request.items])
         reply = await self._call(methods.SESSION_GET, body, context)
         return pb.GetReply(sessions=[pb.Session() if one is None else _session(one) for one in reply.sessions])
+
+    async def Disconnect(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        expiry = request.expiry_interval_s if request.HasField("expiry_interval_s") else None
+        items = [m.SessionDisconnectItem(item.tenant, item.client_id, expiry) for item in request.items]
+        body = m.SessionDisconnect(request.broker, request.broker_epoch, items)
+        return _write_reply(await self._call(methods.SESSION_DISCONNECT, body, context))
+
+    async def Put(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        body = m.KvPut([m.KvPutItem(item.namespace, item.key, item.value) for item in request.items])
+        return _write_reply(await self._call(methods.KV_PUT, body, context))
+
+    async def Read(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        body = m.KvGet([m.KvKey(item.namespace, item.key) for item in request.items])
+        reply = await self._call(methods.KV_GET, body, context)
+        return pb.ReadReply(items=[_found(None if one is None else one.value) for one in reply.records])
+
+    async def Delete(self, request: Any, context: Any) -> Any:
+        """See baseline.proto."""
+        body = m.KvDelete([m.KvDeleteItem(item.namespace, item.key) for item in request.items])
+        return _write_reply(await self._call(methods.KV_DELETE, body, context))
 
     async def Status(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
@@ -80,6 +112,10 @@ def _write_reply(reply: Any) -> Any:
         revisions=[pb.Revision(group=one.group, index=one.index) for one in reply.revisions],
         errors=[pb.ItemError(index=one.index, code=one.code, message=one.message) for one in reply.errors],
     )
+
+
+def _found(value: bytes | None) -> Any:
+    return pb.Found() if value is None else pb.Found(there=True, value=value)
 
 
 def _session(session: m.Session) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from .catalog import METAD
+from .catalog import METAD, METAD_ALONE
 from .figures import RATIO_WORDS, Bar, Figure, figures, number, systems_in_order
 
 _LEFT, _WIDTH, _RIGHT, _ROW, _TOP = 120, 420, 210, 40, 6
@@ -57,7 +57,7 @@ def _row(at: int, bar: Bar, most: float) -> str:
     y = _TOP + at * _ROW
     middle = y + 13
     low, end, high = (_LEFT + _WIDTH * one / most for one in (bar.low, bar.median, bar.high))
-    kind = "ours" if bar.system == METAD else "floor" if bar.label else "theirs"
+    kind = "ours" if bar.system in (METAD, METAD_ALONE) else "floor" if bar.label else "theirs"
     cpu = f"{number(bar.per_server_cpu_s)} a CPU second" if bar.per_server_cpu_s else ""
     tip = f"{bar.title}: {number(bar.median)}, from {number(bar.low)} to {number(bar.high)}. {bar.label}"
     ends = f"M{low:.1f} {middle - 6}v12M{high:.1f} {middle - 6}v12"
