@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from metad_perf.errors import UsageError
 from metad_perf.peers import catalog
@@ -43,7 +44,9 @@ class Running:
             async with catalog.open_client(self.name, self.peer.endpoints(), 2) as client:
                 await work(client, f"t{next(_SUITE)}")
 
-        asyncio.run(run())
+        # The loop of a load-generating process.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
 
 
 @pytest.fixture(scope="module", params=KINDS)

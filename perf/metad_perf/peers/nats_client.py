@@ -14,7 +14,7 @@ import base64
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ BUCKET, LAPSING = "metad", "metad_lapsing"
 REPLICAS = 3
 CONNECTIONS_MAX = 4  # of each process; at most its calls in flight
 _CONNECT_S = 10.0
+_BUFFER_BYTES = 1 << 30
 _API_S = 10.0
 _NOT_FOUND = 404
 _EXISTS = 10058  # a stream of that name, with another configuration
@@ -43,10 +44,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=2**62)  # what is in flight is bounded by the callers
-        self._transport = transport
-        transport.write(wire.CONNECT)
+        # uvloop's transports are of no class of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        # What is in flight is bounded by the callers.
+        self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        self._transport.write(wire.CONNECT)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from .peer import CALL_TIMEOUT_S
 
 Reply = TypeVar("Reply")
 Cut = Callable[[bytearray], list[Reply]]
 """Takes the complete replies from the front of what was received, and removes them."""
+_BUFFER_BYTES = 1 << 30
 LOST = "connection lost"
 TIMEOUT = "timeout"
 
@@ -32,9 +33,10 @@ class Pipe(asyncio.Protocol, Generic[Reply]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=2**62)  # what is in flight is bounded by the callers
-        self._transport = transport
+        # uvloop's transports are of no class of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        # What is in flight is bounded by the callers.
+        self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
