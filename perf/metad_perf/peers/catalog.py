@@ -33,6 +33,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     alone: bool = False
     """It is one node; so is metad then."""
+    lapses: bool = True
+    """It has lapsing sessions; a system that has none is left out of their load."""
     session: str
     takeover: str
     batch: str
@@ -100,6 +102,15 @@ KINDS: dict[str, Kind] = {
         session="two records of one shard: properties, and owner; a lapsing one is an ephemeral record",
         takeover="puts of the owners and, at the same time, gets of the properties; no epoch is checked",
         batch="one request to each shard, all at once",
+    ),
+    "robustmq": Kind(
+        title="RobustMQ's meta service",
+        label="written from its definitions, not tried on a running server",
+        lapses=False,
+        client="robustmq_client:open_robustmq",
+        session="two keys: properties, and owner; none lapses",
+        takeover="sets of the owners and, at the same time, gets of the properties; no epoch is checked",
+        batch="as many calls at once",
     ),
 }
 PEERS = tuple(name for name in KINDS if name != METAD)

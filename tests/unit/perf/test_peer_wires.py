@@ -1,5 +1,5 @@
-"""The protocols of ZooKeeper, Redis and NATS by hand: bytes from their specifications, and replies however they are
-cut."""
+"""The protocols of ZooKeeper, Redis, NATS, Oxia and RobustMQ by hand: bytes from their specifications, and replies
+however they are cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from metad_perf.peers import nats_wire, redis_wire, zookeeper_wire
+from metad_perf.peers import nats_wire, oxia_wire, redis_wire, robustmq_client, zookeeper_wire
 
 
 def _in_pieces(cut: Callable[[bytearray], Sequence[object]], stream: bytes, size: int) -> list[object]:
@@ -102,3 +102,33 @@ def test_requests_of_zookeeper() -> None:
     assert multi == struct.pack(">i", 8 + len(inner) + 9) + struct.pack(">ii", 1, 14) + inner + END
     ephemeral = zookeeper_wire.create(b"/e", b"", ephemeral=True)[1]
     assert ephemeral.endswith(b"anyone" + struct.pack(">i", 1))
+
+
+def test_messages_of_oxia() -> None:
+    put = oxia_wire.put("k", b"v", session=300)
+    assert put == b"\x12\x09" + b"\x0a\x01k" + b"\x12\x01v" + b"\x20\xac\x02"
+    assert oxia_wire.to_shard(0, [put, oxia_wire.delete("k")]) == b"\x08\x00" + put + b"\x1a\x03\x0a\x01k"
+    assert oxia_wire.get("k") == b"\x12\x05" + b"\x0a\x01k" + b"\x10\x01"
+    version = b"\x12\x02\x08\x05"
+    reply = b"\x0a" + bytes([len(version)]) + version + b"\x0a\x02\x08\x02"
+    assert oxia_wire.statuses(reply) == [2]
+    found = version + b"\x1a\x03abc"
+    assert oxia_wire.values(b"\x0a" + bytes([len(found)]) + found + b"\x0a\x02\x08\x01") == [b"abc", 1]
+    assert oxia_wire.session_of(b"\x08\xac\x02") == 300
+
+
+def test_the_leaders_of_shards_of_oxia() -> None:
+    first = b"\x12\x03a:1" + b"\x1a\x0a" + bytes(10)  # shard 0 is left out, as protobuf leaves out zeros
+    second = b"\x08\x01" + b"\x12\x03b:2"
+    shards = b"".join(b"\x0a" + bytes([len(one)]) + one for one in (first, second)) + b"\x10\x01"
+    named = b"\x0a\x07default" + b"\x12" + bytes([len(shards)]) + shards
+    other = b"\x0a\x05other" + b"\x12\x00"
+    reply = b"".join(b"\x0a" + bytes([len(one)]) + one for one in (other, named))
+    assert oxia_wire.leaders(reply) == {0: "a:1", 1: "b:2"}
+    assert oxia_wire.leaders(b"") == {}
+
+
+def test_messages_of_robustmq() -> None:
+    assert robustmq_client.set_request("k", b"\xff") == b"\x0a\x01k" + b"\x12\x04/w=="
+    assert robustmq_client.value_of(b"\x0a\x04/w==") == b"\xff"
+    assert robustmq_client.value_of(b"") is None
