@@ -209,6 +209,13 @@ PEER_CONNECTED = _info(
 )
 PEER_LOST = _info("peer_lost", "This node cannot reach another any more.", peer="its node id")
 PEER_SILENT = _warning("peer_silent", "Nothing was heard of another node for too long.", "peer", peer="its node id")
+PEER_HOST_REFUSES = _info(
+    "peer_host_refuses",
+    "The connection to another node is lost, and its host refuses a new one: the node is probably dead. If it led "
+    "groups, their replicas here soon ask for votes, unless they hear from it.",
+    peer="its node id",
+    endpoint="its address",
+)
 PEER_NOT_REACHED = _debug(
     "peer_not_reached",
     "Another node could not be reached. It is tried again.",

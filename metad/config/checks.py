@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import ConfigError
 from . import addresses
-from .declarations import MIB, Config, Section
+from .declarations import MIB, Config, RaftConfig, Section
 
 REGION_BYTES_MAX: Final = 64
 REPLICAS_MAX: Final = 15
@@ -32,12 +32,20 @@ def problems(config: Config) -> Iterator[str]:
     yield from _numbers(config)
     yield from _limits(config)
     yield from _security(config)
-    if config.raft.heartbeat_ms * 3 > config.raft.election_timeout_ms:
-        yield "raft.heartbeat_ms: at most a third of raft.election_timeout_ms"
+    yield from _raft(config.raft)
     yield from _membership(config)
     yield from addresses.problems(config)
     yield from _names(config)
     yield from _regions(config)
+
+
+def _raft(raft: RaftConfig) -> Iterator[str]:
+    if raft.heartbeat_ms * 3 > raft.election_timeout_ms:
+        yield "raft.heartbeat_ms: at most a third of raft.election_timeout_ms"
+    if not raft.heartbeat_ms < raft.promised_ms <= raft.election_timeout_ms:
+        yield "raft.lease_ms: longer than raft.heartbeat_ms, and at most raft.election_timeout_ms"
+    if not raft.promised_ms <= raft.patience_ms <= 2 * raft.election_timeout_ms:
+        yield "raft.step_down_ms: at least raft.lease_ms, and at most two of raft.election_timeout_ms"
 
 
 def is_region(name: str) -> bool:
@@ -58,7 +66,7 @@ def _choices(config: Config) -> Iterator[str]:
         yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
 
 
-_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms", "returning_per_s")
+_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms", "lease_ms", "step_down_ms", "returning_per_s")
 
 
 def _numbers(config: Config) -> Iterator[str]:

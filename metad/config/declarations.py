@@ -175,14 +175,32 @@ class RaftConfig(Section, frozen=True):
     replaced."""
 
     election_timeout_ms: int = 600
-    """A follower that hears nothing from a leader for one to two of these starts an election."""
+    """A follower that hears nothing from a leader for one to two of these starts an election. It waits for less if it
+    has evidence that the leader is dead."""
     heartbeat_ms: int = 100
     """Interval of a leader's heartbeats; at most a third of the election timeout."""
+    lease_ms: int = 0
+    """How long after it heard the leader a follower votes for nobody else, whatever the evidence: a leader that was
+    killed is replaced soon after that. Reads without a round trip rely on it, so it is to be longer than a heartbeat
+    takes; it is at most the election timeout. 0: two heartbeats."""
+    step_down_ms: int = 0
+    """A leader that hears from no quorum for this long leads no longer, at least `lease_ms` and at most two election
+    timeouts. Nodes that refuse to be dialled are waited for no longer than `lease_ms`. 0: the election timeout."""
     sleep_after_ms: int = 1_000
     """A group without work for this long stops its heartbeats. It then elects only if a node is lost."""
     log_cache_bytes: int = 8 * MIB
     """Newest entries of a group that are kept in memory and in the log, so that a replica that lags needs no snapshot.
     """
+
+    @property
+    def promised_ms(self) -> int:
+        """The promise that a leader counts on."""
+        return self.lease_ms or 2 * self.heartbeat_ms
+
+    @property
+    def patience_ms(self) -> int:
+        """For how long a leader that hears from no quorum leads on."""
+        return self.step_down_ms or self.election_timeout_ms
 
 
 class DedupeConfig(Section, frozen=True):

@@ -112,11 +112,14 @@ class Node:
             writer,
             Observer(groups, snapshots, agenda, health),
             clock=environment.now,
+            calendar=lambda: environment.wall_ms() / 1000,
             schedule=agenda.woken,
             transmit=outbound.send,
             timing=Timing(
                 election_s=config.raft.election_timeout_ms / 1000,
                 heartbeat_s=config.raft.heartbeat_ms / 1000,
+                lease_s=config.raft.promised_ms / 1000,
+                step_down_s=config.raft.patience_ms / 1000,
                 sleep_after_s=config.raft.sleep_after_ms / 1000,
             ),
             rng=environment.rng,
@@ -338,6 +341,11 @@ class Node:
         """They do not any more."""
         self.replicas.peer_lost(peer)
         self.snapshots.streams.peer_lost(peer)
+        self._agenda.schedule()
+
+    def peer_refused(self, peer: str) -> None:
+        """A peer that could be reached before cannot, and its host refuses to be dialled."""
+        self.replicas.peer_refused(peer)
         self._agenda.schedule()
 
     def peer_received(self, peer: str, payload: bytes) -> None:

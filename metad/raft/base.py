@@ -23,9 +23,15 @@ class Timing(NamedTuple):
     """The durations that the rules use, in seconds."""
 
     election_s: float = 0.6
-    """A follower that hears nothing for one to two of these asks for votes. It votes against no leader that it heard
-    within one. It tells the leader this promise, because nodes may differ in it."""
+    """A follower that hears nothing for one to two of these asks for votes. It is also the longest promise that it
+    gives, and the one that it gives to a leader that does not say which one it counts on."""
     heartbeat_s: float = 0.1
+    lease_s: float = 0.2
+    """The promise that this node counts on while it leads: for so long nobody votes for another who has heard it. Its
+    leases for reads are as long, less drift, and a leader that is known to be dead is replaced no sooner."""
+    step_down_s: float = 0.6
+    """A leader that hears from no quorum for this long leads no longer. A peer whose host refuses to be dialled counts
+    for :attr:`lease_s` only."""
     drift: float = 0.1
     """How much faster one node's clock may run than another's: leases are this much shorter."""
     sleep_after_s: float = 1.0
@@ -62,7 +68,10 @@ class Host(GroupObserver[_Told], Protocol[_Told]):
     """The node that a replica lives on."""
 
     def now(self) -> float:
-        """The monotonic clock, in seconds."""
+        """The monotonic clock, in seconds. It counts the time during which the machine was suspended."""
+
+    def calendar(self) -> float:
+        """The calendar time in seconds. No rule goes by it: it only shows that the monotonic clock stood still."""
 
     def send(self, group: _Told, peer: str, message: AnyMessage) -> None:
         """Send a message, which may be lost. It is never delivered within this call."""
@@ -77,6 +86,7 @@ class BoundHost:
 
     def __init__(self, host: Host[Group], group: Group) -> None:
         self.now: Callable[[], float] = host.now
+        self.calendar: Callable[[], float] = host.calendar
         self.send: Callable[[str, AnyMessage], None] = partial(host.send, group)
         self.wake: Callable[[], None] = partial(host.wake, group)
         self.committed: Callable[[], None] = partial(host.committed, group)

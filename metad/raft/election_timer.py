@@ -1,10 +1,21 @@
-"""The time at which a follower asks for votes, and the time until which it votes for nobody else."""
+"""The time at which a follower asks for votes, and the time until which it votes for nobody else.
+
+The two are apart. The *promise* is short: the leader says with each append which one it counts on. It alone makes
+leases safe. The *wait* is long, because a leader that is silent may only be busy. It ends early where there is evidence
+that the leader is dead: the connection to it is lost, and its host refuses a new one. That is no proof, for a firewall
+that rejects looks the same. So evidence shortens the wait to the end of the promise and a random part of one's own, and
+any word of the leader cancels it.
+"""
 
 from __future__ import annotations
 
 import random
 
 from .state import ReplicaState
+
+OWN_PART = 0.25
+"""The random part of one's own that follows the end of the promise, as a part of the leader's lease. Of the followers
+that have evidence, the first is to be elected before the others ask."""
 
 
 class ElectionTimer:
@@ -16,25 +27,42 @@ class ElectionTimer:
         self._log = log
         self._timing = state.timing
         self._rng = rng
-        self._own_promise_ms = int(state.timing.election_s * 1000)
+        self._longest_ms = int(state.timing.election_s * 1000)
+        self._promise_ms = self._longest_ms
         self._promised_until_s = float("-inf")
         # As if a leader had been heard just now: a lease may rest on a promise from before the restart.
-        self.heard_leader(now)
+        self.heard_leader(now, 0)
         self._promised_until_s = max(self._promised_until_s, now + log.promise_ms / 1000)
         self.wait_until(self._promised_until_s)
-        if log.promise_ms != self._own_promise_ms:
-            log.promise(self._own_promise_ms)
+        if log.promise_ms != self._longest_ms:
+            log.promise(self._longest_ms)
         if log.configuration.voters == (state.node_id,):  # nobody to wait for, and nobody who could hold a lease
-            self._promised_until_s = self.deadline_s = now
+            self._promised_until_s = self._heard_until_s = self.deadline_s = now
 
     def postpone(self, now: float) -> None:
         """Wait for one to two election timeouts before asking for votes."""
         self.deadline_s = now + self._timing.election_s * (1 + self._rng.random())
 
-    def heard_leader(self, now: float) -> None:
-        """There is a leader: vote for nobody else for as long as promised."""
-        self._promised_until_s = max(self._promised_until_s, now + self._own_promise_ms / 1000)
+    def heard_leader(self, now: float, lease_ms: int) -> None:
+        """There is a leader: vote for nobody else for as long as it counts on. 0: it does not say for how long."""
+        # A promise is never longer than the one that is stored. Within a reign a leader always says the same.
+        self._promise_ms = min(lease_ms, self._longest_ms) if lease_ms else self._longest_ms
+        self._promised_until_s = max(self._promised_until_s, now + self._promise_ms / 1000)
+        self._heard_until_s = now + self._timing.election_s
+        self._evidence = False
         self.postpone(now)
+
+    def refused(self, now: float) -> None:
+        """Take a refusal by the leader's host as evidence that the leader is dead."""
+        if not self._evidence:
+            self._evidence = True
+            part_s = OWN_PART * self._timing.lease_s * self._rng.random()
+            self.deadline_s = min(self.deadline_s, max(now, self._promised_until_s) + part_s)
+
+    def asked(self, now: float) -> None:
+        """Wait before asking again, which is sooner where there is evidence."""
+        wait_s = self._timing.lease_s if self._evidence else self._timing.election_s
+        self.deadline_s = now + wait_s * (1 + self._rng.random())
 
     def excuse(self, now: float) -> None:
         """Give the leader one more heartbeat: this node, not the leader, was late."""
@@ -48,6 +76,12 @@ class ElectionTimer:
         """Whether this voter has promised a leader to vote for nobody else now."""
         return now < self._promised_until_s
 
+    def believes(self, now: float) -> bool:
+        """Whether this voter takes its leader for alive: it was heard within the election timeout, and there is no
+        evidence against it."""
+        return now < self._heard_until_s and not self._evidence
+
     def promise_ms(self) -> int:
-        """The promise that a reply to the leader may give: none before it is stored, because a restart must keep it."""
-        return self._own_promise_ms if self._log.hard_state_durable else 0
+        """The promise that a reply to the leader may give: none before the longest one is stored, because a restart
+        must keep it."""
+        return self._promise_ms if self._log.hard_state_durable else 0

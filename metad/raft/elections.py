@@ -2,10 +2,13 @@
 §3.10, §4.2.3, §9.6).
 
 - A replica asks first whether it *would* be elected (pre-vote), so one that was cut off does not raise the term.
-- A replica does not vote, or say that it would, while its leader is alive: heard within the voter's own election
-  timeout. Each reply to the leader promises that, and leases rest on the promise; so the promise is stored, and after a
-  start the replica keeps the promise of the life before (:mod:`.election_timer`). A hand-over at the leader's wish is
-  the exception.
+- A replica does not vote, or say that it would, while it has promised its leader not to. Each reply to the leader names
+  that promise, and leases rest on it; so the longest promise is stored, and after a start the replica keeps that of the
+  life before (:mod:`.election_timer`). A hand-over at the leader's wish is the exception. A candidate is a voter too.
+- Beyond its promise it does not vote either while it takes its leader for alive: heard within the voter's own election
+  timeout, and no evidence to the contrary. So one replica's evidence alone deposes nobody.
+- Of replicas that ask at the same time, the one with the newest log, or the greatest name, goes on, and the others
+  would vote for it: whoever has evidence has it at the same time as the others.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
 - A replica whose disk hangs (:mod:`.disk_watch`) does not campaign.
@@ -51,7 +54,7 @@ class Elections:
         if not self._state.may_campaign:
             return NEVER
         if now >= self._timer.deadline_s:
-            self._timer.postpone(now)
+            self._timer.asked(now)
             # A candidate is a voter too: it keeps what it has promised its leader, and its vote has to be durable.
             if not self._timer.promises(now) and not self._disk.hangs:
                 self._ask()
@@ -107,7 +110,7 @@ class Elections:
         """Whether there is a leader that must not be voted against."""
         if self._state.role == LEADER:
             return self._activity.asleep or self._reign.heard_quorum(now)
-        return self._activity.asleep or self._timer.promises(now)
+        return self._activity.asleep or self._timer.promises(now) or self._timer.believes(now)
 
     def _may_vote(self) -> bool:
         """A replica votes once it has heard from its group. A removed replica that comes back has forgotten entries
@@ -119,6 +122,12 @@ class Elections:
         log = self._state.log
         return (last_term, last_index) >= (log.last_term, log.last_index)
 
+    def _goes_before(self, peer: str, message: PreVote) -> bool:
+        """Whether this replica asks as well, and the peer is to give way."""
+        log = self._state.log
+        ours = (log.last_term, log.last_index, self._state.node_id)
+        return self._would_vote is not None and ours > (message.last_term, message.last_index, peer)
+
     def on_pre_vote(self, peer: str, message: PreVote, now: float) -> None:
         """A peer wants to campaign."""
         term = self._state.term
@@ -127,7 +136,10 @@ class Elections:
             and self._may_vote()
             and not self._leader_alive(now)
             and self._up_to_date(message.last_index, message.last_term)
+            and not self._goes_before(peer, message)
         )
+        if granted:
+            self._would_vote = None
         self._host.send(peer, PreVoteReply(message.term if granted else term, granted))
         if self._activity.asleep:  # the peer misses its leader
             self._activity.wake_up()

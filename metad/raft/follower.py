@@ -52,7 +52,7 @@ class Follower:
             raise UnsafeStateError(f"{state.name}: {peer} leads term {state.term} as well")
         if state.leader != peer:
             self._follow(peer)
-        self._timer.heard_leader(now)
+        self._timer.heard_leader(now, message.lease_ms)
         self._activity.rouse()
         self._freshness.heard(now, message.commit)
         self._round = max(self._round, message.probe)
@@ -162,7 +162,6 @@ class Follower:
             return
         if state.leader != peer or message.term != state.term:
             return  # its heartbeats introduce it first
-        self._timer.heard_leader(now)
         if message.index <= state.commit:
             self._reply(peer)
         else:

@@ -3,7 +3,8 @@
 - The leader knows per peer whether it probes, pipelines or waits for a snapshot (:mod:`.progress`).
 - The leader counts itself by what is durable in its own log, and commits only entries of its own term.
 - A reply of another term changes nothing but may end a reign.
-- A leader that has not heard from a quorum within the longest election timeout steps down.
+- A leader that has not heard from a quorum for a time of its own steps down. Peers whose hosts refuse to be dialled are
+  waited for no longer than their promise lasts, for by then others may have elected another.
 - Followers hear of a commit with the entries that follow it, or with the next heartbeats. If somebody waits for what a
   follower applies (a watch), and no entry follows soon, a round of heartbeats begins early.
 - A leader whose disk hangs hands over to the others if they can go on without it.
@@ -153,7 +154,16 @@ class Leader:
         self, peer: str, previous: int, previous_term: int, records: list[bytes], *, sleep: bool = False
     ) -> None:
         state = self._state
-        append = Append(state.term, previous, previous_term, state.commit, self._reign.round, records, sleep)
+        append = Append(
+            state.term,
+            previous,
+            previous_term,
+            state.commit,
+            self._reign.round,
+            records,
+            sleep,
+            int(state.timing.lease_s * 1000),
+        )
         self._host.send(peer, append)
 
     def say_good_night(self) -> None:
@@ -204,6 +214,7 @@ class Leader:
         if message.term < state.term or state.role != LEADER or progress is None or progress.distrusted:
             return
         progress.heard_s = now
+        progress.refuses = False
         progress.watched = message.watched
         if self._reign.confirm(progress, message):
             self._reads.release()

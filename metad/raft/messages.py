@@ -74,6 +74,9 @@ class Append(Message, frozen=True, tag=5):
     probe: U63
     records: list[bytes] = []
     sleep: bool = False
+    lease_ms: U63 = 0
+    """The promise that the leader counts on: for how long the receiver is to vote for nobody else. It is the same in
+    all appends of a reign. 0: the leader does not say, and the receiver promises its own election timeout."""
 
 
 class AppendReply(Message, frozen=True, tag=6):

@@ -36,6 +36,7 @@ class Progress:
         "match",
         "next",
         "paused",
+        "refuses",
         "sending",
         "snapshot",
         "watched",
@@ -53,6 +54,8 @@ class Progress:
         self.paused = False
         """A probe is under way."""
         self.heard_s = now_s
+        self.refuses = False
+        """Its host has refused to be dialled since it was last heard."""
         self.lease_until_s = float("-inf")
         """Until when the peer votes for nobody else: the promise it gave, counted from the beginning of the round that
         it echoed with it."""

@@ -5,9 +5,10 @@ that it still leads *now*:
 
 - **Lease.** A quorum echoed a round, and each said with the echo for how long it votes for nobody else. That counts
   from when it heard the round, hence from when the round *began*; shortened by how far clocks may drift apart, it is
-  how long no other leader can be. The clock counts the time during which a machine was suspended. Handing leadership
-  over ends the lease for the rest of the term: the successor's campaign does not respect it, and the order to campaign
-  may be delayed.
+  how long no other leader can be. The clock counts the time during which a machine was suspended. Where it and the
+  calendar have come apart (:mod:`.clocks`), there is no lease until a new round is echoed. Handing leadership over ends
+  the lease for the rest of the term: the successor's campaign does not respect it, and the order to campaign may be
+  delayed.
 - **ReadIndex.** Begin a round after the read arrived; once a quorum has echoed it, nobody else led when the read came.
 """
 

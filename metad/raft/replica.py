@@ -16,6 +16,7 @@ import random
 
 from .activity import Activity
 from .base import FOLLOWER, LEADER, NEVER, BoundHost, Host, Timing, UnsafeStateError
+from .clocks import Clocks
 from .disk_watch import DiskWatch
 from .election_timer import ElectionTimer
 from .elections import Elections
@@ -66,7 +67,7 @@ class RaftGroup:
         self._state = state = ReplicaState(log.name, node_id, log, timing=timing, applied=applied)
         self._timer = timer = ElectionTimer(state, rng, now)
         self._disk = disk = DiskWatch(log, timing, now)
-        self._reign = reign = Reign(state)
+        self._reign = reign = Reign(state, Clocks(bound, timing.lease_s * timing.drift / 2))
         self._activity = activity = Activity(state, bound, timer, reign, now)
         self._elections = elections = Elections(
             state, bound, timer, disk, reign, activity, self._elected, self._deposed
@@ -82,7 +83,6 @@ class RaftGroup:
         self.connected = state.connected
         self.peers = reign.peers
         self.wake = bound.wake
-        self.excuse = timer.excuse
         self.read = reads.read
         self.may_read = reads.may_read
         self.applied_to = reads.applied_to
@@ -246,6 +246,21 @@ class RaftGroup:
         self.connected.discard(peer)
         if peer in self._state.configuration.members:
             self._activity.wake_up()
+
+    def peer_refused(self, peer: str) -> None:
+        """The connection to a peer is lost, and its host has refused a new one: evidence that the peer is dead."""
+        if self._state.role == LEADER:
+            self._reign.refused(peer)
+        elif self._state.leader == peer:
+            self._timer.refused(self._host.now())
+        self._host.wake()
+
+    def excuse(self, now: float) -> None:
+        """This node was late: what its peers have sent meanwhile is yet to be read."""
+        if self._state.role == LEADER:
+            self._reign.excuse(now)
+        elif self._state.role == FOLLOWER:
+            self._timer.excuse(now)
 
     # --- the order of things -----------------------------------------------------------------------------
 

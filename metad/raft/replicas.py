@@ -16,7 +16,7 @@ import msgspec
 
 from .. import log_events
 from ..logs import event
-from .base import FOLLOWER, NEVER, GroupObserver, Timing, UnsafeStateError
+from .base import NEVER, GroupObserver, Timing, UnsafeStateError
 from .incoming import TERM_JUMP_MAX, decode_payload
 from .journal import RaftLog
 from .messages import AnyMessage, Append
@@ -46,6 +46,7 @@ class Replicas:
         observer: Observer,
         *,
         clock: Callable[[], float],
+        calendar: Callable[[], float],
         schedule: Callable[[], None],
         transmit: Callable[[str, bytes], None],
         timing: Timing,
@@ -56,6 +57,7 @@ class Replicas:
         self.connected: set[str] = set()
         self.timing = timing
         self.now = clock
+        self.calendar = calendar
         self._writer = writer
         self._observer = observer
         self._schedule = schedule
@@ -164,10 +166,10 @@ class Replicas:
 
     def overslept(self) -> None:
         """The loop was blocked for longer than a heartbeat: what peers sent meanwhile is yet to be read, so nobody
-        campaigns for lack of it."""
+        campaigns, or leads no longer, for lack of it."""
         now = self.now()
         for group in self.groups.values():
-            if group.role == FOLLOWER and not group.asleep:
+            if not group.asleep:
                 group.excuse(now)
 
     def peer_connected(self, peer: str) -> None:
@@ -182,3 +184,8 @@ class Replicas:
         self._outbox.pop(peer, None)
         for group in self.groups.values():
             group.peer_lost(peer)
+
+    def peer_refused(self, peer: str) -> None:
+        """A peer that could be reached before cannot, and its host refuses to be dialled."""
+        for group in self.groups.values():
+            group.peer_refused(peer)

@@ -68,6 +68,8 @@ class Outbound(PeerConnection):
         self.cluster_id = ""
         """As the peer said it."""
         self.by_quic = False  # the connection that is up, or was last
+        self._reached = False  # ever
+        self._refused = False  # by the host, since it was reached
         self._trouble = _NO_TROUBLE  # why it is not up
         self._refusal = _NO_TROUBLE  # what was said in the attempt under way, or the last one
         self._banned = False
@@ -94,6 +96,7 @@ class Outbound(PeerConnection):
                 obstacle = Trouble(refuses=self._trouble.refuses, obstacle=_said(error))
                 self._trouble = self._refusal if any(self._refusal) else obstacle
                 attempt += 1
+                self._bear_witness(error)
                 self.home.judge()
             finally:
                 self._down()
@@ -112,10 +115,20 @@ class Outbound(PeerConnection):
         self.stream.write(self.home.hello(self.node_id, bulk=self.bulk))
         async with asyncio.timeout(_DIAL_TIMEOUT_S):
             await self._welcomed
-        self.up, self._trouble = True, _NO_TROUBLE
+        self.up, self._reached, self._refused, self._trouble = True, True, False, _NO_TROUBLE
         if self.node_id and not self.bulk:
             event(log_events.PEER_CONNECTED, peer=self.node_id, transport=self.transport_name)
             self.home.node.peer_connected(self.node_id)
+
+    def _bear_witness(self, error: OSError | MetadError) -> None:
+        """Say so if the peer was reached before, and its host refuses now: that is evidence that the peer is dead, and
+        no proof, because a firewall that rejects looks the same. What rejects always is no evidence, nor is no answer.
+        By QUIC a living node may refuse a connection, but then it is dialled by TCP, too."""
+        if self._reached and self.node_id and not self.bulk and isinstance(error, ConnectionRefusedError):
+            if not self._refused:
+                event(log_events.PEER_HOST_REFUSES, peer=self.node_id, endpoint=self.endpoint)
+            self._refused = True
+            self.home.node.peer_refused(self.node_id)
 
     async def _connect(self, host: str, port: int) -> None:
         """By QUIC where the path asks for it and it gets through, else by TCP."""

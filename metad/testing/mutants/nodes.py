@@ -576,6 +576,15 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "KvCompare(key)",
         "a_lock_has_one_holder",
     ),
+    # --- the deaths of nodes
+    _m(
+        "refusals_say_nothing",
+        "a refusal by the host of a lost node is evidence that it is dead",
+        "metad.server.peers.outbound:Outbound._bear_witness",
+        "if self._reached and",
+        "if False and",
+        "killed_leader_is_replaced_soon",
+    ),
     *BROKER_MUTANTS,
     *CONSUMER_MUTANTS,
     *WATCH_MUTANTS,

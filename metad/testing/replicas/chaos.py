@@ -172,6 +172,7 @@ class Chaos(Faults[SimNode]):
             (self.pause, 2),
             (self._partition, 2),
             (self._isolate_leader, 3),
+            (self._reject, 2),
             (self._cut_one_way, 1.5),
             (self._reset, 1),
             (self._slow_disk, 1),
@@ -249,6 +250,21 @@ class Chaos(Faults[SimNode]):
         if leader := self.leader():
             leader.trace("is isolated")
             self.world.network.isolate(leader.name)
+            self.heal_later()
+
+    def _reject(self) -> None:
+        """A firewall rejects who dials a leader, or whom the leader dials, or some of them: all live."""
+        rng, network = self._rng, self.world.network
+        if leader := self.leader():
+            names = [name for name in self.world.nodes if name != leader.name]
+            rejected = names if rng.random() < 0.5 else rng.sample(names, rng.randint(1, len(names)))
+            leader.trace(f"is behind a firewall, away from {rejected}")
+            for name in rejected:
+                network.reject(name, leader.name)
+                if rng.random() < 0.5:
+                    network.reject(leader.name, name)
+            if rng.random() < 0.5:
+                self._ask_many(leader, rng.choice(self.world.groups), 0.003)
             self.heal_later()
 
     def _cut_one_way(self) -> None:
@@ -413,7 +429,8 @@ class Chaos(Faults[SimNode]):
         timings = self.world.settings.timings
         if up := [node for node in self.up() if node.name in timings]:
             node = self._rng.choice(up)
-            self.world.timings[node.name] = timings[node.name]._replace(election_s=self._rng.choice([0.3, 0.6, 1.8]))
+            election_s = self._rng.choice([0.3, 0.6, 1.8])
+            self.world.timings[node.name] = parted(timings[node.name]._replace(election_s=election_s), self._rng)
             self._down(node)
 
     def _bury(self) -> None:
@@ -476,6 +493,13 @@ class Chaos(Faults[SimNode]):
             return
 
 
+def parted(timing: Timing, rng: random.Random) -> Timing:
+    """With a promise between a heartbeat and the election timeout, or as long as that."""
+    shortest_s = min(1.5 * timing.heartbeat_s, timing.election_s)
+    lease_s = rng.choice([timing.election_s, max(shortest_s, timing.election_s / 3), shortest_s])
+    return timing._replace(lease_s=lease_s, step_down_s=rng.choice([lease_s, timing.election_s, 2 * timing.election_s]))
+
+
 def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
     """A cluster of its own for a seed. ``wide``: with learners, and nodes that are configured in different ways."""
     delay = rng.choice([(0.0002, 0.002), (0.001, 0.01), (0.005, 0.05)])
@@ -496,13 +520,15 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
         # Who sleeps relies on being told that a connection is over.
         sleep_after_s=1e9 if link.silent else rng.choice([0.25, 1.0, 1e9]),
     )
+    timing = parted(timing, rng)
     spares = rng.choice([1, 2]) if wide else rng.choice([0, 0, 1, 2])
     timings = {}
     if wide and rng.random() < 0.5:
         patient = rng.randint(1, nodes)
         for number in range(1, nodes + spares + 1):
             election_s = 1.8 if number == patient else rng.choice([0.3, 0.6])
-            timings[f"n{number}"] = timing._replace(election_s=election_s)
+            timings[f"n{number}"] = parted(timing._replace(election_s=election_s), rng)
+    old = [f"n{number}" for number in range(1, nodes + 1) if rng.random() < 0.5] if rng.random() < 0.2 else []
     return Settings(
         nodes=nodes,
         spares=spares,
@@ -518,4 +544,6 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
         compact_entries=rng.choice([1 << 30, 5, 5, 15]),
         cache_bytes=rng.choice([0, 200, 600]),
         drift=rng.choice([0.0, timing.drift]),
+        uncounted=rng.random() < 0.3,
+        old=frozenset(old),
     )

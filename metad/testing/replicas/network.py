@@ -4,6 +4,7 @@ Between any two nodes there is a connection, as TCP gives it: what is sent on it
 the connection is over. Losing one message, cutting a direction or the end of a process dooms it: what is in flight that
 way is lost, and whatever is sent that way later. Each end is told at a time of its own; until then the other way still
 works, as on a half-open connection. A new one, with a new number, is made when both ends know and both ways are open.
+Until then each end dials again and again, and is refused where the other process is dead, or where a firewall rejects.
 
 A *silent* link is no such connection: messages vanish, come twice or overtake each other and nobody is told. Its cuts
 lose what is sent while they last, so one way may stay cut for ever. Links that duplicate or reorder are silent.
@@ -67,27 +68,30 @@ class Statistics:
 class _Process:
     """One life of a node."""
 
-    __slots__ = ("connected", "disconnected", "receive")
+    __slots__ = ("connected", "disconnected", "receive", "refused")
 
     def __init__(
         self,
         receive: Callable[[Node, bytes], object],
         connected: Callable[[Node], object],
         disconnected: Callable[[Node], object],
+        refused: Callable[[Node], object],
     ) -> None:
         self.receive = receive
         self.connected = connected
         self.disconnected = disconnected
+        self.refused = refused
 
 
 class _Way:
     """From one node to another."""
 
-    __slots__ = ("cut", "doomed", "epoch", "fifo", "link", "number")
+    __slots__ = ("cut", "doomed", "epoch", "fifo", "link", "number", "rejects")
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.cut = False
+        self.rejects = False  # a firewall answers who dials this way that nobody listens
         self.epoch = 0  # what was sent in an earlier one is lost
         self.fifo = 0.0  # when the last message in order arrives
         self.number = _NONE  # the connection as the source knows it
@@ -96,7 +100,8 @@ class _Way:
 
 class SimNetwork:
     """All nodes and the links between them. ``noticed`` is how long an end takes to learn that its connection is over,
-    ``reconnected`` how long a new one takes once it is possible."""
+    ``reconnected`` how long a new one takes once it is possible, ``redialled`` when the next dial in vain is answered.
+    ``seed`` is of those dials alone, so that nothing else depends on how many there are."""
 
     def __init__(
         self,
@@ -106,6 +111,8 @@ class SimNetwork:
         *,
         noticed: Range = (0.001, 0.3),
         reconnected: Range = (0.001, 0.1),
+        redialled: Range = (0.005, 0.4),
+        seed: int = 0,
     ) -> None:
         self.statistics = Statistics()
         self._clock = clock
@@ -116,6 +123,8 @@ class SimNetwork:
         self._processes: dict[Node, _Process | None] = {}  # None: attached once, and gone
         self._ways: dict[tuple[Node, Node], _Way] = {}
         self._connections = _NONE
+        self._redialled = redialled
+        self._dials = random.Random(seed)
 
     @property
     def nodes(self) -> list[Node]:
@@ -128,12 +137,14 @@ class SimNetwork:
         receive: Callable[[Node, bytes], object],
         connected: Callable[[Node], object] = lambda _: None,
         disconnected: Callable[[Node], object] = lambda _: None,
+        refused: Callable[[Node], object] = lambda _: None,
     ) -> None:
         """A process starts. ``connected`` is called once per peer that is there, a little later: nothing is received
-        and what is sent goes nowhere before. A silent link calls it too, and never ``disconnected``."""
+        and what is sent goes nowhere before. A silent link calls it too, and never ``disconnected``. ``refused`` is
+        called for each dial in vain that is answered, after a connection was lost."""
         if self._processes.get(node) is not None:
             raise ValueError(f"node {node!r} is attached already")
-        self._processes[node] = _Process(receive, connected, disconnected)
+        self._processes[node] = _Process(receive, connected, disconnected, refused)
         for peer in self._peers(node):
             if not self._silent(node, peer):
                 self._tell(peer, node)  # it may know the life before
@@ -205,6 +216,12 @@ class SimNetwork:
             if way.number != back.number:  # a silent link outlives a process, a connection does not
                 self._tell(way_src, way_dst)
 
+    def reject(self, src: Node, dst: Node) -> None:
+        """A firewall cuts the connection of two nodes, and answers one that dials the other that nobody listens. Both
+        live."""
+        self.cut_both(src, dst)
+        self._way(src, dst).rejects = True
+
     def cut(self, src: Node, dst: Node) -> None:
         """Cut one way."""
         way = self._way(src, dst)
@@ -244,7 +261,7 @@ class SimNetwork:
         """Undo the cuts between two nodes, of one, or all."""
         for (src, dst), way in self._ways.items():
             if way.cut and (one is None or one in (src, dst)) and (other is None or other in (src, dst)):
-                way.cut = False
+                way.cut = way.rejects = False
                 self._connect_soon(src, dst)
 
     # --- connections -------------------------------------------------------------------------------------
@@ -278,6 +295,18 @@ class SimNetwork:
         self.statistics.disconnections += 1
         self._connect_soon(node, peer)
         process.disconnected(peer)
+        self._dial_again(process, node, peer)
+
+    def _dial_again(self, process: _Process, node: Node, peer: Node) -> None:
+        def dial() -> None:
+            way = self._way(node, peer)
+            if self._processes.get(node) is not process or way.number != _NONE:
+                return
+            if self._processes.get(peer) is None or way.rejects:
+                process.refused(peer)
+            self._dial_again(process, node, peer)
+
+        self._clock.call_later(self._dials.uniform(*self._redialled), dial)
 
     def _connect_soon(self, one: Node, other: Node) -> None:
         if self._connectable(one, other):

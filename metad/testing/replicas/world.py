@@ -22,7 +22,7 @@ from ...errors import StorageError
 from ...raft.base import NEVER, ROLES, Timing, UnsafeStateError
 from ...raft.journal import REGULAR, Metadata
 from ...raft.membership import ChangeRefusedError
-from ...raft.messages import AnyMessage, Configuration, Snapshot
+from ...raft.messages import AnyMessage, Append, Configuration, Snapshot
 from ...raft.replica import RaftGroup
 from ...raft.replicas import Replicas
 from ...raft.snapshot_transfer import StreamLimits
@@ -74,6 +74,12 @@ class Settings(NamedTuple):
     noticed: tuple[float, float] = (0.001, 0.3)
     """How long until an end learns that its connection is broken."""
     reconnected: tuple[float, float] = (0.001, 0.1)
+    redialled: tuple[float, float] = (0.005, 0.4)
+    """How long until a dial in vain is answered, and the next."""
+    uncounted: bool = False
+    """The clock of leases stands still while a machine sleeps; the calendar does not."""
+    old: frozenset[str] = frozenset()
+    """Nodes of a version that does not part the promise from the election timeout."""
 
 
 class Disk(SimDisk):
@@ -168,6 +174,9 @@ class WatchedReplicas(Replicas):
             hosted.watch.sends(peer, message)
         if self.node.world.tracing:
             self.node.trace(f"sends {peer} {message}")
+        old = self.node.world.settings.old
+        if isinstance(message, Append) and not old.isdisjoint((self.node_id, peer)):
+            message = msgspec.structs.replace(message, lease_ms=0)
         intercept = self.node.world.intercept
         if intercept is None or intercept(self.node_id, peer, message):
             super().send(group, peer, message)
@@ -176,11 +185,10 @@ class WatchedReplicas(Replicas):
 class SimNode:
     """One node: crash it with :meth:`crash`, wake it with :meth:`start`."""
 
-    counts_suspension = True
-    """Whether its clock goes on while the machine sleeps, as :class:`metad.node.environment.Environment` says."""
-
     def __init__(self, world: World, name: str) -> None:
         self.world = world
+        self.counts_suspension = not world.settings.uncounted
+        """Whether its clock goes on while the machine sleeps, as :class:`metad.node.environment.Environment` says."""
         self.name = name
         self.log_disk = Disk()
         self.state_disk = Disk()
@@ -222,6 +230,7 @@ class SimNode:
             self.writer,
             self,
             clock=self.now,
+            calendar=self.calendar,
             schedule=self._schedule,
             transmit=self._transmit,
             timing=world.timings.get(self.name, world.settings.timing),
@@ -242,7 +251,8 @@ class SimNode:
         self.trace("starts")
         for group in self.initial:
             self.open(group)
-        world.network.attach(self.name, *(self._on_loop(call) for call in (self.receive, self.connected, self.lost)))
+        told = (self.receive, self.connected, self.lost, self.refused)
+        world.network.attach(self.name, *(self._on_loop(call) for call in told))
 
     def open(self, prefix: bytes) -> None:
         """Take up a replica."""
@@ -365,6 +375,10 @@ class SimNode:
         """Its own clock."""
         return self._offset + self._rate * (self.world.clock.now - self._stood_still_s)
 
+    def calendar(self) -> float:
+        """What the machine takes for the calendar. It is right soon after a sleep, but for how its clock runs."""
+        return self._rate * self.world.clock.now
+
     def trace(self, text: str) -> None:
         """For who reads a failed run."""
         self.world.trace(f"{self.name} {text}")
@@ -474,6 +488,11 @@ class SimNode:
         self.trace(f"has lost {peer}")
         self.replicas.peer_lost(peer)
         self.snapshots.peer_lost(peer)
+
+    def refused(self, peer: Any) -> None:
+        """The peer's host says that nobody listens."""
+        self.trace(f"is refused by {peer}'s host")
+        self.replicas.peer_refused(peer)
 
     # --- what its groups tell it -------------------------------------------------------------------------
 
@@ -677,6 +696,8 @@ class World:
             settings.link,
             noticed=settings.noticed,
             reconnected=settings.reconnected,
+            redialled=settings.redialled,
+            seed=seed,
         )
         self.intercept: Callable[[str, str, AnyMessage], bool] | None = None
         """Sees every message of a group that is sent; False loses it."""

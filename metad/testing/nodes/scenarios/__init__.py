@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import brokers, consumers, leases, nodes, retained, sessions, watches  # each puts its own on the list
+from . import brokers, consumers, deaths, leases, nodes, retained, sessions, watches  # each puts its own on the list
 from .scene import SCENARIOS, Scene
 
-__all__ = ["SCENARIOS", "Scene", "brokers", "consumers", "leases", "nodes", "retained", "sessions", "watches"]
+__all__ = ["SCENARIOS", "Scene", "brokers", "consumers", "deaths", "leases", "nodes", "retained", "sessions", "watches"]

@@ -332,7 +332,7 @@ def cut_off_leader_does_not_answer_reads() -> None:
     """It still believes that it leads, and the next leader has taken a write."""
     met = 0
     for seed in range(1, 9):
-        with Scene(seed) as scene:
+        with Scene(seed, raft=_raft(step_down_ms=600)) as scene:
             assert scene.put(scene.one, "a", b"1") == 1
             old = scene.lead()
             scene.isolate(old.name)

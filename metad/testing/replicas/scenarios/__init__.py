@@ -7,7 +7,7 @@ would object by itself.
 
 from __future__ import annotations
 
-from . import disks, log, membership, reads, sleeping, snapshots, votes  # each puts its own on the list
+from . import deaths, disks, log, membership, reads, sleeping, snapshots, votes  # each puts its own on the list
 from .scene import SCENARIOS
 
-__all__ = ["SCENARIOS", "disks", "log", "membership", "reads", "sleeping", "snapshots", "votes"]
+__all__ = ["SCENARIOS", "deaths", "disks", "log", "membership", "reads", "sleeping", "snapshots", "votes"]

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ....raft import leader as sending
-from ....raft.base import Timing
 from ....raft.messages import Append, AppendReply, VoteReply
-from .scene import ELECTION_S, Scene, diverged, scenario, started
+from .scene import ELECTION_S, TIMING, Scene, diverged, scenario, started
 
 
 @scenario
@@ -67,7 +66,7 @@ def who_lost_what_it_acknowledged_counts_no_more() -> None:
 @scenario
 def watched_followers_hear_of_a_commit_soon() -> None:
     """Nothing follows the last entry, and the next heartbeat would be late."""
-    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=ELECTION_S / 3, sleep_after_s=1e9))
+    scene = started(timing=TIMING._replace(heartbeat_s=ELECTION_S / 3))
     scene.group("n3").watch(True)
     scene.run(0.5)
     for value in range(5):
@@ -79,7 +78,7 @@ def watched_followers_hear_of_a_commit_soon() -> None:
 @scenario
 def entries_tell_of_the_commits_before_them() -> None:
     """While entry follows entry, or nobody watches, no round of heartbeats is added."""
-    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=ELECTION_S / 3, sleep_after_s=1e9))
+    scene = started(timing=TIMING._replace(heartbeat_s=ELECTION_S / 3))
     scene.run(0.5)
     for watched in (True, False):
         scene.group("n3").watch(watched)

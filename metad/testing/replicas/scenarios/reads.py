@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ....raft.base import Timing
 from ....raft.messages import Append, AppendReply, TimeoutNow
 from ....raft.reign import ROUNDS_REMEMBERED
-from .scene import ELECTION_S, Answer, Scene, scenario, started
+from .scene import ELECTION_S, TIMING, Answer, Scene, scenario, started
 
 
 def _overtaken(scene: Scene, by: str = "n2") -> None:
@@ -33,7 +32,7 @@ def cut_off_leader_does_not_read() -> None:
 @scenario
 def round_before_the_read_proves_nothing() -> None:
     """A round was begun, another leader came and wrote, a read comes, and then an echo of that round."""
-    scene = Scene(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.9, sleep_after_s=1e9))
+    scene = Scene(timing=TIMING._replace(heartbeat_s=0.9))
     scene.run(0.011)
     scene.hold(AppendReply, source="n3", target="n1")
     scene.ready("n1")
@@ -125,8 +124,8 @@ def machine_that_slept_does_not_read_by_its_lease() -> None:
 @scenario
 def lease_rests_on_what_the_others_promise() -> None:
     """n1 is configured to be patient, the others are not: they elect another long before n1 would."""
-    impatient = Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=1e9)
-    scene = Scene(timings={"n1": impatient._replace(election_s=5 * ELECTION_S)}, timing=impatient)
+    patient = TIMING._replace(election_s=5 * ELECTION_S, lease_s=5 * ELECTION_S, step_down_s=10 * ELECTION_S)
+    scene = Scene(timings={"n1": patient})
     scene.run(0.011)
     scene.ready("n2")
     scene.do("n2", lambda group: group.transfer("n1"))
@@ -145,7 +144,7 @@ def lease_rests_on_what_the_others_promise() -> None:
 @scenario
 def promise_outlives_a_new_configuration() -> None:
     """n2 and n3 promise n1 a long time, and restart with a configuration that promises less."""
-    patient = Timing(election_s=5 * ELECTION_S, heartbeat_s=0.1, sleep_after_s=1e9)
+    patient = TIMING._replace(election_s=5 * ELECTION_S, lease_s=5 * ELECTION_S, step_down_s=10 * ELECTION_S)
     timings = {"n1": patient, "n2": patient, "n3": patient}
     scene = Scene(timings=timings)
     scene.run(0.011)

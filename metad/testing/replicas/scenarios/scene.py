@@ -17,12 +17,22 @@ from ..world import Hosted, Settings, SimNode, World
 Scenario = Callable[[], None]
 SCENARIOS: dict[str, Scenario] = {}
 ELECTION_S = 0.6
+LEASE_S = 0.2
 
 
 def scenario(function: Scenario) -> Scenario:
     """Put it on the list."""
     SCENARIOS[function.__name__] = function
     return function
+
+
+TIMING = Timing(
+    election_s=ELECTION_S, heartbeat_s=0.1, lease_s=ELECTION_S, step_down_s=2 * ELECTION_S, sleep_after_s=1e9
+)
+"""With leases as long as followers wait, so that a lease which is too long is seen at once."""
+PARTED = TIMING._replace(lease_s=LEASE_S)
+"""As production has it."""
+REDIALLED = (0.01, 0.01)
 
 
 class _Rank(random.Random):
@@ -52,8 +62,9 @@ class Scene:
     """A world without chance: equal delays, n1 is the first to campaign, messages can be held back and lost by kind."""
 
     def __init__(self, nodes: int = 3, spares: int = 0, **settings: Any) -> None:
-        settings.setdefault("timing", Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=1e9))
+        settings.setdefault("timing", TIMING)
         settings.setdefault("fsync", (0.0005, 0.0005))
+        settings.setdefault("redialled", (1e9, 1e9))  # no evidence of anybody's death
         self.world = World(
             0,
             Settings(
@@ -254,6 +265,12 @@ def started(nodes: int = 3, spares: int = 0, **settings: Any) -> Scene:
     scene.ready("n1")
     scene.run(0.25)
     return scene
+
+
+def parted(nodes: int = 3, **settings: Any) -> Scene:
+    """The same, with promises that are shorter than the election timeout, and with dials that are answered."""
+    settings.setdefault("timing", PARTED)
+    return started(nodes, redialled=REDIALLED, **settings)
 
 
 def diverged() -> Scene:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ....raft.base import Timing
 from ....raft.messages import Append
-from .scene import ELECTION_S, Scene, scenario, started
+from .scene import TIMING, Scene, scenario, started
 
 
 def _asleep() -> Scene:
-    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=0.3))
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
     scene.write("n1", 1)
     scene.until(lambda: all(scene.group(name).asleep for name in scene.names), 3.0, "the group does not sleep")
     return scene
@@ -67,7 +66,7 @@ def sleeping_leader_looks_for_its_followers() -> None:
 @scenario
 def follower_that_missed_good_night_does_no_harm() -> None:
     """n3 did not hear that the leader would sleep, and misses it. The leader is there."""
-    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=0.3))
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
     scene._rules.append((lambda s, t, m: isinstance(m, Append) and m.sleep and t == "n3", False))
     scene.write("n1", 1)
     scene.until(lambda: scene.group("n1").asleep)
@@ -81,7 +80,7 @@ def follower_that_missed_good_night_does_no_harm() -> None:
 @scenario
 def leader_does_not_sleep_while_a_peer_lacks_entries() -> None:
     """An entry is lost on its way to n3, and nothing else happens."""
-    scene = started(timing=Timing(election_s=ELECTION_S, heartbeat_s=0.1, sleep_after_s=0.3))
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
     scene.hold(Append, target="n3", lose=True)
     scene.write("n1", 1)
     scene.run(0.5)
