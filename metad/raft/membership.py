@@ -25,6 +25,9 @@ from .state import ReplicaState
 _encode = msgspec.msgpack.Encoder().encode
 CAUGHT_UP_ENTRIES = 64
 """A learner that lacks no more than this may be promoted."""
+REST_ELECTIONS = 10
+"""Election timeouts from a hand-over that was given up for lack of time to the next. A successor that fell behind under
+load is behind a second later, too, and each attempt stops the group."""
 
 
 class ChangeRefusedError(Exception):
@@ -43,6 +46,7 @@ class Transfer:
     _target: str | None = None
     _until_s: float = NEVER
     _ordered: bool = False
+    _rests_until_s: float = float("-inf")
 
     @property
     def under_way(self) -> bool:
@@ -50,8 +54,9 @@ class Transfer:
         return self._target is not None
 
     def begin(self, target: str) -> None:
-        """Hand leadership to a voter: take no more entries, bring it up to date, have it campaign. If it does not lead
-        within two election timeouts, or cannot be reached any more, go on leading. Raises ChangeRefusedError."""
+        """Hand leadership to a voter: take no more entries, bring it up to date, have it campaign. If it is not up to
+        date within the time of a lease, does not lead within another election timeout, or cannot be reached any more,
+        go on leading. Raises ChangeRefusedError."""
         state = self._state
         if state.role != LEADER:
             raise ChangeRefusedError(f"this replica does not lead {state.name}")
@@ -63,9 +68,12 @@ class Transfer:
             raise ChangeRefusedError(f"{state.name} is being handed over to {self._target} already")
         if state.log.configuration_index > state.commit:
             raise ChangeRefusedError(f"the membership of {state.name} is changing")
+        now = self._host.now()
+        if now < self._rests_until_s:
+            raise ChangeRefusedError(f"{state.name} could not be handed over a moment ago")
         self._target = target
         self._ordered = False
-        self._until_s = self._host.now() + 2 * state.timing.election_s
+        self._until_s = now + state.timing.lease_s
         self._activity.worked()
 
     def turn(self, now: float) -> float:
@@ -74,11 +82,14 @@ class Transfer:
         if target is None:
             return NEVER
         if now >= self._until_s or target not in peers or target not in state.connected:
+            if now >= self._until_s:
+                self._rests_until_s = now + REST_ELECTIONS * state.timing.election_s
             self._target = None
             self._host.role_changed()
             return NEVER
         if not self._ordered and peers[target].match == state.log.last_index:
             self._ordered = True
+            self._until_s = now + state.timing.election_s
             self._reads.give_up_lease()  # before the order is sent: it may arrive at any later time
             self._host.send(target, TimeoutNow(state.term))
         return self._until_s

@@ -708,6 +708,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "hand_over_waits_for_the_successor",
     ),
     _m(
+        "hand_over_waits_for_who_falls_behind",
+        "a successor that falls behind is not waited for",
+        "membership:Transfer.begin",
+        "now + state.timing.lease_s",
+        "now + 2 * state.timing.election_s",
+        "hand_over_to_one_that_falls_behind_stops_the_group_for_a_moment",
+    ),
+    _m(
+        "hand_over_again_at_once",
+        "a hand-over that was given up is not begun again at once",
+        "membership:Transfer.begin",
+        "if now < self._rests_until_s:",
+        "if False:",
+        "hand_over_to_one_that_falls_behind_stops_the_group_for_a_moment",
+    ),
+    _m(
         "hand_over_for_ever",
         "a hand-over that fails is given up",
         "membership:Transfer.turn",

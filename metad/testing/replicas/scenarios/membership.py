@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ....raft.base import LEADER
-from ....raft.membership import CAUGHT_UP_ENTRIES
+from ....raft.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from ....raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
-from .scene import ELECTION_S, Scene, scenario, started
+from .scene import ELECTION_S, LEASE_S, PARTED, Scene, scenario, started
 
 
 def _learner(scene: Scene, name: str) -> None:
@@ -245,6 +247,26 @@ def hand_over_to_one_that_is_lost_is_given_up_at_once() -> None:
     scene.crash("n3")
     scene.until(lambda: scene.group("n1").accepting, 0.1, "n1 takes no more writes")
     scene.write("n1", 1)
+    scene.converge()
+
+
+@scenario
+def hand_over_to_one_that_falls_behind_stops_the_group_for_a_moment() -> None:
+    """n3 was level when it was chosen, and is not brought up to date in time. Whoever wished for it wishes again at
+    once, as the keeper of the map does."""
+    scene = started(timing=PARTED)
+    scene.hold(Append, source="n1", target="n3")
+    scene.write("n1", 1)
+    begun_s, stopped_s = scene.world.clock.now, 0.0
+    while scene.world.clock.now < begun_s + 3.0:
+        if scene.group("n1").accepting:
+            with contextlib.suppress(ChangeRefusedError):
+                scene.do("n1", lambda group: group.transfer("n3"))
+        stopped_s += 0.0 if scene.group("n1").accepting else 0.01
+        scene.run(0.01)
+    assert stopped_s, "n1 was to begin"
+    assert stopped_s <= LEASE_S + 0.05, f"the group stood still for {stopped_s:.2f} s"
+    scene.write("n1", 2)
     scene.converge()
 
 
