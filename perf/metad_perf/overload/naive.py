@@ -136,9 +136,10 @@ class Connection(asyncio.Protocol):
         session, transport = self._session, self._transport
         if transport is None:
             return
-        while self._waiting and not self._paused and session.can_send(len(self._waiting[0].ready.payload)):
+        while self._waiting and not self._paused and session.can_send(self._waiting[0].ready.size):
             request = self._waiting.popleft()
-            self._under_way[session.request(request.ready.method, request.ready.payload)] = request
+            payload = request.ready.payload(self._clients.left_ms(request))
+            self._under_way[session.request(request.ready.method, payload)] = request
             request.count.tally.sent += request.count.batch
             transport.write(session.data_to_send())  # which may say that this is enough
         if data := session.data_to_send():
@@ -309,6 +310,10 @@ class Naive:
         connections[self._turn % len(connections)].ask(request)
 
     # --- what becomes of requests ---
+
+    def left_ms(self, request: _Request) -> int:
+        """How much longer its sender waits."""
+        return max(1, round(self._patience_s * 1e3 - (SYSTEM.now_ns() - request.due_ns) / 1e6))
 
     def answered(self, request: _Request, error: MetadError | None) -> None:
         """A node has answered. In a reply of these methods items do not fail one by one: nothing is conditional."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.group import GroupId
+from metad_wire.method import Body, Method
 from metad_wire.routing import ROUTES, SLOT_MASK
 
 from ..errors import UsageError
@@ -25,6 +26,7 @@ GUARD_TENANT: Final = "guarded"
 LOAD_TENANT: Final = "load"
 _PAYLOADS: Final = 24  # requests of each verb and group that are encoded; they are sent in turn
 _EXPIRY_S: Final = 86_400
+_DEADLINE_BYTES: Final = 5  # of milliseconds, at most
 _FACTOR_MIN: Final = 1.0
 
 
@@ -75,11 +77,21 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(NamedTuple):
-    """A request that is encoded. ``method`` is its code."""
+    """A request that is encoded, but for its deadline. ``method`` is its code."""
 
     group: str
     method: int
-    payload: bytes
+    begin: bytes
+    rest: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload, at most."""
+        return len(self.begin) + _DEADLINE_BYTES + len(self.rest)
+
+    def payload(self, deadline_ms: int) -> bytes:
+        """The whole payload, for a sender that waits so much longer."""
+        return b"".join((self.begin, methods.encode(deadline_ms), self.rest))
 
 
 def requests(measurement: Measurement, cluster: ClusterMap, share: int) -> Callable[[], Ready]:
@@ -138,19 +150,21 @@ def _encoded(
     verb: str, group: str, names: list[str], number: int, measurement: Measurement, rng: random.Random
 ) -> Ready:
     values = [rng.randbytes(measurement.value_bytes) for _ in names]
-    deadline_ms = round(measurement.timeout_s * 1e3)
     if verb == "kv.put":
         puts = [m.KvPutItem(name, "key", value) for name, value in zip(names, values, strict=True)]
-        payload = methods.KV_PUT.encode_request(m.KvPut(puts), deadline_ms, None, group)
-        return Ready(group, methods.KV_PUT.code, payload)
+        return _ready(group, methods.KV_PUT, m.KvPut(puts))
     if verb == "offset.commit":
         commits = [m.OffsetCommitItem(LOAD_TENANT, name, "orders", 0, number) for name in names]
-        payload = methods.OFFSET_COMMIT.encode_request(m.OffsetCommit(commits), deadline_ms, None, group)
-        return Ready(group, methods.OFFSET_COMMIT.code, payload)
+        return _ready(group, methods.OFFSET_COMMIT, m.OffsetCommit(commits))
     items = [
         m.SessionTakeoverItem(LOAD_TENANT, name, False, m.SessionProperties(_EXPIRY_S, value))
         for name, value in zip(names, values, strict=True)
     ]
     taken = m.SessionTakeover(f"crowd-{number % 7}", 1, items)
-    payload = methods.SESSION_TAKEOVER.encode_request(taken, deadline_ms, None, group)
-    return Ready(group, methods.SESSION_TAKEOVER.code, payload)
+    return _ready(group, methods.SESSION_TAKEOVER, taken)
+
+
+def _ready(group: str, method: Method[Body, Any], body: Body) -> Ready:
+    """The deadline is the first field of a request: an array of few fields has a head of one byte, and 0 takes one."""
+    payload = method.encode_request(body, 0, None, group)
+    return Ready(group, method.code, payload[:1], payload[2:])
