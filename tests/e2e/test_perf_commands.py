@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from metad_client import connect
 from metad_perf.cli import VERBS
 from metad_perf.spawn import Shape, temporary_server
 
@@ -289,6 +291,44 @@ def test_a_storm_loses_nothing_while_the_leader_dies(tmp_path: Path) -> None:
     assert [text for _, text in report["marks"] if text.startswith("kill -9 of")], report["marks"]
     assert (report["nodes"], report["fsync"], report["own_cluster"], report["problems"]) == (3, True, True, [])
     assert len(list((tmp_path / "trace").glob("attempts-*.parquet"))) == 2
+
+
+@pytest.mark.timeout(300)
+def test_a_storm_on_a_running_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    with temporary_server() as server:
+        server.start()
+        flags = ("--sessions", 500, "--brokers", 3, "--trigger", "expiry", "--expiring", 0.2, "--lease-s", 60)
+        report = _report(
+            tmp_path,
+            "storm",
+            "--endpoint",
+            server.endpoint,
+            *flags,
+            "--steady-s",
+            1,
+            "--seconds-limit",
+            100,
+            timeout_s=250,
+        )
+        assert (report["lost"], report["own_cluster"], report["nodes"]) == (0, False, 1)
+        assert report["restored"] == report["returning"] == 500 - report["ending"]
+        assert report["rss_max_mib"] > 10
+        assert server.rss_bytes() > 0, "it was not stopped"
+        assert asyncio.run(_sessions(server.endpoint)) == []
+
+
+async def _sessions(endpoint: str) -> list[str]:
+    async with connect(f"metad://{endpoint}") as client:
+        return [one.client_id async for one in client.sessions.list("storm")]
+
+
+@pytest.mark.timeout(400)
+def test_a_storm_of_brokers_that_restart_over_quic(tmp_path: Path) -> None:
+    flags = ("--sessions", 600, "--brokers", 3, "--trigger", "rolling", "--rolling-s", 1, "--lease-s", 60)
+    more = ("--transport", "quic", "--steady-s", 1, "--seconds-limit", 200)
+    report = _report(tmp_path, "storm", *flags, *more, timeout_s=350)
+    assert (report["restored"], report["lost"], report["scheme"], report["problems"]) == (600, 0, "metadq", [])
+    assert (report["wills_fired_wrongly"], report["brokers_fenced"]) == (0, 0)
 
 
 def test_a_storm_names_what_it_cannot_do() -> None:

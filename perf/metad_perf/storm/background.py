@@ -63,12 +63,12 @@ class Work(msgspec.Struct, frozen=True):
     errors: dict[str, int] = {}
 
     def goodput(self, begin_ns: int, end_ns: int) -> float:
-        """Items a second that were acknowledged between two moments."""
-        done = sum(one.acknowledged for one in self.samples if begin_ns <= one.ended_ns < end_ns)
+        """Items a second that were due between two moments, and were acknowledged by their deadline."""
+        done = sum(one.acknowledged for one in self.samples if begin_ns <= one.due_ns < end_ns)
         return done / ((end_ns - begin_ns) / 1e9) if end_ns > begin_ns else 0.0
 
     def curve(self, begin_ns: int, step_s: float, steps: int) -> list[float]:
-        """Goodput step by step from a moment on."""
+        """What was acknowledged a second, step by step from a moment on: behind a pause, also what was due in it."""
         done = [0] * steps
         for one in self.samples:
             at = (one.ended_ns - begin_ns) // round(step_s * 1e9)
@@ -98,20 +98,24 @@ class Background:
                 self._driving = asyncio.create_task(self._drive(rate))
                 return None
             case End():
-                await self.stop()
+                await self._rest()
+                await asyncio.gather(*self._calls)  # each has a deadline
                 return self._work
         raise TypeError(f"no order {order!r}")
 
     async def stop(self) -> None:
-        """End the load."""
+        """End the load at once."""
+        await self._rest()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
+    async def _rest(self) -> None:
         if self._driving is not None:
             self._driving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._driving
             self._driving = None
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
 
     async def _drive(self, rate: float) -> None:
         verbs: list[Callable[[range], Awaitable[WriteResult]]] = [self._put, self._update, self._commit]

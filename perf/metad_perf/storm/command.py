@@ -39,14 +39,14 @@ from .outcome import KEYS, combined, summary
 from .page import page
 from .plan import Storm, broker_name, places
 from .population import Clients
+from .wave import STEP_S
 
 _DEADLINE_S = 60.0
 _SLICE = 5_000  # sessions of a process in one order
-_LOOK_S = 0.05
+_LOOK_S = 0.1
 _LEAD_S = 0.5  # from the last order to the trigger: every process has heard of it by then
 _DOWN_S = 1.0  # from the kill of a node until it is started again
 _CALM_S = 1.0  # after the storm, before goodput is measured again
-_STEP_S = 0.1  # of the curves
 _SETTLE_S = 1.0  # the other work runs so long before it is measured
 _EXPIRE_PER_S = 20_000  # sessions that leave before an expiry storm, at least
 
@@ -85,8 +85,9 @@ def run(
         where = where.checked(storm)
         if trace_to is not None:
             trace_to.mkdir(parents=True, exist_ok=True)
+            storm = msgspec.structs.replace(storm, trace=str(trace_to))
         problems: list[str] = []
-        made = output.rounded(run_async(_run(storm, where, trace_to, problems)))
+        made = output.rounded(run_async(_run(storm, where, problems)))
     made |= {"problems": problems, "ok": not _wrong(made) and not problems}
     output.write_json(json, made)
     _show(made)
@@ -96,10 +97,10 @@ def run(
     return 0 if made["ok"] else 1
 
 
-async def _run(storm: Storm, where: Where, trace_to: Path | None, problems: list[str]) -> dict[str, Any]:
+async def _run(storm: Storm, where: Where, problems: list[str]) -> dict[str, Any]:
     with Story() as story:
         if where.endpoint:
-            return await _on(storm, where, where.endpoint, [], trace_to, story, problems)
+            return await _on(storm, where, where.endpoint, [], story, problems)
         story.step(f"metad starts: {where.shape.nodes} nodes")
         async with running(
             where.shape.nodes,
@@ -109,7 +110,7 @@ async def _run(storm: Storm, where: Where, trace_to: Path | None, problems: list
             problems=problems,
         ) as nodes:
             members = nodes.members
-            found = await _on(storm, where, members.target, members.all, trace_to, story, problems)
+            found = await _on(storm, where, members.target, members.all, story, problems)
             return found | {"fsync": nodes.fsync}
 
 
@@ -118,7 +119,6 @@ async def _on(
     where: Where,
     target: str,
     members: Sequence[Member],
-    trace_to: Path | None,
     story: Story,
     problems: list[str],
 ) -> dict[str, Any]:
@@ -128,7 +128,7 @@ async def _on(
         watching = asyncio.create_task(cluster.watch())
         try:
             with _actors(target, storm) as (crews, background):
-                run = _Run(storm, client, cluster, crews, background, story, trace_to)
+                run = _Run(storm, client, cluster, crews, background, story)
                 found = await run.all(clean=bool(where.endpoint))
         finally:
             watching.cancel()
@@ -167,7 +167,6 @@ class _Run:
         crews: Sequence[Actor],
         background: Actor,
         story: Story,
-        trace_to: Path | None,
     ) -> None:
         self._storm = storm
         self._client = client
@@ -175,7 +174,6 @@ class _Run:
         self._crews = crews
         self._background = background
         self._story = story
-        self._trace_to = trace_to
         everyone = places(storm, Clients(storm.population, storm.seed))
         self._returning = int(everyone.returns.sum())
         self._ending = int(everyone.ends.sum())
@@ -207,10 +205,8 @@ class _Run:
         story.step(f"other work again, for {storm.steady_s:g} s")
         await asyncio.sleep(_CALM_S + storm.steady_s)
         fenced = await self._fenced()
-        steps = max(10, round((end_ns - t0_ns) / 1e9 / _STEP_S) + 10)
-        results: list[Result] = await asyncio.gather(
-            *(crew.ask(Finish(_STEP_S, steps, self._trace_file(n))) for n, crew in enumerate(self._crews))
-        )
+        steps = min(round((end_ns - t0_ns) / 1e9 / STEP_S), round(storm.limit_s / STEP_S)) + 1
+        results: list[Result] = await asyncio.gather(*(crew.ask(Finish(steps)) for crew in self._crews))
         work: Work = await self._background.ask(End())
         story.step("every session is read back", storm.sessions)
         verdicts: list[Verdict] = await self._sliced(Verify, self._mine)
@@ -243,10 +239,10 @@ class _Run:
             "harness_cpu_us_per_attempt": 1e6
             * output.ratio(sum(one.cpu_s for one in results), sum(one.attempts for one in results)),
             "goodput_errors": work.errors,
-            "goodput_curve": work.curve(t0_ns, _STEP_S, steps),
+            "goodput_curve": work.curve(t0_ns, STEP_S, steps),
             "curves": msgspec.to_builtins(listed),
             **self._cluster.told(),
-            "settings": msgspec.to_builtins(msgspec.structs.replace(storm, replay="yes" if storm.replay else "")),
+            "settings": msgspec.to_builtins(storm) | {"replay": bool(storm.replay), "trace": bool(storm.trace)},
             "setting": output.machine(),
             "versions": output.versions(),
         }
@@ -320,9 +316,6 @@ class _Run:
         names = [broker_name(n) for n in range(self._storm.brokers)]
         found = await self._client.brokers.get_many(names)
         return sum(one is None or one.state not in LIVE for one in found)
-
-    def _trace_file(self, process: int) -> str:
-        return "" if self._trace_to is None else str(self._trace_to / f"attempts-{process:02}.parquet")
 
 
 _WORDS = {

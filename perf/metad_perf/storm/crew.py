@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, 
 from .plan import Places, Storm, places
 from .population import Clients, Ints, Kind, client_id
 from .readback import read_back
+from .trace import Trace
 from .wave import Wave
 
 BATCH = 1_000
@@ -51,6 +53,7 @@ class Crew:
 
     def __init__(self, target: str, storm: Storm, process: int) -> None:
         self._target = target
+        self._process = process
         self._storm = storm
         self._clients = Clients(storm.population, storm.seed)
         self._kinds = storm.population.kinds
@@ -58,7 +61,6 @@ class Crew:
         self._stored: Places = everyone.only(everyone.before % storm.processes == process)
         self._mine: Places = everyone.only(everyone.after % storm.processes == process)
         self.brokers = {n: Broker(target, storm, n) for n in range(process, storm.brokers, storm.processes)}
-        self._rng = np.random.default_rng([storm.seed, process])
         self._running: asyncio.Task[None] | None = None
         self._wave: Wave | None = None
 
@@ -74,8 +76,9 @@ class Crew:
             case Leave(moment_s):
                 return await self._leave(moment_s)
             case Prepare(owners):
-                groups = await self._groups()
-                self._wave = Wave(self._storm, self._clients, self._mine, groups, self.brokers, owners, self._rng)
+                groups, mine = await self._groups(), self._mine
+                rng = np.random.default_rng([self._storm.seed, self._process])
+                self._wave = Wave(self._storm, self._clients, mine, groups, self.brokers, owners, rng, self._trace())
                 gc.freeze()  # a collection would look at each of the storm's objects
                 return None
             case Go(t0_ns):
@@ -182,6 +185,10 @@ class Crew:
                 ]
                 await client.sessions.delete_many(items)
         return end - begin
+
+    def _trace(self) -> Trace:
+        directory = self._storm.trace
+        return Trace(str(Path(directory) / f"attempts-{self._process:02}.parquet") if directory else "")
 
     async def _groups(self) -> Ints:
         """The group of each client, so that one call needs one request. If slots move, the SDK splits it again."""

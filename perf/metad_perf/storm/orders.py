@@ -67,11 +67,9 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The storm is over. The reply: :class:`Result`. ``trace``: a file for every attempt; empty: none."""
+    """The storm is over. The reply: :class:`Result`. ``steps``: of its series."""
 
-    step_s: float
     steps: int
-    trace: str = ""
 
 
 class Result(msgspec.Struct, frozen=True):

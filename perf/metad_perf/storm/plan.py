@@ -32,7 +32,7 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run. ``ignore_slots``: share of the brokers that do as their clients' backoff says whatever the
     server says. ``expiring``: share of the sessions that end at the moment of the storm, with the trigger ``expiry``.
     ``sdk_retries``: the brokers' SDK repeats what a server has turned away; otherwise the broker is told. ``replay``: a
-    file of numpy with each client's begin in nanoseconds."""
+    file of numpy with each client's begin in nanoseconds. ``trace``: a directory for every attempt; empty: none."""
 
     population: Population = Population()
     sessions: int = 1_000_000
@@ -54,6 +54,7 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     steady_s: float = 5.0
     seed: int = 1
     replay: str = ""
+    trace: str = ""
 
     def checked(self) -> Storm:
         """These settings, with the region filled in. Raises UsageError."""

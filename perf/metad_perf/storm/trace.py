@@ -16,6 +16,8 @@ from ..errors import UsageError
 from .population import Ints
 
 _NO_SLOT = -1
+ROWS_MAX = 500_000
+"""Rows in memory, some 20 MB."""
 
 
 class Outcome(IntEnum):
@@ -44,36 +46,6 @@ COLUMNS: Final = (
 calls the SDK. ``slot_ms``: the time to come back that the server gave, -1 if it gave none."""
 
 
-class Trace:
-    """Attempts as they end, a batch at a time."""
-
-    def __init__(self) -> None:
-        self._parts: list[list[npt.NDArray[Any]]] = [[] for _ in COLUMNS]
-
-    def note(
-        self,
-        client: Ints,
-        broker: int,
-        attempt: Ints,
-        scheduled_ns: Ints,
-        sent_ns: int,
-        answered_ns: int,
-        outcome: Outcome,
-        slot_ms: int = _NO_SLOT,
-    ) -> None:
-        """Attempts that were sent and answered together."""
-        values = (client, broker, attempt, scheduled_ns, sent_ns, answered_ns, int(outcome), slot_ms)
-        for part, value, (_, kind) in zip(self._parts, values, COLUMNS, strict=True):
-            part.append(value.astype(kind) if isinstance(value, np.ndarray) else np.full(len(client), value, kind))
-
-    def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """All attempts so far, by the name of the column."""
-        return {
-            name: np.concatenate(part) if part else np.empty(0, kind)
-            for part, (name, kind) in zip(self._parts, COLUMNS, strict=True)
-        }
-
-
 class Series(msgspec.Struct, frozen=True):
     """Attempts a step of time: begun, sent, and how they ended, in the step of that. The last step has all that came
     later."""
@@ -96,22 +68,95 @@ class Series(msgspec.Struct, frozen=True):
         return Series(self.step_s, **sums)
 
 
-def series(columns: dict[str, npt.NDArray[Any]], step_s: float, steps: int) -> Series:
-    """The attempts of a trace over time."""
+class Tally:
+    """Attempts over time, in steps; it stays as small as it is, however many attempts there are."""
 
-    def counted(times_ns: npt.NDArray[Any]) -> list[int]:
-        at = np.clip(times_ns // round(step_s * 1e9), 0, steps - 1).astype(np.int64)
-        return [int(count) for count in np.bincount(at, minlength=steps)]
+    def __init__(self, step_s: float, steps: int) -> None:
+        self._step_s = step_s
+        self._step_ns = round(step_s * 1e9)
+        self._begun, self._sent, *self._ended = (np.zeros(steps, dtype=np.int64) for _ in range(2 + len(Outcome)))
 
-    outcome, answered = columns["outcome"], columns["answered_ns"]
-    return Series(
-        step_s,
-        counted(columns["scheduled_ns"]),
-        counted(columns["sent_ns"]),
-        counted(answered[outcome == Outcome.RESTORED]),
-        counted(answered[outcome == Outcome.REFUSED]),
-        counted(answered[outcome >= Outcome.TIMEOUT]),
-    )
+    def note(self, scheduled_ns: Ints, sent_ns: int, answered_ns: int, outcome: Outcome) -> None:
+        """Attempts that were sent and answered together."""
+        last = len(self._sent) - 1
+        at = np.clip(scheduled_ns // self._step_ns, 0, last)
+        self._begun += np.bincount(at, minlength=last + 1)
+        self._sent[min(sent_ns // self._step_ns, last)] += len(at)
+        self._ended[outcome][min(answered_ns // self._step_ns, last)] += len(at)
+
+    def series(self, steps: int) -> Series:
+        """The first steps; the last of them has all that came later."""
+
+        def cut(counts: Ints) -> list[int]:
+            return [*counts[: steps - 1].tolist(), int(counts[steps - 1 :].sum())]
+
+        restored, refused, timeout, failed = self._ended
+        return Series(
+            self._step_s, cut(self._begun), cut(self._sent), cut(restored), cut(refused), cut(timeout + failed)
+        )
+
+
+class Trace:
+    """Attempts as they end, a batch at a time, on their way to a Parquet file; rows are in the order of their ends.
+    At most ``rows_max`` are in memory. Without a path they go nowhere."""
+
+    def __init__(self, path: str = "", rows_max: int = ROWS_MAX) -> None:
+        self._path = path
+        self._rows_max = rows_max
+        self._parts: list[list[npt.NDArray[Any]]] = [[] for _ in COLUMNS]
+        self._rows = 0
+        self._writer: Any = None
+
+    def note(
+        self,
+        client: Ints,
+        broker: int,
+        attempt: Ints,
+        scheduled_ns: Ints,
+        sent_ns: int,
+        answered_ns: int,
+        outcome: Outcome,
+        slot_ms: int = _NO_SLOT,
+    ) -> None:
+        """Attempts that were sent and answered together."""
+        if not self._path:
+            return
+        values = (client, broker, attempt, scheduled_ns, sent_ns, answered_ns, int(outcome), slot_ms)
+        for part, value, (_, kind) in zip(self._parts, values, COLUMNS, strict=True):
+            part.append(value.astype(kind) if isinstance(value, np.ndarray) else np.full(len(client), value, kind))
+        self._rows += len(client)
+        if self._rows >= self._rows_max:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the rest."""
+        if self._path:
+            self._flush()
+            self._writer.close()
+            self._path = ""
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        words = pa.array([one.name.lower() for one in Outcome])
+        columns = {
+            name: np.concatenate(part) if part else np.empty(0, kind)
+            for part, (name, kind) in zip(self._parts, COLUMNS, strict=True)
+        }
+        table = pa.table(
+            {
+                name: pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int8)), words)
+                if name == "outcome"
+                else pa.array(column)
+                for name, column in columns.items()
+            }
+        )
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema, compression="zstd")
+        self._writer.write_table(table)
+        self._parts = [[] for _ in COLUMNS]
+        self._rows = 0
 
 
 def check_parquet() -> None:
@@ -120,24 +165,6 @@ def check_parquet() -> None:
         import pyarrow.parquet  # noqa: F401
     except ModuleNotFoundError as missing:
         raise UsageError(f"--trace and --replay: {advice(missing, 'trace')}") from None
-
-
-def write(path: Path, columns: dict[str, npt.NDArray[Any]]) -> None:
-    """Write a trace as Parquet, sorted by client and attempt; ``outcome`` in words."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    order = np.lexsort((columns["attempt"], columns["client"]))
-    names = pa.array([one.name.lower() for one in Outcome])
-    table = pa.table(
-        {
-            name: pa.DictionaryArray.from_arrays(pa.array(column[order].astype(np.int8)), names)
-            if name == "outcome"
-            else pa.array(column[order])
-            for name, column in columns.items()
-        }
-    )
-    pq.write_table(table, path, compression="zstd")
 
 
 def read_schedule(directory: Path) -> Ints:

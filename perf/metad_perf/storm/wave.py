@@ -6,10 +6,10 @@ All state is in columns by position of the client. A call has clients of one bro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,12 +26,15 @@ from .judge import Found, Judge
 from .orders import Counts, Finish, Result
 from .plan import FAMILIES, RETURN_SLOT, Places, Storm, ignores_slots, rolling_ns
 from .population import Clients, Ints, Kind, Stored, client_id
-from .trace import Outcome, Trace, series, write
+from .trace import Outcome, Tally, Trace
 from .wheel import Wheel
 
 _YIELD_CALLS = 4  # begun in one turn of the event loop
 _LIVES_LOOK_NS = 250_000_000
 _AWAY = -1
+_PAUSE_S = 0.1
+STEP_S = 0.1
+"""Of the series."""
 
 
 class Wave:
@@ -46,6 +49,7 @@ class Wave:
         brokers: Mapping[int, Broker],
         owners: Mapping[int, Owner],
         rng: np.random.Generator,
+        trace: Trace,
     ) -> None:
         self._storm = storm
         self._clients = clients
@@ -83,7 +87,9 @@ class Wave:
         self._lives: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
         self._judge = Judge()
-        self._trace = Trace()
+        self._trace = trace
+        self._tally = Tally(STEP_S, round(storm.limit_s / STEP_S) + 1)
+        self._woken = asyncio.Event()
         self._cpu_s = 0.0
         self._t0_ns = 0
         self._limit_ns = round(storm.limit_s * 1e9)
@@ -127,23 +133,21 @@ class Wave:
                     self._spawn(self._lives, self._brokers[restarts.pop()[1]].restart())
                 await self._arrive(self._wheel.pop(now_ns))
                 next_ns = self._wheel.next_ns
-                pause_ns = self._storm.linger_ms * 1e6
-                if next_ns is not None:
-                    pause_ns = min(pause_ns, next_ns - self._now_ns())
-                await asyncio.sleep(max(0.0, pause_ns / 1e9))
+                pause_s = _PAUSE_S if next_ns is None else min(_PAUSE_S, (next_ns - self._now_ns()) / 1e9)
+                if restarts:
+                    pause_s = min(pause_s, (restarts[-1][0] - self._now_ns()) / 1e9)
+                await self._pause(pause_s)
                 self._raise_bugs()
         finally:
             for task in (*self._calls, *self._lives):
                 task.cancel()
             await asyncio.gather(*self._calls, *self._lives, return_exceptions=True)
+            self._trace.close()
             self._cpu_s = time.process_time() - cpu_s
             self._done = True
 
     def result(self, order: Finish) -> Result:
-        """What came of it; writes the trace."""
-        columns = self._trace.columns()
-        if order.trace:
-            write(Path(order.trace), columns)
+        """What came of it."""
         back = self._restored_ns[self._mine.returns]
         waited_ns = np.where(back == _AWAY, _AWAY, back - self._mine.begin_ns[self._mine.returns])
         retried: Counter[str] = Counter()
@@ -155,7 +159,7 @@ class Wave:
             self._expected,
             self._refused,
             dict(self._failed),
-            series(columns, order.step_s, order.steps),
+            self._tally.series(order.steps),
             self._judge.verdict(),
             dict(retried),
             sum(broker.retries.requests for broker in self._brokers.values()),
@@ -164,6 +168,13 @@ class Wave:
         )
 
     # --- the way of an attempt ---
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait for so long, or until there is something to do."""
+        self._woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, pause_s)):
+                await self._woken.wait()
 
     async def _arrive(self, where: Ints) -> None:
         """These clients are at their brokers."""
@@ -222,6 +233,8 @@ class Wave:
         self._restored_ns[clients] = now_ns
         self._life[clients] = broker.lives.index(owner)
         self._restored += len(clients)
+        if self._restored == self._expected:
+            self._woken.set()
         self._note(broker, clients, sent_ns, now_ns, Outcome.RESTORED)
 
     def _in_vain(self, broker: Broker, where: Ints, sent_ns: int, error: MetadError) -> None:
@@ -248,10 +261,12 @@ class Wave:
             self._waited_us[where] = waits_us
         self._begun_ns[where] = now_ns + waits_us * 1_000
         self._wheel.push(where, self._begun_ns[where] + self._rtt_ns[where])
+        self._woken.set()
 
     def _note(
         self, broker: Broker, where: Ints, sent_ns: int, now_ns: int, outcome: Outcome, slot_ms: int = -1
     ) -> None:
+        self._tally.note(self._begun_ns[where], sent_ns, now_ns, outcome)
         self._trace.note(
             self._mine.numbers[where],
             broker.number,

@@ -17,7 +17,7 @@ from metad_perf.storm.outcome import KEYS, restored_by_s, summary
 from metad_perf.storm.page import page
 from metad_perf.storm.plan import Storm, ignores_slots, places
 from metad_perf.storm.population import Clients, Kind, Population, read
-from metad_perf.storm.trace import COLUMNS, Outcome, Series, Trace, series
+from metad_perf.storm.trace import COLUMNS, Outcome, Series, Tally, Trace
 from metad_perf.storm.wheel import Wheel
 from metad_wire.messages import Owner
 
@@ -162,42 +162,46 @@ def test_percentiles_count_who_is_still_away() -> None:
     assert restored_by_s(numbers(), 50.0) is None
 
 
-def attempts() -> Trace:
-    trace = Trace()
+def note(trace: Trace) -> None:
     trace.note(numbers(7, 9), 3, numbers(1, 1), numbers(0, 0), 10 * MS, 150 * MS, Outcome.REFUSED, 50)
     trace.note(numbers(7), 3, numbers(2), numbers(230 * MS), 240 * MS, 250 * MS, Outcome.RESTORED)
     trace.note(numbers(9), 3, numbers(2), numbers(230 * MS), 240 * MS, 9_000 * MS, Outcome.TIMEOUT)
-    return trace
-
-
-def test_a_trace_has_a_row_for_each_attempt() -> None:
-    columns = attempts().columns()
-    assert list(columns) == [name for name, _ in COLUMNS]
-    assert columns["client"].tolist() == [7, 9, 7, 9]
-    assert columns["slot_ms"].tolist() == [50, 50, -1, -1]
-    assert columns["outcome"].tolist() == [1, 1, 0, 2]
-    assert {name: column.dtype for name, column in columns.items()} == {name: np.dtype(kind) for name, kind in COLUMNS}
-    assert Trace().columns()["client"].tolist() == []
 
 
 def test_a_series_counts_attempts_where_they_happen() -> None:
-    found = series(attempts().columns(), 0.1, 4)
+    tally = Tally(0.1, 20)
+    tally.note(numbers(0, 0), 10 * MS, 150 * MS, Outcome.REFUSED)
+    tally.note(numbers(230 * MS), 240 * MS, 250 * MS, Outcome.RESTORED)
+    tally.note(numbers(230 * MS), 240 * MS, 9_000 * MS, Outcome.TIMEOUT)
+    found = tally.series(4)
     assert found == Series(0.1, [2, 0, 2, 0], [2, 0, 2, 0], [0, 0, 1, 0], [0, 2, 0, 0], [0, 0, 0, 1])
     assert found.plus(found).refused == [0, 4, 0, 0]
 
 
-def test_a_trace_becomes_parquet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_max", [1, 3, 100])
+def test_a_trace_has_a_row_for_each_attempt(tmp_path: Path, rows_max: int) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    from metad_perf.storm.trace import write
-
-    write(tmp_path / "attempts.parquet", attempts().columns())
-    rows = pq.read_table(tmp_path / "attempts.parquet").to_pylist()
-    assert [(row["client"], row["attempt"], row["outcome"]) for row in rows] == [
-        (7, 1, "refused"),
-        (7, 2, "restored"),
-        (9, 1, "refused"),
-        (9, 2, "timeout"),
+    trace = Trace(str(tmp_path / "attempts.parquet"), rows_max)
+    note(trace)
+    trace.close()
+    table = pq.read_table(tmp_path / "attempts.parquet")
+    assert table.column_names == [name for name, _ in COLUMNS]
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    assert rows == [
+        (7, 3, 1, 0, 10 * MS, 150 * MS, "refused", 50),
+        (9, 3, 1, 0, 10 * MS, 150 * MS, "refused", 50),
+        (7, 3, 2, 230 * MS, 240 * MS, 250 * MS, "restored", -1),
+        (9, 3, 2, 230 * MS, 240 * MS, 9_000 * MS, "timeout", -1),
     ]
+
+
+def test_a_trace_without_attempts_is_an_empty_file_and_without_a_path_none(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    Trace(str(tmp_path / "attempts.parquet")).close()
+    assert pq.read_table(tmp_path / "attempts.parquet").num_rows == 0
+    nowhere = Trace()
+    note(nowhere)
+    nowhere.close()
 
 
 def test_a_schedule_is_replayed_by_client(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Stage:
     async def go(self) -> list[Result]:
         await self.each(Prepare(self._owners))
         await self.each(Go(time.monotonic_ns()))
-        results = [one for one in await self.each(Finish(0.1, 10)) if isinstance(one, Result)]
+        results = [one for one in await self.each(Finish(10)) if isinstance(one, Result)]
         assert all(counts.done for counts in await self.each(Look()) if isinstance(counts, Counts))
         return results
 
