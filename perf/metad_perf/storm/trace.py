@@ -168,10 +168,15 @@ def check_parquet() -> None:
 
 
 def read_schedule(directory: Path) -> Ints:
-    """The begins of clients in nanoseconds, in order of their ids, as ``metad-spark schedule`` has written them."""
+    """The begins of clients in nanoseconds, in order of their ids, as ``metad-spark schedule`` has written them. Raises
+    UsageError."""
     import pyarrow.parquet as pq
 
-    table = pq.read_table(directory / "first_attempts", columns=["t_ns", "client_id"])
+    try:
+        table = pq.read_table(directory / "first_attempts", columns=["t_ns", "client_id"])
+    except (OSError, ValueError) as error:
+        what = str(error).partition("\n")[0]
+        raise UsageError(f"--replay {directory}: no schedule of metad-spark: {what}") from None
     order = np.argsort(table["client_id"].to_numpy(), kind="stable")
     found: Ints = table["t_ns"].to_numpy()[order].astype(np.int64)
     return found

@@ -214,6 +214,10 @@ def test_a_schedule_is_replayed_by_client(tmp_path: Path) -> None:
         table = pa.table({"t_ns": times, "client_id": clients, "region": ["eu"] * len(times)})
         pq.write_table(table, tmp_path / "first_attempts" / f"part-{part:05}.parquet")
     assert read_schedule(tmp_path).tolist() == [30, 10, 20], "in order of client_id"
+    (tmp_path / "empty" / "first_attempts").mkdir(parents=True)
+    for wrong in (tmp_path / "nowhere", tmp_path / "empty"):
+        with pytest.raises(UsageError, match="no schedule of metad-spark"):
+            read_schedule(wrong)
     np.save(tmp_path / "begins.npy", np.arange(STORM.sessions))
     everyone = places(msgspec.structs.replace(STORM, replay=str(tmp_path / "begins.npy")), CLIENTS)
     assert everyone.begin_ns.tolist() == list(range(STORM.sessions))

@@ -29,6 +29,10 @@ def test_in_a_pipe_steps_events_and_progress_are_plain_lines() -> None:
         story.event("n1 is killed")
         story.add(-100)
         until(lambda: " 300 of 1,000 sessions, 0 a second\n" in out.getvalue())
+        story.also("7 refused")
+        until(lambda: " 300 of 1,000 sessions, 0 a second; 7 refused\n" in out.getvalue())
+        story.step("metad stops")
+        until(lambda: "metad stops …\n" in out.getvalue())
     assert "\x1b" not in out.getvalue()
     assert " s  n1 is killed\n" in out.getvalue()
     assert "-" not in out.getvalue(), "a rate is never negative"

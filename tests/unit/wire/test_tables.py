@@ -9,7 +9,7 @@ from zlib import crc32
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_strategies import values_of
 
@@ -38,6 +38,7 @@ def items_of(table: Table) -> st.SearchStrategy[list[Any]]:
 
 
 @each_keyed
+@settings(deadline=None)
 @given(data=st.data())
 def test_what_is_spelled_out_is_what_the_declaration_says(table: Table, data: st.DataObject) -> None:
     items = data.draw(items_of(table))
