@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
-from . import brokers, consumers, deaths, leases, nodes, retained, sessions, watches  # each puts its own on the list
+from . import (  # each puts its own on the list
+    brokers,
+    consumers,
+    deaths,
+    leases,
+    nodes,
+    retained,
+    sessions,
+    watches,
+    wills,
+)
 from .scene import SCENARIOS, Scene
 
-__all__ = ["SCENARIOS", "Scene", "brokers", "consumers", "deaths", "leases", "nodes", "retained", "sessions", "watches"]
+__all__ = [
+    "SCENARIOS",
+    "Scene",
+    "brokers",
+    "consumers",
+    "deaths",
+    "leases",
+    "nodes",
+    "retained",
+    "sessions",
+    "watches",
+    "wills",
+]
