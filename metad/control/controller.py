@@ -148,6 +148,12 @@ class Controller:
         elif leader is not None:
             self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
 
+    def ask_for_returns(self) -> None:
+        """This node has just become busy: ask for its part of the budget of returns now."""
+        if self._groups.map is not None:
+            self._shared_s = float("-inf")
+            self._share(self._groups.map, self._clock.now())
+
     def _share(self, known: ClusterMap, now_s: float) -> None:
         """Ask the leader of ``metadata-0`` for this node's part of the budget of returns, while it is busy."""
         sharing = self._host.sharing

@@ -140,7 +140,11 @@ class Node:
             overslept=self._overslept,
         )
         share = self.return_share = ReturnShare(
-            config.node_id, ServiceRate(environment.now()), config.limits.returning_per_s, self._members
+            config.node_id,
+            ServiceRate(environment.now()),
+            config.limits.returning_per_s,
+            self._members,
+            lambda: environment.call_soon(self.controller.ask_for_returns),
         )
         self._budget = InFlightBudget(config.limits.in_flight_bytes_max, share)
         self._reads = Reads(

@@ -1,8 +1,8 @@
 """This node's part of the cluster's budget of returns, and what it does without one.
 
-A part counts for some seconds from when it was asked for. A node that has none, because it has just become busy or
-because ``metadata-0`` has no leader, lets come back what it can answer divided by the number of nodes: too little, so
-that clients return later than they could, and never too much.
+A part counts for some seconds from when it was asked for, which a node does at once when it becomes busy. A node that
+gets none, because ``metadata-0`` has no leader, lets come back what it can answer divided by the number of nodes: too
+little, so that clients return later than they could, and not too much.
 """
 
 from __future__ import annotations
@@ -16,20 +16,33 @@ from ..control.return_budget import alone
 from .return_slots import Capacity, Returns
 from .service_rate import ServiceRate
 
+_FIRST_S: Final = 1.0
+"""For so long a node that has just become busy goes by its own measure, because it hears in a moment how much it may
+promise: slots that it has given out too densely by then put off those behind them."""
 _BUSY_S: Final = 10.0
 """A node that has turned nobody away for so long asks for no part."""
 
 
 class ReturnShare:
-    """``members`` says how many nodes the cluster has. Times are of the node's monotonic clock, in seconds."""
+    """``members`` says how many nodes the cluster has; ``became_busy`` is called when it is time to ask. Times are of
+    the node's monotonic clock, in seconds."""
 
-    def __init__(self, node_id: str, rate: ServiceRate, per_s_max: int, members: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        rate: ServiceRate,
+        per_s_max: int,
+        members: Callable[[], int],
+        became_busy: Callable[[], None],
+    ) -> None:
         self.returns = Returns(self.capacity)
         """The slots that are given out of it."""
         self._node_id = node_id
         self._rate = rate
         self._per_s_max = per_s_max
         self._members = members
+        self._became_busy = became_busy
+        self._busy_s = float("-inf")  # since when it has been busy
         self._granted = 0.0
         self._until_s = float("-inf")
         self._refused_s = float("-inf")
@@ -44,12 +57,16 @@ class ReturnShare:
         own, members = self._own(now), self._members()
         if members < 2:
             return own
-        per_s = min(own.per_s, self._granted) if self.granted_at(now) else alone(own.per_s, members)
-        return Capacity(per_s, own.sure)
+        if self.granted_at(now):
+            return Capacity(min(own.per_s, self._granted), own.sure)
+        return own if now - self._busy_s < _FIRST_S else Capacity(alone(own.per_s, members), own.sure)
 
     def refused(self, now: float) -> None:
         """Somebody is turned away."""
         self._rate.refused(now)
+        if now - self._refused_s > _BUSY_S and not self.returns.ahead_s(now):
+            self._busy_s = now
+            self._became_busy()
         self._refused_s = now
 
     def answered(self, items: int) -> None:

@@ -617,6 +617,23 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "if False and",
         "killed_leader_is_replaced_soon",
     ),
+    # --- storms
+    _m(
+        "slots_are_not_reserved",
+        "each who is turned away gets a slot of its own",
+        "metad.node.return_slots:Returns.returning",
+        "slot_ns, self._next_ns = slots",
+        "slot_ns, _ = slots",
+        "who_heeds_its_slot_comes_one_and_a_half_times",
+    ),
+    _m(
+        "a_share_is_never_renewed",
+        "a busy node asks for its part again before it ends",
+        "metad.control.controller:Controller._share",
+        "< SHARE_S",
+        "< 1e9",
+        "who_heeds_its_slot_comes_one_and_a_half_times",
+    ),
     *BROKER_MUTANTS,
     *CONSUMER_MUTANTS,
     *WATCH_MUTANTS,

@@ -189,7 +189,7 @@ def test_one_refusal_in_a_calm_time_says_little() -> None:
 
 
 def a_share(per_s_max: int = 0, members: int = 1) -> ReturnShare:
-    return ReturnShare("n1", ServiceRate(NOW), per_s_max, lambda: members)
+    return ReturnShare("n1", ServiceRate(NOW), per_s_max, lambda: members, lambda: None)
 
 
 def test_an_operator_may_set_a_lower_limit() -> None:
@@ -197,6 +197,21 @@ def test_an_operator_may_set_a_lower_limit() -> None:
     assert a_share(50).capacity(NOW) == (50, True)
     assert a_share(10**6).capacity(NOW) == (UNMEASURED_PER_S, False)
     assert a_share(60, members=3).capacity(NOW) == (20, True)
+
+
+def test_a_node_that_has_just_become_busy_asks_at_once_and_goes_by_its_own_measure() -> None:
+    asked: list[None] = []
+    share = ReturnShare("n1", ServiceRate(NOW), 60, lambda: 3, lambda: asked.append(None))
+    share.refused(NOW)
+    share.refused(NOW + 0.1)
+    assert len(asked) == 1
+    assert share.capacity(NOW + 0.1) == (60, True)
+    assert share.capacity(NOW + 1.1) == (20, True)  # nobody answers
+    share.refused(NOW + 9)
+    share.refused(NOW + 18)
+    assert len(asked) == 1
+    share.refused(NOW + 28.1)
+    assert len(asked) == 2
 
 
 def test_a_node_without_a_part_takes_as_much_as_if_all_were_as_busy() -> None:

@@ -10,6 +10,7 @@ from . import (  # each puts its own on the list
     nodes,
     retained,
     sessions,
+    storms,
     watches,
     wills,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "nodes",
     "retained",
     "sessions",
+    "storms",
     "watches",
     "wills",
 ]
