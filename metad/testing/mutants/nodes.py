@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .brokers import BROKER_MUTANTS
 from .consumers import CONSUMER_MUTANTS
+from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
 from .watches import WATCH_MUTANTS
@@ -636,5 +637,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     ),
     *BROKER_MUTANTS,
     *CONSUMER_MUTANTS,
+    *OVERLOAD_MUTANTS,
     *WATCH_MUTANTS,
 )

@@ -68,6 +68,8 @@ async def storm(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Storm]:
     monkeypatch.setattr(SteppedEnvironment, "now", lambda self: stands_s[0] if stands_s else runs(self))
     node = await rig.open()
     stands_s.append(node.environment.now())
+    rate = rig.driver(GROUP).rate
+    rate.per_s, rate.measured = 20_000.0, True
     yield Storm(rig)
     stands_s.clear()
     await rig.close()

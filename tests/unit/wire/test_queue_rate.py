@@ -106,7 +106,7 @@ def test_what_comes_slowly_says_nothing_of_the_rate() -> None:
 def test_short_storms_one_after_the_other_are_learnt_from() -> None:
     """A burst that fits the floor is over before a window is: its pieces count together."""
     queue = Queue(100_000.0, every_s=0.001)
-    queue.rate.per_s = 1.0
+    queue.rate.per_s, queue.rate.measured = 1.0, True
     for _ in range(200):
         queue.arrive(ADMISSION.admitted(queue.waiting, 5_000, queue.rate.estimate(queue.now_s)))
         for _ in range(40):
@@ -117,7 +117,7 @@ def test_short_storms_one_after_the_other_are_learnt_from() -> None:
 def test_a_stall_long_ago_is_forgotten() -> None:
     rate = QueueRate()
     rate.full(0.0)
-    rate.per_s = 2.0
+    rate.per_s, rate.measured = 2.0, True
     rate.calm(0.0)
     rate.full(FORGET_S)
     assert rate.estimate(FORGET_S) == 2.0

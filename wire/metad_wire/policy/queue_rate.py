@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-UNMEASURED_PER_S: Final = 20_000.0
+UNMEASURED_PER_S: Final = 5_000.0
 """What a queue is taken to be served with that has not been full yet, or not for :data:`FORGET_S`."""
 FORGET_S: Final = 10.0
 """A queue that was last full so long ago may be served faster by now. That it is slower shows soon."""
@@ -18,8 +18,8 @@ class QueueRate(msgspec.Struct, kw_only=True):
     much can be done, and not how much has come.
 
     What leaves in ``window_s`` of such time, in one piece or in several, counts by its length. So the rate forgets the
-    past with ``memory_s``: after ``memory_s`` without service it is down to a third, and as quickly it comes back.
-    Standing still counts while it lasts. Times are those of the caller's clock, in seconds.
+    past with ``memory_s``: after ``memory_s`` without service it is down to a third, and as quickly it comes back. The
+    first window counts alone. Standing still counts while it lasts. Times are those of the caller's clock, in seconds.
     """
 
     per_s: float = UNMEASURED_PER_S
@@ -27,6 +27,8 @@ class QueueRate(msgspec.Struct, kw_only=True):
     window_s: float = 0.05
     """Service comes in bursts: less time than this says nothing."""
     memory_s: float = 0.5
+    measured: bool = False
+    """Whether anything was learnt."""
     items: int = 0
     """That have left in this window."""
     lasted_s: float = 0.0
@@ -43,6 +45,7 @@ class QueueRate(msgspec.Struct, kw_only=True):
         if self.since_s is None:
             if now_s - self.calm_s > FORGET_S:
                 self.per_s = max(self.per_s, UNMEASURED_PER_S)
+                self.measured = self.per_s > UNMEASURED_PER_S
                 self.items, self.lasted_s = 0, 0.0
             self.since_s, self.begun = now_s, False
 
@@ -64,7 +67,7 @@ class QueueRate(msgspec.Struct, kw_only=True):
                 return
         self.items += items
         if self.lasted_s + now_s - self.since_s >= self.window_s:
-            self.per_s = self.estimate(now_s)
+            self.per_s, self.measured = self.estimate(now_s), True
             self.since_s, self.items, self.lasted_s = now_s, 0, 0.0
 
     def estimate(self, now_s: float) -> float:
@@ -72,4 +75,6 @@ class QueueRate(msgspec.Struct, kw_only=True):
         if self.since_s is None or (lasted_s := self.lasted_s + now_s - self.since_s) < self.window_s:
             return self.per_s
         seen = self.items / lasted_s
+        if not self.measured:
+            return seen
         return seen + (self.per_s - seen) * math.exp(-lasted_s / self.memory_s)
