@@ -36,4 +36,22 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
         "False",
         "at_three_times_the_capacity_nobody_is_elected_fenced_or_expired",
     ),
+    Mutant(
+        "a_stall_locks_everybody_out",
+        "a rate that fell is learnt again, because so much may always wait",
+        (
+            (
+                "metad_wire.policy.queue_rate:QueueRate.left",
+                "self.per_s, self.measured = self.estimate(now_s), True",
+                "self.per_s, self.measured = min(self.per_s, self.estimate(now_s)), True",
+            ),
+            (
+                "metad_wire.policy.admission:Admission.bound",
+                "bound = max(self.items_min, int(per_s * wait_s))",
+                "bound = int(per_s * wait_s)",
+            ),
+            ("metad.node.requests:Requests._begin", "driver.waiting_items >= FULL_ITEMS", "driver.waiting_items >= 0"),
+        ),
+        ("after_a_stall_of_the_disk_as_much_is_done_as_before",),
+    ),
 )
