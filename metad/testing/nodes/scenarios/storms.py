@@ -2,7 +2,7 @@
 told, or does not heed it and gains nothing.
 
 Nothing costs time in a simulation but the disk, so small entries and a slow fsync make a node slow: some 60 writes a
-second. Its budget of bytes holds two thirds of the work.
+second. Its budget of bytes holds two thirds of the work, or a sixth where the values are large.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ..host import Pace
 from .scene import Scene, scenario
 
 _PER_S = 30  # half of what the node can do: slots are where there would be room before
-_VALUE = bytes(10_200)  # with its item's weight, 400 fit the node's budget
+_BYTES = 10_200  # of a value: with its item's weight, 400 fit the node's budget
+_LARGE_BYTES = 41_000  # 100 do
 _CALLS = 290  # of each of two clients
 _DEADLINE_S = 120.0
 _IGNORES = Backoff(family="exponential", base_s=0.2, cap_s=0.2, retry_after="ignore")
@@ -26,7 +27,7 @@ _IGNORES = Backoff(family="exponential", base_s=0.2, cap_s=0.2, retry_after="ign
 class _Storm(Scene):
     """Two brokers that come at once, the first perhaps one that ignores return slots."""
 
-    def __init__(self, first: Backoff | None = None) -> None:
+    def __init__(self, first: Backoff | None = None, size: int = _BYTES) -> None:
         limits = LimitsConfig(
             in_flight_bytes_max=4 * MIB,
             connection_window_bytes=4 * MIB,
@@ -37,6 +38,7 @@ class _Storm(Scene):
         commit = CommitConfig(entry_items_max=5, pipeline_entries_max=1)
         super().__init__(1, limits=limits, commit=commit, pace=Pace(fsync=(0.07, 0.07)))
         self._first = first
+        self._value = bytes(size)
         self.took: dict[str, list[float]] = {}
 
     def rage(self, seconds: float) -> list[Any]:
@@ -56,7 +58,7 @@ class _Storm(Scene):
         begun = self.loop.now
 
         async def put(client: Client) -> None:
-            (await client.kv.put_many([KvPutItem("space", key, _VALUE)], deadline_s=_DEADLINE_S)).raise_for_error()
+            (await client.kv.put_many([KvPutItem("space", key, self._value)], deadline_s=_DEADLINE_S)).raise_for_error()
             self.took[broker.name].append(self.loop.now - begun)
 
         return put
@@ -95,13 +97,13 @@ def who_heeds_its_slot_comes_one_and_a_half_times() -> None:
 
 @scenario
 def who_ignores_its_slot_gains_nothing() -> None:
-    with _Storm() as storm:
+    with _Storm(size=_LARGE_BYTES) as storm:
         storm.over(storm.rage(0.0))
         heeding_s = storm.mean(storm.brokers[0])
-    with _Storm(_IGNORES) as storm:
+    with _Storm(_IGNORES, _LARGE_BYTES) as storm:
         storm.over(storm.rage(0.0))
         ignores, heeds = storm.brokers
         assert storm.attempts(ignores) > 3, "it heeds its slots"
-        assert storm.attempts(heeds) <= 1.5, f"{storm.attempts(heeds):.2f} attempts of each call"
+        assert storm.attempts(heeds) <= 2.0, f"{storm.attempts(heeds):.2f} attempts of each call"
         ignoring_s = storm.mean(ignores)
-        assert ignoring_s > 0.98 * heeding_s, f"who waits takes {heeding_s:.2f} s, who does not {ignoring_s:.2f} s"
+        assert ignoring_s > 0.95 * heeding_s, f"who waits takes {heeding_s:.2f} s, who does not {ignoring_s:.2f} s"
