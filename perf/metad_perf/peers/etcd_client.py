@@ -114,9 +114,9 @@ class EtcdClient:
         count = len(sessions)
 
         def read(reply: bytes) -> Answer:
-            if not wire.txn_succeeded(reply):
-                return Answer([DIFFERENT] * count)
             values = wire.txn_values(reply, count)
+            if values is None:
+                return Answer([DIFFERENT] * count)
             return Answer([DIFFERENT] * values.count(None), values)
 
         return grpc_call(self._txn, wire.txn(ops), count, read)
@@ -164,7 +164,12 @@ class EtcdClient:
             )
         count = len(keys)
         request = wire.txn([wire.range_op(key) for key in keys])
-        return grpc_call(self._txn, request, count, lambda reply: Answer(values=wire.txn_values(reply, count)))
+
+        def read(reply: bytes) -> Answer:
+            values = wire.txn_values(reply, count)
+            return Answer([DIFFERENT] * count) if values is None else Answer(values=values)
+
+        return grpc_call(self._txn, request, count, read)
 
 
 def _first(method: Callable[..., grpc.aio.UnaryUnaryCall], requests: Sequence[bytes], then: Call | None) -> Call:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from .protobuf import BOOL, BYTES, MESSAGE, classes
+
 PUT = "/etcdserverpb.KV/Put"
 RANGE = "/etcdserverpb.KV/Range"
 TXN = "/etcdserverpb.KV/Txn"
@@ -16,9 +18,17 @@ LEASE_REVOKE = "/etcdserverpb.Lease/LeaseRevoke"
 STATUS = "/etcdserverpb.Maintenance/Status"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_SUCCEEDED, _RESPONSES = 2, 3  # of TxnResponse
-_RANGE_RESPONSE = 1  # of ResponseOp
+_SUCCEEDED = 2  # of TxnResponse
 _KVS, _VALUE = 2, 5  # of RangeResponse, of KeyValue
+_TXN_RESPONSE = classes(
+    "etcd",
+    {
+        "KeyValue": {"value": (5, BYTES, "")},
+        "RangeResponse": {"kvs*": (2, MESSAGE, "KeyValue")},
+        "ResponseOp": {"response_range": (1, MESSAGE, "RangeResponse")},
+        "TxnResponse": {"succeeded": (2, BOOL, ""), "responses*": (3, MESSAGE, "ResponseOp")},
+    },
+)["TxnResponse"]
 
 
 def varint(value: int) -> bytes:
@@ -125,16 +135,13 @@ def range_value(reply: bytes) -> bytes | None:
     return None
 
 
-def txn_values(reply: bytes, count: int) -> list[bytes | None]:
-    """What the last ``count`` operations of a TxnResponse, all of them reads, have found."""
-    responses = [value for at, value in fields(reply) if at == _RESPONSES]
-    values = []
-    for response in responses[-count:]:
-        assert isinstance(response, bytes)
-        read = dict(fields(response)).get(_RANGE_RESPONSE, b"")
-        assert isinstance(read, bytes)
-        values.append(range_value(read))
-    return values
+def txn_values(reply: bytes, count: int) -> list[bytes | None] | None:
+    """What the last ``count`` operations of a TxnResponse, all of them reads, have found; None if it did not
+    succeed."""
+    decoded = _TXN_RESPONSE.FromString(reply)
+    if not decoded.succeeded:
+        return None
+    return [kvs[0].value if (kvs := one.response_range.kvs) else None for one in decoded.responses[-count:]]
 
 
 class MemberStatus:

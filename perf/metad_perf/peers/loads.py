@@ -71,10 +71,11 @@ def _takeovers(client: Client, settings: Settings) -> Iterator[Call]:
     names = session_names(settings.keys)
     walk = Walk(random.Random(settings.seed), settings.keys, settings.share, settings.shares)
     batches = walk.length // settings.batch
+    broker = f"broker-{settings.epoch}-{settings.share}"  # another one in each run
     for round_ in range(2):
         walk = Walk(random.Random(settings.seed), settings.keys, settings.share, settings.shares)
         for _ in range(batches):
-            yield client.take_over(names.at(walk.take(settings.batch)), f"broker-{settings.share}-{round_}")
+            yield client.take_over(names.at(walk.take(settings.batch)), f"{broker}-{round_}")
 
 
 def _mixed(share_of_reads: float) -> Callable[[Client, Settings], Iterator[Call]]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable
 
 from .etcd_wire import field, fields, number
+from .protobuf import BYTES, ENUM_AS_INT, MESSAGE, classes
 
 _SERVICE = "/io.oxia.proto.v1.OxiaClient/"
 ASSIGNMENTS, WRITE, READ = f"{_SERVICE}GetShardAssignments", f"{_SERVICE}Write", f"{_SERVICE}Read"
@@ -18,8 +19,16 @@ CREATE_SESSION, KEEP_ALIVE = f"{_SERVICE}CreateSession", f"{_SERVICE}KeepAlive"
 CLOSE_SESSION = f"{_SERVICE}CloseSession"
 NAMESPACE = "default"
 _SHARD, _PUTS, _DELETES = 1, 2, 3  # of WriteRequest
-_STATUS, _VALUE = 1, 3  # of a response to a put, delete or get
 KEY_NOT_FOUND = 1
+_REPLIES = classes(
+    "oxia",
+    {
+        "Written": {"status": (1, ENUM_AS_INT, "")},
+        "WriteResponse": {"puts*": (1, MESSAGE, "Written"), "deletes*": (2, MESSAGE, "Written")},
+        "GetResponse": {"status": (1, ENUM_AS_INT, ""), "value": (3, BYTES, "")},
+        "ReadResponse": {"gets*": (1, MESSAGE, "GetResponse")},
+    },
+)
 
 
 def assignments_request() -> bytes:
@@ -75,25 +84,13 @@ def to_shard(shard: int, parts: Iterable[bytes]) -> bytes:
 
 def statuses(reply: bytes) -> list[int]:
     """Of a WriteResponse: those that are not OK."""
-    wrong = []
-    for _, one in fields(reply):
-        assert isinstance(one, bytes)
-        if one[:1] == b"\x08" and one[1]:
-            wrong.append(one[1])
-    return wrong
+    decoded = _REPLIES["WriteResponse"].FromString(reply)
+    return [one.status for of_kind in (decoded.puts, decoded.deletes) for one in of_kind if one.status]
 
 
 def values(reply: bytes) -> list[bytes | int]:
     """Of a ReadResponse: each value, or the status of a get that is not OK."""
-    found: list[bytes | int] = []
-    for _, one in fields(reply):
-        assert isinstance(one, bytes)
-        about = dict(fields(one))
-        status, value = about.get(_STATUS, 0), about.get(_VALUE, b"")
-        assert isinstance(status, int)
-        assert isinstance(value, bytes)
-        found.append(status or value)
-    return found
+    return [one.status or one.value for one in _REPLIES["ReadResponse"].FromString(reply).gets]
 
 
 def create_session(shard: int, timeout_ms: int, client: str) -> bytes:

@@ -123,3 +123,5 @@ def test_what_reads_find() -> None:
     reads = [pb["ResponseOp"](response_range=one) for one in (*found, none)]
     reply = pb["TxnResponse"](header=header, succeeded=True, responses=[put, *reads])
     assert etcd_wire.txn_values(reply.SerializeToString(), 3) == [b"one", b"", None]
+    reply.succeeded = False
+    assert etcd_wire.txn_values(reply.SerializeToString(), 3) is None
