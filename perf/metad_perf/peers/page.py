@@ -29,8 +29,8 @@ def page(report: Mapping[str, Any]) -> str:
 <h1>Who survives the minute?</h1>
 <p class="lead">Three nodes of each system on the same {report["setting"]["cpus"]} cores, one system at a time.</p>
 <div class="figures">{_headlines(report)}</div>
-<p class="axis">Orange: metad. Blue: systems that promise as much for an answered write. Grey: those that promise less; the table
-below says what.</p>
+<p class="axis">Orange: metad. Blue: systems that promise as much of an answered write. Grey: those that promise less;
+the table below says what.</p>
 <div class="maps">{maps}</div>
 <h2>Ratios</h2>
 <p>metad ÷ the other, of runs made side by side: the median of {report["pairs"]} pairs, their lowest and highest.</p>
