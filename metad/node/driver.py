@@ -242,12 +242,13 @@ class GroupDriver:
     def _take(self, now_s: float) -> list[Work]:
         works: list[Work] = []
         items = size = 0
-        while self._queue and len(works) < self._take_max:
-            work = self._queue.first()
+        queue = self._queue
+        while queue.count and len(works) < self._take_max:
+            work = queue.first()
             command = work.command
             if works and self._window.is_full(items + command.items, size + command.size):
                 break
-            self._queue.pop()
+            queue.pop()
             if work.cancelled:
                 self._refuse(work, CancelledError("the request was cancelled before it was begun; nothing was done"))
             elif work.deadline_s < now_s:

@@ -60,8 +60,10 @@ class FairQueue(Generic[WorkT]):
         """The items of all waiting requests."""
         self.turns: deque[_Tenant[WorkT]] = deque()
         """The tenants that wait, each once; the next one first."""
-        self._tenants: dict[bytes, _Tenant[WorkT]] = {}
-        self._left = SHARE_ITEMS  # of the first tenant's turn
+        self.tenants: dict[bytes, _Tenant[WorkT]] = {}
+        """The same by name."""
+        self.left = SHARE_ITEMS
+        """Of the first tenant's turn."""
         self._spare: list[_Tenant[WorkT]] = []
 
     def __bool__(self) -> bool:
@@ -75,7 +77,7 @@ class FairQueue(Generic[WorkT]):
     def before(self, tenant: bytes, source: object) -> int:
         """How many items would be done before the next request of this source for this tenant: all, or fewer if its
         line, or its tenant's lines, are shorter than the others'."""
-        waiting = self._tenants.get(tenant)
+        waiting = self.tenants.get(tenant)
         if waiting is None:
             return min(self.items, SHARE_ITEMS * len(self.turns))
         line = waiting.lines.get(source)
@@ -92,19 +94,19 @@ class FairQueue(Generic[WorkT]):
     def add_first(self, work: WorkT) -> None:
         """Put a request that was taken back in front of its line, whose turn is next."""
         self._line(work).appendleft(work)
-        tenant = self._tenants[work.tenant]
+        tenant = self.tenants[work.tenant]
         if tenant.turns[0] is not work.source:
             tenant.turns.remove(work.source)
             tenant.turns.appendleft(work.source)
         if self.turns[0] is not tenant:
             self.turns.remove(tenant)
             self.turns.appendleft(tenant)
-        self._left = tenant.left = SHARE_ITEMS
+        self.left = tenant.left = SHARE_ITEMS
 
     def _line(self, work: WorkT) -> _Line[WorkT]:
-        tenant, items = self._tenants.get(work.tenant), work.items
+        tenant, items = self.tenants.get(work.tenant), work.items
         if tenant is None:
-            tenant = self._tenants[work.tenant] = self._spare.pop() if self._spare else _Tenant()
+            tenant = self.tenants[work.tenant] = self._spare.pop() if self._spare else _Tenant()
             tenant.name = work.tenant
             self.turns.append(tenant)
         line = tenant.lines.get(work.source)
@@ -134,24 +136,24 @@ class FairQueue(Generic[WorkT]):
         tenant.items -= items
         self.items -= items
         tenant.left -= items
-        self._left -= items
+        self.left -= items
         if not line:
             del tenant.lines[source]
             tenant.turns.popleft()
             tenant.left = SHARE_ITEMS
             if not tenant.lines:
                 self.turns.popleft()
-                self._left = SHARE_ITEMS
-                del self._tenants[tenant.name]
+                self.left = SHARE_ITEMS
+                del self.tenants[tenant.name]
                 if len(self._spare) < _SPARE_MAX:
                     self._spare.append(tenant)
                 return work
         elif tenant.left <= 0:
             tenant.turns.rotate(-1)
             tenant.left = SHARE_ITEMS
-        if self._left <= 0:
+        if self.left <= 0:
             self.turns.rotate(-1)
-            self._left = SHARE_ITEMS
+            self.left = SHARE_ITEMS
         return work
 
     def skip(self) -> bool:
@@ -167,7 +169,7 @@ class FairQueue(Generic[WorkT]):
     def skip_line_of(self, work: WorkT) -> None:
         """End the turn of the line that a request came from, because it was as much work as a turn is worth, whatever
         its items said: the others are next."""
-        tenant = self._tenants.get(work.tenant)
+        tenant = self.tenants.get(work.tenant)
         if tenant is None:
             return
         if work.source in tenant.lines:
@@ -175,17 +177,17 @@ class FairQueue(Generic[WorkT]):
             tenant.turns.append(work.source)
         self.turns.remove(tenant)
         self.turns.append(tenant)
-        self._left = tenant.left = SHARE_ITEMS
+        self.left = tenant.left = SHARE_ITEMS
 
     def _end_turn(self, tenant: _Tenant[WorkT]) -> None:
         tenant.turns.rotate(-1)
         self.turns.rotate(-1)
-        self._left = tenant.left = SHARE_ITEMS
+        self.left = tenant.left = SHARE_ITEMS
 
     def drain(self) -> list[WorkT]:
         """Take all requests."""
         works = list(self)
-        self._tenants.clear()
+        self.tenants.clear()
         self.turns.clear()
-        self.items, self._left = 0, SHARE_ITEMS
+        self.items, self.left = 0, SHARE_ITEMS
         return works

@@ -44,7 +44,8 @@ class LaneQueue(Generic[WorkT]):
     def __init__(self) -> None:
         self.items = 0
         """The items of all waiting requests."""
-        self._count = 0  # of requests
+        self.count = 0
+        """Of the waiting requests."""
         self._lanes: tuple[_Lane[WorkT], ...] = tuple(_Lane() for _ in Lane)
         self._busy = 0  # lanes in which something waits
         self._next: _Lane[WorkT] | None = None  # whose turn it is, if that is known
@@ -52,7 +53,7 @@ class LaneQueue(Generic[WorkT]):
         self._back: deque[WorkT] = deque()  # given back: first, whatever their lanes
 
     def __bool__(self) -> bool:
-        return self._count > 0
+        return self.count > 0
 
     def __iter__(self) -> Iterator[WorkT]:
         yield from self._back
@@ -82,20 +83,31 @@ class LaneQueue(Generic[WorkT]):
         lane = self._lanes[work.lane]
         if not lane.turns:
             self._enters(lane)
-        self.items += work.items
-        self._count += 1
-        lane.add(work)
+        items = work.items
+        self.items += items
+        self.count += 1
+        # What FairQueue.add does, once more: for one item at a time the calls would cost more than the work.
+        tenant = lane.tenants.get(work.tenant)
+        line = None if tenant is None else tenant.lines.get(work.source)
+        if tenant is None or line is None:
+            lane.add(work)
+            return
+        line.append(work)
+        line.items += items
+        tenant.items += items
+        lane.items += items
 
     def first(self) -> WorkT:
         """The request that :meth:`pop` takes next. The queue must not be empty."""
         if self._back:
             return self._back[0]
         lane = self._next
-        return (self._choose() if lane is None else lane).first()
+        tenant = (self._choose() if lane is None else lane).turns[0]
+        return tenant.lines[tenant.turns[0]][0]
 
     def pop(self) -> WorkT:
         """Take the first request."""
-        self._count -= 1
+        self.count -= 1
         if self._back:
             work = self._back.popleft()
             self.items -= work.items
@@ -103,6 +115,18 @@ class LaneQueue(Generic[WorkT]):
         lane = self._next
         if lane is None:
             lane = self._choose()
+        if self._busy == 1:  # as in add
+            tenant = lane.turns[0]
+            line = tenant.lines[tenant.turns[0]]
+            items = line[0].items
+            if len(line) > 1 and items < tenant.left and items < lane.left:
+                line.items -= items
+                tenant.items -= items
+                tenant.left -= items
+                lane.items -= items
+                lane.left -= items
+                self.items -= items
+                return line.popleft()
         work = lane.pop()
         self.items -= work.items
         if self._busy > 1:
@@ -135,7 +159,7 @@ class LaneQueue(Generic[WorkT]):
         """Put the requests taken last in front again, in their order."""
         works = list(works)
         self._back.extendleft(reversed(works))
-        self._count += len(works)
+        self.count += len(works)
         self.items += sum(work.items for work in works)
 
     def put_back(self, works: Iterable[WorkT], after: WorkT) -> None:
@@ -146,7 +170,7 @@ class LaneQueue(Generic[WorkT]):
             if not lane.turns:
                 self._enters(lane)
             self.items += work.items
-            self._count += 1
+            self.count += 1
             lane.add_first(work)
         self._lanes[after.lane].skip_line_of(after)
 
@@ -157,7 +181,7 @@ class LaneQueue(Generic[WorkT]):
         for lane in self._lanes:
             lane.drain()
             lane.passed = 0
-        self.items = self._count = self._busy = 0
+        self.items = self.count = self._busy = 0
         self._next = self._paid = None
         return works
 
