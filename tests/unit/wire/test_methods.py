@@ -58,7 +58,10 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
     assert {method.name for method in METHODS.values() if method.lane is Lane.CONTROL} == {
         "system.status",
         *(f"broker.{name}" for name in ("register", "drain", "deregister", "fence", "get", "list", "change")),
-        *(f"cluster.{name}" for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved")),
+        *(
+            f"cluster.{name}"
+            for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
+        ),
         *("cluster.store", "group.command", "group.fence"),
         *("lease.keep_alive", "lease.expire", "consumer.heartbeat"),
     }
