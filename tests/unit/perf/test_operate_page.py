@@ -24,6 +24,7 @@ from metad_client.cli.verdict import CODES, EXIT_STATUS
 from metad_client.cli.view import view
 from metad_perf.drill.drills import DRILLS
 from metad_wire.cluster import MapReply
+from metad_wire.messages import StatusReply, TurnedAway
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "OPERATE.md").read_text()
@@ -141,7 +142,8 @@ def test_names_are_events_problems_or_settings() -> None:
     settings = set(re.findall(r"`([a-z_]+)`", reference()))
     assert names & set(EVENTS)
     keys = overview.expiry(view(MapReply(0, None, {}), {}))
-    assert names <= {*EVENTS, *CODES, *settings, *keys, "left_out"}
+    fields = {*StatusReply.__struct_fields__, *TurnedAway.__struct_fields__}
+    assert names <= {*EVENTS, *CODES, *settings, *keys, *fields, "left_out"}
 
 
 def test_links_lead_to_files_and_headings() -> None:
