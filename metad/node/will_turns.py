@@ -21,6 +21,7 @@ from metad_wire.errors import (
     FencedError,
     MetadError,
     OverloadedError,
+    StaleRouteError,
     UnknownOutcomeError,
 )
 from metad_wire.messages import Owner, Revision
@@ -40,7 +41,10 @@ TURN_S: Final = 0.2
 PAUSE_S: Final = 0.02
 """Between a turn and the next one: what becomes due meanwhile is claimed at once, by one entry."""
 LOOK_S: Final = 1.0
-"""How often all wills are looked at while somebody waits."""
+"""How often all wills are looked at while somebody waits and there may be any."""
+_REST: Final = 50
+"""A look at all of them is followed by a rest of so many times its own duration at least: the engine keeps deleted rows
+for a while, and a look that begins with the first one goes past them."""
 _LOOKS_MAX: Final = 10
 """Of those looks in one go, if many tenants are waited for."""
 _WAITING_MAX: Final = 20_000
@@ -54,6 +58,8 @@ class _Line:
 
     __slots__ = (
         "again",
+        "all_since_s",
+        "any",
         "at",
         "driver",
         "look_s",
@@ -61,6 +67,7 @@ class _Line:
         "machine",
         "quiet",
         "revision",
+        "slots",
         "soon",
         "tenant",
         "timer",
@@ -89,13 +96,19 @@ class _Line:
         self.timer: Timer | None = None
         self.look_s = look_s
         """When to look at all wills."""
+        self.any = True
+        """Whether there may be wills, also such as somebody has claimed."""
+        self.slots = driver.machine.slots.mask
+        """Those of the group; others bring wills."""
+        self.all_since_s: float | None = None
+        """Since when a look at all wills is under way."""
 
     def heard(self, revision: int, at: bytes) -> None:
         """A will behind this cursor may be claimed."""
         self.revision = max(self.revision, revision)
         self.at = min(self.at, at)
         self.quiet = False
-        self.again = True
+        self.again = self.any = True
 
 
 class _Ear:
@@ -180,7 +193,7 @@ class WillTurns:
         for (of, _), line in self._lines.items():
             if of is driver and line.turn_of == broker:
                 line.revision = max(line.revision, revision)
-                line.turn_of = ""
+                line.turn_of, line.any = "", True
                 if count or line.again:
                     line.turn_until_s = min(line.turn_until_s, self._environment.now() + (0.0 if more else PAUSE_S))
                 else:  # by the log's time there is none, which may be behind: the next look at all will find out
@@ -210,6 +223,7 @@ class WillTurns:
         if first is None:
             return
         line.looking, line.again, line.turn_of = True, False, ""
+        line.all_since_s = None if line.at else now_s
         body: WillWait = first.command.body
         revisions = [Revision(line.machine.name, line.revision)] if line.revision else []
         asked = WillWait(body.broker, body.broker_epoch, 0, line.tenant, line.at, revisions)
@@ -222,6 +236,11 @@ class WillTurns:
             self._end(line, outcome)
             return
         reply = WILL_WAIT.decode_reply(outcome)
+        now_s = self._environment.now()
+        if line.all_since_s is not None:
+            line.look_s = now_s + max(LOOK_S, _REST * (now_s - line.all_since_s))
+            line.all_since_s = None
+        line.any |= reply.claimable or reply.others or bool(reply.cursor)
         if not reply.claimable and not reply.cursor:
             line.quiet = not line.again
         else:
@@ -229,7 +248,7 @@ class WillTurns:
             if reply.claimable and (first := self._first(line)) is not None:
                 self._pop(line)
                 line.turn_of = first.command.body.broker
-                line.turn_until_s = self._environment.now() + TURN_S
+                line.turn_until_s = now_s + TURN_S
                 first.answer(encode(reply))
         self._look_soon(line)
 
@@ -265,19 +284,32 @@ class WillTurns:
             driver = line.driver
             if not driver.group.is_leader or driver.installing or driver.machine is not line.machine:
                 self._end(line, driver.not_leader())
-            for _ in range(len(line.works)):
-                work = self._pop(line)
-                if work.cancelled or work.deadline_s <= now_s:
-                    work.answer(encode(WillWaitReply(False, b"")))
-                else:
-                    self._waiting += 1
-                    line.works.append(work)
+            elif line.slots is not line.machine.slots.mask:
+                # Those who wait may not know of the groups where the slots are now. And wills may have come with slots.
+                line.slots, line.any = line.machine.slots.mask, True
+                self._end(line, StaleRouteError())
+            self._end_single(line, now_s)
             if not line.works and line.turn_until_s <= now_s and not line.looking:
                 del self._lines[key]
             elif line.look_s <= now_s and not line.looking and looks < _LOOKS_MAX:
-                looks += 1
                 line.look_s = now_s + LOOK_S
-                self._lines[key] = self._lines.pop(key)  # others are before it the next time
-                line.at, line.quiet = b"", False
+                if line.any:
+                    looks += 1
+                    self._lines[key] = self._lines.pop(key)  # others are before it the next time
+                    line.at, line.quiet, line.any = b"", False, False
                 self._look_soon(line)
         return bool(self._lines)
+
+    def _end_single(self, line: _Line, now_s: float) -> None:
+        """Answer those whose wait is over, and lives that are."""
+        fences = line.machine.parts[Fences]
+        for _ in range(len(line.works)):
+            work = self._pop(line)
+            body: WillWait = work.command.body
+            if work.cancelled or work.deadline_s <= now_s:
+                work.answer(encode(WillWaitReply(False, b"")))
+            elif (over := fences.refusal(False, Owner(body.broker, body.broker_epoch))) is not None:
+                work.answer(over)
+            else:
+                self._waiting += 1
+                line.works.append(work)

@@ -231,8 +231,8 @@ def _read_wait(reader: Reader, command: Command[wire.WillWait]) -> wire.WillWait
     for suffix, claim in zip(suffixes, claims, strict=True):
         claimant = None if claim is None else _decode_claimant(claim)
         if not _holds(claimant, body.broker, body.broker_epoch, past_ms, fences):
-            return wire.WillWaitReply(True, just_before(suffix))
-    return wire.WillWaitReply(False, b"" if scan.stopped_at is None else scan.stopped_at[skip:])
+            return wire.WillWaitReply(True, just_before(suffix), suffix != suffixes[0])
+    return wire.WillWaitReply(False, b"" if scan.stopped_at is None else scan.stopped_at[skip:], bool(suffixes))
 
 
 def just_before(key: bytes) -> bytes:

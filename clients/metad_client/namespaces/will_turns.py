@@ -13,11 +13,15 @@ import asyncio
 from metad_wire import methods
 from metad_wire.tables.will import WILL_WAIT_MS_MAX, WillWait
 
-from ..errors import DeadlineExceededError, MetadError
+from ..errors import DeadlineExceededError, MetadError, StaleRouteError
 from ..requests.requests import Requests
 
-_ANSWER_S = 10.0
+_ANSWER_S = 5.0
 """The answer to a wait that is over comes within this, or the group is asked again."""
+
+
+_GROUPS_S = 1.0
+"""How often to look whether the client knows of other groups."""
 
 
 class Turns:
@@ -54,7 +58,7 @@ class Turns:
                 if group not in self._waits:
                     self._waits[group] = asyncio.create_task(self._wait(group))
             done, _ = await asyncio.wait(
-                self._waits.values(), timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED
+                self._waits.values(), timeout=min(self._wait_s, _GROUPS_S), return_when=asyncio.FIRST_COMPLETED
             )
             if done:
                 over = [group for group, wait in self._waits.items() if wait in done]
@@ -78,6 +82,8 @@ class Turns:
                 reply = await self._requests.one(methods.WILL_WAIT, asked, self._wait_s + _ANSWER_S, group=group)
                 if reply.claimable:
                     return reply.cursor
+            except StaleRouteError:
+                continue  # a newer map is there; the slots may be in a group that is new
             except MetadError as error:
                 if not (error.retryable or isinstance(error, DeadlineExceededError)):
                     raise

@@ -30,7 +30,7 @@ from .facade import Facade
 from .will_turns import Turns
 
 LEASE_S = 30.0
-POLL_S = 5.0
+POLL_S = 10.0
 
 
 class TakenWill(msgspec.Struct, frozen=True):

@@ -310,8 +310,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "claims_that_are_over_are_not_looked_for",
         "while somebody waits, all wills are looked at from time to time",
-        "metad.node.will_turns:WillTurns._tick",
-        'line.at, line.quiet = b"", False',
+        "metad.node.will_turns:WillTurns._looked",
+        "line.any |= reply.claimable or reply.others or bool(reply.cursor)",
         "pass",
         "what_a_dead_broker_has_claimed_is_published_where_its_slots_have_moved_to",
     ),

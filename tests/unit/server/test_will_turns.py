@@ -22,6 +22,7 @@ from metad_wire.errors import (
     FencedError,
     MetadError,
     NotLeaderError,
+    StaleRouteError,
     UnknownOutcomeError,
 )
 from metad_wire.messages import Owner
@@ -74,6 +75,8 @@ class World:
         self.now_s = 100.0
         self.timers: list[Timer] = []
         self.claimable: dict[bytes, str] = {}
+        self.claimed: set[bytes] = set()
+        """By brokers that have died, as far as anybody knows."""
         self.fenced: set[str] = set()
         self.revision = 5
         self.looks: list[WillWait] = []
@@ -84,7 +87,7 @@ class World:
         parts = {WillNews: self.news, Fences: SimpleNamespace(refusal=self.refusal)}
         self.driver: Any = Driver(
             group=self.group,
-            machine=SimpleNamespace(parts=parts, name="data-0"),
+            machine=SimpleNamespace(parts=parts, name="data-0", slots=SimpleNamespace(mask=None)),
             installing=False,
             not_leader=lambda: NotLeaderError("another leads"),
         )
@@ -114,7 +117,7 @@ class World:
             found = sorted(
                 key for key, of in self.claimable.items() if body.tenant in (None, of) and key >= body.cursor + b"\0"
             )
-            done(encode(WillWaitReply(bool(found), found[0][:-1] if found else b"")))
+            done(encode(WillWaitReply(bool(found), found[0][:-1] if found else b"", bool(self.claimed))))
 
         if self.held is None:
             self.call_soon(look)
@@ -306,7 +309,7 @@ def test_a_claim_that_finds_nothing_is_not_asked_for_again_before_all_is_looked_
     world = World()
     asked = [world.wait(f"b{n}") for n in range(20)]
     world.pass_s(STEP_S)
-    world.appears(b"k1")
+    world.due(b"k1")
     told = 0
     for _ in range(round(5 * LOOK_S / STEP_S)):
         world.pass_s(STEP_S)
@@ -321,12 +324,34 @@ def test_a_claim_that_finds_nothing_is_not_asked_for_again_before_all_is_looked_
     assert asked[told].turn is not None, "what is due meanwhile is claimed at once"
 
 
-def test_what_nobody_has_told_of_is_found_by_and_by() -> None:
+def test_claims_that_are_over_are_found_by_and_by_and_where_there_are_none_nobody_looks() -> None:
+    world = World()
+    world.claimed = {b"k1"}
+    asked = world.wait("a")
+    world.pass_s(3 * LOOK_S)
+    assert len(world.looks) in range(3, 6)
+    world.claimed.clear()
+    world.appears(b"k1")
+    world.pass_s(LOOK_S + 0.2)
+    assert asked.turn is not None
+    world.claim(asked)
+    world.wait("b")
+    world.pass_s(3 * LOOK_S)
+    looks = len(world.looks)
+    world.pass_s(10 * LOOK_S)
+    assert len(world.looks) == looks
+
+
+def test_who_waits_is_told_when_slots_move_and_wills_that_come_with_them_are_found() -> None:
     world = World()
     asked = world.wait("a")
-    world.pass_s(0.5)
+    world.pass_s(3 * LOOK_S)
     world.appears(b"k1")
-    world.pass_s(LOOK_S + 0.1)
+    world.driver.machine.slots.mask = object()
+    world.pass_s(0.2)
+    assert asked.error is StaleRouteError
+    asked = world.wait("a")
+    world.pass_s(LOOK_S + 0.2)
     assert asked.turn is not None
 
 
@@ -372,6 +397,7 @@ def test_no_will_waits_for_longer_than_the_turns_of_those_who_are_gone(seed: int
         if rng.random() < 0.2:
             key = b"k%03d" % rng.randrange(1_000)
             since_s.setdefault(key, world.now_s)
+            world.claimed = {b"of the dead"}
             (world.due if rng.random() < 0.7 else world.appears)(key)
         world.pass_s(STEP_S * rng.random())
         for name, one in [*waiting.items()]:

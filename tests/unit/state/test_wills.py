@@ -84,8 +84,11 @@ def test_who_looks_whether_to_wait_finds_the_first_will_that_may_be_claimed(rig:
     assert awaited(rig, "b1", 6) == ["a", "b", "c"], "its next life"
     assert awaited(rig, tenant="acm") == []
     reply = rig.read(methods.WILL_WAIT, WillWait("b2", 1, tenant="acme"))
+    assert reply.others
     assert clients(claim(rig, "b2", 1, cursor=reply.cursor)) == ["c"]
     assert awaited(rig) == []
+    assert rig.read(methods.WILL_WAIT, WillWait("b2", 1)).others
+    assert not rig.read(methods.WILL_WAIT, WillWait("b2", 1, tenant="acm")).others
     rig.advance(LEASE_MS)
     assert awaited(rig) == ["a", "b", "c"]
 

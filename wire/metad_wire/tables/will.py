@@ -104,10 +104,12 @@ class WillWait(m.Message, frozen=True):
 
 class WillWaitReply(m.Message, frozen=True):
     """``claimable``: it is the broker's turn, and a claim behind ``cursor`` finds wills unless somebody else is first.
-    Otherwise the wait is over, and there may be wills behind ``cursor`` if it is not empty."""
+    Otherwise the wait is over, and there may be wills behind ``cursor`` if it is not empty. ``others``: without a wait,
+    there are wills that cannot be claimed now."""
 
     claimable: bool
     cursor: bytes
+    others: bool = False
 
 
 class WillAcknowledge(m.Message, frozen=True):

@@ -103,13 +103,16 @@ def a_broker_that_does_not_use_its_turn_is_passed_over() -> None:
 def what_a_dead_broker_has_claimed_is_published_where_its_slots_have_moved_to() -> None:
     """Nobody tells of claims that are over, nor of wills that come with slots."""
     with Stage(data=2) as scene:
+        scene.move(1, 0)
         scene.run(_AMNESTY_S)
         names = [f"device-{number}" for number in range(10)]
         for name in names:
             scene.go(name)
-        claimed = scene.ask(scene.two, lambda client: client.wills.claim("dead", 1, lease_s=3.0))
+        claimed = scene.ask(scene.two, lambda client: client.wills.claim("dead", 1, lease_s=6.0))
         assert len(claimed) == len(names)
         scene.publisher("b1")
+        scene.run(2.0)
         scene.move(0, 1)
-        scene.run(3.0 + _AMNESTY_S)
+        assert scene.published == []
+        scene.run(6.0)
         scene.require(*names, within_s=_BY_AND_BY_S)
