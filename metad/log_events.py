@@ -518,6 +518,11 @@ FILES_UNUSABLE = _error(
     error="why",
 )
 FILES_GONE = _warning("files_gone", "Files were deleted: nothing is accepted any more.", "what", what="which")
+CANNOT_ACCEPT = _warning(
+    "cannot_accept",
+    "Connections wait, because the system gives no more files or memory. The node tries again every second.",
+    error="what the system says",
+)
 TLS_REFUSED = _info(
     "tls_refused", "A peer was not let in, or hung up: its handshake over TLS or QUIC failed.", detail="why"
 )

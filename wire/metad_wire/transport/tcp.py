@@ -19,7 +19,7 @@ _SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENO
 _SCARCE_S: Final = 1.0  # then the next connection is tried
 _HIGH_WATER_BYTES = 1024 * 1024  # unsent bytes on one connection before its handler is asked to pause
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("metad")
 
 
 class TcpListener:
@@ -92,7 +92,7 @@ class PacedListener:
                 return
             except OSError as error:  # of the new connection, unless something is scarce here
                 if error.errno in _SCARCE:
-                    _log.warning("cannot accept connections now: %s", error)
+                    _log.warning("cannot_accept", extra={"fields": {"error": str(error)}})
                     self._pause(sock, _SCARCE_S)
                 return
             accepted.setblocking(False)
