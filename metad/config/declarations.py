@@ -222,7 +222,7 @@ class ExpiryConfig(Section, frozen=True):
     its calendar set, or could not keep up: clients may not have reached it in time."""
     sessions_per_s: int = 5_000
     """How many sessions this node ends per second at most, in all groups that it leads. It ends fewer while it has
-    other work: after each batch it rests for four times as long as the batch took, or for about a second."""
+    other work: after each batch it rests for four times as long as other work held that up, or for about a second."""
     batch_sessions: int = 25
     """How many of them it ends at once; nobody else is served meanwhile, for under a millisecond."""
     will_keep_s: int = 7 * 86_400
