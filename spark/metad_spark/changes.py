@@ -87,9 +87,13 @@ def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
     bounded = scenario
     if not cluster.queue_items or abs(cluster.queue_items / wise - 1) > _QUEUE_NEAR:
         bounded = replace(scenario, cluster=replace(cluster, queue_items=wise))
-        offer(f"room for {short(wise)} items in a group's queue, and no more", "metad does not have it", bounded)
+        offer(
+            f"room for {short(wise)} items in a group's queue, and no more",
+            "metad bounds it by time: limits.queue_ms",
+            bounded,
+        )
     told = replace(scenario, returns=replace(scenario.returns, of_capacity=_RETURNS_OF_CAPACITY))
-    offer("tell the refused when to come back", "metad does not have it; clients must heed it", told)
+    offer("tell the refused when to come back", "clients must heed it", told)
     wide = replace(scenario, cluster=replace(cluster, batch_items=cluster.batch_items * 4))
     offer(f"entries of {cluster.batch_items * 4:,} items", "latency on a calm day", wide)
     groups = max(cluster.nodes * 2, min(SLOTS, cluster.groups * 2))

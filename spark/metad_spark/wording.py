@@ -6,8 +6,8 @@ UNVALIDATED = "Not validated against a measured storm."
 """Said wherever a simulated storm is."""
 LEFT_OUT = (
     "The simulation leaves out the brokers' CPU, the cost of a refusal, what restoring a session costs beyond its"
-    " takeover, disks slower than the calibration's, and that nodes may have more than one core. Admission, which"
-    " bounds a group's queue in items, runs in the simulation only: metad does not have it."
+    " takeover, disks slower than the calibration's, and that nodes may have more than one core. It bounds a group's"
+    " queue in items, metad by the time that they would wait."
 )
 """What a reader must know besides."""
 
