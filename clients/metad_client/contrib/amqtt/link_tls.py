@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextvars import ContextVar
 from typing import Final
 
 from metad_client import TlsFiles
@@ -15,13 +16,38 @@ from metad_wire.transport.tls_context import check_purpose, client_context, expl
 HANDSHAKE_S: Final = 5.0
 
 
+class _Steps(ssl.SSLObject):
+    """Counts the steps of a handshake. The first waits for the caller; others follow what the caller has sent."""
+
+    _counted: list[None] | None = None
+
+    def do_handshake(self) -> None:
+        if self._counted is None:
+            self._counted = _steps.get()  # the later steps run in the context of the connection
+        self._counted.append(None)
+        super().do_handshake()
+
+
+_steps: ContextVar[list[None]] = ContextVar("steps")
+
+
+class SilentError(ConnectionError):
+    """The caller has gone without a byte."""
+
+
+def _accepting(files: TlsFiles) -> ssl.SSLContext:
+    context = server_context(files, certificate_required=True)
+    context.sslobject_class = _Steps
+    return context
+
+
 class LinkTls:
     """The files of one broker; changed ones are used by the next connection. Raises CertificateError if they cannot be
     used."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._dialling = Reloaded(files, client_context)
-        self._accepting = Reloaded(files, lambda files: server_context(files, certificate_required=True))
+        self._accepting = Reloaded(files, _accepting)
 
     async def dial(self, host: str, port: int, broker: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to this broker, and to no other. Raises OSError."""
@@ -42,11 +68,20 @@ class LinkTls:
 
     async def accept(self, writer: asyncio.StreamWriter) -> None:
         """The handshake with a caller. It must be the first thing that is awaited about the connection. Raises OSError
-        unless the caller is a broker."""
+        unless the caller is a broker: SilentError if it said nothing."""
+        steps: list[None] = []
+        _steps.set(steps)
         try:
             await writer.start_tls(self._accepting.current(), ssl_handshake_timeout=HANDSHAKE_S)
         except ssl.SSLError as error:
             raise explain(error) from None
+        except ConnectionResetError:
+            if len(steps) < 2:
+                raise SilentError from None
+            # asyncio sends no alert where it refuses a certificate: this end only sees the caller go.
+            raise ConnectionResetError(
+                "it hung up in the handshake: perhaps it does not trust our certificate"
+            ) from None
         _broker_behind(writer, CLIENT_AUTH)
 
 

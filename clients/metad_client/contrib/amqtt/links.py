@@ -23,7 +23,7 @@ from metad_wire.transport.tls_context import explain
 
 from .budget import Budget
 from .envelope import Envelope
-from .link_tls import LinkTls
+from .link_tls import LinkTls, SilentError
 from .routes import Target
 from .seldom import Seldom
 
@@ -135,7 +135,7 @@ class Listener:
             self._strangers.pop(task, None)
             await self._serve(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
-            if task in self._strangers and self._tls is None and _said_nothing(error):
+            if task in self._strangers and _said_nothing(error, encrypted=self._tls is not None):
                 log.debug("%s has connected and gone: perhaps metad, to see whether this broker lives", caller)
             elif task in self._strangers or isinstance(error, RefusedError | msgspec.MsgspecError):
                 self._refused.warn("a caller of the link, %s, is refused: %s", caller, _why(error))
@@ -280,9 +280,10 @@ class Link:
                     left.set_exception(ConnectionError("the connection has ended"))
 
 
-def _said_nothing(error: Exception) -> bool:
-    """Whether the caller has gone without a byte. Of one with TLS nobody knows: asyncio sends no alert where it refuses
-    a certificate, so this end only sees the caller go."""
+def _said_nothing(error: Exception, *, encrypted: bool) -> bool:
+    """Whether the caller has gone without a byte."""
+    if encrypted:
+        return isinstance(error, SilentError)
     return isinstance(error, ConnectionResetError) or (
         isinstance(error, asyncio.IncompleteReadError) and not error.partial
     )
@@ -293,8 +294,6 @@ def _why(error: BaseException) -> str:
         return str(explain(error))
     if isinstance(error, asyncio.IncompleteReadError):
         return "it hung up"
-    if isinstance(error, ConnectionResetError) and error.errno is None:  # asyncio's, of a handshake that was not ended
-        return "it hung up in the handshake: it does not trust our certificate, or it is metad that looks for our death"
     if isinstance(error, TimeoutError):
         return "it was silent for too long"
     return str(error) or type(error).__name__
