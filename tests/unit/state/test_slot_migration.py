@@ -26,7 +26,7 @@ from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_count, slots_in
 from metad_wire.errors import ConflictError, IdentityExpiredError, MetadError, StaleRouteError
-from metad_wire.method import By, Lane
+from metad_wire.method import METHODS, METHODS_BY_NAME, By, Lane
 from metad_wire.methods import (
     BETWEEN_NODES,
     GROUP_COMMAND,
@@ -566,8 +566,11 @@ def test_an_attempt_brings_rows_of_its_own_slots_only() -> None:
 def test_a_verb_that_writes_rows_of_slots_must_name_them() -> None:
     lists = next(method for method in SESSION.methods if method not in SESSION.routed)
     writes = Method(0x7FFF, "session.wipe", lists.body, m.WriteReply, Lane.RECORDS, mutates=True, by=By.GROUP)
-    with pytest.raises(TypeError, match=r"session\.wipe: a verb that writes rows of slots names those rows"):
-        Verb(writes, SESSION, evaluate=lambda view, command: m.WriteReply([], []))
+    try:
+        with pytest.raises(TypeError, match=r"session\.wipe: a verb that writes rows of slots names those rows"):
+            Verb(writes, SESSION, evaluate=lambda view, command: m.WriteReply([], []))
+    finally:
+        del METHODS[writes.code], METHODS_BY_NAME[writes.name]
 
 
 WRITING = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]
