@@ -113,6 +113,7 @@ class Server:
         self._meeting: asyncio.Handle | None = None
         self._waiting: OrderedDict[bytes, _Newcomer] = OrderedDict()  # by the id that the client chose
         self._step: asyncio.TimerHandle | None = None
+        self._step_s = 0.0  # when it is; uvloop's handles do not say it if it is at once
         self._last: Carrier | None = None  # the connection served last
         self._several = True  # whether others were served lately, too
         self._served = False  # whether an established connection was served since the last step of a handshake
@@ -367,10 +368,10 @@ class Server:
         if not self._shaking:
             at_s = max(at_s, now_s + self._pace.wait_s(now_s))
         if self._step is not None:
-            if at_s >= self._step.when():
+            if at_s >= self._step_s:
                 return
             self._step.cancel()  # it is that of a newcomer, whose turn has not come
-        self._step = self._loop.call_at(at_s, self._shake)
+        self._step, self._step_s = self._loop.call_at(at_s, self._shake), at_s
 
     def _shake(self) -> None:
         """Do the next step of a handshake: of one under way, or else of the newcomer that has waited longest."""
