@@ -58,11 +58,16 @@ mqtt: $(MQTT)
 run: $(SMALL)
 	$(BIN)/metad serve --data-dir .data --listen 127.0.0.1:7420
 
+# Several processes run the tests, and where one of them crashes the run ends; tests that measure run after the others. Tests
+# start hundreds of programs, so bytecode is kept even where the environment says otherwise.
+SIDE_BY_SIDE := -n auto --max-worker-restart=0
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
 test: setup
-	cd tests && ../$(BIN)/python -m pytest
+	cd tests && ../$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not alone'
+	cd tests && ../$(BIN)/python -m pytest -m alone
 
 test-fast: setup
-	cd tests && ../$(BIN)/python -m pytest -q -m 'not slow' golden contract unit
+	cd tests && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'not slow and not alone' golden contract unit
 
 check: setup
 	$(BIN)/ruff check .

@@ -58,6 +58,7 @@ from metad_wire.messages import (
     StatusReply,
     TablePutItem,
     TableRecord,
+    TenantEnd,
     TurnedAway,
     Will,
 )
@@ -81,7 +82,7 @@ from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRec
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 from metad_wire.transport.credentials import TlsFiles, client_files
-from metad_wire.watch import ChangeKind
+from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 
 from . import limits
 from .broker_life import BrokerLife, LifeState
@@ -159,6 +160,7 @@ from .results import (
 from .watch.events import WatchBatch, WatchEvent
 from .watch.filters import Watched
 from .watch.image import Image, ImageTable
+from .watch.snapshot import Snapshot, SnapshotPart
 from .watch.watch import Watch
 
 __all__ = [
@@ -291,6 +293,8 @@ __all__ = [
     "Sessions",
     "SlotMove",
     "SlowReaderError",
+    "Snapshot",
+    "SnapshotPart",
     "StaleRouteError",
     "Statistics",
     "StatusReply",
@@ -305,6 +309,7 @@ __all__ = [
     "TakenWill",
     "Takeover",
     "TakeoverResult",
+    "TenantEnd",
     "TlsFiles",
     "TooEarlyError",
     "TooLargeError",
@@ -317,7 +322,9 @@ __all__ = [
     "UnsupportedError",
     "Watch",
     "WatchBatch",
+    "WatchChange",
     "WatchEvent",
+    "WatchRows",
     "Watched",
     "Will",
     "WillClaimant",

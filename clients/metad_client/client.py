@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from metad_wire import methods
+from metad_wire.cluster import SLOTS
+from metad_wire.group import GroupId
 from metad_wire.messages import Message, Status, StatusReply
 from metad_wire.table import Table
 from metad_wire.transport import Transport
@@ -43,6 +45,7 @@ from .options import Options
 from .requests.requests import Requests
 from .watch.filters import Wanted
 from .watch.image import PROGRESS_S, Image, open_image
+from .watch.snapshot import IDLE_TIMEOUT_S, Snapshot, open_snapshot
 from .watch.streams import Start
 from .watch.watch import BUFFER_BYTES, Watch, open_watch
 
@@ -194,6 +197,7 @@ class Client:
         keys: Sequence[Message] | None = None,
         broker: str = "",
         token: str | None = None,
+        until: str | None = None,
         start: Start = "now",
         previous: bool = False,
         keys_only: bool = False,
@@ -216,7 +220,8 @@ class Client:
         It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
         ``start="snapshot"`` with the records as they are, followed by all changes. ``previous``: events have the record
         before, too. ``keys_only``: no records. ``coalesce``: of several changes of a key that are ready at once, only
-        the newest. ``progress_s``: how often, without events, a batch says how far the watch is.
+        the newest. ``progress_s``: how often, without events, a batch says how far the watch is. ``until``: a later
+        token, at which the watch ends: with both, it delivers exactly what happened in between, however often.
 
         ``idle_timeout_s``: end with DeadlineExceededError if a group has had no stream for so long; without it the
         watch tries for ever, and :attr:`state` says how the client is. ``buffer_bytes``: what may come before the
@@ -232,11 +237,46 @@ class Client:
             keys=keys,
             broker=broker,
             token=token,
+            until=until,
             start=start,
             previous=previous,
             keys_only=keys_only,
             coalesce=coalesce,
             progress_s=progress_s,
+            idle_timeout_s=idle_timeout_s,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def snapshot(
+        self,
+        group: GroupId,
+        tables: Wanted | Sequence[Wanted],
+        *,
+        slots: Collection[int] = range(SLOTS),
+        position: int | None = None,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> Snapshot:
+        """The rows of tables that one group has, all of one moment (without ``async`` in a blocking client)::
+
+            async for part in m.snapshot(GroupId("data", 0), "session"):
+                if part.first:
+                    rows.clear()
+                rows += part.rows
+
+        It is read from a replica that is near and does not lead, if there is one, and is begun anew at another one if
+        that is lost. ``slots``: only these hash buckets; :attr:`Snapshot.slots` says which of them the group held.
+        ``position``: an index of the group's log; the moment is not before it, and what has happened in between comes
+        before the rows. It ends with DeadlineExceededError if
+        nothing comes for ``idle_timeout_s``. ``buffer_bytes`` are those of :meth:`watch`. Raises InvalidRequestError if
+        the arguments make no sense.
+        """
+        return open_snapshot(
+            self._dispatcher,
+            group,
+            tables,
+            slots=slots,
+            position=position,
             idle_timeout_s=idle_timeout_s,
             buffer_bytes=buffer_bytes,
         )

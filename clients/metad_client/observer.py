@@ -43,6 +43,8 @@ class Retried(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request, for example ``session.takeover``."""
     group: str
     """That answers, for example ``data-0``; empty if any node may answer."""
+    items: int
+    """Of the request; 0 if it is none of a batch."""
     attempts: int
     """Made so far."""
     reason: MetadError

@@ -95,7 +95,13 @@ def _limits(config: Config) -> Iterator[str]:
     limits = config.limits
     if not 4 * MIB <= limits.frame_bytes_max <= 1024 * MIB:
         yield "limits.frame_bytes_max: at least 4 MiB, which holds any page, and at most 1 GiB"
-    for field in ("connection_window_bytes", "in_flight_bytes_max", "unfinished_bytes_max", "unsent_bytes_max"):
+    for field in (
+        "connection_window_bytes",
+        "in_flight_bytes_max",
+        "unfinished_bytes_max",
+        "unbegun_bytes_max",
+        "unsent_bytes_max",
+    ):
         if getattr(limits, field) < limits.frame_bytes_max:
             yield f"limits.{field}: must hold at least one frame of frame_bytes_max"
 

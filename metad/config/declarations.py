@@ -24,7 +24,8 @@ class StorageConfig(Section, frozen=True):
     memtable_bytes: int = 208 * MIB
     """Budget of all memtables of log and state together. Beyond it they are flushed."""
     owner_cache_bytes: int = 128 * MIB
-    """Maximum size of the cache of session owners. One owner takes 8 bytes."""
+    """Maximum size of the cache of session owners. The smaller table from which it has grown stays beside it: 8 MiB
+    with the default. One owner takes 8 bytes. A node keeps those of the groups that it leads."""
     row_cache_bytes: int = 96 * MIB
     """Cache of rows that commands read before they write them (key-value records, offsets), shared by the groups of a
     node."""
@@ -64,6 +65,9 @@ class LimitsConfig(Section, frozen=True):
     whose turn it is has the link to itself. While others wait, a connection that sends less than 16 KiB in a
     tenth of a second of its turn, or needs more than five seconds for a frame, is closed (``overloaded``). The default
     has room for two batches of 10 MB."""
+    unbegun_bytes_max: int = 24 * MIB
+    """Bytes of requests on all connections together that have come and are not begun, because others have their turn.
+    Beyond one half of it each connection has the same share. What does not fit is turned away (``overloaded``)."""
     unsent_bytes_max: int = 24 * MIB
     """Bytes of replies on all connections together that the clients have not read. Beyond it long replies are refused,
     and connections that do not read are closed."""
@@ -88,9 +92,10 @@ class LimitsConfig(Section, frozen=True):
     returning_per_s: int = 0
     """How many items per second may come back to this node at most, of requests that it has turned away because it was
     busy. 0: as many as it answers when it is busy, which it measures."""
-    queue_ms: int = 1_000
+    queue_ms: int = 10_000
     """How long a request may wait in front of its group, by the rate at which the group was served lately. One that
-    would wait longer, or longer than its own deadline, is turned away at once. Fences, changes of the cluster and
+    would wait longer, or longer than its own deadline, is turned away at once. So is one that could not begin for this
+    time, or for half of its deadline. Fences, changes of the cluster and
     keep-alives go before records, and each tenant has its share, so neither waits for a storm of others."""
     deadline_default_ms: int = 30_000
     """Deadline of a request that gives none."""
@@ -222,7 +227,7 @@ class ExpiryConfig(Section, frozen=True):
     its calendar set, or could not keep up: clients may not have reached it in time."""
     sessions_per_s: int = 5_000
     """How many sessions this node ends per second at most, in all groups that it leads. It ends fewer while it has
-    other work: after each batch it rests for four times as long as other work held that up, or for about a second."""
+    other work: after each batch it rests for four times as long as the batch took, or for about a second."""
     batch_sessions: int = 25
     """How many of them it ends at once; nobody else is served meanwhile, for under a millisecond."""
     will_keep_s: int = 7 * 86_400

@@ -19,6 +19,7 @@ everybody a whole lease, and the clock of the leases stands still while this nod
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
@@ -44,6 +45,7 @@ from metad_wire.tables.broker import Broker, BrokerStep
 from .. import log_events
 from ..logs import event
 from ..state.brokers import read_brokers
+from ..state.limits import REPLY_BYTES_MAX, check_reply
 from ..state.liveness import Liveness
 from .evidence import Answer, Dial, Evidence
 from .fencing import Fencing, groups_to_fence
@@ -68,9 +70,11 @@ ATTRIBUTES_BYTES_MAX = 16 * 1024
 
 _TICK_S = 0.1  # how often leases are looked at, while there are any
 _LATE_S = 0.02  # a tick that is later than this says that the node was not running
+_STOPS_MAX = 64  # remembered, for heartbeats that came before them and had to wait: six seconds at least
 _GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
 _AGAIN_S = 0.2  # until a group that was not reached is told again
 _PAGE_BYTES_MAX = 512 * 1024
+_WAIT_MS_MAX = 60_000  # for all groups: the next request goes on waiting
 
 
 class Host(Protocol):
@@ -113,6 +117,7 @@ class Brokers:
         self._lives: Liveness[str] = Liveness()
         self._evidence = Evidence()
         self._lost_s = 0.0  # for how long this node was not running, in this reign
+        self._stops: deque[tuple[float, float]] = deque(maxlen=_STOPS_MAX)  # when each was over, and how long it took
         self._ending: set[str] = set()  # whose end is being written
         self._new: set[str] = set()  # names whose first registration is being written
         self._fencing = Fencing()
@@ -164,6 +169,7 @@ class Brokers:
         self._records, self._loads, self._lanes = {}, {}, {}
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
         self._lost_s, self._noting = 0.0, False
+        self._stops.clear()
         self._ending, self._new = set(), set()
         for waiter in waiters:
             self._answer(waiter, _led_by_another())
@@ -193,8 +199,28 @@ class Brokers:
         self._lives.add(record.broker, record.lease_ms / 1000, self._running_s())
 
     def _running_s(self, at_s: float | None = None) -> float:
-        """A time, by a clock that stands still while this node is not running."""
-        return (self._clock.now() if at_s is None else at_s) - self._lost_s
+        """A time that has passed, by a clock that stands still while this node is not running."""
+        self._note_stop()
+        if at_s is None:
+            return self._clock.now() - self._lost_s
+        lost_s = self._lost_s
+        for over_s, took_s in reversed(self._stops):
+            if at_s >= over_s:
+                break
+            lost_s -= min(took_s, over_s - at_s)
+        return at_s - lost_s
+
+    def _note_stop(self) -> None:
+        """Note for how long this node was not running, if a tick is late. Whatever asks for the time notes it: what has
+        arrived may be looked at before the late tick, and would count for as long as the node stood still too much."""
+        if self._timer is None:
+            return
+        now_s = self._clock.now()
+        late_s = now_s - self._tick_s
+        if late_s > _LATE_S:
+            self._lost_s += late_s
+            self._stops.append((now_s, late_s))
+            self._tick_s = now_s
 
     # --- leases ------------------------------------------------------------------------------------------
 
@@ -204,10 +230,8 @@ class Brokers:
             self._timer = self._clock.call_at(self._tick_s, self._tick)
 
     def _tick(self) -> None:
+        self._note_stop()
         self._timer = None
-        late_s = self._clock.now() - self._tick_s
-        if late_s > _LATE_S:
-            self._lost_s += late_s
         self._look_who_leads()
         if self._term is None:
             return
@@ -398,13 +422,16 @@ class Brokers:
             case b.BrokerRegister():
                 self._register(body, done)
             case b.BrokerDrain(broker, epoch):
+                _check_name(broker)
                 self._end([BrokerStep("drain", broker, epoch)], 0, done)
             case b.BrokerDeregister(broker, epoch, wait_ms):
+                _check_name(broker)
                 self._end([BrokerStep("deregister", broker, epoch)], wait_ms, done)
             case b.BrokerFence(broker, epoch, wait_ms):
+                _check_name(broker)
                 self._end([BrokerStep("fence", broker, epoch)], wait_ms, done)
             case b.BrokerGet(names):
-                self._read(lambda: b.BrokerGetReply([self._shown(name) for name in names]), done)
+                self._read(lambda: self._records_of(names), done)
             case b.BrokerList():
                 self._read(lambda: self._page(body), done)
             case _:
@@ -482,7 +509,7 @@ class Brokers:
             # All groups may have it, and only the note of that is missing: then some group may be newer.
             self._answered(waiter, unfenced or [METADATA.name])
 
-        waiter.timer = self._clock.call_at(self._clock.now() + wait_ms / 1000, late)
+        waiter.timer = self._clock.call_at(self._clock.now() + min(wait_ms, _WAIT_MS_MAX) / 1000, late)
 
     def _answered(self, waiter: _Waiter, unfenced: list[str]) -> None:
         self._answer(waiter, encode(waiter.answer(unfenced)))
@@ -526,7 +553,7 @@ class Brokers:
         """Why a heartbeat is refused."""
         record = self._records.get(beat.broker)
         if record is None:
-            return NotFoundError(f"there is no broker {beat.broker!r}")
+            return NotFoundError(f"there is no broker {beat.broker[:BROKER_BYTES_MAX]!r}")
         if record.broker_epoch != beat.broker_epoch or record.state not in b.LIVE:
             return FencedError(
                 f"epoch {beat.broker_epoch} of broker {beat.broker!r} is over: "
@@ -544,8 +571,12 @@ class Brokers:
         def proven(ok: bool) -> None:
             if not ok or self._term != term or term is None:
                 done(_led_by_another())
-            else:
-                done(encode(reply()))
+                return
+            try:
+                answer: bytes | MetadError = encode(reply())
+            except MetadError as error:
+                answer = error
+            done(answer)
 
         self._groups.drivers[METADATA].group.read(proven)
 
@@ -553,6 +584,17 @@ class Brokers:
         record = self._records.get(name)
         load = self._loads.get(name, 0)
         return record if record is None or not load else msgspec.structs.replace(record, load=load)
+
+    def _records_of(self, names: list[str]) -> b.BrokerGetReply:
+        """Raises TooLargeError."""
+        found: list[Broker | None] = []
+        size = 0
+        for name in names:
+            record = self._shown(name)
+            size += 0 if record is None else len(encode(record))
+            check_reply(size, REPLY_BYTES_MAX)
+            found.append(record)
+        return b.BrokerGetReply(found)
 
     def _page(self, body: b.BrokerList) -> b.BrokerListReply:
         after = body.page.cursor.decode(errors="replace")
@@ -581,11 +623,16 @@ def _error_of(errors: Iterable[ItemError]) -> MetadError | None:
     return None
 
 
-def _check(asked: b.BrokerRegister) -> None:
-    """Raise InvalidRequestError if a registration breaks a bound."""
-    length = len(asked.broker.encode())
+def _check_name(broker: str) -> None:
+    """Raise InvalidRequestError if no broker has such a name."""
+    length = len(broker.encode())
     if not 0 < length <= BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes: 1 to {BROKER_BYTES_MAX} are allowed")
+
+
+def _check(asked: b.BrokerRegister) -> None:
+    """Raise InvalidRequestError if a registration breaks a bound."""
+    _check_name(asked.broker)
     if not LEASE_MS_MIN <= asked.lease_ms <= LEASE_MS_MAX:
         raise InvalidRequestError(f"lease_ms is {asked.lease_ms}: {LEASE_MS_MIN} to {LEASE_MS_MAX} are allowed")
     if asked.at_least_epoch > AT_LEAST_EPOCH_MAX:

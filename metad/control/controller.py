@@ -22,6 +22,7 @@ from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
+from metad_wire.policy.return_budget import ReturnBudget
 
 from .. import log_events
 from ..config import Config
@@ -38,7 +39,6 @@ from .formed import no_founder
 from .host import Clock, Done, Host, Line, Timer
 from .migration import Migrations
 from .presence import Presence
-from .return_budget import ReturnBudget
 from .seen import Reach, Seen
 
 RECONCILE_S = 0.5

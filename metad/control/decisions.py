@@ -27,13 +27,14 @@ from metad_wire.cluster import (
 )
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
 from metad_wire.group import METADATA, GroupId
+from metad_wire.policy.slots import even_moves, even_slots
 
 from ..config import REPLICAS_MAX, Config
 from ..raft.messages import Configuration
 from .bounds import GROUPS_MAX, check_size
 from .describe import replicas_text
 from .namesakes import foreign_directory
-from .placement import Regions, balanced_leaders, even_moves, even_slots, metadata_replicas, spread
+from .placement import Regions, balanced_leaders, metadata_replicas, spread
 from .seen import Reach
 
 MOVES_OF_A_MAP = 10_000

@@ -27,6 +27,7 @@ from ..logs import event
 from ..state.entry import Entry
 from ..state.fences import Fences
 from ..state.slot_assignment import unpack
+from ..state.tenant_ends import TenantEnds
 from ..storage import keys
 from .decisions import MOVES_OF_A_MAP
 from .host import Replica
@@ -246,7 +247,8 @@ class _Migration:
 
     async def _target(self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None) -> GroupReply:
         """``sealed``: the source's answer to the seal, for the adoption. It has been applied here, so the source's
-        fences are those of then or later: one that comes to the source now comes to the target as well."""
+        fences are those of then or later: one that comes to the source now comes to the target as well. So are its
+        orders to end tenants, with which it does not go on while slots are sealed."""
         move = self._move
         return await self._host.ask_group(
             move.target_id,
@@ -262,6 +264,7 @@ class _Migration:
                 0 if sealed is None else sealed.index,
                 0 if sealed is None else sealed.now_ms,
                 [] if sealed is None else self._driver.machine.parts[Fences].carried(),
+                [] if sealed is None else self._driver.machine.parts[TenantEnds].carried(),
             ),
         )
 

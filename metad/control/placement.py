@@ -1,5 +1,5 @@
 """Which nodes get replicas and leaders: over regions first, over machines second, evenly, and with as few moves as that
-takes; and which groups get slots. Pure."""
+takes. Pure. Which groups get slots says ``metad_wire.policy.slots``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.cluster import SLOTS, GroupRecord, machine_of
+from metad_wire.cluster import GroupRecord, machine_of
 
 VOTERS_MAX = 5
 """Of metadata-0; everyone else follows it as a learner."""
 Regions = Mapping[str, str]
 """Node -> region. Those without one are in a region together."""
 NOWHERE: Regions = {}
-
-
-def even_slots(groups: int) -> list[int]:
-    """Slot -> ordinal of its group, in runs of equal length (give or take one)."""
-    if not 1 <= groups <= SLOTS:
-        raise ValueError(f"{groups} groups: there must be 1 to {SLOTS}, the number of slots")
-    return [slot * groups // SLOTS for slot in range(SLOTS)]
 
 
 def metadata_replicas(
@@ -129,24 +122,3 @@ def balanced_leaders(
             by_kind[group.kind, current] = by_kind.get((group.kind, current), 0) + 1
         placed.append(msgspec.structs.replace(group, preferred=current))
     return placed
-
-
-def even_moves(slots: Sequence[int], groups: Sequence[int]) -> dict[tuple[int, int], list[int]]:
-    """(source, target) -> slots to move, so that every group holds as many as every other, give or take one, and no
-    slot moves without need."""
-    held: dict[int, list[int]] = {group: [] for group in groups}
-    for slot, group in enumerate(slots):
-        held[group].append(slot)
-    share, more = divmod(len(slots), len(groups))
-    # The groups that hold most keep the odd ones.
-    wanted = {
-        group: share + (position < more)
-        for position, group in enumerate(sorted(groups, key=lambda g: (-len(held[g]), g)))
-    }
-    spare = [(group, slot) for group in groups for slot in held[group][wanted[group] :]]
-    moves: dict[tuple[int, int], list[int]] = {}
-    for target in groups:
-        for _ in range(wanted[target] - len(held[target])):
-            source, slot = spare.pop()
-            moves.setdefault((source, target), []).append(slot)
-    return moves

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 
-from ..node.environment import AsyncEnvironment
+from ..node.environment import AsyncEnvironment, Timer
 
 
 class _Timer:
@@ -15,16 +16,21 @@ class _Timer:
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
+        self.own: Timer | None = None
+        """That of the event loop, for if nobody moves the clock. It ends with this one, or an hour of moves would leave
+        thousands of them."""
         self.is_over = False
 
     def cancel(self) -> None:
         """Cancel the call."""
         self.is_over = True
+        if self.own is not None:
+            self.own.cancel()
 
     def fire(self) -> None:
         """Call, once."""
         if not self.is_over:
-            self.is_over = True
+            self.cancel()
             self._callback()
 
 
@@ -48,15 +54,15 @@ class MovableClocks(AsyncEnvironment):
     def call_at(self, when_s: float, callback: Callable[[], None]) -> _Timer:
         timer = _Timer(callback)
         heapq.heappush(self._timers, (when_s, next(self._numbers), timer))
-        super().call_at(when_s, timer.fire)
+        timer.own = super().call_at(when_s, timer.fire)
         while self._timers and self._timers[0][2].is_over:
             heapq.heappop(self._timers)
         return timer
 
     async def advance(self, seconds: float) -> int:
         """Move on. Returns how many timers were due."""
-        if seconds < 0:
-            raise ValueError("time does not go back")
+        if not (seconds >= 0 and math.isfinite(seconds)):
+            raise ValueError(f"time goes on by a number of seconds, and not back; got {seconds!r}")
         until_s, fired = self.now() + seconds, 0
         while self._timers and self._timers[0][0] <= until_s:
             when_s, _, timer = heapq.heappop(self._timers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metad_wire import messages as m
 
 from ..state.fences import Fences
+from ..state.tenant_ends import TenantEnds
 from ..state.wills import waiting
 from .groups import Groups
 from .sweeps import Sweeps
@@ -13,7 +14,7 @@ from .sweeps import Sweeps
 def backlog(groups: Groups, sweeps: Sweeps) -> m.Backlog:
     """Look, at a bounded number of rows. Deadlines pass by the time of each group's log; wills wait by this node's
     clock, because the log of an idle group has no time."""
-    deadlines = fences = wills = unclaimed = unclaimed_ms = 0
+    deadlines = fences = wills = unclaimed = unclaimed_ms = tenants = 0
     more = False
     for group, driver in groups.drivers.items():
         if group.kind != "data" or not driver.group.accepting or driver.installing:
@@ -25,8 +26,9 @@ def backlog(groups: Groups, sweeps: Sweeps) -> m.Backlog:
         found = waiting(machine.reader, wall_ms, m.BACKLOG_MAX)
         deadlines += min(late, m.BACKLOG_MAX)
         fences += len(machine.parts[Fences].unswept())
+        tenants += len(machine.parts[TenantEnds].pending())
         wills += found.wills
         unclaimed += found.unclaimed
         unclaimed_ms = max(unclaimed_ms, wall_ms - found.since_ms if found.since_ms else 0)
         more = more or found.more or late > m.BACKLOG_MAX
-    return m.Backlog(deadlines, fences, wills, unclaimed, unclaimed_ms, more)
+    return m.Backlog(deadlines, fences, wills, unclaimed, unclaimed_ms, more, tenants)

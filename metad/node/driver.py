@@ -25,6 +25,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
+from metad_wire.policy.queue_rate import FULL_ITEMS
 
 from ..control.host import Done
 from ..errors import StorageError
@@ -39,8 +40,6 @@ from .precedence import Precedence, is_small
 
 Listener = Callable[[Entry], None]
 
-FULL_ITEMS = 500
-"""While so many items wait, what leaves the queue says how much can be done."""
 _PIPELINE_BYTES_MAX = 3 * 1024 * 1024
 """Once entries of so many bytes are on their way, no further one is begun: each is in memory several times over."""
 _PIPELINE_ITEMS_MAX = 1_500

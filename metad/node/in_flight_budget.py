@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metad_wire.messages import Identity
-
-from .return_share import ReturnShare
+from metad_wire.policy.return_share import ReturnShare
 
 # What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
 # take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.

@@ -3,7 +3,7 @@
 What keeps a cluster right is little work, and must not wait behind a storm of records. So a request goes before all of
 the lanes below its own. No lane starves: once :data:`PASSED_ITEMS` items of higher lanes have passed one that waits, it
 is its turn, and it stays so until it has done an eighth of what has passed. Within a lane, tenants and their
-connections take turns (:mod:`.fair_queue`).
+connections take turns (:mod:`metad_wire.policy.fair_queue`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from metad_wire.methods import Lane
-
-from .fair_queue import SHARE_ITEMS, FairQueue, Queued
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, Queued
 
 _PASS = 8  # items of higher lanes for each of one that waits
 PASSED_ITEMS = _PASS * SHARE_ITEMS

@@ -19,6 +19,8 @@ from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
+from metad_wire.policy.return_share import ReturnShare
+from metad_wire.policy.service_rate import ServiceRate
 
 from .. import __version__, log_events
 from ..config import Config
@@ -60,9 +62,7 @@ from .precedence import Precedence
 from .reads import Reads
 from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
-from .return_share import ReturnShare
 from .scheduler import Scheduler
-from .service_rate import ServiceRate
 from .stores import StoreIdentity, Stores, open_stores
 from .sweeps import Sweeps
 from .unclaimed_wills import UnclaimedWills

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SMALL_ITEMS = 128  # half a millisecond's work
+from metad_wire.policy.fair_queue import SHARE_ITEMS
+
+SMALL_ITEMS = SHARE_ITEMS  # half a millisecond's work
 _SMALL_BYTES = 16 * 1024  # also half a millisecond's work
 _REST = 2  # in durations of a heavy piece of work: time for a small write to reach the disk and come back
 

@@ -22,6 +22,7 @@ from metad_wire.errors import (
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Message
 from metad_wire.methods import encode
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
 from metad_wire.transport.fair_share import FairShare
 
 from ..control.host import Done
@@ -31,7 +32,6 @@ from ..state.tables import SPENT_BYTES, Command, Verb
 from .deadlines import Deadlines
 from .driver import GroupDriver
 from .environment import Environment
-from .fair_queue import SHARE_ITEMS, FairQueue
 from .health import Health
 from .in_flight_budget import InFlightBudget
 from .precedence import Precedence

@@ -25,6 +25,8 @@ from metad_wire.errors import (
 from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX, Feature
 from metad_wire.methods import GROUP_COMMAND, METHODS, WILL_WAIT, Body, By, For, Head, Lane, Method, Reply
+from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.return_slots import Returns
 from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
 
@@ -34,17 +36,18 @@ from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command
 from .digests import digest_of
-from .driver import FULL_ITEMS, GroupDriver, Work
+from .driver import GroupDriver, Work
 from .environment import Environment
-from .gate import Gate
+from .fair_room import FairRoom
+from .gate import WAITED_S, Gate
 from .groups import Groups
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
 from .reads import Reads, failed
-from .return_slots import Returns
 from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
+_WAITING_BYTES_MAX: Final = 12 * 1024 * 1024  # of requests that wait for a turn, counted as those in flight are
 Control = Callable[[Method[Any, Any], Any, Done, float, Line | None], None]
 """Answers what is about the node or the cluster, and reached the node at this time, on this line. May raise
 MetadError."""
@@ -92,6 +95,7 @@ class Requests:
         self._control = control
         self._sweep = sweep
         self._wait = wait
+        self._waiting = FairRoom(_WAITING_BYTES_MAX)
 
     @property
     def spent(self) -> int:
@@ -136,13 +140,20 @@ class Requests:
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
             done(TooLargeError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
             return None
-        if source is not None and self._gate.strained and row.lane >= Lane.RECORDS:
+        if source is not None and row.lane >= Lane.RECORDS and (self._gate.strained or waited_s >= WAITED_S):
             try:
                 self._gate.look(row, payload, waited_s, source, self._deadline_default_ms)
             except OverloadedError as error:
                 done(error)
                 return None
         return self._attempt(row, payload, len(payload), done, waited_s, source)
+
+    def turn_away(self, method: int, payload: bytes, source: Line) -> MetadError:
+        """The error for a client's request that found no room to wait until it can begin."""
+        row = METHODS.get(method)
+        if row is None or row.whose is For.NODES:
+            return UnknownMethodError(f"no method {method:#06x}")
+        return self._gate.turn_away(row, payload, source)
 
     def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
         """Begin the request of another node, which may do what clients may not."""
@@ -232,14 +243,14 @@ class Requests:
         if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
             items = len(body.items) if method.item is not None else 1
             head = Head(request.deadline_ms, request.identity, request.group, items, verb.tenant(body))
-            self._gate.check(driver, method.lane, head, source, deadline_s, now_s)
+            self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
             self._gate.took(source)
         command = verb.command(body, size, refused, self._reply_bytes_max)
         held = size + ITEM_BYTES * command.items
         command.arrived_s = arrived_s
         if method is WILL_WAIT and body.wait_ms:
             until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
-            return self._begin_wait(driver, command, held + ITEM_BYTES, until_s, done, source)
+            return self._begin_wait(driver, command, held + 2 * ITEM_BYTES, until_s, done, source)
         if verb.read is not None:
             self._reads.begin(driver, verb, command, held, deadline_s, done, source)
             return None
@@ -272,15 +283,15 @@ class Requests:
         self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Line | None
     ) -> Work:
         def answer(outcome: bytes | MetadError) -> None:
-            self._budget.give(held, command.items)
+            self._waiting.give(source, held)
             done(outcome)
 
-        self._budget.take(held, command.items, self._environment.now())
+        self._waiting.take(source, held)
         work = Work(command, None, until_s, answer, source)
         try:
             self._wait(driver, work)
         except BaseException:
-            self._budget.give(held, command.items)
+            self._waiting.give(source, held)
             raise
         return work
 

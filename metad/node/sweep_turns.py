@@ -1,9 +1,9 @@
 """The turns of works that nobody waits for, and their pace.
 
-They take what is left of the node and of its disk. Behind each turn all of them rest, for as long as a turn takes that
-nothing hinders, which is mostly a wait for disks, and for several times as long as this one took on top of that: so
-they are slow where the processor or the disk is busy, with whatever it is, and need not know with what. Two limits hold
-besides: a number of sessions per second, however idle the node is, and a turn about every second, however busy it is.
+They take what is left of the node and of its disk. Behind each turn all of them rest for several times as long as it
+took until its batch was answered: so they are slow where the processor or the disk is busy, with whatever it is, and
+need not know with what. Two limits hold on top of that: a number of sessions per second, however idle the node is, and
+a turn about every second, however busy it is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from .environment import Environment, Timer
 LOOK_S: Final = 0.25
 """How often :meth:`SweepTurns.look` is called."""
 REST: Final = 4
-"""What the others have of the node behind a turn, in the time that it was hindered."""
-FORGET_S: Final = 600.0
-"""What a turn takes that nothing hinders is the least that one took; in this time it doubles unless one takes less."""
+"""In durations of a turn: what the others have of the node behind it."""
 _REST_MIN_S: Final = 0.002
 TURN_S: Final = 1.0
 """A look begins the next turn after this time, whatever the last one took, or still takes."""
@@ -52,8 +50,6 @@ class SweepTurns:
         self._room = self._room_max  # sessions that may be asked for now
         self._room_s = environment.now()
         self._timer: Timer | None = None
-        self._least_s = float("inf")  # what a turn takes that nothing hinders
-        self._least_at_s = environment.now()  # when that was so
 
     def serve(self, works: Iterable[SweepWork]) -> None:
         """Let these take turns from now on."""
@@ -97,11 +93,4 @@ class SweepTurns:
             self._begun_s = None
             return
         now_s = self._environment.now()
-        rest_s = self._rest_s(now_s, now_s - self._begun_s) if asked else REST * (now_s - self._begun_s)
-        self._timer = self._environment.call_at(now_s + max(_REST_MIN_S, rest_s), self._take)
-
-    def _rest_s(self, now_s: float, took_s: float) -> float:
-        doublings = (now_s - self._least_at_s) / FORGET_S
-        least_s = self._least_s * 2**doublings if doublings < 64 else took_s
-        self._least_s, self._least_at_s = min(least_s, took_s), now_s
-        return self._least_s + REST * (took_s - self._least_s)
+        self._timer = self._environment.call_at(now_s + max(_REST_MIN_S, REST * (now_s - self._begun_s)), self._take)

@@ -1,5 +1,6 @@
 """Ends what is over, in the groups that this node leads: sessions whose clients have been away for too long, and the
-delay of their wills (:mod:`.due_sweep`); and the connections of brokers whose lives are over (:mod:`.lost_sweep`)."""
+delay of their wills (:mod:`.due_sweep`); the connections of brokers whose lives are over (:mod:`.lost_sweep`); and
+tenants that somebody has ordered to end (:mod:`.tenant_sweep`)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from .health import Health
 from .lost_sweep import LostSweep
 from .requests import Requests
 from .sweep_turns import LOOK_S, SweepTurns
+from .tenant_sweep import TenantSweep
 
 
 class Sweeps:
@@ -26,7 +28,7 @@ class Sweeps:
         self._environment = environment
         self._health = health
         self._turns = SweepTurns(config.sessions_per_s, config.batch_sessions, environment)
-        self._sweeps: dict[GroupDriver, tuple[DueSweep, LostSweep]] = {}
+        self._sweeps: dict[GroupDriver, tuple[DueSweep, LostSweep, TenantSweep]] = {}
         self._gone = (0, 0)  # sessions and wills that were ended in groups which are no longer here
         self._timer: Timer | None = None
 
@@ -50,18 +52,18 @@ class Sweeps:
     @property
     def ended(self) -> int:
         """Sessions that were ended since the start."""
-        return self._gone[0] + sum(due.ended for due, _ in self._sweeps.values())
+        return self._gone[0] + sum(due.ended + tenants.ended for due, _, tenants in self._sweeps.values())
 
     @property
     def wills(self) -> int:
         """Wills that have become due since the start."""
-        return self._gone[1] + sum(due.wills for due, _ in self._sweeps.values())
+        return self._gone[1] + sum(due.wills for due, _, _ in self._sweeps.values())
 
     @property
     def overdue_ms(self) -> int:
         """For how long a deadline has passed, by the log's time, that is still in the index of a group that this node
         leads; 0 if there is none."""
-        return max((due.overdue_ms for due, _ in self._sweeps.values()), default=0)
+        return max((due.overdue_ms for due, _, _ in self._sweeps.values()), default=0)
 
     def overdue(self, driver: GroupDriver, limit: int) -> int:
         """How many such deadlines are in the index of a group, up to a limit."""
@@ -75,6 +77,6 @@ class Sweeps:
         self._gone = (ended - self.ended, wills - self.wills)
         self._turns.serve(work for works in self._sweeps.values() for work in works)
 
-    def _of(self, driver: GroupDriver) -> tuple[DueSweep, LostSweep]:
+    def _of(self, driver: GroupDriver) -> tuple[DueSweep, LostSweep, TenantSweep]:
         needs = driver, self._batch, self._requests, self._environment
-        return DueSweep(*needs), LostSweep(*needs)
+        return DueSweep(*needs), LostSweep(*needs), TenantSweep(*needs)

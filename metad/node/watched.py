@@ -54,7 +54,14 @@ class WatchedReplica:
         slots = machine.parts[HeldSlots]
         brought = [Brought(move, of_move) for move, of_move in sorted(slots.brought.items())]
         return WatchOpened(
-            machine.applied, pinned, slots.held, slots.sealed, slots.sealed_move, brought, self._driver.group.ready
+            machine.applied,
+            pinned,
+            slots.held,
+            slots.sealed,
+            slots.sealed_move,
+            brought,
+            self._driver.group.ready,
+            machine.revision,
         )
 
     def prove(self, done: Callable[[], None]) -> None:

@@ -3,7 +3,8 @@
 Brokers wait for their turns, and one at a time gets it: so a will is heard of by one broker, however many there are.
 A turn is given when a read finds a will that may be claimed, to who has waited the longest. It ends with the claim of
 that broker, or when its time is over: then the next one has it. So a broker that has died, or does something else,
-delays wills by the time of a turn. Turns are only about who hears of wills; a claim decides who has one.
+delays wills by the time of a turn; then it is behind all others until it uses one. Turns are only about who hears of
+wills; a claim decides who has one.
 
 What commands make of wills is heard of at once (:class:`metad.state.will_news.WillNews`). What comes otherwise, because
 a claim is over or slots move here, is found by a look at all wills of the group from time to time.
@@ -18,13 +19,12 @@ from typing import Final
 from metad_wire.errors import (
     CancelledError,
     DrainingError,
-    FencedError,
+    InvalidRequestError,
     MetadError,
-    OverloadedError,
     StaleRouteError,
     UnknownOutcomeError,
 )
-from metad_wire.messages import Owner, Revision
+from metad_wire.messages import BROKER_BYTES_MAX, Owner, Revision
 from metad_wire.methods import WILL_WAIT, encode
 from metad_wire.tables.will import WillWait, WillWaitReply
 
@@ -47,8 +47,8 @@ _REST: Final = 50
 for a while, and a look that begins with the first one goes past them."""
 _LOOKS_MAX: Final = 10
 """Of those looks in one go, if many tenants are waited for."""
-_WAITING_MAX: Final = 20_000
-"""On a node: each is some hundred bytes."""
+_MISSED_MAX: Final = 256
+"""Names of brokers that are remembered for a line."""
 _END: Final = b"\xff"
 """Behind all keys."""
 
@@ -62,9 +62,11 @@ class _Line:
         "any",
         "at",
         "driver",
+        "late",
         "look_s",
         "looking",
         "machine",
+        "missed",
         "quiet",
         "revision",
         "slots",
@@ -81,6 +83,10 @@ class _Line:
         self.machine = driver.machine
         self.tenant = tenant
         self.works: deque[Work] = deque()
+        self.missed: dict[str, None] = {}
+        """Brokers that let a turn pass, and have not used one since."""
+        self.late: deque[Work] = deque()
+        """Those of ``missed`` wait behind all others."""
         self.at = b""
         """No will that is behind this cursor, and none that is before it, may be claimed, as far as is known."""
         self.revision = 0
@@ -96,8 +102,8 @@ class _Line:
         self.timer: Timer | None = None
         self.look_s = look_s
         """When to look at all wills."""
-        self.any = True
-        """Whether there may be wills, also such as somebody has claimed."""
+        self.any = False
+        """Whether there may be wills, also such as somebody has claimed. The first look is at all of them."""
         self.slots = driver.machine.slots.mask
         """Those of the group; others bring wills."""
         self.all_since_s: float | None = None
@@ -109,6 +115,26 @@ class _Line:
         self.at = min(self.at, at)
         self.quiet = False
         self.again = self.any = True
+
+    def add(self, work: Work) -> None:
+        """One more waits."""
+        (self.late if work.command.body.broker in self.missed else self.works).append(work)
+
+    def turn_missed(self) -> None:
+        """The broker whose turn it was has not claimed anything."""
+        missed, self.turn_of = self.turn_of, ""
+        self.missed.pop(missed, None)
+        self.missed[missed] = None
+        waiting, self.works = self.works, deque()
+        for work in waiting:
+            self.add(work)
+        if len(self.missed) > _MISSED_MAX:
+            del self.missed[next(iter(self.missed))]
+
+    @property
+    def next(self) -> deque[Work]:
+        """What the next one waits in; empty if nobody does."""
+        return self.works or self.late
 
 
 class _Ear:
@@ -133,7 +159,7 @@ class WillTurns:
         self._requests = requests
         self._environment = environment
         self._lines: dict[tuple[GroupDriver, str | None], _Line] = {}
-        self._waiting = 0
+        self._in_turn: dict[_Line, None] = {}
         self._draining = False
         self._ticks = Deadlines(environment, self._tick)
 
@@ -143,9 +169,9 @@ class WillTurns:
             raise driver.not_leader()
         if self._draining:
             raise DrainingError
-        if self._waiting >= _WAITING_MAX:
-            raise OverloadedError("too many wait for wills on this node", retry_after_ms=1000, retry_jitter_ms=1000)
         body: WillWait = work.command.body
+        if len(body.broker.encode()) > BROKER_BYTES_MAX:
+            raise InvalidRequestError(f"the broker's name takes over {BROKER_BYTES_MAX} bytes")
         key = driver, body.tenant
         line = self._lines.get(key)
         if line is None or line.machine is not driver.machine:
@@ -153,10 +179,10 @@ class WillTurns:
             if not hears:
                 hears.append(_Ear(self, driver))
             if line is not None:
+                self._in_turn.pop(line, None)
                 self._end(line, driver.not_leader())
             line = self._lines[key] = _Line(driver, body.tenant, self._environment.now() + LOOK_S)
-        self._waiting += 1
-        line.works.append(work)
+        line.add(work)
         self._ticks.arm()
         if not line.quiet:
             self._look_soon(line)
@@ -190,15 +216,16 @@ class WillTurns:
 
     def claimed(self, driver: GroupDriver, revision: int, broker: str, count: int, *, more: bool) -> None:
         """A broker has claimed so many wills. Its turn is over."""
-        for (of, _), line in self._lines.items():
-            if of is driver and line.turn_of == broker:
-                line.revision = max(line.revision, revision)
-                line.turn_of, line.any = "", True
-                if count or line.again:
-                    line.turn_until_s = min(line.turn_until_s, self._environment.now() + (0.0 if more else PAUSE_S))
-                else:  # by the log's time there is none, which may be behind: the next look at all will find out
-                    line.quiet, line.at, line.turn_until_s = True, _END, 0.0
-                self._look_soon(line)
+        for line in [line for line in self._in_turn if line.driver is driver and line.turn_of == broker]:
+            del self._in_turn[line]
+            line.missed.pop(broker, None)
+            line.revision = max(line.revision, revision)
+            line.turn_of, line.any = "", True
+            if count or line.again:
+                line.turn_until_s = min(line.turn_until_s, self._environment.now() + (0.0 if more else PAUSE_S))
+            else:  # by the log's time there is none, which may be behind: the next look at all will find out
+                line.quiet, line.at, line.turn_until_s = True, _END, 0.0
+            self._look_soon(line)
 
     # --- looks -------------------------------------------------------------------------------------------
 
@@ -219,10 +246,13 @@ class WillTurns:
         if line.turn_until_s > now_s:
             line.timer = self._environment.call_at(line.turn_until_s, partial(self._look, line))
             return
+        if line.turn_of and line.next:
+            self._in_turn.pop(line, None)
+            line.turn_missed()
         first = self._first(line)
         if first is None:
             return
-        line.looking, line.again, line.turn_of = True, False, ""
+        line.looking, line.again = True, False
         line.all_since_s = None if line.at else now_s
         body: WillWait = first.command.body
         revisions = [Revision(line.machine.name, line.revision)] if line.revision else []
@@ -246,37 +276,30 @@ class WillTurns:
         else:
             line.at = min(line.at, reply.cursor)
             if reply.claimable and (first := self._first(line)) is not None:
-                self._pop(line)
+                line.next.popleft()
                 line.turn_of = first.command.body.broker
                 line.turn_until_s = now_s + TURN_S
+                self._in_turn[line] = None
                 first.answer(encode(reply))
         self._look_soon(line)
 
     def _first(self, line: _Line) -> Work | None:
         """Who is next, of those that still wait and may claim."""
         fences = line.machine.parts[Fences]
-        while line.works:
-            work = line.works[0]
-            if work.cancelled:
-                self._pop(line).answer(CancelledError("the request was cancelled; nothing was done"))
-                continue
-            body: WillWait = work.command.body
-            over: FencedError | None = fences.refusal(False, Owner(body.broker, body.broker_epoch))
-            if over is None:
+        while waiting := line.next:
+            work = waiting[0]
+            if (over := _over(work, fences)) is None:
                 return work
-            self._pop(line).answer(over)
+            waiting.popleft()
+            work.answer(over)
         return None
 
     # --- the end of waiting ------------------------------------------------------------------------------
 
-    def _pop(self, line: _Line) -> Work:
-        self._waiting -= 1
-        return line.works.popleft()
-
     def _end(self, line: _Line, error: MetadError) -> None:
         """Nobody waits in this line any more."""
-        while line.works:
-            self._pop(line).answer(error)
+        while waiting := line.next:
+            waiting.popleft().answer(error)
 
     def _tick(self, now_s: float) -> bool:
         looks = 0
@@ -289,8 +312,9 @@ class WillTurns:
                 line.slots, line.any = line.machine.slots.mask, True
                 self._end(line, StaleRouteError())
             self._end_single(line, now_s)
-            if not line.works and line.turn_until_s <= now_s and not line.looking:
+            if not line.next and line.turn_until_s <= now_s and not line.looking:
                 del self._lines[key]
+                self._in_turn.pop(line, None)
             elif line.look_s <= now_s and not line.looking and looks < _LOOKS_MAX:
                 line.look_s = now_s + LOOK_S
                 if line.any:
@@ -301,15 +325,31 @@ class WillTurns:
         return bool(self._lines)
 
     def _end_single(self, line: _Line, now_s: float) -> None:
-        """Answer those whose wait is over, and lives that are."""
+        """Answer those whose wait is over, and lives that are. Many thousands may wait, and this is done ten times a
+        second."""
         fences = line.machine.parts[Fences]
-        for _ in range(len(line.works)):
-            work = self._pop(line)
-            body: WillWait = work.command.body
-            if work.cancelled or work.deadline_s <= now_s:
-                work.answer(encode(WillWaitReply(False, b"")))
-            elif (over := fences.refusal(False, Owner(body.broker, body.broker_epoch))) is not None:
-                work.answer(over)
-            else:
-                self._waiting += 1
-                line.works.append(work)
+        allows = fences.allows
+        over = [
+            work
+            for waiting in (line.works, line.late)
+            for work in waiting
+            if work.deadline_s <= now_s
+            or work.cancelled
+            or not allows(work.command.body.broker, work.command.body.broker_epoch)
+        ]
+        if not over:
+            return
+        ended = set(over)
+        line.works = deque(work for work in line.works if work not in ended)
+        line.late = deque(work for work in line.late if work not in ended)
+        for work in over:
+            error = None if work.deadline_s <= now_s else _over(work, fences)
+            work.answer(encode(WillWaitReply(False, b"")) if error is None else error)
+
+
+def _over(work: Work, fences: Fences) -> MetadError | None:
+    """Why this one waits no more, before its time is over."""
+    if work.cancelled:
+        return CancelledError("the request was cancelled; nothing was done")
+    body: WillWait = work.command.body
+    return fences.refusal(False, Owner(body.broker, body.broker_epoch))

@@ -60,7 +60,14 @@ class ElectionTimer:
             self.deadline_s = min(self.deadline_s, max(now, self._promised_until_s) + part_s)
 
     def asked(self, now: float) -> None:
-        """Wait before asking again, which is sooner where there is evidence."""
+        """Wait before asking again whether one would be elected. With evidence that is soon: a voter that has refused
+        because of its promise is free a moment later."""
+        wait_s = OWN_PART * self._timing.lease_s if self._evidence else self._timing.election_s
+        self.deadline_s = now + wait_s * (1 + self._rng.random())
+
+    def campaigns(self, now: float) -> None:
+        """Wait for the votes, which have to be durable, before beginning again. That is sooner where there is
+        evidence."""
         wait_s = self._timing.lease_s if self._evidence else self._timing.election_s
         self.deadline_s = now + wait_s * (1 + self._rng.random())
 

@@ -8,7 +8,8 @@
 - Beyond its promise it does not vote either while it takes its leader for alive: heard within the voter's own election
   timeout, and no evidence to the contrary. So one replica's evidence alone deposes nobody.
 - Of replicas that ask at the same time, the one with the newest log, or the greatest name, goes on, and the others
-  would vote for it: whoever has evidence has it at the same time as the others.
+  would vote for it: whoever has evidence has it at the same time as the others. Their promises end at different times,
+  though. So who is refused while there is evidence asks again soon, which costs nobody a term.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
 - A replica whose disk hangs (:mod:`.disk_watch`) does not campaign.
@@ -79,6 +80,7 @@ class Elections:
         state.enter_term(state.term + 1, state.node_id)
         state.set_role(CANDIDATE)
         self._votes = set()
+        self._timer.campaigns(self._host.now())
         self._campaign_at_peers_wish = transfer
         self._own_vote_due = True
         self._host.wake()

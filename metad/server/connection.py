@@ -1,10 +1,13 @@
 """One client's connection: received chunks become requests, answers become one write per chunk or turn.
 
+What has come is cut into frames at once. Requests begin at once too, in slices: a peer that sends more than
+:data:`_SLICE_BYTES` at a time takes turns with others, and its requests wait in an :mod:`.inbox` meanwhile, while it is
+read on. What keeps somebody alive waits for nothing (:data:`metad_wire.methods.AHEAD`); nor do cancels, pings, credits.
+
 This module bounds what a peer can make the server hold: an unfinished frame by the frame limit, requests by the credit
-window (the session closes a peer that exceeds it), and replies by taking no further requests while the peer does not
-read, and closing the connection if that lasts. :mod:`.receive_budget` and :mod:`.send_budget` bound all connections
-together. No task runs per request. A peer that sends more than :data:`_SLICE_BYTES` at a time takes turns with others,
-and is not read from meanwhile.
+window (the session closes a peer that exceeds it), and replies by beginning no further requests while the peer does not
+read, then reading no more of them, and closing the connection if that lasts. :mod:`.receive_budget`, :mod:`.inbox` and
+:mod:`.send_budget` bound all connections together. No task runs per request.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from functools import partial
 
 from metad_wire import messages as m
 from metad_wire.errors import (
+    CancelledError,
     DrainingError,
     FrameError,
     MetadError,
@@ -24,7 +28,7 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.frame import Frame, FrameType
-from metad_wire.methods import READS, WATCH_OPEN
+from metad_wire.methods import AHEAD, READS, WATCH_OPEN
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN
@@ -36,6 +40,7 @@ from ..node.driver import Work
 from ..node.node import Node
 from ..node.precedence import is_small
 from .access import Access
+from .inbox import Inbox, UnbegunBudget
 from .receive_budget import ReceiveBudget
 from .send_budget import SMALL_BYTES, SendBudget
 from .watching import Watching
@@ -51,6 +56,10 @@ _SLICE_S = 0.0005
 _SLICE_BYTES = 16 * 1024
 _SLICE_FRAMES = 128
 _SLICE_SPENT = 256
+# Cutting takes a microsecond for a frame. So many, or as many as a slice of time allows, are cut in one go.
+_CUT_FRAMES = 512
+# While the peer does not read its replies it is still heard, for as long as this little waits in either direction.
+_UNREAD_BYTES = 64 * 1024
 # Replies to writes already taken may still come while the peer does not read; over this many bytes it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
 _NAME_CHARACTERS_MAX = 64  # of a client's own name, in the log
@@ -63,6 +72,7 @@ class Connection:
         self,
         node: Node,
         intake: ReceiveBudget,
+        unbegun: UnbegunBudget,
         unsent: SendBudget,
         access: Access,
         *,
@@ -83,6 +93,10 @@ class Connection:
         self._stream: Stream | None = None
         self._works: dict[int, Work] = {}  # by request id, for CANCEL
         self._watching: Watching | None = None
+        self._inbox = Inbox(unbegun)
+        self._is_broken = False  # the peer has broken the protocol, or was not admitted
+        self._uncut = False  # frames that have come are not cut yet
+        self._reading = True
         self._unflushed_bytes = 0
         self._flush_scheduled = False
         self._processing = False
@@ -126,7 +140,9 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         self.last_heard_s = self._loop.time()
         self._session.receive_data(data)
-        if not self.in_turns:
+        if self.in_turns or self._inbox or not self._may_begin:
+            self._take_in()
+        else:
             self._process()
 
     def eof_received(self) -> bool | None:
@@ -150,6 +166,7 @@ class Connection:
         for work in self._works.values():
             self._node.requests.cancel(work)
         self._works.clear()
+        self._inbox.clear()
         self._node.requests.gone(self)
         if self._watching is not None:
             self._watching.forget()
@@ -166,27 +183,83 @@ class Connection:
         # A hundred connections that each ask for much would otherwise hold up everybody in one turn of the loop.
         costly = self._node.requests.busy and self.handshaken if self._costly is None else self._costly
         if costly or self._heavy or self._slice():
+            self._wait_for_turn()
+            self._take_in()
+        elif not self._may_begin:
+            self._take_in()
+
+    def _wait_for_turn(self) -> None:
+        if not self.in_turns:
             self.in_turns = True
-            self._steer_reading()
             self._turns.take(self._next_slice)
 
     def _next_slice(self) -> bool:
+        if self._uncut:
+            self._take_in()
         precedence = self._node.requests.precedence
         if self._heavy and self._stream is not None and (wait_s := precedence.heavy_wait_s):
             self._loop.call_later(wait_s, self._turns.take, self._next_slice)
             return False
-        more = self._slice()
-        if not more:
-            self.in_turns = False
+        self.in_turns = self._slice() or self._uncut
+        if not self.in_turns:
             self._steer_reading()
-        return more
+        return self.in_turns
+
+    def _take_in(self) -> None:
+        """Cut what has come into frames. What goes ahead is done at once, and requests wait in the inbox."""
+        if self._stream is None or self._is_broken:
+            return
+        session, inbox, arrived_s = self._session, self._inbox, self.last_heard_s
+        now = self._node.requests.precedence.now
+        until_s = now() + _SLICE_S
+        count = size = 0
+        self._uncut, self._processing = False, True
+        try:
+            while (frame := session.next_event()) is not None:
+                count += 1
+                size += frame.length
+                if frame.type != _REQUEST or frame.method in AHEAD:
+                    self._handle(frame, arrived_s)
+                elif not inbox.add(frame, arrived_s):
+                    self._turn_away(frame)
+                if count >= _CUT_FRAMES or now() >= until_s:
+                    self._uncut = True
+                    self._wait_for_turn()
+                    break
+        except MetadError as error:
+            self._broken(error)
+            return
+        finally:
+            self._processing = False
+        self.finished_bytes += size
+        if not self._uncut:
+            self._count_unfinished(progress=count > 0)
+        self._flush()
+        self._steer_reading()
+
+    def _turn_away(self, frame: Frame) -> None:
+        """Refuse a request that finds no room to wait for its turn."""
+        error = self._node.requests.turn_away(frame.method, frame.payload, self)
+        self._session.fail(frame.request_id, error)
+        self._unflushed_bytes += 64
+
+    def _broken(self, error: MetadError) -> None:
+        self._is_broken = True
+        event(log_events.CLIENT_REFUSED, peer=self.peer, client=self.client, error=error.name, detail=error.message)
+        self.close()
+
+    def _count_unfinished(self, *, progress: bool) -> None:
+        held_bytes = self._session.decoder.buffered_bytes
+        if held_bytes or self.held_bytes:
+            self._intake.update(self, held_bytes, self.last_heard_s, progress=progress)
 
     def _slice(self) -> bool:
         """Begin requests for a while; returns whether there may be more."""
-        if self._stream is None:
+        if self._stream is None or self._is_broken:
             return False
         self._processing = True
-        count = size = 0
+        session, inbox, arrived_s = self._session, self._inbox, self.last_heard_s
+        count = size = cut = 0
         more = False
         handshaken = self.handshaken
         requests = self._node.requests
@@ -196,9 +269,18 @@ class Connection:
         begun_s = now()
         until_s = begun_s + _SLICE_S
         try:
-            while self._may_begin and (frame := self._session.next_event()) is not None:
+            while self._may_begin:
+                if inbox.held_bytes:
+                    frame, came_s = inbox.pop()
+                    self._handle(frame, came_s)
+                else:
+                    following = session.next_event()
+                    if following is None:
+                        break
+                    frame = following
+                    cut += frame.length
+                    self._handle(frame, arrived_s)
                 count += 1
-                self._handle(frame)
                 if self._unflushed_bytes >= _FLUSH_BYTES:
                     self._flush()
                 size += frame.length
@@ -206,8 +288,7 @@ class Connection:
                     more = True
                     break
         except MetadError as error:
-            event(log_events.CLIENT_REFUSED, peer=self.peer, client=self.client, error=error.name, detail=error.message)
-            self.close()
+            self._broken(error)
             return False
         finally:
             self._processing = False
@@ -219,10 +300,9 @@ class Connection:
             self._costly = requests.spent - spent_before >= _SLICE_SPENT // 2
             if self._costly:
                 requests.slice_spent()
-        self.finished_bytes += size
-        held_bytes = self._session.decoder.buffered_bytes
-        if (held_bytes or self.held_bytes) and not more:
-            self._intake.update(self, held_bytes, self.last_heard_s, progress=count > 0)
+        self.finished_bytes += cut
+        if not more:
+            self._count_unfinished(progress=cut > 0)
         self._flush()
         return more
 
@@ -241,12 +321,17 @@ class Connection:
     def _steer_reading(self) -> None:
         if self._stream is None:
             return
-        if self._may_begin and not self._waiting_intake and not self.in_turns:
-            self._stream.resume_reading()
-        else:
-            self._stream.pause_reading()
+        reading = not self._waiting_intake and not self._uncut
+        if not self._may_begin:
+            reading &= self._inbox.held_bytes <= _UNREAD_BYTES and self._stalled_bytes <= _UNREAD_BYTES
+        if reading is not self._reading:
+            self._reading = reading
+            if reading:
+                self._stream.resume_reading()
+            else:
+                self._stream.pause_reading()
 
-    def _handle(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame, arrived_s: float) -> None:
         if frame.type == _REQUEST:
             request_id = frame.request_id
             if self._early and self._too_early(frame.method):
@@ -262,7 +347,7 @@ class Connection:
                 frame.payload,
                 partial(self._answer, request_id),
                 administers=self._administers,
-                waited_s=self._loop.time() - self.last_heard_s,
+                waited_s=self._loop.time() - arrived_s,
                 source=self,
             )
             if work is not None and request_id in self._session.unanswered:
@@ -270,6 +355,10 @@ class Connection:
         elif frame.type == FrameType.CANCEL:
             if (begun := self._works.get(frame.request_id)) is not None:
                 self._node.requests.cancel(begun)
+            elif self._inbox.discard(frame.request_id):
+                why = "the request was cancelled before it was begun; nothing was done"
+                self._session.fail(frame.request_id, CancelledError(why))
+                self._unflushed_bytes += 64
             elif self._watching is not None:
                 self._watching.cancel(frame.request_id)
         elif frame.type == FrameType.CREDIT:
@@ -352,9 +441,10 @@ class Connection:
         data = self._session.data_to_send()
         if not data or self._stream is None:
             return
+        stalled = not self._may_begin  # what makes the peer stall does not count as unread by a stalled one
         self._stream.write(data)
         self._unsent.update(self, self._loop.time())
-        if self.paused_since_s is not None:
+        if stalled:
             self._stalled_bytes += len(data)
             if self._stalled_bytes > _STALLED_BYTES_MAX:
                 self.abort(f"{self._stalled_bytes} bytes of replies are unread")
@@ -428,6 +518,7 @@ class Connection:
         """Begin no request until the peer has taken more of its replies, or go on."""
         self._waiting_unsent = waiting
         if waiting:
+            self._stalled_bytes = 0
             self._steer_reading()
         else:
             self._go_on()
@@ -448,6 +539,8 @@ class Connection:
         self._ends_here = True
         if error is not None:
             self._session.fail_connection(error)
+        if self._session.state is State.CLOSED:
+            self._inbox.clear()
         if isinstance(error, OverloadedError):
             self._node.brokers.excuse()  # others may be turned away, too
         self._flush()

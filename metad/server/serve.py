@@ -18,6 +18,7 @@ from ..node.node import Node
 from ..node.stores import Stores
 from .access import Access
 from .connection import Connection
+from .inbox import UnbegunBudget
 from .network import Network
 from .peers.peers import Peers
 from .probe import Probe
@@ -51,6 +52,7 @@ class Server:
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
         self._served: set[Connection] = set()  # welcomed
         self._intake = ReceiveBudget(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
+        self._unbegun = UnbegunBudget(config.limits.unbegun_bytes_max)
         self._unsent = SendBudget(config.limits.unsent_bytes_max)
 
     @classmethod
@@ -151,6 +153,7 @@ class Server:
         return Connection(
             self.node,
             self._intake,
+            self._unbegun,
             self._unsent,
             self.access,
             opened=self._opened,

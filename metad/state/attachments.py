@@ -56,8 +56,13 @@ def taken_over(
 
 def disconnected(view: View, broker: str, sessions: Sequence[bytes]) -> None:
     """Let the disconnect that is evaluated raise the least attachment of these sessions, which the broker connected."""
-    if view.parts[Fences].of(broker) is not None:
+    if is_kept(view, broker):
         _raise(view, sessions)
+
+
+def is_kept(view: View, broker: str) -> bool:
+    """Whether this is kept for a broker: it has registered."""
+    return view.parts[Fences].of(broker) is not None
 
 
 def ended(view: View, sessions: Sequence[bytes]) -> None:
@@ -89,8 +94,13 @@ def outdated(view: View, rows: Rows) -> dict[int, m.ItemError]:
     for position, row in zip(asked, stored, strict=True):
         least = 0 if row is None else _decode(row)
         if _is_outdated(said[position], least):
-            errors[position] = mismatch(position, ConflictError, "the least attachment that may speak", least)
+            errors[position] = refusal(position, least)
     return errors
+
+
+def refusal(position: int, least: int) -> m.ItemError:
+    """Why an item does nothing that speaks for a lower attachment than this."""
+    return mismatch(position, ConflictError, "the least attachment that may speak", least)
 
 
 def _is_outdated(said: int, least: int) -> bool:

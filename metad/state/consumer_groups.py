@@ -20,9 +20,9 @@ from . import tails
 from .limits import LOOKED_AT_BYTES_MAX
 from .view import View
 
-_MEMBER, _GROUP, _GENERATION = CONSUMER.rows["member"], CONSUMER.rows["group"], OFFSET.rows["generation"]
+_MEMBER, _GROUP, GENERATION = CONSUMER.rows["member"], CONSUMER.rows["group"], OFFSET.rows["generation"]
 _GROUP_FIELDS, _MEMBER_FIELDS = tails.fields(w.ConsumerGroupInfo), tails.fields(Member)
-_decode_group = msgspec.msgpack.Decoder(w.ConsumerGroupInfo).decode
+decode_group = msgspec.msgpack.Decoder(w.ConsumerGroupInfo).decode
 _decode_member = msgspec.msgpack.Decoder(Member).decode
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 _ANY_PROTOCOL = [""]  # of a member that names none
@@ -32,18 +32,30 @@ _MEMBER_BYTES = 64  # of a member's row, beside its texts
 def group_row(view: View, suffix: bytes) -> w.ConsumerGroupInfo | None:
     """What is known of a group; None if it never had members."""
     row = view.get(keys.table_prefix(view.group, _GROUP) + suffix)
-    return None if row is None else _decode_group(row)
+    return None if row is None else decode_group(row)
 
 
 def generation_of(view: View, suffix: bytes) -> int:
     """The highest generation of a group, with or without members."""
-    row = view.get(keys.table_prefix(view.group, _GENERATION) + suffix)
+    row = view.get(keys.table_prefix(view.group, GENERATION) + suffix)
     return 0 if row is None else _decode_generation(row)
+
+
+def shown_empty(stored: bytes, info: w.ConsumerGroupInfo, generation: bytes | None) -> bytes:
+    """The row of a group without members as reads show it: with the generation in the row of that."""
+    current = 0 if generation is None else _decode_generation(generation)
+    return tails.keep(stored, encode(msgspec.structs.replace(info, generation=current)), _GROUP_FIELDS)
 
 
 def protocols_of(member: Member) -> list[str]:
     """Those that a member knows, in the order in which it likes them."""
     return member.protocols or _ANY_PROTOCOL
+
+
+def _patience_ms(member: Member) -> int:
+    """For how long a rebalance waits for this member at least: what it asks for, and not less than what it may believe
+    after its last heartbeat. Another would otherwise be given what it works on, before it knows."""
+    return max(member.rebalance_ms, member.session_ms)
 
 
 def _bytes_of(member: Member) -> int:
@@ -64,7 +76,7 @@ class ChangedGroup:
         self._key = keys.table_prefix(view.group, _GROUP) + self.suffix
         self._prefix = keys.table_prefix(view.group, _MEMBER) + self.suffix
         self._stored = view.get(self._key)
-        info = None if self._stored is None else _decode_group(self._stored)
+        info = None if self._stored is None else decode_group(self._stored)
         if info is None or info.state == GroupState.EMPTY:
             # Without members any commit may have raised the generation, and an operator may have reset it.
             generation = generation_of(view, self.suffix)
@@ -94,6 +106,11 @@ class ChangedGroup:
         rows = self._view.get_many(found, LOOKED_AT_BYTES_MAX)
         return [_decode_member(row) for row in rows if row is not None]
 
+    def renew(self, member: Member) -> None:
+        """A member that there is says something new about itself, which disturbs nobody."""
+        self._set(rebalance_ms=max(self.info.rebalance_ms, _patience_ms(member)))
+        self.put(member)
+
     def put(self, member: Member) -> None:
         """Write a member that there is, or that there is room for."""
         key = self._prefix + keys.text(member.member)
@@ -118,7 +135,7 @@ class ChangedGroup:
             raise QuotaExceededError(f"the members of the group take over {w.CONSUMER_BYTES_MAX} bytes together")
         if info.generation >= w.JOINED_GENERATION_MAX:
             raise ConflictError(
-                f"no generation follows {info.generation}: reset it while the group has no members",
+                f"no generation can follow, so reset it while the group has no members: it is {info.generation}",
                 current=info.generation,
             )
         if before is None or before.protocols != member.protocols:
@@ -149,7 +166,7 @@ class ChangedGroup:
         self._set(
             members=info.members + (before is None),
             waiting=info.waiting - waited,
-            rebalance_ms=max(info.rebalance_ms, member.rebalance_ms),
+            rebalance_ms=max(info.rebalance_ms, _patience_ms(member)),
             member_bytes=info.member_bytes + grown,
         )
         self.put(msgspec.structs.replace(member, joined=info.generation + 1))
@@ -162,7 +179,7 @@ class ChangedGroup:
             member_bytes=info.member_bytes + _bytes_of(member) - _bytes_of(before),
             leader=member.member if info.leader == before.member else info.leader,
         )
-        self.put(member)
+        self.renew(member)
 
     def drop(self, member: Member) -> None:
         """A member is gone."""
@@ -209,10 +226,10 @@ class ChangedGroup:
             protocol=common[0],
             leader=leader.member,
             common=common,
-            rebalance_ms=max([member.rebalance_ms for member in members]),
+            rebalance_ms=max(map(_patience_ms, members)),
         )
-        key = keys.table_prefix(self._view.group, _GENERATION) + self.suffix
-        self._view.writes_of(_GENERATION)[key] = encode(generation)
+        key = keys.table_prefix(self._view.group, GENERATION) + self.suffix
+        self._view.writes_of(GENERATION)[key] = encode(generation)
 
 
 def error_at(position: int, error: MetadError) -> m.ItemError:

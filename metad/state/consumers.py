@@ -18,8 +18,8 @@ from metad_wire.tables import consumer as w
 from metad_wire.tables.consumer import CONSUMER, GroupState, Member
 
 from ..storage import keys
-from .consumer_groups import ChangedGroup, error_at
-from .limits import ENTRY_BYTES_FULL, check_change
+from .consumer_groups import GENERATION, ChangedGroup, decode_group, error_at, shown_empty
+from .limits import ENTRY_BYTES_FULL, REPLY_BYTES_MAX, check_change
 from .live_consumers import LiveConsumers
 from .part import Origin
 from .tables import Command, Reader, Verb, read_page, read_records, written
@@ -148,7 +148,7 @@ def _join(group: ChangedGroup, item: w.JoinItem, names: _Names) -> Member:
         group.join(member, before)
         return msgspec.structs.replace(member, joined=info.generation + 1)
     if member != before:
-        group.put(member)
+        group.renew(member)
     return member
 
 
@@ -268,9 +268,24 @@ def _read_members(reader: Reader, command: Command[w.ConsumerMembers]) -> w.Cons
 
 def _read_describe(reader: Reader, command: Command[w.ConsumerDescribe]) -> w.ConsumerDescribeReply:
     prefix = keys.table_prefix(reader.group, _GROUP)
-    wanted = [prefix + keys.text2(item.tenant, item.group) for _, item, _ in command.rows]
-    values = reader.get_many(wanted, command.reply_bytes_max)
-    return w.ConsumerDescribeReply([None if value is None else msgspec.Raw(value) for value in values])  # type: ignore[misc]  # encoded
+    suffixes = [keys.text2(item.tenant, item.group) for _, item, _ in command.rows]
+    values = reader.get_many([prefix + suffix for suffix in suffixes], command.reply_bytes_max)
+    found = {suffix: value for suffix, value in zip(suffixes, values, strict=True) if value is not None}
+    found |= _with_generations(reader, found)
+    raw = [None if (value := found.get(suffix)) is None else msgspec.Raw(value) for suffix in suffixes]
+    return w.ConsumerDescribeReply(raw)  # type: ignore[arg-type]  # encoded
+
+
+def _with_generations(reader: Reader, groups: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Those of these groups that have no members, with the generation that they have: it may have been raised by a
+    commit, or reset, and the group's row is not written then."""
+    empty = {suffix: info for suffix, row in groups.items() if not (info := decode_group(row)).members}
+    prefix = keys.table_prefix(reader.group, GENERATION)
+    generations = reader.get_many([prefix + suffix for suffix in empty], REPLY_BYTES_MAX)
+    return {
+        suffix: shown_empty(groups[suffix], info, row)
+        for (suffix, info), row in zip(empty.items(), generations, strict=True)
+    }
 
 
 VERBS = (

@@ -41,7 +41,15 @@ class Due(NamedTuple):
     """Its key, as in the owner row's."""
 
 
-def away(broker: str, epoch: int, since_ms: int, interval_s: int, will: m.Will | None, least_ms: int) -> m.SessionOwner:
+def away(
+    broker: str,
+    epoch: int,
+    since_ms: int,
+    interval_s: int,
+    will: m.Will | None,
+    least_ms: int,
+    outlives: int = 0,
+) -> m.SessionOwner:
     """The owner row of a session whose client has been away since then: with its deadlines, of which none is before
     ``least_ms``. That is the time of the entry: behind what is due at a time, nothing earlier comes into the index."""
     return m.SessionOwner(
@@ -51,6 +59,7 @@ def away(broker: str, epoch: int, since_ms: int, interval_s: int, will: m.Will |
         since_ms,
         expires_ms=0 if interval_s == m.NEVER_S else max(least_ms, since_ms + 1_000 * interval_s),
         will_ms=0 if will is None else max(least_ms, since_ms + 1_000 * min(will.delay_s, interval_s)),
+        outlives=outlives,
     )
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import NotFoundError, QuotaExceededError
+from metad_wire.errors import InvalidRequestError, NotFoundError, QuotaExceededError
 from metad_wire.methods import encode
 from metad_wire.tables.kv import KV
+from metad_wire.tables.lease import LEASE_NAME_BYTES_MAX
 
 from ..storage import keys
 from .lease_keys import Attachments
@@ -86,6 +87,8 @@ class KvRecords(Plain):
         lease = command.body.lease
         if not lease and not view.parts[LiveLeases].any:
             return super().put_in_turn(view, command, targets)
+        if len(lease.encode()) > LEASE_NAME_BYTES_MAX:  # it would be in the error of each item
+            raise InvalidRequestError(f"the name of the lease takes over {LEASE_NAME_BYTES_MAX} bytes")
         errors: list[m.ItemError] = []
         versions: list[int] = []
         records = LeasedRecords(self, view)

@@ -1,11 +1,11 @@
 """The time of a group's log, by which deadlines are judged.
 
-The time of an entry never goes back: it is the greater of the leader's calendar and the time of the entry before. A
-leader whose calendar is ahead of the log does not jump either: a calendar that was set wrong and an outage look the
-same, and a jump would end all that has a deadline. So the log's time follows this node's monotonic clock from the
-moment at which the node learned of the newest entry, and gains only a little on it until it has caught up with the
-calendar. A node that has just started learns of the newest entry when it starts, because nobody tells it how old that
-entry is.
+The time of an entry never goes back. A leader whose calendar is ahead of the log does not jump either: a calendar
+that was set wrong and an outage look the same, and a jump would end all that has a deadline. Nor does a leader stand
+still whose calendar is behind, because it was set back or another's was ahead: nothing that has a deadline would end.
+So the log's time follows this node's monotonic clock from the moment at which the node learned of the newest entry,
+and gains or loses only a little on it until it agrees with the calendar. A node that has just started learns of the
+newest entry when it starts, because nobody tells it how old that entry is.
 
 During an *amnesty* nothing has passed, whatever the log's time says: those who keep things alive may not have reached
 this leader. An amnesty begins when the replica begins to lead, when it adopts slots, when its calendar is set, and
@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Final
 
 CATCH_UP: Final = 0.1
-"""How much faster than this node's monotonic clock the log's time may go. It must be above the drift of a good clock,
-and below what would surprise those who compare two times."""
+"""How much faster or slower than this node's monotonic clock the log's time may go. It must be above the drift of a
+good clock, and below what would surprise those who compare two times."""
 _STEP_MS: Final = 1_000
 """A calendar that moves this much more or less than the monotonic clock has been set."""
 
@@ -45,14 +45,13 @@ class LogTime:
         self._calendar_ms = 0.0  # the calendar less the monotonic clock, when they were compared last ...
         self._looked_s = now_s  # ... at this moment
         self.newest_ms = newest_ms
-        self._anchor_ms = newest_ms  # the log's time was this ...
+        self._anchor_ms = float(newest_ms)  # the log's time was this, with its fraction ...
         self._anchor_s = now_s  # ... at this moment
 
     def learn(self, time_ms: int, now_s: float) -> None:
         """There is an entry of this time."""
         if time_ms > self.newest_ms:
-            self.newest_ms = self._anchor_ms = time_ms
-            self._anchor_s = now_s
+            self.newest_ms, self._anchor_ms, self._anchor_s = time_ms, float(time_ms), now_s
 
     def next(self, calendar_ms: int, now_s: float) -> int:
         """The time of the entry that this leader makes now."""
@@ -63,17 +62,14 @@ class LogTime:
         elif abs(offset_ms - self._calendar_ms) > _STEP_MS + CATCH_UP * 1000 * (now_s - self._looked_s):
             self.amnesty(now_s)
         self._calendar_ms, self._looked_s = offset_ms, now_s
-        newest = self.newest_ms
-        if calendar_ms <= newest:
-            return newest
-        if newest:
-            most_ms = self._anchor_ms + int((1 + CATCH_UP) * 1000 * (now_s - self._anchor_s))
-            if calendar_ms > most_ms:
-                self.newest_ms = max(newest, most_ms)
-                return self.newest_ms
-        self.newest_ms = self._anchor_ms = calendar_ms
-        self._anchor_s = now_s
-        return calendar_ms
+        time_ms = float(calendar_ms)
+        if self.newest_ms:
+            passed_ms = 1000 * (now_s - self._anchor_s)
+            least_ms, most_ms = ((1 + rate) * passed_ms for rate in (-CATCH_UP, CATCH_UP))
+            time_ms = max(self._anchor_ms + least_ms, min(time_ms, self._anchor_ms + most_ms))
+        self._anchor_ms, self._anchor_s = time_ms, now_s
+        self.newest_ms = max(self.newest_ms, int(time_ms))
+        return self.newest_ms
 
     def past_ms(self, now_s: float) -> int:
         """What had its deadline at this time or before has passed; 0 during an amnesty. To be asked behind

@@ -12,9 +12,9 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, FencedError, NotFoundError, OffsetRegressionError
+from metad_wire.errors import ConflictError, FencedError, InvalidRequestError, NotFoundError, OffsetRegressionError
 from metad_wire.methods import encode
-from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo
+from metad_wire.tables.consumer import CONSUMER, MEMBER_NAME_BYTES_MAX, ConsumerGroupInfo
 from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGroupsReply, OffsetExpireGroups
 
 from ..storage import keys
@@ -51,6 +51,8 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
     member = command.body.member
+    if len(member.encode()) > MEMBER_NAME_BYTES_MAX:  # it would be in the error of each item
+        raise InvalidRequestError(f"the member's name takes over {MEMBER_NAME_BYTES_MAX} bytes")
     for position, item, suffix in command.rows:
         tenant, group, generation = item.tenant, item.group, item.generation
         current_generation = generations.get((tenant, group))

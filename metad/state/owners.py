@@ -3,13 +3,17 @@
 Every takeover, update and disconnect must know a session's owner. Owners are few (one row per broker life, shared
 by all its sessions) and sessions many, so a slot holds the number of an owner row, xor a check of the key: 8 bytes.
 A key has eight slots; once they are taken, a ninth key pushes one out, whose owner is then read from the engine again.
-The table starts small and grows by large steps up to its bound; growing empties it, for it is only a cache.
+The table starts small and grows by large steps up to its bound. The one before stays beside it, for what is in it
+cannot be put into another: a key is in one of the two only, and goes to the larger once its owner is learned again.
 
 The check has 64 bits of two independent hashes: the process-seeded SipHash of the key, whose low bits choose the slot,
 xor the CRC-32 that routes it. What a slot holds, xor the check, is the number of an owner row if the slot is the key's;
 if it is another key's it is as good as random, and a number of one of n rows by a chance of n in 10^19.
 
 Only rows of *connected* sessions are kept, because those repeat. For any other the answer is "unknown".
+
+Only leaders keep owners: for a follower to learn them would cost as much as all else that it does with a takeover. So
+what a leader knew is void once it leads no longer, and the next reign begins with nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
-from typing import TypeAlias
+from collections.abc import Collection, Container, Iterable, Sequence
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,11 +56,75 @@ Places: TypeAlias = tuple[Numbers, Numbers]
 """The slots of keys, and what they hold there xor the numbers of their rows."""
 
 
+class _Table:
+    """Slots, a power of two of them."""
+
+    __slots__ = ("column", "grow_at", "lines", "mask", "slots", "used")
+
+    def __init__(self, slots: int, slots_max: int) -> None:
+        self.mask = slots - 1
+        self.used = 0
+        # At a quarter nearly every key is in its first slot. At the bound it never grows.
+        self.grow_at = slots // 4 if slots < slots_max else slots + 1
+        self.slots = _zeros(_SLOT_BYTES * slots).cast("q")
+        self.column: Numbers = np.frombuffer(self.slots, np.int64)  # the same memory, for many at once
+        self.lines = self.column.reshape(-1, len(_WAYS))
+
+    def find(self, hashed: int, crc: int, rows: Container[int]) -> int | None:
+        """The slot of one key, if it is in any."""
+        check, first, slots = hashed ^ crc, hashed & self.mask, self.slots
+        for way in _WAYS:
+            if slots[first ^ way] ^ check in rows:
+                return first ^ way
+        return None
+
+    def places(self, hashes: Numbers, checks: Numbers, rows: int) -> tuple[Numbers, Flags]:
+        """The slots in which these keys are, by position, and whether they are in any: if not, it is their first one.
+        ``rows``: how many numbers of rows there are."""
+        slots = hashes & self.mask
+        here = (self.column[slots] ^ checks).view(np.uint64) < rows
+        (missing,) = (~here).nonzero()
+        if len(missing):  # not in their first slots: all slots of each are looked at together
+            line = slots[missing] // len(_WAYS)
+            at, way = ((self.lines[line] ^ checks[missing][:, np.newaxis]).view(np.uint64) < rows).nonzero()
+            found = missing[at]
+            slots[found] = line[at] * len(_WAYS) + way
+            here[found] = True
+        return slots, here
+
+    def empty(self, slot: int) -> None:
+        """Forget who is in this slot."""
+        self.slots[slot] = _EMPTY
+        self.used -= 1
+
+    def room(self, hashed: int) -> int:
+        """A slot for a new key: an empty one of its eight, or else one of them whose key is forgotten."""
+        first = hashed & self.mask
+        for way in _WAYS:
+            if self.slots[first ^ way] == _EMPTY:
+                self.used += 1
+                return first ^ way
+        return first ^ (hashed >> 40 & 7)  # as good as random, and needs no memory of who was used last
+
+    def add(self, new: Numbers, first: Numbers, entries: Numbers) -> Numbers:
+        """Of the keys at the positions ``new``, which are distinct and in no slot, write the entries into their first
+        slots. Returns the positions of those whose slots are taken."""
+        if self.used + len(new) >= self.grow_at:
+            return new
+        slots, added = first[new], entries[new]
+        free = self.column[slots] == _EMPTY
+        self.column[slots[free]] = added[free]
+        taken = self.column[slots] != added  # perhaps by another of them
+        self.used += len(new) - int(np.count_nonzero(taken))
+        left: Numbers = new[taken]
+        return left
+
+
 class OwnerCache:
     """(session key, its CRC-32) -> owner row, or None for "ask the engine".
 
     The key is without group and table. All groups of a node share the memory, and while a session moves between two of
-    them they differ about its owner: so each says its CRC-32s xor a number of its own.
+    them they differ about its owner: so each reign of a leader says its CRC-32s xor a number of its own, the salt.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -65,12 +133,20 @@ class OwnerCache:
         self._noted_crcs: list[Numbers] = []
         self._noted_rows: list[bytes | None] = []
         self._noted_salts: set[int] = set()
+        self._salts = 0
+        self._table: _Table
+        self._before: _Table | None  # from which it has grown; what is in one is not in the other
         self._reset(_SLOTS_MIN)
+
+    def new_salt(self) -> int:
+        """One by which nothing is known yet."""
+        self._salts += 1
+        return self._salts << 32  # above the bits of a CRC-32
 
     @property
     def slots(self) -> int:
         """How many there are now."""
-        return len(self._slots)
+        return len(self._table.slots)
 
     @property
     def rows(self) -> int:
@@ -85,8 +161,10 @@ class OwnerCache:
 
     def _get(self, key: bytes, crc: int) -> bytes | None:
         hashed = hash(key)
-        slot = self._find(hashed, crc)
-        return None if slot is None else self._rows[self._slots[slot] ^ hashed ^ crc]
+        for table in (self._table, self._before):
+            if table is not None and (slot := table.find(hashed, crc, self._rows)) is not None:
+                return self._rows[table.slots[slot] ^ hashed ^ crc]
+        return None
 
     def get_many(self, keys: Sequence[bytes], crcs: Numbers, salt: int = 0) -> list[bytes | None]:
         """:meth:`get` of keys and their CRC-32s xor ``salt``, by position. Once per session of a storm: all
@@ -102,68 +180,63 @@ class OwnerCache:
             return [self._get(keys[0], int(crcs[0]) ^ salt)], None
         hashes = column(map(hash, keys), len(keys))
         checks = hashes ^ crcs ^ salt
-        slots, _ = self._places(hashes, checks)
-        return list(map(self._rows.get, (self._column[slots] ^ checks).tolist())), (slots, checks)
+        slots, here = self._table.places(hashes, checks, len(self._rows))
+        numbers = self._table.column[slots] ^ checks
+        if self._before is not None:
+            (missing,) = (~here).nonzero()
+            if len(missing):
+                older, _ = self._before.places(hashes[missing], checks[missing], len(self._rows))
+                numbers[missing] = self._before.column[older] ^ checks[missing]
+        return list(map(self._rows.get, numbers.tolist())), (slots, checks)
 
     def replace(self, places: Places, salt: int, rows: Collection[bytes | None]) -> bool:
         """Learn the rows of keys that were in these places when they were looked for. Returns False, and does nothing,
         if some are not there, or not kept from now on."""
         slots, checks = places
+        column_ = self._table.column
         distinct = dict.fromkeys(rows)
         if (
             salt in self._noted_salts  # what was noted is older
             or len(self._rows) + len(distinct) > _ROWS_MAX
-            or not ((self._column[slots] ^ checks).view(np.uint64) < len(self._rows)).all()
+            or not ((column_[slots] ^ checks).view(np.uint64) < len(self._rows)).all()
         ):
             return False
         numbers = {row: self._number_of(row) for row in distinct}
         if _NOT_KEPT in numbers.values():
             return False
         if len(numbers) == 1:
-            self._column[slots] = checks ^ next(iter(numbers.values()))
+            column_[slots] = checks ^ next(iter(numbers.values()))
         else:
-            self._column[slots] = checks ^ column(map(numbers.__getitem__, rows), len(rows))
+            column_[slots] = checks ^ column(map(numbers.__getitem__, rows), len(rows))
         return True
-
-    def _places(self, hashes: Numbers, checks: Numbers) -> tuple[Numbers, Flags]:
-        """The slots in which these keys are, by position, and whether they are in any: if not, it is their first
-        one."""
-        slots = hashes & self._mask
-        count = len(self._rows)
-        here = (self._column[slots] ^ checks).view(np.uint64) < count
-        (missing,) = (~here).nonzero()
-        if len(missing):  # not in their first slots: all slots of each are looked at together
-            line = slots[missing] // len(_WAYS)
-            at, way = ((self._lines[line] ^ checks[missing][:, np.newaxis]).view(np.uint64) < count).nonzero()
-            found = missing[at]
-            slots[found] = line[at] * len(_WAYS) + way
-            here[found] = True
-        return slots, here
 
     def learn(self, key: bytes, crc: int, row: bytes | None) -> None:
         """This is the key's owner row in the engine now; None if it has none."""
         if self._noted:
             self._settle()
         hashed = hash(key)
-        slot = self._find(hashed, crc)
+        slot = self._table.find(hashed, crc, self._rows)
+        if slot is None and self._before is not None:
+            older = self._before.find(hashed, crc, self._rows)
+            if older is not None:
+                self._before.empty(older)
         # Behind the array header, the first element of an owner row says whether it is connected.
         if row is None or row[1] != CONNECTED:
             if slot is not None:
-                self._slots[slot] = _EMPTY
-                self._used -= 1
+                self._table.empty(slot)
             return
         number = self._numbers.get(row)
         if number is None:
             if len(self._rows) >= _ROWS_MAX:
-                self._reset(len(self._slots))
+                self._reset(self.slots)
                 slot = None
             number = self._number(row)
         if slot is None:
-            if self._used >= self._grow_at:
-                self._reset(min(len(self._slots) * _GROWTH, self._slots_max))
-                number = self._number(row)
-            slot = self._room(hashed)
-        self._slots[slot] = hashed ^ crc ^ number
+            if self._table.used >= self._table.grow_at:
+                self._before = self._table
+                self._table = _Table(min(self.slots * _GROWTH, self._slots_max), self._slots_max)
+            slot = self._table.room(hashed)
+        self._table.slots[slot] = hashed ^ crc ^ number
 
     def note(self, keys: Sequence[bytes], crcs: Numbers, salt: int, rows: Iterable[bytes | None]) -> None:
         """:meth:`learn` of keys and their CRC-32s xor ``salt``, once somebody looks for any with this salt, or many
@@ -186,8 +259,7 @@ class OwnerCache:
         self._noted_salts.clear()
 
     def _learn_many(self, keys: Sequence[bytes], crcs: Numbers, rows: Sequence[bytes | None]) -> None:
-        """:meth:`learn` of keys and their CRC-32s, in their order. Every replica runs it once per session of a
-        storm."""
+        """:meth:`learn` of keys and their CRC-32s, in their order. A leader runs it once per session of a storm."""
         distinct = dict.fromkeys(rows)
         if len(keys) < _MANY or len(self._rows) + len(distinct) > _ROWS_MAX:
             for key, crc, row in zip(keys, crcs.tolist(), rows, strict=True):
@@ -197,34 +269,25 @@ class OwnerCache:
         learned = column(map(numbers.__getitem__, rows), len(keys))
         hashes = column(map(hash, keys), len(keys))
         checks = hashes ^ crcs
-        slots, here = self._places(hashes, checks)
+        table = self._table
+        slots, here = table.places(hashes, checks, len(self._rows))
         entries = checks ^ learned
         some_go = _NOT_KEPT in numbers.values()
         if some_go:
             entries[learned == _NOT_KEPT] = _EMPTY
-        self._column[slots[here]] = entries[here]  # of a key that comes twice the last one stays
+        table.column[slots[here]] = entries[here]  # of a key that comes twice the last one stays
         if some_go:
             gone = np.unique(slots[here & (learned == _NOT_KEPT)])
-            self._used -= len(gone) - int(np.count_nonzero(self._column[gone]))
+            table.used -= len(gone) - int(np.count_nonzero(table.column[gone]))
         (missing,) = (~here).nonzero()
         if len(missing):
+            if self._before is not None:
+                older, there = self._before.places(hashes[missing], checks[missing], len(self._rows))
+                self._before.column[older[there]] = _EMPTY
             newest = dict(zip(checks[missing].tolist(), missing.tolist(), strict=True))  # the last of each key
             new = column(newest.values(), len(newest))
-            for at in self._add(new[learned[new] != _NOT_KEPT], slots, entries).tolist():
+            for at in table.add(new[learned[new] != _NOT_KEPT], slots, entries).tolist():
                 self.learn(keys[at], int(crcs[at]), rows[at])
-
-    def _add(self, new: Numbers, first: Numbers, entries: Numbers) -> Numbers:
-        """Of the keys at the positions ``new``, which are distinct and in no slot, write the entries into their first
-        slots. Returns the positions of those whose slots are taken."""
-        if self._used + len(new) >= self._grow_at:
-            return new
-        slots, added = first[new], entries[new]
-        free = self._column[slots] == _EMPTY
-        self._column[slots[free]] = added[free]
-        taken = self._column[slots] != added  # perhaps by another of them
-        self._used += len(new) - int(np.count_nonzero(taken))
-        left: Numbers = new[taken]
-        return left
 
     def _number_of(self, row: bytes | None) -> int:
         # Behind the array header, the first element of an owner row says whether it is connected.
@@ -238,39 +301,27 @@ class OwnerCache:
         self._rows[number] = row
         return number
 
-    def _find(self, hashed: int, crc: int) -> int | None:
-        check = hashed ^ crc
-        slots, rows = self._slots, self._rows
-        first = hashed & self._mask
-        for way in _WAYS:
-            if slots[first ^ way] ^ check in rows:
-                return first ^ way
-        return None
-
-    def _room(self, hashed: int) -> int:
-        """A slot for a new key: an empty one of its eight, or else one of them whose key is forgotten."""
-        first = hashed & self._mask
-        for way in _WAYS:
-            if self._slots[first ^ way] == _EMPTY:
-                self._used += 1
-                return first ^ way
-        return first ^ (hashed >> 40 & 7)  # as good as random, and needs no memory of who was used last
-
     def clear(self) -> None:
         """Forget everything."""
         self._forget_noted()
-        self._reset(len(self._slots))
+        self._reset(self.slots)
 
     def _reset(self, slots: int) -> None:
-        self._mask = slots - 1
-        self._used = 0
-        # At a quarter nearly every key is in its first slot. At the bound it never grows.
-        self._grow_at = slots // 4 if slots < self._slots_max else slots + 1
-        self._slots = _zeros(_SLOT_BYTES * slots).cast("q")
-        self._column: Numbers = np.frombuffer(self._slots, np.int64)  # the same memory, for many at once
-        self._lines = self._column.reshape(-1, len(_WAYS))
+        self._table = _Table(slots, self._slots_max)
+        self._before = None
         self._rows: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
+
+
+class _Written(NamedTuple):
+    """What is known of an entry's writes before it is applied."""
+
+    entry: int
+    """Its index."""
+    writes: Writes
+    """Those of its first command; the others' are added to them."""
+    commands: list[tuple[Rows, Places | None]]
+    """The sessions of each command, and where they were found."""
 
 
 def _owner_cache(config: Config) -> OwnerCache:
@@ -287,65 +338,78 @@ class SessionOwners(StatePart):
         """Of the owner rows' keys."""
         self.cache = context.memory.shared(_owner_cache)
         self._engine = context.engine
-        self._salt = int.from_bytes(context.group, "big") << 32  # each group has another one
+        self._salt: int | None = None  # of this reign; none while nothing has been evaluated in it, or another leads
         self._looked: tuple[Rows, Places | None] | None = None  # the last that :meth:`before` looked for
         self._wrote: tuple[Writes, Rows, Places | None] | None = None
-        self._in_flight: deque[tuple[int, Writes, Rows, Places | None]] = deque()
-
-    def load(self) -> None:
-        self.cache.clear()
+        self._in_flight: deque[_Written] = deque()
 
     def wrote(self, writes: Writes, rows: Rows) -> None:
         """The command that is evaluated makes these writes to these rows, in their order. So their CRC-32s and places
         are at hand when the entry is applied, which is worth it for many. Nothing is noted if some rows are not
-        written, or are there twice: rows and writes would be as many again once another command of the entry has added
-        to them."""
+        written, or are there twice."""
         looked = self._looked
         places = looked[1] if looked is not None and looked[0] is rows else None
         self._wrote = (writes, rows, places) if len(writes) == len(rows) else None
 
     def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
         if self._wrote is not None and self._wrote[0] is writes:
-            self._in_flight.append((index, *self._wrote))
+            _, rows, places = self._wrote
             self._wrote = None
+            if self._in_flight and self._in_flight[-1].entry == index:
+                self._in_flight[-1].commands.append((rows, places))
+            else:
+                self._in_flight.append(_Written(index, writes, [(rows, places)]))
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
-        known = self._rows_of(index, writes) if self._in_flight else None
-        if known is not None:
-            rows, places = known
-            if places is None or not self.cache.replace(places, self._salt, writes.values()):
-                self.cache.note(rows.keys, rows.crcs, self._salt, writes.values())
+        if self._salt is None:
             return
-        skip = len(self.prefix)
-        sessions = [key[skip:] for key in writes]
-        self.cache.note(sessions, crcs_of(sessions), self._salt, writes.values())
+        commands = self._commands_of(index, writes) if self._in_flight else None
+        if commands is None:
+            skip = len(self.prefix)
+            sessions = [key[skip:] for key in writes]
+            self.cache.note(sessions, crcs_of(sessions), self._salt, writes.values())
+        elif len(commands) == 1:
+            self._learn(*commands[0], writes.values(), self._salt)
+        else:
+            values = iter(writes.values())
+            for rows, places in commands:
+                self._learn(rows, places, list(islice(values, len(rows))), self._salt)
 
-    def _rows_of(self, index: int, writes: Writes) -> tuple[Rows, Places | None] | None:
-        """The sessions that an entry writes, and where they were found, if a command has said so."""
-        found: tuple[Rows, Places | None] | None = None
-        while self._in_flight and self._in_flight[0][0] <= index:
-            _, known, rows, places = self._in_flight.popleft()
-            if known is writes and len(rows) == len(writes):  # or another command of the entry has added to them
-                found = rows, places
+    def _learn(self, rows: Rows, places: Places | None, values: Collection[bytes | None], salt: int) -> None:
+        if places is None or not self.cache.replace(places, salt, values):
+            self.cache.note(rows.keys, rows.crcs, salt, values)
+
+    def _commands_of(self, index: int, writes: Writes) -> list[tuple[Rows, Places | None]] | None:
+        """The sessions that the commands of an entry write, in the order of the writes, if all commands have said
+        so."""
+        found: list[tuple[Rows, Places | None]] | None = None
+        while self._in_flight and self._in_flight[0].entry <= index:
+            _, known, commands = self._in_flight.popleft()
+            # Commands of one entry write different sessions. So if there are as many, no other command has added any.
+            if known is writes and sum([len(rows) for rows, _ in commands]) == len(writes):
+                found = commands
         return found
 
     def forget(self) -> None:
         self._in_flight.clear()
-        self._looked = self._wrote = None
+        self._looked = self._wrote = self._salt = None
 
     def get_many(self, rows: Rows) -> list[bytes | None]:
         """The owner rows of sessions, by position, of the applied state; None if it takes :meth:`read` to know."""
-        return self.cache.get_many(rows.keys, rows.crcs, self._salt)
+        return [None] * len(rows) if self._salt is None else self.cache.get_many(rows.keys, rows.crcs, self._salt)
 
     def read(self, rows: Rows, at: Sequence[int]) -> list[bytes | None]:
         """The owner rows of some of these sessions, from the engine."""
         keys = [rows.keys[i] for i in at]
         values = self._engine.get_many(list(map(self.prefix.__add__, keys)))
-        self.cache.note(keys, rows.crcs[list(at)], self._salt, values)
+        if self._salt is not None:
+            self.cache.note(keys, rows.crcs[list(at)], self._salt, values)
         return values
 
     def before(self, view: View, rows: Rows) -> list[bytes | None]:
         """The owner rows of sessions, by position, before the command that is evaluated."""
+        if self._salt is None:
+            self._salt = self.cache.new_salt()
         found, places = self.cache.look(rows.keys, rows.crcs, self._salt)
         self._looked = rows, places
         young, old = view.in_flight(_OWNER)

@@ -24,6 +24,8 @@ from . import (
     sessions,
     slot_migration,
     subscriptions,
+    tenant_ends,
+    tenant_steps,
     wills,
 )
 from .dedupe import DedupeWindow
@@ -35,6 +37,7 @@ from .plain import verbs_of
 from .row_cache import HeadCache, RowCache
 from .slot_assignment import HeldSlots, SlotAssignment
 from .tables import Verb
+from .tenant_ends import TenantEnds
 from .will_news import WillNews
 
 CONTROL: frozenset[int] = frozenset(
@@ -54,6 +57,8 @@ VERBS: dict[int, Verb[Any, Any]] = {
                 brokers,
                 sessions,
                 expiry,
+                tenant_ends,
+                tenant_steps,
                 subscriptions,
                 inflight,
                 wills,
@@ -78,6 +83,7 @@ PARTS: tuple[type[StatePart], ...] = (
     SlotAssignment,
     HeldSlots,
     Fences,
+    TenantEnds,
     cluster.MapChanges,
     owners.SessionOwners,
     HeadCache,

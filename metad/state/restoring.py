@@ -3,55 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
 
 from metad_wire import messages as m
 
-from . import inflight, subscriptions
+from . import inflight, session_parts, subscriptions
+from .session_parts import Found
 from .tables import Command, Reader
 from .view import View
 
-Column = list[list[msgspec.Raw] | None]
-"""By position; None where no session is restored."""
+Column: TypeAlias = list[msgspec.Raw | None]
+"""By position, all rows of a session; None where no session is restored."""
+_PARTS: Final = (subscriptions.PARTS, inflight.PARTS)
 
 
 def restored_parts(
-    view: View, command: Command[m.SessionTakeover], previous: Sequence[int], restored: Sequence[msgspec.Raw | None]
+    view: View, command: Command[m.SessionTakeover], previous: Sequence[int], left: int
 ) -> tuple[Column, Column]:
-    """The subscriptions and what is in flight, beside the properties that are ``restored`` already; no columns if the
-    request does not ask for them. Raises TooLargeError if the reply would be too long."""
-    if not command.body.restore_parts:
-        return [], []
-    return _columns(command, previous, restored, view, (subscriptions.restored, inflight.restored))
+    """The subscriptions and what is in flight; no columns if the request does not ask for them. Raises TooLargeError
+    if they are more than the ``left`` bytes that the reply has room for beside the properties."""
+    return _columns(command, previous, partial(session_parts.restored, view, _PARTS), left)
 
 
 def recalled_parts(
-    reader: Reader, command: Command[m.SessionTakeover], previous: Sequence[int], restored: Sequence[msgspec.Raw | None]
+    reader: Reader, command: Command[m.SessionTakeover], previous: Sequence[int], left: int
 ) -> tuple[Column, Column]:
     """The same for a retry, as it is now: the broker itself may have changed it since, and others may have left
     something in flight."""
-    if not command.body.restore_parts:
-        return [], []
-    return _columns(command, previous, restored, reader, (subscriptions.recalled, inflight.recalled))
+    return _columns(command, previous, partial(session_parts.read, reader, _PARTS), left)
 
 
 def _columns(
     command: Command[m.SessionTakeover],
     previous: Sequence[int],
-    restored: Sequence[msgspec.Raw | None],
-    source: Any,
-    reads: tuple[Callable[[Any, Sequence[bytes], int], list[list[msgspec.Raw]]], ...],
+    read: Callable[[Sequence[bytes], int], list[Found]],
+    left: int,
 ) -> tuple[Column, Column]:
-    rows = command.rows
-    present = [number >= 0 and not item.clean_start for number, item in zip(previous, rows.items, strict=True)]
-    sessions = [key for key, is_present in zip(rows.keys, present, strict=True) if is_present]
-    left = command.reply_bytes_max - sum(len(memoryview(value)) for value in restored if value is not None)
+    if not command.body.restore_parts:
+        return [], []
+    sessions = command.rows.keys
+    present = [number >= 0 and not item.clean_start for number, item in zip(previous, command.rows.items, strict=True)]
+    are_all = all(present)
+    if not are_all:
+        sessions = [key for key, is_present in zip(sessions, present, strict=True) if is_present]
     columns: list[Column] = []
-    for read in reads:
-        found = read(source, sessions, left)
-        left -= sum(len(memoryview(value)) for values in found for value in values)
-        values = iter(found)
-        columns.append([next(values) if is_present else None for is_present in present])
+    for found in read(sessions, left):
+        if are_all:
+            columns.append([*found.rows])
+        else:
+            rows = iter(found.rows)
+            columns.append([next(rows) if is_present else None for is_present in present])
     return columns[0], columns[1]

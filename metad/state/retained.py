@@ -5,7 +5,7 @@ On disk a message is the wire's Retained. What has expired is left out by reads,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -133,6 +133,19 @@ def expire(view: View, items: Iterable[tuple[int, bytes]]) -> tuple[int, int]:
             writes[prefix + suffix] = None
             deleted += 1
     return deleted, waiting
+
+
+def delete_older(view: View, suffixes: Sequence[bytes], revision: int) -> int:
+    """Delete those of the messages with these keys that were written before a revision. Returns how many."""
+    prefix, writes = keys.table_prefix(view.group, _MESSAGE), view.writes_of(_MESSAGE)
+    found = [prefix + suffix for suffix in suffixes]
+    older = [
+        key
+        for key, row in zip(found, view.get_many(found, LOOKED_AT_BYTES_MAX), strict=True)
+        if row is not None and _decode(row).revision < revision
+    ]
+    writes.update(dict.fromkeys(older))
+    return len(older)
 
 
 def _is_over(row: bytes, now_ms: int) -> bool:

@@ -1,12 +1,12 @@
 """The end of a session: everything that belongs to it goes in one entry.
 
-What belongs to it is derived from the declarations: the rows of every table that is ``part_of`` the session's. If such
-a table has a row ``count``, a session without that row has none of the others.
+What belongs to it is derived from the declarations: the rows of every table that is ``part_of`` the session's. Those of
+the tables in :data:`.counts.COUNTED` are looked for only where a session has any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from metad_wire.errors import TooLargeError
 from metad_wire.messages import CHANGE_BYTES_MAX
@@ -15,13 +15,14 @@ from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from . import attachments
+from .counts import COUNTED, decode_counts
 from .limits import LOOKED_AT_BYTES_MAX
 from .view import View
 
 PARTS_MAX = 20_000
 """Rows that belong to the sessions which one command ends: what an entry has room for."""
 _PARTS_BYTES_MAX = CHANGE_BYTES_MAX // 2  # of their keys
-_PROPERTIES = SESSION.rows["properties"]
+_PROPERTIES, _COUNTS = SESSION.rows["properties"], SESSION.rows["parts"]
 
 
 def end_sessions(view: View, sessions: Sequence[bytes]) -> None:
@@ -48,27 +49,22 @@ def end_parts(view: View, sessions: Sequence[bytes]) -> None:
 
 def _parts_of(view: View, sessions: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
     """The keys of what belongs to sessions, by row; more than there may be at most by one of each row."""
-    tables = [table for table in TABLES.values() if table.part_of == SESSION.name]
-    counted = [row for table in tables if (row := table.rows.get("count")) is not None]
-    counts = [prefix + session for prefix in _prefixes(view, counted) for session in sessions]
-    values = iter(view.get_many(counts, LOOKED_AT_BYTES_MAX))  # nearly always there is nothing more to look for
-    found = {row: [session for session in sessions if next(values) is not None] for row in counted}
-    for table in tables:
-        count = table.rows.get("count")
-        having = sessions if count is None else found[count]
-        if not having:
+    prefix = keys.table_prefix(view.group, _COUNTS)
+    stored = view.get_many([prefix + session for session in sessions], LOOKED_AT_BYTES_MAX)
+    yield _COUNTS, [prefix + session for session, row in zip(sessions, stored, strict=True) if row is not None]
+    counts = decode_counts(stored)
+    for table in TABLES.values():
+        if table.part_of != SESSION.name:
             continue
-        for row, prefix in zip(table.rows.values(), _prefixes(view, table.rows.values()), strict=True):
-            if row == count:
-                yield row, [prefix + session for session in having]
-                continue
+        having = sessions
+        if table.name in COUNTED:
+            at = COUNTED.index(table.name)
+            having = [session for session, of in zip(sessions, counts, strict=True) if of[at].rows]
+        for row in table.rows.values() if having else ():
+            prefix = keys.table_prefix(view.group, row)
             deleted: list[bytes] = []
             for session in having:
                 deleted += view.keys_under(row, prefix + session, PARTS_MAX + 1 - len(deleted))
                 if len(deleted) > PARTS_MAX:
                     break
             yield row, deleted
-
-
-def _prefixes(view: View, rows: Iterable[int]) -> list[bytes]:
-    return [keys.table_prefix(view.group, row) for row in rows]

@@ -1,13 +1,16 @@
 """What belongs to sessions and is rows of its own, by name: subscriptions, and state that is in flight.
 
 A session may have a limited number of such rows, and of bytes in them. So its end, which drops them all, fits an entry,
-and what is restored of it fits a reply. A row of the session counts both; it changes only if they do.
+and what is restored of it fits a reply. One row of the session counts both, for all tables. While the session's rows
+are short, it has a copy of them, encoded as they go on the wire: so all sessions of a storm are restored without a
+scan. See :mod:`.counts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,6 +21,7 @@ from metad_wire.table import Table
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
+from .counts import COUNTED, Changes, Count, Counts, changed_counts, decode_counts
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import absences, refusals
 from .part import Writes
@@ -25,15 +29,21 @@ from .rows import Rows, column
 from .tables import SPENT_BYTES, Command, Reader
 from .view import View
 
-_decode_count = msgspec.msgpack.Decoder(tuple[int, int]).decode
-_NONE = (0, 0)
+_COUNTS = SESSION.rows["parts"]
+_PAIR = b"\x92"  # the header of an array on the wire, of a name and a value
 READ_ROWS_MAX = 16_384
 """Rows of one kind that one request reads, of all its sessions: some 100 ms, for which nobody else is served."""
 
-Named = list[tuple[bytes, bytes]]
-"""Of one session, in order: what of a row's key is behind that of the session, and the value."""
-Counts = dict[bytes, tuple[int, int]]
-"""Session -> how many rows it has, and how many bytes: their keys behind the table's byte, and their values."""
+_Sizes: TypeAlias = dict[bytes, tuple[int, int]]
+"""Session -> how many rows it has, and how many bytes."""
+
+
+class Found(NamedTuple):
+    """The rows of sessions: of each an array of pairs of a name and a value, as it goes on the wire, in order. And how
+    many bytes they all take at most."""
+
+    rows: list[msgspec.Raw]
+    size: int
 
 
 def rows_of_sessions(body: Any) -> Rows:
@@ -42,18 +52,39 @@ def rows_of_sessions(body: Any) -> Rows:
     return Rows(body.items, sessions, column(crcs, len(sessions)))
 
 
-def _check_rows(counts: Sequence[bytes | None]) -> None:
-    """Raise TooLargeError where sessions that have so many rows are too much to read for one request."""
-    if sum([_decode_count(count)[0] for count in counts if count is not None]) > READ_ROWS_MAX:
+def _check(counts: Sequence[Count], bytes_max: int) -> int:
+    """How many bytes the rows of these sessions take at most. Raises TooLargeError where that is more than
+    ``bytes_max``, or they are too many to read for one request."""
+    if sum([count.rows for count in counts]) > READ_ROWS_MAX:
         raise TooLargeError(f"these sessions have over {READ_ROWS_MAX} rows of one kind: ask for fewer of them at once")
+    size = sum([count.size for count in counts])
+    check_reply(size, bytes_max)
+    return size
+
+
+def _encoded(rows: Sequence[tuple[bytes, bytes]], skip: int) -> msgspec.Raw:
+    """The rows of one session as they go on the wire. The name begins behind the first ``skip`` bytes of the key."""
+    pairs = [_PAIR + encode(keys.split_text(key, skip)[0]) + value for key, value in rows]
+    return msgspec.Raw(encode(list(map(msgspec.Raw, pairs))))
+
+
+def _sizes(count: Count) -> tuple[int, int]:
+    return count.rows, count.size
+
+
+def _counts_of(source: View | Reader, sessions: Iterable[bytes]) -> list[Counts]:
+    prefix = keys.table_prefix(source.group, _COUNTS)
+    return decode_counts(source.get_many(list(map(prefix.__add__, sessions)), LOOKED_AT_BYTES_MAX))
 
 
 class SessionParts:
-    """The rows of one table: ``part`` is the row of a part, and ``count`` that of what a session has of them."""
+    """The rows of one table: ``part`` is the row of a part."""
 
-    def __init__(self, table: Table[Any], part: str, count: str, *, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, table: Table[Any], part: str, *, rows_max: int, bytes_max: int) -> None:
         self.row = table.rows[part]
-        self._count = table.rows[count]
+        self.at = COUNTED.index(table.name)
+        """The place of its counts."""
+        self._name = attrgetter(table.key[-1])
         self._rows_max = rows_max
         self._bytes_max = bytes_max
 
@@ -77,27 +108,31 @@ class SessionParts:
             return self._put_in_turn(view, rows, sessions, targets, before, values, errors)
         # Different rows of sessions that the broker owns, as nearly always: by columns.
         changed = [at for at, (value, old) in enumerate(zip(values, before, strict=True)) if value != old]
-        added: Counts = {}
+        added: dict[bytes, tuple[int, int]] = {}
         dropped: dict[bytes, int] = {}
         for at in changed:
             old, session = before[at], sessions[at]
-            count, size = added.get(session, _NONE)
+            count, size = added.get(session, (0, 0))
             if old is None:
                 added[session] = count + 1, size + len(rows.keys[at]) + len(values[at])
             elif (grown := len(values[at]) - len(old)) > 0:
                 added[session] = count, size + grown
-            elif grown:
+            else:
                 added[session] = count, size
                 dropped[session] = dropped.get(session, 0) - grown
-        counted = self._counted(view, added)
+        known = self._known(view, added)
+        after: _Sizes = {}
         for session, (count, size) in added.items():
-            known = counted[session]
-            count, size = known[0] + count, known[1] + size
+            of = known[session][self.at]
+            count, size = of.rows + count, of.size + size
             if self._is_over(count, size):  # perhaps not, if a row that shrinks has its turn before
                 return self._put_in_turn(view, rows, sessions, targets, before, values, {})
-            counted[session] = count, size - dropped.get(session, 0)
+            after[session] = count, size - dropped.get(session, 0)
         view.write(self.row, {targets[at]: values[at] for at in changed})
-        self._write_counts(view, counted)
+        changes: dict[bytes, Changes] = {}
+        for at in changed:
+            changes.setdefault(sessions[at], {})[self._name(rows.items[at])] = values[at]
+        self._write_counts(view, known, after, changes)
         return [], [old is None for old in before]
 
     def _put_in_turn(
@@ -111,28 +146,31 @@ class SessionParts:
         errors: dict[int, m.ItemError],
     ) -> tuple[list[m.ItemError], list[bool]]:
         stored = dict(zip(targets, before, strict=True))
-        counted = self._counted(view, sessions)
-        found = dict(counted)
+        known = self._known(view, sessions)
+        after: _Sizes = {}
+        changes: dict[bytes, Changes] = {}
         writes = view.writes_of(self.row)
         created = [False] * len(targets)
         for at, (target, session, value) in enumerate(zip(targets, sessions, values, strict=True)):
             if at in errors:
                 continue
-            old, (count, size) = stored[target], counted[session]
+            old = stored[target]
             if value == old:
                 continue
+            count, size = after.get(session) or _sizes(known[session][self.at])
             if old is None:
-                after = count + 1, size + len(rows.keys[at]) + len(value)
+                now = count + 1, size + len(rows.keys[at]) + len(value)
             else:
-                after = count, size + len(value) - len(old)
-            if after > (count, size) and self._is_over(*after):
+                now = count, size + len(value) - len(old)
+            if now > (count, size) and self._is_over(*now):
                 what = f"{self._rows_max} of them and {self._bytes_max} bytes are allowed for one session"
                 errors[at] = m.ItemError(at, QuotaExceededError.code, what)
                 continue
-            counted[session] = after
+            after[session] = now
+            changes.setdefault(session, {})[self._name(rows.items[at])] = value
             writes[target] = stored[target] = value
             created[at] = old is None
-        self._write_counts(view, {session: now for session, now in counted.items() if now != found[session]})
+        self._write_counts(view, known, after, changes)
         return [errors[at] for at in sorted(errors)], created
 
     def remove(self, view: View, command: Command[Any]) -> list[m.ItemError]:
@@ -142,7 +180,8 @@ class SessionParts:
         targets = list(map(keys.table_prefix(view.group, self.row).__add__, rows.keys))
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
         writes: dict[bytes, bytes | None] = {}
-        removed: Counts = {}
+        removed: _Sizes = {}
+        changes: dict[bytes, Changes] = {}
         for at, (target, session, old) in enumerate(zip(targets, sessions, before, strict=True)):
             if at in errors:
                 continue
@@ -150,58 +189,46 @@ class SessionParts:
                 errors[at] = m.ItemError(at, NotFoundError.code)
                 continue
             writes[target] = None
-            count, size = removed.get(session, _NONE)
+            count, size = removed.get(session, (0, 0))
             removed[session] = count + 1, size + len(rows.keys[at]) + len(old)
-        counted = self._counted(view, removed)
-        for session, (count, size) in removed.items():
-            known = counted[session]
-            counted[session] = known[0] - count, known[1] - size
+            changes.setdefault(session, {})[self._name(rows.items[at])] = None
+        known = self._known(view, removed)
+        after = {
+            session: (of.rows - count, of.size - size)
+            for session, (count, size) in removed.items()
+            for of in [known[session][self.at]]
+        }
         view.write(self.row, writes)
-        self._write_counts(view, counted)
+        self._write_counts(view, known, after, changes)
         return [errors[at] for at in sorted(errors)]
 
-    def read(self, reader: Reader, sessions: Sequence[bytes], bytes_max: int) -> Iterator[Named]:
-        """The rows of each session. A session without any costs one look-up. Raises TooLargeError if they are more than
-        ``bytes_max`` together."""
-        count_prefix = keys.table_prefix(reader.group, self._count)
+    def read(self, reader: Reader, sessions: Sequence[bytes], counts: Sequence[Count], bytes_max: int) -> Found:
+        """The rows of sessions that have these counts. Raises TooLargeError if they are more than ``bytes_max``
+        together."""
+        size = _check(counts, bytes_max)
+        rows = [count.copy for count in counts]
         prefix = keys.table_prefix(reader.group, self.row)
-        counts = reader.get_many([count_prefix + session for session in sessions], bytes_max)
-        _check_rows(counts)
-        size = 0
-        for session, count in zip(sessions, counts, strict=True):
-            if count is None:
-                yield []
-                continue
-            rows, stored = _decode_count(count)
-            size += stored
-            check_reply(size, bytes_max)
-            reader.spent += rows + stored // SPENT_BYTES
-            begin = prefix + session
-            skip = len(begin)
-            found = reader.engine.scan(begin, keys.after_prefix(begin), rows)
-            yield [(key[skip:], value) for key, value in found]
+        for at, count in enumerate(counts):
+            if not count.copy:
+                reader.spent += count.rows + count.size // SPENT_BYTES
+                begin = prefix + sessions[at]
+                rows[at] = _encoded(reader.engine.scan(begin, keys.after_prefix(begin), count.rows), len(begin))
+        return Found(rows, size)
 
-    def restored(self, view: View, sessions: Sequence[bytes], bytes_max: int) -> Iterator[Named]:
+    def restored(self, view: View, sessions: Sequence[bytes], counts: Sequence[Count], bytes_max: int) -> Found:
         """:meth:`read` for a command: what it must believe in."""
-        count_prefix = keys.table_prefix(view.group, self._count)
-        prefix = keys.table_prefix(view.group, self.row)
-        counts = view.get_many([count_prefix + session for session in sessions], LOOKED_AT_BYTES_MAX)
-        changed: dict[bytes, Writes] = {}
-        _check_rows(counts)
-        if len(counts) > counts.count(None):
+        size = _check(counts, bytes_max)
+        found = [count.copy for count in counts]
+        if uncopied := [at for at, rows in enumerate(found) if not rows]:
+            prefix = keys.table_prefix(view.group, self.row)
             changed = self._in_flight(view, prefix)
-        size = 0
-        for session, count in zip(sessions, counts, strict=True):
-            if count is None:
-                yield []
-                continue
-            size += _decode_count(count)[1]
-            check_reply(size, bytes_max)
-            begin = prefix + session
-            skip = len(begin)
-            found, _ = view.scan(begin, keys.after_prefix(begin), self._rows_max, LOOKED_AT_BYTES_MAX)
-            rows = dict(found) | changed.get(session, {})
-            yield [(key[skip:], value) for key, value in sorted(rows.items()) if value is not None]
+            for at in uncopied:
+                begin = prefix + sessions[at]
+                scanned, _ = view.scan(begin, keys.after_prefix(begin), self._rows_max, LOOKED_AT_BYTES_MAX)
+                rows = dict(scanned) | changed.get(sessions[at], {})
+                there = [(key, value) for key, value in sorted(rows.items()) if value is not None]
+                found[at] = _encoded(there, len(begin))
+        return Found(found, size)
 
     def _in_flight(self, view: View, prefix: bytes) -> dict[bytes, Writes]:
         """The writes of entries in flight and of the command, by session."""
@@ -230,15 +257,45 @@ class SessionParts:
     def _is_over(self, count: int, size: int) -> bool:
         return count > self._rows_max or size > self._bytes_max
 
-    def _counted(self, view: View, sessions: Sequence[bytes] | Counts) -> Counts:
+    def _known(self, view: View, sessions: Iterable[bytes]) -> dict[bytes, Counts]:
         """What these sessions have before the command."""
         distinct = list(dict.fromkeys(sessions))
-        prefix = keys.table_prefix(view.group, self._count)
-        stored = view.get_many([prefix + session for session in distinct], LOOKED_AT_BYTES_MAX)
-        counts = [_NONE if count is None else _decode_count(count) for count in stored]
-        return dict(zip(distinct, counts, strict=True))
+        return dict(zip(distinct, _counts_of(view, distinct), strict=True))
 
-    def _write_counts(self, view: View, counted: Counts) -> None:
-        prefix = keys.table_prefix(view.group, self._count)
-        counts = {prefix + session: encode(now) if now[0] else None for session, now in counted.items()}
-        view.writes_of(self._count).update(counts)
+    def _write_counts(
+        self, view: View, known: Mapping[bytes, Counts], after: _Sizes, changes: Mapping[bytes, Changes]
+    ) -> None:
+        """Write how many rows and bytes sessions have after these changes."""
+        prefix = keys.table_prefix(view.group, _COUNTS)
+        counts: Writes = {}
+        for session, now in after.items():
+            before = known[session]
+            if before[self.at].copy or now != _sizes(before[self.at]):
+                counts[prefix + session] = changed_counts(session, before, self.at, *now, changes[session])
+        view.beside += sum([len(count) for count in counts.values() if count is not None])
+        view.writes_of(_COUNTS).update(counts)
+
+
+def read(reader: Reader, parts: Sequence[SessionParts], sessions: Sequence[bytes], bytes_max: int) -> list[Found]:
+    """The rows of each session, by table. Raises TooLargeError if they are more than ``bytes_max`` together."""
+    return _each(parts, reader, sessions, bytes_max, SessionParts.read)
+
+
+def restored(view: View, parts: Sequence[SessionParts], sessions: Sequence[bytes], bytes_max: int) -> list[Found]:
+    """:func:`read` for a command: what it must believe in."""
+    return _each(parts, view, sessions, bytes_max, SessionParts.restored)
+
+
+def _each(
+    parts: Sequence[SessionParts],
+    source: Any,
+    sessions: Sequence[bytes],
+    bytes_max: int,
+    read_one: Callable[[SessionParts, Any, Sequence[bytes], Sequence[Count], int], Found],
+) -> list[Found]:
+    counts = _counts_of(source, sessions)
+    found: list[Found] = []
+    for one in parts:
+        found.append(read_one(one, source, sessions, [of[one.at] for of in counts], bytes_max))
+        bytes_max -= found[-1].size
+    return found

@@ -26,6 +26,7 @@ from metad_wire.errors import (
     ConflictError,
     FencedError,
     IdentityExpiredError,
+    InvalidItemError,
     InvalidRequestError,
     NotFoundError,
     TooLargeError,
@@ -57,6 +58,7 @@ from .tables import (
     read_values,
     written,
 )
+from .tenant_ends import TenantEnds
 from .view import View
 from .wills import due_will
 
@@ -77,6 +79,11 @@ _LIST_READ_ROWS = 32  # properties read at once for a page: of the largest size 
 def _owner(broker: str, epoch: int) -> bytes:
     """Of a connected session: the first fields only, for the others are empty."""
     return encode((True, broker, epoch, 0))
+
+
+def _outlives(row: bytes | None) -> int:
+    """The last order to end its tenant that a session with this owner row outlives."""
+    return 0 if row is None or row[0] == _SHORT_OWNER else _decode_owner(row).outlives
 
 
 class _Shown(dict[bytes, tuple[bytes, bytes]]):
@@ -153,6 +160,15 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     for position, session in enumerate(keyed.keys if left else ()):
         if session in left and _is_over(view, left[session]):
             previous[position] = -1
+    tenants = view.parts[TenantEnds]
+    pending = tenants.over(keyed) if tenants else {}
+    over: dict[bytes, m.TenantEnd] = {}  # sessions that are, by the order that has ended each
+    for position, ends in pending.items():
+        row = before[position]
+        ending = next((end for end in ends if end.number > _outlives(row)), None)
+        if row is not None and row not in fenced and ending is not None:
+            over[keyed.keys[position]] = ending
+            previous[position] = -1
     allowed: Sequence[bytes] = keyed.keys
     errors: list[m.ItemError] = []
     if fenced:
@@ -160,17 +176,21 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         errors = [mismatch(position, FencedError, "epoch", fenced[before[position]]) for position in refused]
         allowed = [key for key, row in zip(allowed, before, strict=True) if row not in fenced]
     writes: Writes = dict.fromkeys(map(known_owners.prefix.__add__, allowed), mine)
+    for position, ends in pending.items():
+        key = known_owners.prefix + keyed.keys[position]
+        if key in writes:
+            writes[key] = encode(m.SessionOwner(True, broker, epoch, 0, outlives=ends[-1].number))
     if len(writes) < len(allowed):
         _take_over_again(keyed, before, fenced, previous, owners.add(_decode_owner(mine)))
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
-    _end_and_tell(view, command, before, fenced, away, left)
-    restored = _write_properties(view, command, before, fenced, previous)
+    _end_and_tell(view, command, before, fenced, away, left, over)
+    restored, size = _write_properties(view, command, before, fenced, previous)
     attachments.taken_over(view, keyed, before, found, stolen)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
-    parts = restored_parts(view, command, previous, restored)
+    parts = restored_parts(view, command, previous, command.reply_bytes_max - size)
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored, *parts)  # type: ignore[arg-type]  # encoded
 
 
@@ -200,7 +220,9 @@ def owner_left(view: View, owner: m.SessionOwner, fence: Fence, kept: m.SessionP
     """The owner row of a session with these properties whose broker's life is over: its client is away since that was
     said."""
     since_ms = min(fence.at_ms, view.now_ms) or view.now_ms
-    return index.away(owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will, view.now_ms)
+    return index.away(
+        owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will, view.now_ms, owner.outlives
+    )
 
 
 def _is_over(view: View, owner: m.SessionOwner) -> bool:
@@ -215,11 +237,13 @@ def _end_and_tell(
     fenced: Container[bytes | None],
     away: dict[bytes | None, m.SessionOwner],
     left: dict[bytes, m.SessionOwner],
+    over: dict[bytes, m.TenantEnd],
 ) -> None:
     """What a takeover ends: deadlines, for the clients are back; and sessions that are over, or begin anew. The will of
-    a session that ends is due, and so is one whose time has come. No other will is published."""
+    a session that ends is due, and so is one whose time has come; but not if an order to end its tenant drops it. No
+    other will is published."""
     rows = command.rows
-    if not away and not left and not any(item.clean_start for item in rows.items):
+    if not away and not left and not over and not any(item.clean_start for item in rows.items):
         return
     writes = view.writes_of(DUE)
     ended: dict[bytes, None] = {}
@@ -228,14 +252,16 @@ def _end_and_tell(
         if row is None or row in fenced or session in ended:
             continue
         last = away.get(row) or left.get(session)
-        ends = item.clean_start
+        order = over.get(session)
+        ends = item.clean_start or order is not None
+        publishes = order is None or order.publish_wills
         if last is not None:
             ends = ends or _is_over(view, last)
             if row in away:
                 index.drop(writes, view.group, session, last)
-            if last.will_ms and (ends or last.will_ms <= view.past_ms):
+            if last.will_ms and publishes and (ends or last.will_ms <= view.past_ms):
                 wills.append((item, session))
-        elif ends and row[1] == CONNECTED:
+        elif ends and publishes and row[1] == CONNECTED:
             wills.append((item, session))
         if ends:
             ended[session] = None
@@ -282,15 +308,14 @@ def _write_properties(
     before: list[bytes | None],
     fenced: Container[bytes | None],
     previous: list[int],
-) -> list[msgspec.Raw | None]:
+) -> tuple[list[msgspec.Raw | None], int]:
     """Write the properties that a takeover gives, and those of sessions that begin. Returns the properties that it
-    restores, by position; none if it restores none."""
+    restores, by position, and how many bytes they are; none if it restores none."""
     rows, restore = command.rows, command.body.restore
-    if not restore and -1 not in previous:
-        beginning = [item for item in rows.items if item.clean_start or item.properties is not None]
-        if not beginning:
-            return []
-    prefix, writes = keys.table_prefix(view.group, _PROPERTIES), view.writes_of(_PROPERTIES)
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    if -1 not in previous and not any(map(_begins_or_gives, rows.items)):  # as nearly all in a storm
+        return _restored(view, list(map(prefix.__add__, rows.keys)), command.reply_bytes_max) if restore else ([], 0)
+    writes = view.writes_of(_PROPERTIES)
     stored: dict[bytes, bytes | None] = {}
     if restore:
         known = [
@@ -317,7 +342,19 @@ def _write_properties(
             writes[key] = encode(properties)
         elif number < 0 or item.clean_start:
             writes[key] = _DEFAULT_PROPERTIES
-    return restored if restore else []
+    return restored if restore else [], restored_bytes
+
+
+def _begins_or_gives(item: m.SessionTakeoverItem) -> bool:
+    return item.clean_start or item.properties is not None
+
+
+def _restored(view: View, stored: list[bytes], bytes_max: int) -> tuple[list[msgspec.Raw | None], int]:
+    """The properties with these keys, and how many bytes they are."""
+    values = view.get_many(stored, bytes_max)
+    size = sum([len(value) for value in values if value is not None])
+    check_reply(size, bytes_max)
+    return [None if value is None else msgspec.Raw(value) for value in values], size
 
 
 def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:
@@ -336,7 +373,8 @@ def _recall_restored(
     try:
         if body.restore:
             restored = _recalled_properties(reader, command, reply.previous)
-        parts = recalled_parts(reader, command, reply.previous, restored)
+        left = command.reply_bytes_max - sum(len(memoryview(value)) for value in restored if value is not None)
+        parts = recalled_parts(reader, command, reply.previous, left)
     except TooLargeError:
         raise IdentityExpiredError("this write was done before; what it restores no longer fits a reply") from None
     return msgspec.structs.replace(reply, properties=restored, subscriptions=parts[0], inflight=parts[1])
@@ -381,12 +419,15 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     owners = view.parts[SessionOwners]
     before = owners.before(view, command.rows)
     late = attachments.outdated(view, command.rows)
+    spoken_for = attachments.is_kept(view, broker)
     going: dict[bytes, tuple[m.SessionDisconnectItem, bytes | None]] = {}
     for (position, item, session), row in zip(command.rows, before, strict=True):
         if (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
         elif position in late:
             errors.append(late[position])
+        elif session in going and item.attachment and spoken_for:
+            errors.append(attachments.refusal(position, view.revision))  # its connection has ended in this batch
         elif row is not None and row[1] == CONNECTED:
             going.setdefault(session, (item, row))
         # Otherwise it is disconnected already: its first disconnect counts for the expiry.
@@ -395,7 +436,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
     rows: dict[m.SessionOwner, bytes] = {}  # most have the same deadlines
     ended: list[bytes] = []
-    for (session, (item, _)), value in zip(going.items(), stored, strict=True):
+    for (session, (item, row)), value in zip(going.items(), stored, strict=True):
         properties = _NO_PROPERTIES if value is None else _decode_properties(value)
         will = None if item.will_discard else properties.will
         interval_s = properties.expiry_interval_s if item.expiry_interval_s is None else item.expiry_interval_s
@@ -406,7 +447,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
             writes[owners.prefix + session] = None
             ended.append(session)
             continue
-        gone = index.away(broker, epoch, view.now_ms, interval_s, will, view.now_ms)
+        gone = index.away(broker, epoch, view.now_ms, interval_s, will, view.now_ms, _outlives(row))
         if gone not in rows:
             rows[gone] = encode(gone)
         writes[owners.prefix + session] = rows[gone]
@@ -425,8 +466,12 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     writes, due = view.writes_of(_OWNER), view.writes_of(DUE)
     before = owners.before(view, command.rows)
     late = attachments.outdated(view, command.rows)
+    fences = view.parts[Fences]
     ended: dict[bytes, bytes] = {}
     for (position, item, session), row in zip(command.rows, before, strict=True):
+        if item.attachment and not body.broker:
+            errors.append(m.ItemError(position, InvalidItemError.code, "attachment: needs the broker that has it"))
+            continue
         if row is None or session in ended:  # the second time in one batch it is gone already
             errors.append(m.ItemError(position, NotFoundError.code))
             continue
@@ -435,8 +480,8 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
             errors.append(refusal)
         elif position in late:
             errors.append(late[position])
-        elif item.disconnected_ms and owner.disconnected_ms != item.disconnected_ms:
-            errors.append(mismatch(position, ConflictError, "disconnected_ms", owner.disconnected_ms))
+        elif item.disconnected_ms and item.disconnected_ms != (since_ms := _disconnected_ms(fences, owner)):
+            errors.append(mismatch(position, ConflictError, "disconnected_ms", since_ms))
         else:
             ended[session] = row
             writes[owners.prefix + session] = None
@@ -445,6 +490,12 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
     replaced: list[bytes | None] = list(ended.values())
     view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
     return written(view, errors)
+
+
+def _disconnected_ms(fences: Fences, owner: m.SessionOwner) -> int:
+    """Since when a session is disconnected, as reads show it: also where the sweep has yet to come to it."""
+    fence = fences.over(owner)
+    return owner.disconnected_ms if fence is None else fence.at_ms
 
 
 def _session(suffix_fields: bytes, shown: tuple[bytes, bytes], properties: bytes | None) -> bytes:
@@ -458,16 +509,17 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetRep
     rows, raw = command.rows, msgspec.Raw
     known_owners = reader.parts[SessionOwners]
     owners = known_owners.get_many(rows)
+    unknown = [at for at, owner in enumerate(owners) if owner is None and values[at] is not None]
+    for at, owner in zip(unknown, known_owners.read(rows, unknown) if unknown else (), strict=True):
+        owners[at] = owner
     sessions: list[msgspec.Raw | None] = []
     shown = _Shown(reader.parts[Fences])
-    for at, (item, owner, properties) in enumerate(zip(rows.items, owners, values, strict=True)):
+    for item, owner, properties in zip(rows.items, owners, values, strict=True):
         if properties is None:  # both rows exist or none
             sessions.append(None)
             continue
-        if owner is None:
-            (owner,) = known_owners.read(rows, (at,))
-            if owner is None:  # pragma: no cover - both rows are written in one entry
-                raise AssertionError(f"session without owner: {rows.keys[at]!r}")
+        if owner is None:  # pragma: no cover - both rows are written in one entry
+            raise AssertionError(f"session without owner: {item}")
         fields, deadlines = shown[owner]
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + fields + properties + deadlines))
     return m.SessionGetReply(sessions)  # type: ignore[arg-type]  # encoded

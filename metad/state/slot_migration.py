@@ -40,6 +40,7 @@ from .part import Origin, Writes
 from .rows import Numbers
 from .slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, decode_moves, moves_key, pack, unpack
 from .tables import Command, Verb
+from .tenant_ends import TenantEnds
 from .view import View
 
 _FIELDS, _MOVES_FIELDS = tails.fields(AssignedSlots), tails.fields(SlotMoves)
@@ -130,6 +131,7 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     fences = view.parts[Fences]
     fences.raised(view, body.fences)
     fences.sessions_came(view)
+    view.parts[TenantEnds].adopted(view, body.move, body.slots, body.ends)
     base = _base_above(held.base, view.revision, body.revision)
     view.now_ms = max(view.now_ms, body.sealed_ms)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)

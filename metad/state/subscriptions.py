@@ -5,8 +5,6 @@ On disk a subscription is its options; the key says the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from metad_wire import messages as m
@@ -18,47 +16,30 @@ from metad_wire.tables.subscription import SUBSCRIPTION
 from metad_wire.topics import filter_fault
 
 from ..storage import keys
-from .session_parts import Named, SessionParts, rows_of_sessions
+from . import session_parts
+from .session_parts import SessionParts, rows_of_sessions
 from .tables import Command, Reader, Verb, after_cursor, key_after, written
 from .view import View
 
-_PARTS = SessionParts(
-    SUBSCRIPTION, "filter", "count", rows_max=wire.SUBSCRIPTIONS_MAX, bytes_max=wire.SUBSCRIPTION_BYTES_MAX
-)
-# Arrays on the wire: of a filter and options; of tenant, client id, filter and options.
-_SUBSCRIBED_HEADER, _SUBSCRIPTION_HEADER = b"\x92", b"\x94"
+PARTS = SessionParts(SUBSCRIPTION, "filter", rows_max=wire.SUBSCRIPTIONS_MAX, bytes_max=wire.SUBSCRIPTION_BYTES_MAX)
+_SUBSCRIPTION_HEADER = b"\x94"  # an array on the wire, of tenant, client id, filter and options
 
 
 def _evaluate_add(view: View, command: Command[wire.SubscriptionAdd]) -> wire.SubscriptionAddReply:
     items = command.rows.items
     faults = [(at, why) for at, item in enumerate(items) if (why := filter_fault(item.filter)) is not None]
     refused = {at: m.ItemError(at, InvalidItemError.code, why) for at, why in faults}
-    errors, created = _PARTS.put(view, command, [encode(item.options) for item in items], refused)
+    errors, created = PARTS.put(view, command, [encode(item.options) for item in items], refused)
     return wire.SubscriptionAddReply([m.Revision(view.name, view.revision)], errors, created)
 
 
 def _evaluate_remove(view: View, command: Command[wire.SubscriptionRemove]) -> m.WriteReply:
-    return written(view, _PARTS.remove(view, command))
+    return written(view, PARTS.remove(view, command))
 
 
 def _read_get(reader: Reader, command: Command[wire.SubscriptionGet]) -> wire.SubscriptionGetReply:
-    found = list(map(_subscribed, _PARTS.read(reader, command.rows.keys, command.reply_bytes_max)))
-    return wire.SubscriptionGetReply(found)  # type: ignore[arg-type]  # encoded
-
-
-def _subscribed(rows: Named) -> list[msgspec.Raw]:
-    """The filters of one client, as they go on the wire."""
-    return [msgspec.Raw(_SUBSCRIBED_HEADER + encode(keys.split_text(key, 0)[0]) + value) for key, value in rows]
-
-
-def restored(view: View, sessions: Sequence[bytes], bytes_max: int) -> list[list[msgspec.Raw]]:
-    """The filters of sessions, for a command that restores them."""
-    return list(map(_subscribed, _PARTS.restored(view, sessions, bytes_max)))
-
-
-def recalled(reader: Reader, sessions: Sequence[bytes], bytes_max: int) -> list[list[msgspec.Raw]]:
-    """The same for its retry."""
-    return list(map(_subscribed, _PARTS.read(reader, sessions, bytes_max)))
+    (found,) = session_parts.read(reader, (PARTS,), command.rows.keys, command.reply_bytes_max)
+    return wire.SubscriptionGetReply(found.rows)  # type: ignore[arg-type]  # encoded
 
 
 def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.SubscriptionListReply:
@@ -66,8 +47,8 @@ def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.
     if body.client_id_prefix and body.tenant is None:
         raise InvalidRequestError("client_id_prefix needs a tenant")
     start = b"" if body.tenant is None else keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
-    prefix = keys.table_prefix(reader.group, _PARTS.row)
-    begin = after_cursor(reader.group, _PARTS.row, start, body.page.cursor, key_after(SUBSCRIPTION, body.after))
+    prefix = keys.table_prefix(reader.group, PARTS.row)
+    begin = after_cursor(reader.group, PARTS.row, start, body.page.cursor, key_after(SUBSCRIPTION, body.after))
     scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit, slots=body.slots)
     skip = len(prefix)
     found: list[msgspec.Raw] = []

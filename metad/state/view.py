@@ -116,29 +116,34 @@ class View:
         ``bytes_max`` together."""
         size = 0
         found, missed = self._known_of(keys)
-        positions = iter(missed)
-        for chunk, chunk_bytes in in_chunks(self._engine, [keys[at] for at in missed]):
+        read: list[bytes | None] = []
+        for chunk, chunk_bytes in in_chunks(self._engine, keys if found is None else [keys[at] for at in missed]):
             size += chunk_bytes
             check_reply(size, bytes_max)
             self._look_at(chunk_bytes)
-            for value, at in zip(chunk, positions, strict=False):
-                found[at] = value
+            read += chunk
+        if found is None:
+            return read
+        for value, at in zip(read, missed, strict=True):
+            found[at] = value
         return found
 
-    def _known_of(self, keys: list[bytes]) -> tuple[list[bytes | None], list[int]]:
-        """:meth:`_known` of several: their values, and the positions of those that need a look at the engine."""
+    def _known_of(self, keys: list[bytes]) -> tuple[list[bytes | None] | None, list[int]]:
+        """:meth:`_known` of several: their values, and the positions of those that need a look at the engine. No values
+        if all need one, as nearly always in a storm."""
         rows = {key[GROUP_PREFIX_BYTES] for key in keys}
         writes = [self.writes] if self.heard.keys().isdisjoint(rows) else []
         if self.row_cache or not writes or not self._overlays.keys().isdisjoint(rows):
             known = list(map(self._known, keys))
         else:
+            writes = [one for one in (self.writes, *self._overlay.generations()) if not one.keys().isdisjoint(keys)]
+            if not writes:
+                return None, []
             known = [MISSING] * len(keys)
-            for one in (self.writes, *self._overlay.generations()):
-                if one:
-                    known = [
-                        one.get(key, MISSING) if value is MISSING else value
-                        for key, value in zip(keys, known, strict=True)
-                    ]
+            for one in writes:
+                known = [
+                    one.get(key, MISSING) if value is MISSING else value for key, value in zip(keys, known, strict=True)
+                ]
         missed = [at for at, value in enumerate(known) if value is MISSING]
         return [None if isinstance(value, Missing) else value for value in known], missed
 

@@ -263,6 +263,12 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return BrokerGet(["b1"])
         case "session.lose":
             return c.SessionLose([])
+        case "session.end_step":
+            return c.SessionEndStep([], b"", 0, b"", b"", True)
+        case "session.end_tenant":
+            return m.SessionEndTenant("nobody", True)
+        case "session.endings":
+            return m.SessionEndings()
         case "cluster.join":
             return c.Join(known.nodes[0])
         case "cluster.leave":

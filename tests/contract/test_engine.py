@@ -243,7 +243,7 @@ def test_a_synced_write_survives_while_later_ones_run(opener: Opener) -> None:
     thread.start()
     for i in range(500):
         engine.write({b"n%d" % i: b"2"})
-    assert done.wait(30)
+    assert done.wait(120)
     thread.join()
     assert engine.get(b"a") == b"1"
     assert engine.get(b"n499") == b"2"

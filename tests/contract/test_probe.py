@@ -26,7 +26,7 @@ def contract(test: Callable[[Transport], Awaitable[None]]) -> Callable[..., None
         new_transport, new_loop = TRANSPORTS[kind]
 
         async def run() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await test(new_transport())
 
         with asyncio.Runner(loop_factory=new_loop) as runner:

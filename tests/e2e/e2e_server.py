@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -17,9 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-_candidates = itertools.cycle(random.sample(range(15_000, 30_000), 15_000))
+from metad_client import Client
+
+_WORKERS = 16
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_own = range(15_000 + _worker, 30_000, _WORKERS)
+_candidates = itertools.cycle(random.sample(_own, len(_own)))
 METAD = Path(sys.executable).with_name("metad")
-WAIT_S = 30.0
+WAIT_S = 120.0
 SMALL = """
 [storage]
 block_cache_bytes = 8388608
@@ -39,7 +45,7 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WA
 
 def free_ports(count: int) -> list[int]:
     """On loopback, for TCP and UDP. Below those that the kernel gives to connections, or somebody's would now and then
-    take one before its server is there."""
+    take one before its server is there; and each of the processes that test side by side has ports of its own."""
     found: list[int] = []
     while len(found) < count:
         port = next(_candidates)
@@ -146,3 +152,15 @@ class Server:
 def rss_bytes(process: subprocess.Popen[bytes]) -> int:
     """Resident memory of a process."""
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def until_settled(client: Client) -> dict[str, str]:
+    """Wait until every group is led by the node that should lead it."""
+    async with asyncio.timeout(120):
+        while True:
+            reply = await client.cluster.map()
+            groups = [] if reply.map is None else reply.map.groups
+            wanted = {group.group_id.name: group.preferred for group in groups}
+            if groups and reply.leaders == wanted:
+                return wanted
+            await asyncio.sleep(0.05)

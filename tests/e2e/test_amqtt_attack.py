@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from metad_client.contrib.amqtt.handler import ARRIVING_MAX, UNSENT_MAX
 from metad_wire.tables.subscription import SUBSCRIPTIONS_MAX
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
-WAIT_S = 60.0
+WAIT_S = 120.0
 FLAPS = 1_000
 
 
@@ -308,3 +308,76 @@ async def test_a_client_that_flaps_between_brokers_loses_no_acknowledged_message
             first.writer.close()
             sender.writer.close()
             await until(lambda: not any("flapping" in broker._connections for broker in brokers))
+
+
+@pytest.mark.parametrize("step", ["owe", "settle"])
+async def test_a_message_of_qos_2_comes_once_if_its_client_moves_while_metad_is_told(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first broker is telling metad of PUBREC, or of PUBCOMP, when the client connects to another one. It took the
+    message for one that the client does not have, and so the other broker sent it again."""
+    async with running(2) as brokers:
+        sender = await Raw.connected(brokers[1], b"sender")
+        client = await Raw.connected(brokers[0], b"client", clean=False)
+        assert await client.asked(0x82, b"\x00\x01" + text(b"paid") + b"\x02") == (0x90, b"\x00\x01\x02")
+        await until(lambda: brokers[1]._targets("paid"))
+        store = brokers[0]._store
+        begun, go_on, told = asyncio.Event(), asyncio.Event(), getattr(store, step)
+
+        async def slow(client_id: str, packet_id: int, waited: Sequence[str]) -> None:
+            if step == "owe":
+                await told(client_id, packet_id, waited)
+            begun.set()
+            await go_on.wait()
+
+        monkeypatch.setattr(store, step, slow)
+        sender.send(0x34, text(b"paid") + b"\x00\x07once")
+        assert await sender.next() == (0x50, b"\x00\x07")
+        sender.send(0x62, b"\x00\x07")
+        first, body = await client.next()
+        assert (first, body[-4:]) == (0x34, b"once")
+        identifier = body[6:8]
+        client.send(0x50, identifier)
+        if step == "settle":
+            assert await client.next() == (0x62, identifier)
+            client.send(0x70, identifier)
+        async with asyncio.timeout(WAIT_S):
+            await begun.wait()
+        connection = brokers[0]._connections["client"]
+        moved = await Raw.connected(brokers[1], b"client", clean=False)
+        assert await moved.next() == (0x62, identifier), "the handshake goes on"
+        moved.send(0x70, identifier)
+        if step == "owe":
+            await until(lambda: not connection.handler._pubrec_waiters)  # the end of the connection has ended the wait
+            go_on.set()
+        assert await client.is_closed()
+        go_on.set()
+        assert await sender.next() == (0x70, b"\x00\x07")
+        sender.send(0x30, text(b"paid") + b"next")
+        assert await moved.next() == (0x30, text(b"paid") + b"next"), "and the message does not come again"
+        sender.writer.close()
+        moved.writer.close()
+
+
+async def test_a_session_in_the_name_of_a_later_life_costs_a_broker_that_client_only() -> None:
+    """Somebody took it over with an epoch that the broker never had. The broker ended, and so did each later life."""
+    async with running(2) as brokers:
+        metad = brokers[1]._metad
+        await metad.sessions.takeover("broker-0", 1 << 40, "mqtt", "poisoned")
+        honest = await Raw.connected(brokers[0], b"honest")
+        for _ in range(2):
+            raw = await Raw.open(brokers[0])
+            raw.send(0x10, b"\x00\x04MQTT\x04\x00\x00\x00" + text(b"poisoned"))
+            assert await raw.next() == (0x20, b"\x00\x03"), "server unavailable"
+            assert await raw.is_closed()
+        assert await honest.asked(0x82, b"\x00\x01" + text(b"news") + b"\x01") == (0x90, b"\x00\x01\x01")
+        assert not brokers[0].fenced.is_set()
+        elsewhere = await Raw.connected(brokers[1], b"poisoned", clean=False)
+        again = await Raw.connected(brokers[0], b"poisoned", clean=False)
+        assert await elsewhere.is_closed()
+        later = await brokers[0]._metad.brokers.fence("broker-0")
+        assert later.broker.state == "fenced"
+        async with asyncio.timeout(WAIT_S):
+            await brokers[0].fenced.wait()
+        for one in (honest, again):
+            assert await one.is_closed()

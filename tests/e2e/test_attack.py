@@ -45,14 +45,13 @@ GOOD: dict[str, Any] = {
 }
 
 
-@pytest.mark.timeout(420)
 def test_every_family_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "attack.json"
     done = subprocess.run(
         [str(METAD_PERF), "attack", "--quick", "--only", ",".join(NAMES), "--json", str(path)],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=600,
         check=False,
     )
     assert done.returncode in (0, 1), done.stderr

@@ -39,7 +39,7 @@ async def test_a_client_changes_over_and_back(monkeypatch: pytest.MonkeyPatch) -
 
             async def write_until(via: str) -> None:
                 nonlocal written
-                until_s = time.monotonic() + 20
+                until_s = time.monotonic() + 120
                 while client.statistics().via != {"node-1": via}:
                     assert time.monotonic() < until_s
                     versions = await asyncio.gather(*(client.kv.put("way", "key", b"x") for _ in range(20)))
@@ -65,7 +65,7 @@ async def test_a_client_moves_on_from_keys_that_are_worn(monkeypatch: pytest.Mon
         metad.embedded.serve(security=security) as server,
         connect(f"metads://{server.endpoint}", Options(tls=certificates.client())) as client,
     ):
-        written, until_s = 0, time.monotonic() + 30
+        written, until_s = 0, time.monotonic() + 120
         while client.statistics().reconnects < 2:
             assert time.monotonic() < until_s
             assert await client.kv.put("worn", "key", b"x") == written + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from e2e_nodes import NAMES, Nodes
-from e2e_server import wait_until
+from e2e_server import until_settled, wait_until
 
 from metad_client import (
     Client,
@@ -82,20 +82,8 @@ async def leaders(client: Client) -> dict[str, str]:
     return (await client.cluster.map()).leaders
 
 
-async def until_settled(client: Client) -> dict[str, str]:
-    """Wait until every group is led by the node that should lead it."""
-    async with asyncio.timeout(15):
-        while True:
-            reply = await client.cluster.map()
-            groups = [] if reply.map is None else reply.map.groups
-            wanted = {group.group_id.name: group.preferred for group in groups}
-            if groups and reply.leaders == wanted:
-                return wanted
-            await asyncio.sleep(0.05)
-
-
 async def until_leaders(client: Client, condition: Callable[[dict[str, str]], object]) -> dict[str, str]:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         while not condition(found := await leaders(client)):  # noqa: ASYNC110 - the nodes do not call back
             await asyncio.sleep(0.05)
         return found
@@ -104,12 +92,11 @@ async def until_leaders(client: Client, condition: Callable[[dict[str, str]], ob
 async def until_written(writers: list[Writer], rounds: int) -> None:
     """Wait until each writer has begun this many more rounds."""
     wanted = [writer.rounds + rounds for writer in writers]
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         while any(writer.rounds < most for writer, most in zip(writers, wanted, strict=True)):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.timeout(60)
 async def test_every_acknowledged_write_survives_a_node(nodes: Nodes) -> None:
     async with connect(nodes.url, Options(deadline_s=20)) as client:
         before = await until_settled(client)
@@ -138,7 +125,6 @@ async def test_every_acknowledged_write_survives_a_node(nodes: Nodes) -> None:
         assert client.statistics().nodes == 3
 
 
-@pytest.mark.timeout(60)
 async def test_reads_listings_and_the_shell_see_the_whole_cluster(nodes: Nodes) -> None:
     async with connect(f"metad://{nodes.endpoints['n2']}", Options(deadline_s=10)) as client:
         names = [f"c{i:03}" for i in range(200)]
@@ -151,7 +137,7 @@ async def test_reads_listings_and_the_shell_see_the_whole_cluster(nodes: Nodes) 
 
     def ctl(*arguments: str) -> str:
         command = [str(METADCTL), "--endpoint", nodes.endpoints["n3"], *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=os.environ | {"COLUMNS": "200"})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "200"})
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -176,7 +162,6 @@ def spread(operations: int, namespace: str) -> list[KvTransaction]:
     return [KvTransaction(f"{namespace}{n:04000}", [], puts) for n in range(operations // 100)]
 
 
-@pytest.mark.timeout(60)
 async def test_whatever_is_accepted_is_replicated(nodes: Nodes) -> None:
     # An entry over the frame limit between nodes was sent again and again: no write of the group got through until its
     # leader was killed.
@@ -194,7 +179,7 @@ async def test_whatever_is_accepted_is_replicated(nodes: Nodes) -> None:
         # Every replica has all of it.
         for name in NAMES:
             async with connect(f"metad://{nodes.endpoints[name]}", Options(deadline_s=20)) as one:
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(120):
                     while True:
                         status = await one.status()
                         if all(group.applied == group.last for group in status.groups):

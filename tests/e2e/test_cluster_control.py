@@ -106,7 +106,7 @@ class Writer:
         assert sorted(listed) == sorted((f"c{i}", f"b{(self.rounds - 1) % 3}") for i in range(40))
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = 15) -> Any:
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
     """Look until it is so; what it was. ``condition`` is awaited."""
     seen = None
     try:

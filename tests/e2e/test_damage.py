@@ -17,6 +17,7 @@ import pytest
 from e2e_server import Server
 
 from metad.config import StorageConfig
+from metad.node.stores import STORE_FORMAT
 from metad.storage import keys
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
 from metad_client import KvKey, KvPutItem, MetadError, blocking
@@ -381,12 +382,13 @@ def test_a_store_of_a_newer_format_is_refused(copy: Callable[[str], Path], store
     db = engine(directory, store)
     identity = db.get(b"\0\0\0identity")
     assert identity is not None
-    newer: dict[str, Any] = msgspec.msgpack.decode(identity) | {"format": 3, "later": "field"}
+    newer: dict[str, Any] = msgspec.msgpack.decode(identity) | {"format": STORE_FORMAT + 1, "later": "field"}
     db.write({b"\0\0\0identity": msgspec.msgpack.encode(newer)})
     db.sync()
     db.close()
     words = refused(directory)
-    assert f"{store}/ has format 3, this version reads 2: start the metad that wrote it" in words
+    told = f"{store}/ has format {STORE_FORMAT + 1}, this version reads {STORE_FORMAT}: start the metad that wrote it"
+    assert told in words
 
 
 @pytest.mark.parametrize("store", ["raft", "state"])

@@ -38,3 +38,11 @@ async def test_a_block_runs_by_itself(block: str) -> None:
         result = eval(code, names)
         if inspect.isawaitable(result):
             await result
+
+
+@pytest.mark.parametrize("page", ["README.md", "MQTT.md"])
+def test_what_is_typed_into_a_console_has_no_empty_line_inside_a_statement(page: str) -> None:
+    """The console of Python 3.11 and 3.12 ends a statement there, and refuses the rest."""
+    text = (ROOT / page).read_text()
+    block = blocks(text[text.index("`python -m asyncio`") :], "python")[0]
+    assert not re.search(r"\n\n[ ]", block)

@@ -17,7 +17,7 @@ from metad_perf.attack import certificates
 from metad_wire.methods import KV_GET, KV_PUT
 from metad_wire.transport.quic.tickets import KeptTickets
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 class Watch:

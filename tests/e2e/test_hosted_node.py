@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, WAIT_S, free_ports, wait_until
+from e2e_server import METAD, WAIT_S, free_ports, until_settled, wait_until
 from pages import blocks
 
 from metad import embedded
@@ -40,8 +40,14 @@ def settings(name: str, founders: dict[str, str]) -> dict[str, Any]:
     return {"node_id": name, "listen": "127.0.0.1:0", "cluster": {"seeds": founders}, "storage": STORAGE}
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("metad-")]
+@pytest.fixture
+def others() -> set[threading.Thread]:
+    """Threads that other tests of this process have left: those of handshakes are shared, and stay."""
+    return {*threading.enumerate()}
+
+
+def threads(others: set[threading.Thread]) -> list[str]:
+    return [one.name for one in {*threading.enumerate()} - others if one.name.startswith("metad-")]
 
 
 class Process:
@@ -102,7 +108,7 @@ def test_the_page_shows_the_command_that_goes_on() -> None:
     assert re.search(r"python carrier\.py b1 \S+ b1=\S+,b2=\S+,b3=\S+`", PAGE)
 
 
-async def test_a_busy_broker_does_not_cost_its_node_the_lead(tmp_path: Path) -> None:
+async def test_a_busy_broker_does_not_cost_its_node_the_lead(tmp_path: Path, others: set[threading.Thread]) -> None:
     """The broker's loop stands still for longer than an election takes. A node on that loop would be deposed."""
     founders = seeds()
     raft = {"election_timeout_ms": 300, "heartbeat_ms": 50}
@@ -111,7 +117,7 @@ async def test_a_busy_broker_does_not_cost_its_node_the_lead(tmp_path: Path) -> 
         await asyncio.gather(*map(stack.enter_async_context, nodes))
         m = await stack.enter_async_context(connect(nodes[0].url))
         await m.kv.put("ns", "key", b"")
-        before = (await m.cluster.map()).leaders
+        before = await until_settled(m)
 
         def writes() -> int:
             with blocking.connect(nodes[1].url) as other:
@@ -125,7 +131,7 @@ async def test_a_busy_broker_does_not_cost_its_node_the_lead(tmp_path: Path) -> 
         assert await m.kv.put("ns", "key", b"") == 22
         assert all(node.running for node in nodes)
     assert not any(node.running for node in nodes)
-    assert not threads()
+    assert not threads(others)
 
 
 def test_a_host_keeps_its_signals_and_its_logging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +157,9 @@ def test_a_host_keeps_its_signals_and_its_logging(tmp_path: Path, caplog: pytest
     assert "stopped" in said
 
 
-async def test_the_end_of_a_node_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_of_a_node_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: set[threading.Thread]
+) -> None:
     """In order, by a leave, and by a broken disk."""
     broken = threading.Event()
     sync = LogStore.sync
@@ -179,10 +187,12 @@ async def test_the_end_of_a_node_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StorageError, match="the disk is gone"):
         await node.__aexit__(None, None, None)
     await node.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)  # the host's own error comes first
-    assert not threads()
+    assert not threads(others)
 
 
-async def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_start_says_why_and_leaves_nothing(
+    tmp_path: Path, others: set[threading.Thread]
+) -> None:
     with pytest.raises(ConfigError, match="unknown key"):
         embedded.node(tmp_path, nonsense=1)
     async with embedded.node(tmp_path, storage=STORAGE, listen="127.0.0.1:0") as node:
@@ -195,12 +205,12 @@ async def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Pa
     with pytest.raises(ServerError, match="b1 does not serve yet"):
         _ = alone.url
     entering = asyncio.create_task(alone.__aenter__())  # no majority: it waits
-    await asyncio.to_thread(wait_until, lambda: "metad-b1" in threads(), "its thread")
+    await asyncio.to_thread(wait_until, lambda: "metad-b1" in threads(others), "its thread")
     entering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await entering
     assert not alone.running
-    assert not threads()
+    assert not threads(others)
 
 
 def test_a_configuration_file_has_the_settings(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from metad_wire.messages import GENERATION_MAX
 def test_a_fenced_group_is_freed_and_a_dead_one_deleted(tmp_path: Path) -> None:
     def metadctl(server: Server, *arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "metad_client.cli", "--endpoint", server.endpoint, "--json", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         return done.returncode, done.stdout + done.stderr
 
     with Server(tmp_path / "d") as server, blocking.connect(server.ready().url) as client:

@@ -26,7 +26,7 @@ DUE = len(names_of(SMALL, 0)[0])
 """Clients of a broker whose wills are due when it dies."""
 
 
-def _metad_perf(*args: object, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def _metad_perf(*args: object, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
     command = [str(METAD_PERF), *map(str, args)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -36,12 +36,11 @@ def _metad_perf(*args: object, timeout_s: float) -> subprocess.CompletedProcess[
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
-@pytest.mark.timeout(300)
 def test_a_cluster_is_overloaded_and_judged(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     size = ("--factor", 2, "--seconds", 2, "--window-s", 1, "--gap-s", 1, "--step-s", 0.3, "--batch", 50)
     few = ("--brokers", 2, "--sessions", 40, "--lease-s", 60, "--groups", "data=2,offset=1")
-    done = _metad_perf("overload", *size, *few, "--json", path, timeout_s=250)
+    done = _metad_perf("overload", *size, *few, "--json", path)
     assert "Traceback" not in done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
     keys = {"elections", "brokers_fenced", "expired_wrongly", "heartbeat_p99_ms", "goodput_ratio_after", "rss_max_mib"}
@@ -92,7 +91,6 @@ async def _judged(endpoint: str) -> tuple[Verdict, Verdict]:
         return well, harmed
 
 
-@pytest.mark.timeout(180)
 def test_the_judge_sees_a_fenced_broker_a_session_that_is_gone_and_wills() -> None:
     with temporary_server() as server:
         server.start()
@@ -113,14 +111,13 @@ def test_the_judge_sees_a_fenced_broker_a_session_that_is_gone_and_wills() -> No
     ],
 )
 def test_overload_names_what_it_cannot_do(flags: tuple[object, ...], word: str) -> None:
-    wrong = _metad_perf("overload", *flags, timeout_s=60)
+    wrong = _metad_perf("overload", *flags)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("metad-perf: usage: ")
     assert word in wrong.stderr
     assert wrong.stderr.count("\n") == 1
 
 
-@pytest.mark.timeout(180)
 def test_sigterm_leaves_nothing_behind() -> None:
     command = [str(METAD_PERF), "overload", "--seconds", "1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -133,7 +130,7 @@ def test_sigterm_leaves_nothing_behind() -> None:
         assert len(commands) == 3
         where = {Path(one[one.index("--data-dir") + 1]).parents[1] for one in commands}
         process.terminate()
-        assert process.wait(60) == 143
+        assert process.wait(120) == 143
     _, alive = psutil.wait_procs(children, 30)
     assert alive == []
     assert not any(one.exists() for one in where)

@@ -69,7 +69,7 @@ def run(directory: Path, text: str, *arguments: str) -> str:
     (directory / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", *PLUGIN, *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
     return done.stdout + done.stderr
 
 
@@ -83,7 +83,7 @@ def test_fixtures_without_pytest_asyncio(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(BLOCKING)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-W", "error", *PLUGIN]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert "4 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -18,7 +18,7 @@ from metad_wire.transport.credentials import client_files
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 NODES = {"a": "eu", "b": "us", "c": "ap"}
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def ctl(*arguments: str) -> Any:
@@ -122,6 +122,6 @@ def test_metad_cluster_shows_regions(tmp_path: Path) -> None:
             wait_until(linked, "TCP in a region, QUIC across")
         finally:
             process.terminate()
-            code = process.wait(30)
+            code = process.wait(120)
             print((tmp_path / "stderr").read_text())  # shown if the test fails
             assert code == 0

@@ -123,7 +123,7 @@ async def test_a_watch_says_that_a_message_has_expired() -> None:
 def test_metadctl_has_the_same_verbs() -> None:
     def ctl(url: str, *arguments: str, status: int = 0) -> Any:
         command = [sys.executable, "-m", "metad_client.cli", "--endpoint", url, *arguments, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == status, done.stderr
         return json.loads(done.stdout) if status == 0 else done.stderr
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from e2e_server import SMALL, Server
 
 from metad_client import Backoff, Client, KvPutItem, Options, TurnedAway, connect
@@ -41,7 +40,6 @@ async def crowd(client: Client, enough: Callable[[TurnedAway], bool]) -> TurnedA
     raise AssertionError("nobody was turned away")
 
 
-@pytest.mark.timeout(240)
 def test_who_is_turned_away_comes_back_at_its_slot(tmp_path: Path) -> None:
     async def heeds(server: Server) -> int:
         async with connect(server.url) as client:

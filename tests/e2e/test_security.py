@@ -36,7 +36,7 @@ from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
 METADCTL = Path(sys.executable).with_name("metadctl")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 SCHEMES = ("metads", "metadq")
 TRANSPORTS: dict[str, Callable[[TlsFiles], Transport]] = {
     "metads": lambda files: TlsTransport(TcpTransport(), files),

@@ -35,7 +35,7 @@ class Progress:
         self._target = target
         self._reached.clear()
         if self.count < target:
-            await asyncio.wait_for(self._reached.wait(), 30)
+            await asyncio.wait_for(self._reached.wait(), 120)
 
 
 class Writers:
@@ -113,7 +113,7 @@ def test_a_ready_file_of_a_killed_server_is_not_taken_for_the_next_ones(tmp_path
             )
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(120)
 
 
 def test_sigint_stops_it_too(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ async def test_writes_retried_over_a_kill_happen_once(tmp_path: Path) -> None:
 
 def run(*arguments: str | Path) -> tuple[int, str]:
     """Exit status and the one line on stderr of a serve that must fail."""
-    done = subprocess.run([str(METAD), "serve", *map(str, arguments)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(METAD), "serve", *map(str, arguments)], capture_output=True, text=True, timeout=300)
     words = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert len(words) == 1, done.stderr
     assert words[0].startswith("metad: ")

@@ -100,4 +100,4 @@ def test_variables_configure_a_node_and_not_the_members_of_a_supervisor(tmp_path
             wait_until(ready.exists, "both nodes have names of their own")
         finally:
             both.terminate()
-            assert both.wait(30) == 0
+            assert both.wait(120) == 0

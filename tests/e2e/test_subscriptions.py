@@ -48,7 +48,7 @@ async def test_two_brokers_hand_clients_over_and_a_third_watches(tmp_path: Path)
             await m.subscriptions.remove("b2", 1, "t", "c000", "c000/1/#")
         left = [one for one in items if "/1/" not in one.filter]
         image = {}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             async for batch in watch:
                 for event in batch.events:
                     if event.record is None:

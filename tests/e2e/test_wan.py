@@ -31,7 +31,7 @@ def _run(*args: object) -> Done:
     command = [str(METAD_PERF), "wan", *map(str, args)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            stdout, stderr = process.communicate(timeout=100)
+            stdout, stderr = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

@@ -24,7 +24,7 @@ from metad_wire.watch import WatchEvents, WatchFilter, WatchOpen, WatchOpened
 
 GROUPS = ("data-0", "data-1")
 ALL = b"\xff" * 128
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 KV = WatchFilter("kv")
 KEYS = 16
 

@@ -437,9 +437,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         run.stop()
 
 
-pytestmark = pytest.mark.timeout(600)
-
-
 def slices(run: Run, told: Told) -> Iterator[tuple[Key, list[WatchEvent], list[int]]]:
     """(key, its changes between two gaps, where in all that was written of the key they are, all of them and without
     others between). There are several places only if the changes are few, for what is seen of a deletion is always the

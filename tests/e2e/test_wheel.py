@@ -34,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / part, source / part)
     how = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
     build = [sys.executable, "-m", "pip", "wheel", *how, "--wheel-dir", str(target), str(source)]
-    subprocess.run(build, check=True, timeout=100)
+    subprocess.run(build, check=True, timeout=300)
     (built,) = target.glob("*.whl")
     return built
 
@@ -55,18 +55,18 @@ def copy_installed(distribution: str, environment: Path) -> None:
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ``bin`` of a fresh environment that has the wheel and msgspec."""
     environment = tmp_path_factory.mktemp("base")
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=100)
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=300)
     copy_installed("msgspec", environment)
     pip = [str(environment / "bin" / "pip")]
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", str(wheel)], check=True, timeout=100)
-    subprocess.run([*pip, "check"], check=True, timeout=100)
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", str(wheel)], check=True, timeout=300)
+    subprocess.run([*pip, "check"], check=True, timeout=300)
     return environment / "bin"
 
 
 def run(base: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Without the paths of the checkout."""
     return subprocess.run(
-        [str(base / command), *arguments], capture_output=True, text=True, timeout=60, env={"PATH": str(base)}, cwd="/"
+        [str(base / command), *arguments], capture_output=True, text=True, timeout=300, env={"PATH": str(base)}, cwd="/"
     )
 
 

@@ -88,7 +88,7 @@ def test_its_commands_do_what_it_says(folder: Path) -> None:
         start_new_session=True,
     ) as process:
         try:
-            printed, complained = process.communicate(timeout=100)
+            printed, complained = process.communicate(timeout=300)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_its_programs_pass_a_strict_type_checker(folder: Path) -> None:
         env={**os.environ, "MYPYPATH": around},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -31,7 +31,6 @@ SUITES = [
     "contract/test_answers.py",
 ]
 """That go through all tables, rows, methods or messages."""
-pytestmark = pytest.mark.timeout(600)  # a process of its own each, and some run hundreds of tests
 
 
 def documented_diff() -> str:
@@ -78,7 +77,7 @@ def run(tree: Path, *command: str) -> str:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=600,
     )
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
     return done.stdout

@@ -61,7 +61,7 @@ def test_a_seed_is_the_same_every_time() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         ).stdout
         for hash_seed in ("1", "2")
     }

@@ -12,7 +12,7 @@ from typing import Final
 
 from .fields import U32, U63, Batch
 from .group import GroupId
-from .messages import ItemError, Message, Revision, SessionKey
+from .messages import ItemError, Message, Revision, SessionKey, TenantEnd
 
 SLOTS: Final = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
@@ -202,7 +202,7 @@ class GroupCommand(Message, frozen=True):
     ``rows`` are keys behind the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it
     sealed, ``sealed_index`` the index in the source's log of the entry that sealed, and ``sealed_ms`` its time.
     ``other`` is the ordinal of the other group: of a ``seal`` the target, of an ``adopt`` the source. ``fences`` of an
-    ``adopt`` are the source's, as it had them once it had sealed, or later."""
+    ``adopt`` are the source's, as it had them once it had sealed, or later, and so are ``ends``."""
 
     step: str
     move: U63
@@ -215,6 +215,7 @@ class GroupCommand(Message, frozen=True):
     sealed_index: U63 = 0
     sealed_ms: U63 = 0
     fences: list[FenceItem] = []  # noqa: RUF012
+    ends: list[TenantEnd] = []  # noqa: RUF012
 
 
 class GroupReply(Message, frozen=True):
@@ -252,6 +253,37 @@ class SessionLose(Message, frozen=True):
     items: Batch[SessionKey]
     swept: list[FenceItem] = []  # noqa: RUF012
     adopted_move: U63 = 0
+
+
+class SessionEndItem(Message, frozen=True):
+    """A session, a will of a client, or a retained message, where ``client_id`` is the topic."""
+
+    tenant: str
+    client_id: str
+    id: str = ""
+
+
+class SessionEndStep(Message, frozen=True):
+    """Between nodes: the next step of an order to end a tenant, that of the row ``order``, if the order is in ``phase``
+    and has come to ``begin``. It then has come to ``cursor``, or through the phase if ``last``; ``items`` are what is
+    between, of that phase."""
+
+    items: Batch[SessionEndItem]
+    order: bytes
+    phase: U32
+    begin: bytes
+    cursor: bytes
+    last: bool
+
+
+class SessionEndStepReply(Message, frozen=True):
+    """Between nodes: how many sessions were ended. ``done`` False: nothing was done, because the order has come to
+    another place, or slots are sealed."""
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    done: bool
+    sessions: U32 = 0
 
 
 class SessionSweepReply(Message, frozen=True):

@@ -8,9 +8,12 @@ The registry refuses two classes with one code.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
+
+MESSAGE_CHARACTERS_MAX: Final = 1_024
+"""Of the text of an ERROR frame, which may name what a request of megabytes has named."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +60,8 @@ class MetadError(Exception):
 
     def body(self) -> ErrorBody:
         """This error as the payload of an ERROR frame."""
-        return ErrorBody(self.code, self.message, self.retry_after_ms, self.retry_jitter_ms, self.leader)
+        message = self.message[:MESSAGE_CHARACTERS_MAX]
+        return ErrorBody(self.code, message, self.retry_after_ms, self.retry_jitter_ms, self.leader)
 
 
 ERRORS: dict[int, type[MetadError]] = {}

@@ -1,4 +1,4 @@
-"""FairShare bytes into frames and frames into bytes.
+"""Turns bytes into frames and frames into bytes.
 
 A frame is a 4-byte length, a 12-byte header and a payload (big-endian throughout)::
 

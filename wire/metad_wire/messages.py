@@ -243,7 +243,9 @@ class Session(Message, frozen=True):
 
 class SessionOwner(Message, frozen=True):
     """The part of a session that says who owns it; a row of its own, which watches report. ``expires_ms`` is when a
-    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``hint`` is unused."""
+    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``hint`` is unused.
+    ``outlives`` is the last :attr:`TenantEnd.number` that the session outlives, because it was taken over after that; 0
+    where no such order was pending then."""
 
     connected: bool
     broker: str
@@ -252,6 +254,52 @@ class SessionOwner(Message, frozen=True):
     hint: U32 = 0
     expires_ms: U63 = 0
     will_ms: U63 = 0
+    outlives: U63 = 0
+
+
+class SessionEndTenant(Message, frozen=True):
+    """Order a group to end all sessions that a tenant has in ``slots``, a bit map of those that the group holds by the
+    client's map (none named: all that it holds). A takeover that follows finds no session; the group ends them one by
+    one, after its reply. ``publish_wills``: their wills are due as they end. Otherwise these are dropped, and so are
+    those of the tenant that are due already. ``retained``: its retained messages are deleted, too."""
+
+    tenant: str
+    publish_wills: bool
+    retained: bool = False
+    slots: bytes = b""
+
+
+class TenantEnd(Message, frozen=True):
+    """Such an order, and how far a group has come with it in ``slots``. ``number`` is the revision of its entry in the
+    group that got it, ``at_ms`` the time of that. In ``phase`` 0 it ends sessions, in 1 it drops wills that are due, in
+    2 it deletes retained messages, each in the order of their keys; ``cursor`` is the last key that was looked at.
+    ``sessions`` were ended so far by the group that had the slots at each time, ``others`` are wills and messages."""
+
+    tenant: str
+    number: U63
+    at_ms: U63
+    publish_wills: bool
+    retained: bool
+    slots: bytes
+    phase: U32 = 0
+    cursor: bytes = b""
+    sessions: U63 = 0
+    others: U63 = 0
+
+
+class SessionEndings(Message, frozen=True):
+    """The orders to end tenants that a group has not carried out yet (``tenant`` None: of any tenant). ``slots`` is
+    that of a SessionList."""
+
+    tenant: str | None = None
+    slots: bytes = b""
+    min_revisions: Revisions = []
+
+
+class SessionEndingsReply(Message, frozen=True):
+    """In the order of their numbers."""
+
+    endings: list[TenantEnd]
 
 
 class SubscriptionOptions(Message, frozen=True):
@@ -848,8 +896,8 @@ class PeerLink(Message, frozen=True):
 class Backlog(Message, frozen=True):
     """What is late or waits in the groups that a node leads: deadlines of sessions, wills and retained messages that
     have passed and are not carried out, fences of lives whose sessions may still look connected, wills that are due and
-    not acknowledged, and how many of these no broker has at the moment. Of each group at most :data:`BACKLOG_MAX` of
-    each are counted."""
+    not acknowledged, and how many of these no broker has at the moment; orders to end a tenant. Of each group at most
+    :data:`BACKLOG_MAX` of each are counted."""
 
     deadlines: U63 = 0
     fences: U63 = 0
@@ -857,6 +905,7 @@ class Backlog(Message, frozen=True):
     unclaimed: U63 = 0
     unclaimed_ms: U63 = 0  # for how long the oldest of these has been due
     more: bool = False  # some group has more than were counted
+    tenants: U63 = 0  # orders to end a tenant that are not carried out
 
 
 class TurnedAway(Message, frozen=True):

@@ -70,6 +70,9 @@ from .tables.sequence import SEQUENCE_GET as SEQUENCE_GET
 from .tables.sequence import SEQUENCE_LIST as SEQUENCE_LIST
 from .tables.session import SESSION_DELETE as SESSION_DELETE
 from .tables.session import SESSION_DISCONNECT as SESSION_DISCONNECT
+from .tables.session import SESSION_END_STEP as SESSION_END_STEP
+from .tables.session import SESSION_END_TENANT as SESSION_END_TENANT
+from .tables.session import SESSION_ENDINGS as SESSION_ENDINGS
 from .tables.session import SESSION_GET as SESSION_GET
 from .tables.session import SESSION_LIST as SESSION_LIST
 from .tables.session import SESSION_LOSE as SESSION_LOSE
@@ -131,6 +134,9 @@ READS = frozenset(
 """Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for. A
 watch is none of them: a copy of its request would make a node work for nobody. Nor is a keep-alive: a copy would keep
 a lease alive whose holder is gone; nor a wait for a turn: a copy would take it from those who use theirs."""
+
+AHEAD = frozenset(method.code for method in (BROKER_HEARTBEAT, LEASE_KEEP_ALIVE, CONSUMER_HEARTBEAT))
+"""Methods that keep somebody alive. A server begins their requests before all others that a connection has sent."""
 
 BETWEEN_NODES = frozenset(method.code for method in METHODS.values() if method.whose is For.NODES)
 """Methods that clients may not use."""

@@ -62,6 +62,9 @@ _pack_header = HEADER.pack
 
 SHRINKING_MAX = 8
 """Shrunk windows that wait for their pong: a peer that answers no ping cannot make the list grow."""
+AHEAD_BYTES = 4 * 1024
+"""Of its window, a client keeps so much free for requests that go ahead. A window below 16 times this has none to
+spare."""
 FEATURES = int(m.Feature.REQUIRES | m.Feature.MIN_REVISIONS | m.Feature.LIVES | m.Feature.REGISTERED)
 """The feature bits of this implementation: all that are defined."""
 
@@ -185,6 +188,10 @@ class Session:
                 if frame is None:
                     return None
                 state = self._allowed.get(frame.type)
+                if frame.type == _ERROR and not frame.request_id:  # closed without an answer, whatever was allowed
+                    self._error = decode_error(frame.payload)
+                    self._enter(State.CLOSED)
+                    raise self._error
                 if state is None:
                     raise UnexpectedFrameError(
                         f"{FrameType(frame.type).name} is not allowed while {self.state.value} ({self.role.value})"
@@ -394,17 +401,21 @@ class ClientSession(Session):
         self._assumed = True
         self.welcome, self.window_bytes = welcome, welcome.window_bytes
 
-    def can_send(self, payload_bytes: int) -> bool:
-        """Whether a request with a payload of this size fits the window now."""
+    def can_send(self, payload_bytes: int, *, ahead: bool = False) -> bool:
+        """Whether a request with a payload of this size fits the window now. ``ahead``: it goes ahead of others, and
+        fits what is kept free for such."""
+        window = self.window_bytes
+        if not ahead and window >= 16 * AHEAD_BYTES:
+            window -= AHEAD_BYTES
         return (self.state is State.OPEN or (self._assumed and self.state is State.OPENING)) and (
-            not self.unanswered or self.unanswered_bytes + HEADER_BYTES + payload_bytes <= self.window_bytes
+            not self.unanswered or self.unanswered_bytes + HEADER_BYTES + payload_bytes <= window
         )
 
     def request(self, method: int, payload: bytes) -> int:
-        """Send a request; returns its id. Raises :class:`CreditError` if :meth:`can_send` is False and
+        """Send a request; returns its id. Raises :class:`CreditError` if it does not fit the window at all and
         :class:`FrameError` if the payload is over the server's frame limit."""
         length = HEADER_BYTES + len(payload)
-        if not self.can_send(len(payload)):
+        if not self.can_send(len(payload), ahead=True):
             raise CreditError(f"cannot send {length} bytes now: {self.state.value}, window {self.window_bytes}")
         limit = self.decoder.frame_bytes_max
         if self._assumed and self.welcome is not None:
@@ -441,15 +452,11 @@ class ClientSession(Session):
 
     def _received(self, frame: Frame) -> bool:
         kind = frame.type
-        if kind == _RESPONSE or (kind == _ERROR and frame.request_id):
+        if kind in (_RESPONSE, _ERROR):
             if frame.request_id not in self.unanswered:
                 raise UnexpectedFrameError(f"an answer to request {frame.request_id}, which is not in flight")
             self._answered(frame.request_id)
             return True
-        if kind == _ERROR:
-            self._error = decode_error(frame.payload)
-            self._enter(State.CLOSED)
-            raise self._error
         if kind == FrameType.WELCOME:
             welcome: m.Welcome = _decode(m.Welcome, frame.payload)
             if welcome.version != m.PROTOCOL_VERSION or welcome.frame_bytes_max < HANDSHAKE_BYTES_MAX:

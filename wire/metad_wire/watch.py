@@ -95,7 +95,8 @@ class Brought(Message, frozen=True):
 class WatchOpened(Message, frozen=True):
     """The stream has begun. ``index``: the replica's state; if ``pinned``, that of the pin. The rest is about that
     state: the slots that the group ``held``; those ``sealed`` by the move ``sealed_move`` and not closed; and which
-    moves had brought all of them. ``leader``: whether this replica leads the group."""
+    moves had brought all of them. ``leader``: whether this replica leads the group. ``revision``: the number of the
+    revision at ``index``; 0: the server is too old to say."""
 
     index: U63
     pinned: bool
@@ -104,6 +105,7 @@ class WatchOpened(Message, frozen=True):
     sealed_move: U63 = 0
     brought: list[Brought] = []  # noqa: RUF012
     leader: bool = False
+    revision: U63 = 0
 
 
 class WatchChange(Message, frozen=True):

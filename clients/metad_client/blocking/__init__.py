@@ -38,7 +38,7 @@ from .namespaces import (
     Wills,
 )
 from .verbs import CHUNK_RECORDS
-from .watching import Image, Watch
+from .watching import Image, Snapshot, Watch
 
 __all__ = [
     "CHUNK_RECORDS",
@@ -60,6 +60,7 @@ __all__ = [
     "RetainedMessages",
     "Sequences",
     "Sessions",
+    "Snapshot",
     "Subscriptions",
     "Watch",
     "Wills",

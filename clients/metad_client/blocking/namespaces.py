@@ -151,6 +151,8 @@ class Sessions(Twin):
     disconnect_many = Call(sessions.Sessions.disconnect_many)
     get_many = Call(sessions.Sessions.get_many)
     delete_many = Call(sessions.Sessions.delete_many)
+    end_tenant = Call(sessions.Sessions.end_tenant)
+    endings = Call(sessions.Sessions.endings)
     list = Listing(sessions.Sessions.list)
     takeover = Call(sessions.Sessions.takeover)
     update = Call(sessions.Sessions.update)

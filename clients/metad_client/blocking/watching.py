@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 from ..errors import ClosedError, MetadError
-from ..watch import image, watch
+from ..watch import image, snapshot, watch
 from ..watch.events import WatchBatch, WatchEvent
+from ..watch.snapshot import SnapshotPart
+from .iterating import Closing, Parts
 from .portal import Portal
 from .verbs import Twin
 
@@ -22,7 +23,7 @@ def _token(portal: Portal, target: watch.Watch | image.Image) -> str:
         return target.token
 
 
-class Watch(Twin):
+class Watch(Twin, Parts[WatchBatch]):
     """Changes as batches, each as soon as it comes: ``for batch in watch``. See :class:`metad_client.Watch`."""
 
     def __init__(self, portal: Portal, target: watch.Watch) -> None:
@@ -52,32 +53,15 @@ class Watch(Twin):
         with contextlib.suppress(ClosedError):  # the client was closed, and so was the watch
             self._portal.run(self._watch.close())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> WatchBatch:
-        try:
-            batch = self._portal.run(self._watch.next())
-        except ClosedError:
-            batch = None
-        if batch is None:
-            raise StopIteration
-        return batch
-
     def next(self) -> WatchBatch | None:
         """The next batch; None once the watch is closed, or its client."""
-        return next(self, None)
+        try:
+            return self._portal.run(self._watch.next())
+        except ClosedError:
+            return None
 
 
-class Image(Twin):
+class Image(Twin, Closing):
     """Tables as they are, in this process: ``image["kv"][KvKey("config", "greeting")]``. See
     :class:`metad_client.Image`. Any thread may read it."""
 
@@ -124,10 +108,39 @@ class Image(Twin):
         with contextlib.suppress(ClosedError):
             self._portal.run(self._image.close())
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+class Snapshot(Twin, Parts[SnapshotPart]):
+    """The rows of one group: ``for part in snapshot``. See :class:`metad_client.Snapshot`."""
+
+    def __init__(self, portal: Portal, target: snapshot.Snapshot) -> None:
+        super().__init__(portal, target)
+        self._snapshot = target
+
+    @property
+    def index(self) -> int:
+        """The index of the group's log at the moment of the snapshot; 0 before the first part."""
+        return self._snapshot.index
+
+    @property
+    def revision(self) -> int:
+        """The number of the group's revision at that moment; 0 if the server is too old to say."""
+        return self._snapshot.revision
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slots that the group held at that moment. The rows of others are not all there, or not the newest."""
+        return self._snapshot.slots
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether no replica has the log from the position on: changes before the moment were not told."""
+        return self._snapshot.is_cut
+
+    def next(self) -> SnapshotPart | None:
+        """The next part; None behind the last one."""
+        return self._portal.run(self._snapshot.next())
+
+    def close(self) -> None:
+        """End it: the server sends nothing more. Safe to call again."""
+        with contextlib.suppress(ClosedError):
+            self._portal.run(self._snapshot.close())

@@ -127,6 +127,7 @@ def expiry(cluster: ClusterView) -> Row:
         "wills_waiting": sum(backlog.wills for backlog in backlogs),
         "wills_unclaimed": sum(backlog.unclaimed for backlog in backlogs),
         "unclaimed_ms": max((backlog.unclaimed_ms for backlog in backlogs), default=0),
+        "tenants_ending": sum(backlog.tenants for backlog in backlogs),
         "more": any(backlog.more for backlog in backlogs),
     }
 
@@ -200,6 +201,8 @@ def life(row: Row) -> list[str]:
         if late["fences_unswept"]:
             parts.append(f"{late['fences_unswept']:,} fences not swept")
         lines.append(f"sessions: {', '.join(parts)}")
+    if late["tenants_ending"]:
+        lines.append(f"tenants: {late['tenants_ending']:,} orders to end one are not carried out yet")
     if late["wills_due"] or late["wills_waiting"]:
         parts = [f"{late['wills_due']:,} came due", f"{over}{late['wills_waiting']:,} wait"]
         if late["wills_unclaimed"]:

@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from typing import Any
 
-from metad_wire.messages import NEVER_S, Session, SessionProperties, Will
+from metad_wire.messages import NEVER_S, Session, SessionProperties, TenantEnd, Will
 
 from ..client import Client
 from . import people
-from .bounded import Row, absent, first, page_size, present, say_more, show
+from .bounded import Bounded, Row, absent, first, page_size, present, say_more, show
 from .grammar import Arguments, Commands, broker_life, check_prefix, client_key, count, limit, tenant_and_prefix
 from .printing import Printer
 from .wills import row_of_due
@@ -19,6 +19,8 @@ from .wills import row_of_due
 COUNTED_DEFAULT = 100_000
 SHOWN_MAX = 100
 """Subscriptions, and things in flight, that a person sees of one client."""
+_LOOK_S = 0.5
+_PHASES = ("ends sessions", "drops wills", "deletes retained messages")
 
 
 def add(commands: Commands) -> None:
@@ -39,6 +41,18 @@ def add(commands: Commands) -> None:
     takeover.add_argument("--expiry", type=count, metavar="S", help="expiry interval in seconds")
     takeover.add_argument("--clean-start", action="store_true", help="end what was stored of the client before")
     client_key(verbs.add("delete", "delete a session and all that belongs to it; no will is published", _delete))
+    ending = verbs.add("end-tenant", "end all sessions of a tenant, and all that belongs to them", _end_tenant)
+    ending.add_argument("tenant", metavar="TENANT")
+    ending.add_argument(
+        "--wills",
+        choices=("publish", "drop"),
+        required=True,
+        help="publish: those of its sessions are due as they end; drop: also those that are due already",
+    )
+    ending.add_argument("--retained", action="store_true", help="delete its retained messages, too")
+    ending.add_argument("--wait", action="store_true", help="until the groups have cleared up")
+    endings = verbs.add("endings", "the tenants that are being ended, and how far that is", _endings)
+    endings.add_argument("--tenant", metavar="T", help="only this one")
 
 
 def _choice(parser: Any) -> None:
@@ -134,6 +148,32 @@ async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
     with absent(f"no session {a.tenant}/{a.client_id}"):
         await m.sessions.delete(a.tenant, a.client_id)
     printer.one({"deleted": True})
+
+
+async def _end_tenant(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.sessions.end_tenant(a.tenant, publish_wills=a.wills == "publish", retained=a.retained)
+    left = True
+    while a.wait and left:
+        await asyncio.sleep(_LOOK_S)
+        left = bool(await m.sessions.endings(a.tenant))
+    printer.one({"ordered": True, "ended": not left})
+
+
+async def _endings(m: Client, a: Arguments, printer: Printer) -> None:
+    found, now_ms = await m.sessions.endings(a.tenant), _now_ms()
+    show(printer, "endings", Bounded(found, False), lambda end: _ending_row(end, now_ms), 0)
+
+
+def _ending_row(end: TenantEnd, now_ms: int) -> Row:
+    return {
+        "tenant": end.tenant,
+        "since": people.when(end.at_ms, now_ms),
+        "wills": "publish" if end.publish_wills else "drop",
+        "slots": int.from_bytes(end.slots, "big").bit_count(),
+        "now": _PHASES[end.phase] if end.phase < len(_PHASES) else end.phase,
+        "sessions ended": end.sessions,
+        "others deleted": end.others,
+    }
 
 
 def _row(session: Session, now_ms: int) -> Row:

@@ -113,8 +113,8 @@ class Connection:
 
     # --- towards the peer ---
 
-    def can_send(self, payload_bytes: int) -> bool:
-        return not self._paused and self.session.can_send(payload_bytes)
+    def can_send(self, payload_bytes: int, *, ahead: bool = False) -> bool:
+        return (ahead or not self._paused) and self.session.can_send(payload_bytes, ahead=ahead)
 
     def send(self, call: Call, payload: bytes) -> None:
         request_id = self.session.request(call.method.code, payload)

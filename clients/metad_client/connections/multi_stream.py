@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from metad_wire.messages import Welcome
+from metad_wire.methods import AHEAD
 from metad_wire.transport.credentials import PathSample
 
 from ..dispatch.call import Call
@@ -93,12 +94,13 @@ class MultiStreamConnection:
         """A sample of the path that all streams share."""
         return self._joined[0].path_lately()
 
-    def can_send(self, payload_bytes: int) -> bool:
-        return not self._retired and any(stream.can_send(payload_bytes) for stream in self._streams)
+    def can_send(self, payload_bytes: int, *, ahead: bool = False) -> bool:
+        return not self._retired and any(stream.can_send(payload_bytes, ahead=ahead) for stream in self._streams)
 
     def send(self, call: Call, payload: bytes) -> None:
         size = len(payload)
-        fitting = [stream for stream in self._streams if stream.can_send(size)] or self._streams
+        ahead = call.method.code in AHEAD
+        fitting = [stream for stream in self._streams if stream.can_send(size, ahead=ahead)] or self._streams
         min(fitting, key=_load).send(call, payload)
 
     def leave(self) -> None:

@@ -101,6 +101,7 @@ class Call:
     node: str = ""  # the only node that can answer; empty: the leader of the group, or any node
     version: int = 0  # of the map that assigned the items to ``group``
     once: bool = False  # never sent again if it may have been done
+    items: int = 0  # of the request, where it is one of a batch
     life: Owner | None = None  # in whose name it is made, of the first attempt and all others
     requires: int = 0  # bits of Feature
     internal: bool = False  # a question of the client itself
@@ -157,7 +158,7 @@ class Call:
                 self.identities, self.seq, self.first_sent = identities, identities.take(), now
             # An age of 0 means that no attempt came before.
             age_ms = max(1, int((now - self.first_sent) * 1000)) if self.attempts else 0
-            identity = identities.identity(self.seq, age_ms)
+            identity = self.identities.identity(self.seq, age_ms)
         self.attempts += 1
         self.sent = now
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)

@@ -19,11 +19,12 @@ from .routes import Routes
 from .sender import Sender
 from .suspects import Suspects
 
-# First and last interval of questions while calls wait for a leader: an election takes about a second, and an answer
-# costs a node microseconds.
+# Interval of questions while calls wait for a leader: a part of the time for which they have waited, so that the
+# question adds little to it, be it an election of 200 ms or of some seconds. An answer costs a node microseconds.
 SEEK_MIN_S = 0.02
 SEEK_MAX_S = 0.25
-PROBE_AFTER_SEEKS = 5
+SEEK_PART = 1 / 6
+PROBE_AFTER_S = 0.5
 # A node that has not answered by then is asked again only after the others.
 SEEK_DEADLINE_S = 1.0
 
@@ -44,19 +45,19 @@ class Discovery:
     asked: asyncio.Future[None]
     timer: asyncio.TimerHandle | None = None
     question: Call | None = None  # in flight
-    seeks: int = 0  # consecutive questions after which calls still wait
+    began_s: float | None = None  # the first of consecutive questions after which calls still wait
     asked_at: dict[str, float] = field(default_factory=dict)  # node -> when it was asked last
     closed: bool = False
 
     def seek(self, *, at_once: bool = False) -> None:
-        """Ask soon: the fewer consecutive questions have helped no call, the sooner."""
+        """Ask soon: the shorter consecutive questions have helped no call, the sooner."""
         if self.closed or self.question is not None:
             return
         if self.timer is not None:
             if not at_once:
                 return
             self.timer.cancel()
-        delay_s = 0.0 if at_once else min(SEEK_MAX_S, SEEK_MIN_S * 2.0 ** min(self.seeks, 8))
+        delay_s = 0.0 if at_once else min(SEEK_MAX_S, max(SEEK_MIN_S, SEEK_PART * self._sought_s()))
         self.timer = self.loop.call_later(delay_s, self._ask)
 
     def close(self) -> None:
@@ -78,7 +79,8 @@ class Discovery:
         self.question = question = Call(
             CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self.loop.create_future(), internal=True
         )
-        self.seeks += 1
+        if self.began_s is None:
+            self.began_s = now
         question.future.add_done_callback(partial(self._told, queue))
         self.sender.send(connection, question)
         self.deadlines.set(question.deadline)
@@ -91,11 +93,15 @@ class Discovery:
         if error is None:
             self.learn(queue, answer.result())
         self.router.release()
-        if self.seeks >= PROBE_AFTER_SEEKS:
+        if self._sought_s() >= PROBE_AFTER_S:
             self.router.probe()
         if not self.asked.done():
             self.asked.set_result(None)
         if self.router.has_leaders():
-            self.seeks = 0
+            self.began_s = None
         else:
             self.seek()
+
+    def _sought_s(self) -> float:
+        """For how long questions have helped no call."""
+        return 0.0 if self.began_s is None else self.loop.time() - self.began_s

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
 from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
-from metad_wire.methods import WATCH_OPEN, Lane, Method
+from metad_wire.methods import AHEAD, WATCH_OPEN, Lane, Method
 
 from ..errors import (
     CancelledError,
@@ -41,6 +41,7 @@ from .call import ENVELOPE_BYTES_MAX, Call, Events, Life
 from .call_queue import Backlog
 from .deadlines import Deadlines
 from .discovery import Discovery
+from .identity import GivenIdentity
 from .leaders import Leaders
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
@@ -142,13 +143,17 @@ class Dispatcher:
         node: str = "",
         once: bool = False,
         version: int | None = None,
+        identity: GivenIdentity | None = None,
+        items: int = 0,
     ) -> Call:
         """Send or queue a request for one group, or for one node; its ``future`` ends with the reply or a MetadError.
         ``once``: end it rather than send it again if it may have been done. ``version`` is the version of the map that
-        named the group, if that is not the current one.
+        named the group, if that is not the current one. ``identity``: of a write, if the program has named it.
+        ``items``: how many it has, for the observer.
 
-        A heartbeat goes in front of all that waits, and there is always room for it: a client has one life, whose
-        heartbeats come one after the other.
+        What goes ahead (:data:`metad_wire.methods.AHEAD`) waits for nothing else that waits, and some of the window is
+        kept free for it. For a heartbeat there is always room: a client has one life, whose heartbeats come one after
+        the other.
 
         Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a client that is not
         open.
@@ -157,20 +162,26 @@ class Dispatcher:
             self.check()
         if version is None:
             version = self.routes.version
-        call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once)
+        call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once, items)
         if self._life is not None and method.mutates:
             self._life.check()
             call.in_name_of(self._life.owner, self._life.requires)
+        if identity is not None:
+            call.identities, call.seq, call.first_sent = identity, identity.take(), self._loop.time()
         queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
-        if queue is not None and not queue.waiting and (connection := queue.open_for(len(body))) is not None:
+        ahead = method.code in AHEAD
+        if (
+            queue is not None
+            and (ahead or not queue.waiting)
+            and (connection := queue.open_for(len(body), ahead=ahead)) is not None
+        ):
             self.requests += 1
             self.sender.send(connection, call)
         else:
-            urgent = method.lane is Lane.HEARTBEATS
-            if not urgent:
+            if method.lane is not Lane.HEARTBEATS:
                 self.backlog.check(len(body))
             self.requests += 1
-            self._router.route([call], first=urgent)
+            self._router.route([call], first=ahead)
         if deadline < self._deadlines.alarm.at:
             self._deadlines.alarm.set(deadline)
         if self.reports.observer is not None:

@@ -43,3 +43,25 @@ class IdentitySource:
     def identity(self, seq: int, age_ms: int) -> Identity:
         """The identity that travels with the write. ``age_ms`` is 0 on the first attempt only."""
         return Identity(self.client_id, seq, self.low, age_ms)
+
+
+class GivenIdentity(IdentitySource):
+    """The identity of one write that its program has named, so that another process can repeat the write. ``age_ms``:
+    for how long it may have been tried already; 0: it was not."""
+
+    def __init__(self, client_id: int, seq: int, low: int, age_ms: int = 0) -> None:
+        super().__init__(client_id)
+        self._seq = seq
+        self._low = low
+        self._age_ms = age_ms
+
+    def take(self) -> int:
+        """Its number."""
+        return self._seq
+
+    def release(self, seq: int) -> None:
+        """Somebody may repeat it yet."""
+
+    def identity(self, seq: int, age_ms: int) -> Identity:
+        """The identity that travels with the write."""
+        return Identity(self.client_id, seq, self._low, age_ms + self._age_ms)

@@ -40,8 +40,8 @@ class NodeConnection(Protocol):
     def path_lately(self) -> PathSample | None:
         """The transport's measurement of the path, with the packets since the last call; None if there is none."""
 
-    def can_send(self, payload_bytes: int) -> bool:
-        """Whether a request of this size fits the window now."""
+    def can_send(self, payload_bytes: int, *, ahead: bool = False) -> bool:
+        """Whether a request of this size fits the window now. ``ahead``: it waits for nothing else that is sent."""
 
     def send(self, call: Call, payload: bytes) -> None:
         """Start an attempt. Raises FrameError if the payload is over the server's frame limit."""

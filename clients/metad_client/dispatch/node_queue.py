@@ -30,10 +30,11 @@ class NodeQueue:
     def __repr__(self) -> str:
         return f"<NodeQueue {self.node} {'up' if self.connection is not None else 'down'}>"
 
-    def open_for(self, body_bytes: int) -> NodeConnection | None:
-        """The connection, if it can send a request with a body of this size now."""
+    def open_for(self, body_bytes: int, *, ahead: bool = False) -> NodeConnection | None:
+        """The connection, if it can send a request with a body of this size now. ``ahead``: one that goes ahead."""
         connection = self.connection
-        return connection if connection is not None and connection.can_send(body_bytes + ENVELOPE_BYTES_MAX) else None
+        size = body_bytes + ENVELOPE_BYTES_MAX
+        return connection if connection is not None and connection.can_send(size, ahead=ahead) else None
 
     def connect(self, connection: NodeConnection) -> None:
         """Send new requests by this connection from now on."""

@@ -62,7 +62,13 @@ class Reports:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s of %s is tried again after attempt %d: %s", *_names(call), call.attempts, reason)
         if self.observer is not None:
-            event = Retried(verb=call.method.name, group=call.group or "", attempts=call.attempts, reason=reason)
+            event = Retried(
+                verb=call.method.name,
+                group=call.group or "",
+                items=call.items,
+                attempts=call.attempts,
+                reason=reason,
+            )
             self._tell(self.observer.retried, event)
 
     def redirected(self, call: Call, left: str, to: str) -> None:

@@ -69,7 +69,11 @@ def verdict(
         return due
     # No attempt fits before the deadline. An error that says "nothing was done" is worth more than a timeout,
     # but only if no earlier attempt is in doubt.
-    return error if error.outcome_known and not call.in_doubt else deadline_error(call, error)
+    if error.outcome_known and not call.in_doubt:
+        return error
+    late = deadline_error(call, error)
+    late.retry_after_ms, late.retry_jitter_ms = error.retry_after_ms, error.retry_jitter_ms
+    return late
 
 
 def deadline_error(call: Call, cause: MetadError | None) -> DeadlineExceededError:

@@ -12,7 +12,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from metad_wire.methods import encode
+from metad_wire.methods import AHEAD, encode
 
 from ..errors import FrameError, TooLargeError
 from .call import Call
@@ -52,7 +52,7 @@ class Sender:
         waiting = queue.waiting
         while waiting:
             call = next(iter(waiting))
-            connection = queue.open_for(len(call.body))
+            connection = queue.open_for(len(call.body), ahead=call.method.code in AHEAD)
             if connection is None:
                 return
             waiting.remove(call)

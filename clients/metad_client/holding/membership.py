@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
@@ -20,6 +19,7 @@ from ..errors import (
     NotFoundError,
     NotOwnerError,
 )
+from ..iterating import AsyncParts
 from ..namespaces.consumers import Consumers
 from ..namespaces.offsets import Offsets
 from .belief import SPEAK, LeaseState
@@ -90,7 +90,7 @@ class Generation:
         )
 
 
-class Membership:
+class Membership(AsyncParts[Generation]):
     """A member that lives by itself until it is closed, and the generations that it is in::
 
         async with m.consume("acme", "billing", assign=share_out) as member:
@@ -186,21 +186,7 @@ class Membership:
     async def __aenter__(self) -> Self:
         return await self.opened()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
     # --- generations -------------------------------------------------------------------------------------
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Generation:
-        generation = await self.next()
-        if generation is None:
-            raise StopAsyncIteration
-        return generation
 
     async def next(self) -> Generation | None:
         """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
 from metad_wire import methods
+from metad_wire.cluster import SLOTS
 from metad_wire.messages import (
     Revision,
     Session,
@@ -14,6 +16,8 @@ from metad_wire.messages import (
     SessionDeleteItem,
     SessionDisconnect,
     SessionDisconnectItem,
+    SessionEndings,
+    SessionEndTenant,
     SessionGet,
     SessionGetReply,
     SessionKey,
@@ -24,9 +28,11 @@ from metad_wire.messages import (
     SessionTakeoverReply,
     SessionUpdate,
     SessionUpdateItem,
+    TenantEnd,
 )
 
-from ..errors import MetadError
+from ..dispatch.call import Call
+from ..errors import MetadError, StaleRouteError
 from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, attachment_of, newest
@@ -132,8 +138,8 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> WriteResult:
         """Delete sessions and all that belongs to them; with a ``broker``, only those that it owns. An item with
-        ``disconnected_ms`` is deleted only if it is disconnected since exactly then; one with an ``attachment``, only
-        if that may speak, as for :meth:`disconnect_many`. No will is published.
+        ``disconnected_ms`` is deleted only if it is disconnected since exactly then; one with an ``attachment``, which
+        needs a ``broker``, only if that may speak, as for :meth:`disconnect_many`. No will is published.
 
         Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (it is not disconnected since then, or the
         attachment may not speak).
@@ -143,6 +149,75 @@ class Sessions(Facade):
                 methods.SESSION_DELETE, items, lambda part: SessionDelete(part, broker, broker_epoch), deadline_s
             )
         )
+
+    async def end_tenant(
+        self, tenant: str, *, publish_wills: bool, retained: bool = False, deadline_s: float | None = None
+    ) -> None:
+        """End all sessions that a tenant has now, whoever owns them, and all that belongs to them.
+
+        When this returns, they are over: a takeover finds none of them, and one that it begins lives. The groups clear
+        up at the pace of their expiry; until they have come to a session, reads show it and its broker may still write
+        to it. :meth:`endings` says how far they are. A watch shows each end, so brokers can send the clients away.
+
+        ``publish_wills`` makes their wills due as they end. Otherwise these are dropped, with those of the tenant that
+        are due already. ``retained`` deletes the tenant's retained messages, too. Messages that are put and wills that
+        become due after this stay.
+
+        If it raises, groups may have the order and others not: repeat it. A group has at most 256 orders that are not
+        carried out; one more is a TooLargeError.
+        """
+        left = (1 << SLOTS) - 1
+        while left:
+            calls: list[tuple[int, Call]] = []
+            moved = False
+            try:
+                for group, bits in (await self._requests.slots(methods.SESSION_END_TENANT, deadline_s)).items():
+                    slots = int.from_bytes(bits, "big") & left
+                    if slots:
+                        body = SessionEndTenant(tenant, publish_wills, retained, slots.to_bytes(SLOTS // 8, "big"))
+                        begun = self._requests.begin(methods.SESSION_END_TENANT, body, deadline_s, group)
+                        calls.append((slots, begun))
+                while calls:
+                    slots, call = calls[0]
+                    try:
+                        await self._requests.reply(call)
+                        left &= ~slots
+                    except StaleRouteError:
+                        if not call.moved:
+                            raise
+                        moved = True
+                    calls.pop(0)
+            finally:
+                for _, call in calls:
+                    self._requests.abandon(call)
+            if left and not moved:
+                raise StaleRouteError
+
+    async def endings(self, tenant: str | None = None, *, deadline_s: float | None = None) -> builtins.list[TenantEnd]:
+        """What is left to do of :meth:`end_tenant`, by group and order, in the order of their tenants. Empty: all is
+        done that was ordered before, of this tenant (None: of any)."""
+        while True:
+            calls: dict[str, Call] = {}
+            found: dict[tuple[str, int, str], TenantEnd] = {}
+            try:
+                for group, slots in (await self._requests.slots(methods.SESSION_ENDINGS, deadline_s)).items():
+                    body = SessionEndings(tenant, slots)
+                    calls[group] = self._requests.begin(methods.SESSION_ENDINGS, body, deadline_s, group)
+                for group, call in list(calls.items()):
+                    try:
+                        reply = await self._requests.reply(call)
+                    except StaleRouteError:
+                        if not call.moved:
+                            raise
+                        break
+                    del calls[group]
+                    for number, end in enumerate(reply.endings):
+                        found[end.tenant, number, group] = end
+                else:
+                    return [found[key] for key in sorted(found)]
+            finally:
+                for call in calls.values():
+                    self._requests.abandon(call)
 
     async def list(
         self,

@@ -128,7 +128,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
             return
         try:
             version = min(self._version, self._dispatcher.routes.version)
-            call = self._dispatcher.submit(self._method, body, deadline, group, version=version)
+            call = self._dispatcher.submit(self._method, body, deadline, group, version=version, items=len(items))
         except MetadError as error:
             self._fail(futures, error)
             return

@@ -22,6 +22,7 @@ from metad_wire.policy import BatchWindow
 
 from ..dispatch.call import Call
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
+from ..dispatch.identity import GivenIdentity
 from ..dispatch.routes import ANY, ByGroup
 from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
@@ -102,6 +103,19 @@ class Requests:
             raise wrong_body(method, body, error) from error
         return self._dispatcher.submit(method, encoded, deadline, group or ANY, node=node, once=once)
 
+    async def given(
+        self, method: Method[Body, Reply], body: Body, group: str, identity: GivenIdentity, deadline_s: float | None
+    ) -> Reply:
+        """One write with an identity that the program has named, by the leader of a group. Raises StaleRouteError with
+        nothing done if the group does not hold all items, and does not know the write."""
+        deadline = self._deadline(deadline_s)
+        try:
+            encoded = encode(body)
+        except UNFIT as error:
+            raise wrong_body(method, body, error) from error
+        reply: Reply = await self.reply(self._dispatcher.submit(method, encoded, deadline, group, identity=identity))
+        return reply
+
     async def reply(self, call: Call) -> Any:
         """The reply of a request. Raises its MetadError."""
         try:
@@ -169,7 +183,7 @@ class Requests:
             except UNFIT:
                 by_group = None  # the items to blame are found when the pieces are cut
             if body is not None and type(by_group) is str and self._fits(method, len(body), len(items)):
-                call = self._dispatcher.submit(method, body, deadline, by_group)
+                call = self._dispatcher.submit(method, body, deadline, by_group, items=len(items))
                 try:
                     return [Piece(0, len(items), await self.reply(call), None)]
                 except StaleRouteError:
@@ -285,7 +299,7 @@ class Requests:
                 if len(in_flight) == in_flight_max:
                     await finish()
                 try:
-                    call = self._dispatcher.submit(method, body, deadline, group, version=version)
+                    call = self._dispatcher.submit(method, body, deadline, group, version=version, items=len(where))
                     in_flight.append((where, call))
                 except MetadError as error:
                     pieces.append(Piece(where[0], len(where), None, error, where))

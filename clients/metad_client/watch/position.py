@@ -50,12 +50,15 @@ class Pin:
     sealed_move: int
     brought: tuple[tuple[int, int], ...]
     """Move -> those of both that it has brought."""
+    revision: int = 0
+    """The number of the group's revision there; 0: not known."""
 
     @classmethod
     def of(cls, opened: WatchOpened) -> Self:
         """The pin that a stream begins with."""
         brought = tuple((each.move, bits_of(each.slots)) for each in opened.brought)
-        return cls(opened.index, bits_of(opened.held), bits_of(opened.sealed), opened.sealed_move, brought)
+        held, sealed = bits_of(opened.held), bits_of(opened.sealed)
+        return cls(opened.index, held, sealed, opened.sealed_move, brought, opened.revision)
 
     def readers(self, group: int) -> Iterator[tuple[Reader, int]]:
         """How slots would be read from the group, and which."""

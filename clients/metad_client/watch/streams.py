@@ -37,7 +37,7 @@ Start = Literal["now", "snapshot"]
 
 
 class Streams:
-    """``positions``: where the watch is, per kind; empty until it has begun."""
+    """``positions``: where the watch is, per kind; empty until it has begun. ``until``: where it ends; empty: never."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Streams:
         *,
         cluster_id: str = "",
         positions: dict[str, Position] | None = None,
+        until: dict[str, Position] | None = None,
         start: Start = "now",
         flags: int = 0,
         progress_ms: int = 0,
@@ -62,6 +63,8 @@ class Streams:
         self._loop = loop
         self._dispatcher = dispatcher
         self._filters = filters
+        self._until = until or {}
+        self._over: set[GroupStream] = set()  # that have come to the end
         self._cluster_id = cluster_id
         self._start = start
         self._flags = flags
@@ -249,7 +252,7 @@ class Streams:
                 self._turn.append(stream)
                 self._unknown.discard(group)
         for stream in list(self._turn):
-            if not self.ended:
+            if not self.ended and not self._is_over(stream):
                 stream.hurry()
         if begins and not self.ended:
             for kind in self.positions:
@@ -423,6 +426,8 @@ class Streams:
         entries, begun = item.entries, item.taken
         while item.taken < len(entries):
             entry = entries[item.taken]
+            if self._until and entry.index > self._until[stream.kind].index(stream.ordinal):
+                break
             if entry.marker is not None:
                 if collected:
                     return self._batch("changes", stream, entries=collected)
@@ -444,6 +449,9 @@ class Streams:
         if collected:
             self._finish_unless_rows(stream, item, position)
             return self._batch("changes", stream, entries=collected)
+        if item.taken < len(entries):  # what is left is behind the end
+            self._finish(stream, item, position)
+            return True
         return self._take_rows(stream, item, position)
 
     def _take_marker(self, stream: GroupStream, position: Position, entry: WatchEntry) -> int:
@@ -468,16 +476,35 @@ class Streams:
 
     def _finish_unless_rows(self, stream: GroupStream, frame: Frame, position: Position) -> None:
         """Be done with a frame whose entries were taken, if it has nothing else."""
-        if not frame.has_rows:
+        if not frame.has_rows and frame.taken == len(frame.entries):
             self._finish(stream, frame, position)
 
     def _finish(self, stream: GroupStream, frame: Frame, position: Position) -> None:
-        if frame.index > position.index(stream.ordinal):
-            position.indexes[stream.ordinal] = frame.index
+        index = frame.index
+        if self._until:
+            index = min(index, self._until[stream.kind].index(stream.ordinal))
+        if index > position.index(stream.ordinal):
+            position.indexes[stream.ordinal] = index
         if frame.progress is not None:
             stream.proved(frame.came - frame.progress.behind_ms / 1000)
             self._proved.add(stream)
         stream.finished(frame)
+        if self._until:
+            self._is_over(stream)
+
+    def _is_over(self, stream: GroupStream) -> bool:
+        """Whether the watch wants no more of a group; if so, its stream ends, and behind the last one the watch."""
+        position = self.positions.get(stream.kind)
+        if not self._until or position is None:
+            return False
+        if position.index(stream.ordinal) < self._until[stream.kind].index(stream.ordinal):
+            return False
+        if stream not in self._over:
+            self._over.add(stream)
+            stream.stop()
+            if len(self._over) == len(self._turn):
+                self.close()
+        return True
 
     def _take_rows(self, stream: GroupStream, frame: Frame, position: Position) -> WatchBatch | bool:
         """What a frame has beside entries."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self, get_args
 
 from metad_wire.messages import Message
@@ -14,8 +13,10 @@ from metad_wire.watch import StreamFlag
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import InvalidRequestError
+from ..iterating import AsyncParts
 from .events import WatchBatch
-from .filters import Wanted, filters_of
+from .filters import Filters, Wanted, filters_of
+from .position import Position
 from .streams import Start, Streams
 from .token import from_text, to_text
 
@@ -23,7 +24,7 @@ BUFFER_BYTES: int = 4 * 1024 * 1024
 PROGRESS_MS_MAX = 0xFFFF_FFFF
 
 
-class Watch:
+class Watch(AsyncParts[WatchBatch]):
     """Changes as batches, in order per key, each once: ``async for batch in watch``.
 
     It goes on through slot moves, new leaders, restarts and lost connections. It ends if it is closed, or its client
@@ -63,23 +64,6 @@ class Watch:
     async def close(self) -> None:
         """End it: the server sends nothing more, and the iteration ends. Safe to call again."""
         self._streams.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> WatchBatch:
-        batch = await self.next()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
 
     async def next(self) -> WatchBatch | None:
         """The next batch; None once the watch is closed, or its client."""
@@ -121,6 +105,7 @@ def open_watch(
     keys: Sequence[Message] | None = None,
     broker: str = "",
     token: str | None = None,
+    until: str | None = None,
     start: Start = "now",
     previous: bool = False,
     keys_only: bool = False,
@@ -138,22 +123,20 @@ def open_watch(
     if idle_timeout_s is not None:
         milliseconds("idle_timeout_s", idle_timeout_s)
     check_buffer(buffer_bytes)
-    cluster_id, positions = "", None
+    cluster_id, positions, end = "", None, None
     if token is not None:
-        if not isinstance(token, str):
-            raise InvalidRequestError(f"token: expected str, got {type(token).__name__}")
-        cluster_id, positions = from_text(token)
-        if positions.keys() != filters.keys():
-            of, wanted = (" and ".join(sorted(kinds)) for kinds in (positions, filters))
-            raise InvalidRequestError(
-                f"token: it is of a watch of {of} groups, and these tables are in {wanted} groups"
-            )
+        cluster_id, positions = _of_token("token", token, filters)
+    if until is not None:
+        of, end = _of_token("until", until, filters)
+        if positions is None or of != cluster_id:
+            raise InvalidRequestError("until: a watch that has an end begins at a token of the same cluster")
     flags = (StreamFlag.KEYS_ONLY * keys_only) | (StreamFlag.PREVIOUS * previous) | (StreamFlag.COALESCE * coalesce)
     streams = Streams(
         dispatcher,
         filters,
         cluster_id=cluster_id,
         positions=positions,
+        until=end,
         start=start,
         flags=int(flags),
         progress_ms=progress_ms,
@@ -161,3 +144,14 @@ def open_watch(
         idle_timeout_s=idle_timeout_s,
     )
     return Watch(streams, token or "")
+
+
+def _of_token(name: str, token: str, filters: Filters) -> tuple[str, dict[str, Position]]:
+    """The cluster and the position of a token of these kinds of groups. Raises InvalidRequestError."""
+    if not isinstance(token, str):
+        raise InvalidRequestError(f"{name}: expected str, got {type(token).__name__}")
+    cluster_id, positions = from_text(token)
+    if positions.keys() != filters.keys():
+        of, wanted = (" and ".join(sorted(kinds)) for kinds in (positions, filters))
+        raise InvalidRequestError(f"{name}: it is of a watch of {of} groups, and these tables are in {wanted} groups")
+    return cluster_id, positions

@@ -43,7 +43,7 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         "offsets_miss_the_next_generation",
         "the entry that begins a generation fences the commits of the one before",
         "metad.state.consumer_groups:ChangedGroup._begin_generation",
-        "self._view.writes_of(_GENERATION)[key] = encode(generation)",
+        "self._view.writes_of(GENERATION)[key] = encode(generation)",
         "pass",
         "a_silent_member_is_sent_away_and_the_others_go_on",
     ),

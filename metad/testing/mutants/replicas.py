@@ -247,6 +247,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "dead_leader_is_replaced_soon",
     ),
     _m(
+        "refused_waits_long",
+        "with evidence, who was refused asks again soon",
+        "election_timer:ElectionTimer.asked",
+        "OWN_PART * self._timing.lease_s if",
+        "self._timing.lease_s if",
+        "who_asks_before_the_others_may_answer_asks_again_soon",
+    ),
+    _m(
         "evidence_of_one_is_enough",
         "who has no evidence of its own waits for the silent leader",
         "elections:Elections._leader_alive",

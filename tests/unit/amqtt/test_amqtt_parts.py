@@ -84,7 +84,7 @@ async def sending(peer: Peer, waiting: WaitingMessages, restored: Found | None =
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -148,7 +148,7 @@ async def test_what_waits_stays_until_it_is_acknowledged(metad: Client) -> None:
         for number, future in enumerate(peer.acknowledged):
             future.set_exception(TimeoutError()) if number == 2 else future.set_result(None)
         await until(lambda: peer.failures == 1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(await payloads(waiting, "client")) > 60 - IN_FLIGHT_MAX + 1:  # those that it has are removed
                 pass
     left = await payloads(waiting, "client")

@@ -35,6 +35,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "sessions.disconnect_many": {"broker": "b", "broker_epoch": 1, "items": [m.SessionDisconnectItem("t", "c", 60)]},
     "sessions.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": [m.Revision("data-0", 1)]},
     "sessions.delete_many": {"items": [m.SessionDeleteItem("t", "c")], "broker": "b", "broker_epoch": 1},
+    "sessions.end_tenant": {"tenant": "t", "publish_wills": True, "retained": False},
+    "sessions.endings": {"tenant": "t"},
     "sessions.list": {"tenant": "t", "client_id_prefix": "", "broker": "b", "page_size": 10, "min_revisions": []},
     "sessions.takeover": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "clean_start": False,

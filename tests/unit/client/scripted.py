@@ -167,6 +167,10 @@ def all_well(body: Any) -> m.Message:
             return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.SessionList():
             return m.SessionListReply([a_session("t", f"c{i}") for i in range(3)], b"")
+        case m.SessionEndings():
+            return m.SessionEndingsReply(
+                [m.TenantEnd("t", 7, 1_700_000_000_000, True, False, body.slots, 2, b"", 3, 1)]
+            )
         case m.OffsetList():
             return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
         case m.KvScan():

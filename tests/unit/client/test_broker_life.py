@@ -25,6 +25,7 @@ from metad_client import (
 from metad_client.broker_life import BEATS, LOST_AFTER, SUSPENDED_AFTER, Lease
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError
+from metad_wire.session import AHEAD_BYTES
 from metad_wire.tables import broker as b
 
 LEASE_S = 10.0
@@ -246,6 +247,27 @@ async def test_a_heartbeat_waits_behind_no_other_request_of_its_client(cluster: 
             await until(lambda before=beats: cluster.beats > before or bool(held))  # type: ignore[misc]
             assert cluster.beats > beats, "the next to be sent is the heartbeat"
             assert life.state is LifeState.SERVING
+        await asyncio.gather(*puts)
+
+
+async def test_some_of_the_window_is_kept_free_for_heartbeats(cluster: Cluster) -> None:
+    held: list[Any] = []
+    cluster.server.window_bytes = 16 * AHEAD_BYTES
+    async with cluster.client(Options(deadline_s=1_000.0)) as client:
+        life = await client.brokers.register("b1")
+        answer = cluster.answer
+        cluster.server.answer = lambda received: (
+            held.append(received) if isinstance(received.body, m.KvPut) else answer(received)
+        )
+        puts = [asyncio.create_task(client.kv.put_many([m.KvPutItem("ns", "k", b"v")])) for _ in range(2_000)]
+        await until(lambda: len(held) > 500)
+        beats = cluster.beats
+        await until(lambda: cluster.beats > beats + 3)
+        assert life.state is LifeState.SERVING
+        assert len(held) < len(puts), "the window was never full"
+        cluster.server.answer = answer
+        for received in held:
+            received.reply()
         await asyncio.gather(*puts)
 
 

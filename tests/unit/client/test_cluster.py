@@ -154,9 +154,9 @@ async def test_while_nobody_leads_calls_wait_and_the_questions_are_few(server, n
     calls = [start(client.kv.put_many([put(1)])) for _ in range(50)]
     await asyncio.sleep(0)
     await asyncio.sleep(2)
-    assert len(server.map_requests) < 15
+    assert len(server.map_requests) < 30
     sent = len(server.received)
-    assert sent < 50 + 15  # one attempt each, then a probe with a question at most
+    assert sent < 50 + 30  # one attempt each, then a probe with a question at most
     nodes.leaders["data-1"] = "n1"
     news = loop.time()
     await asyncio.gather(*calls)
@@ -581,7 +581,7 @@ async def test_a_cluster_that_is_being_formed_is_waited_for(server, nodes, dial,
     calls.append(start(anext(listing)))
     await asyncio.sleep(2)
     assert server.received == []
-    assert len(server.map_requests) < 20
+    assert len(server.map_requests) < 35
     server.map, server.leaders = formed, nodes.leaders
     many, seven, eight, _, session = await asyncio.gather(*calls)
     assert many.ok
@@ -606,7 +606,7 @@ async def test_a_kind_without_groups_is_waited_for(server, nodes, dial):
     assert (await client.kv.put_many([put(0)])).ok
     call = start(client.offsets.fetch("t", "g", "topic", 0))
     await asyncio.sleep(1)
-    assert len(server.map_requests) < 20
+    assert len(server.map_requests) < 35
     server.map = c.ClusterMap(2, whole.nodes, whole.groups, whole.slots)
     assert (await call).offset == 42
 

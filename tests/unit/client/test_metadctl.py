@@ -78,6 +78,9 @@ def ctl(scripted_server, capsys):
             "sessions takeover t c --broker b --epoch 7 --payload p --expiry 60 --clean-start",
             m.SessionTakeover("b", 7, [m.SessionTakeoverItem("t", "c", True, m.SessionProperties(60, b"p"))]),
         ),
+        ("sessions end-tenant t --wills publish", m.SessionEndTenant("t", True, False, ALL_SLOTS)),
+        ("sessions end-tenant t --wills drop --retained", m.SessionEndTenant("t", False, True, ALL_SLOTS)),
+        ("sessions endings --tenant t", m.SessionEndings("t", ALL_SLOTS)),
         ("sessions delete t c", m.SessionDelete([m.SessionDeleteItem("t", "c")])),
         (
             "subscriptions --tenant t --prefix c --limit 5",
@@ -398,6 +401,7 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
         "wills_waiting": 5,
         "wills_unclaimed": 1,
         "unclaimed_ms": 60_000,
+        "tenants_ending": 0,
         "more": False,
     }
     assert (down["node"], down["state"]) == ("n2", "unreachable")

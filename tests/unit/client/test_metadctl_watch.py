@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,7 +51,17 @@ def nodes(scripted_server: Server) -> WatchNodes:
 
 
 @pytest.fixture
-def run(scripted_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., tuple[int, str, str]]:
+def interrupts() -> Iterator[None]:
+    """Ctrl-C as in a process of its own: a Spark session of another test has left its own handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def run(
+    scripted_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Any, interrupts: None
+) -> Callable[..., tuple[int, str, str]]:
     def run(screen: Screen, *arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdout", screen)
         status = cli.main(["--endpoint", "a", "watch", *arguments], transport=scripted_server.transport)

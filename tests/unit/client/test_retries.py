@@ -20,7 +20,9 @@ from metad_client import (
     OverloadedError,
     UnknownOutcomeError,
 )
+from metad_client.once import write_once
 from metad_wire import messages as m
+from metad_wire.methods import KV_PUT
 
 ONE = [KvPutItem("ns", "k", b"1")]
 
@@ -327,3 +329,32 @@ async def test_a_call_cancelled_while_it_waits_for_its_retry(server, dial, settl
     await asyncio.sleep(6)
     assert len(server.received) == 1
     assert client.statistics().waiting == 0
+
+
+# --- an identity that the program names ---
+
+
+async def test_a_write_with_a_named_identity_keeps_it_in_every_attempt(server, dial):
+    server.answer = lambda received: received.fail(OverloadedError()) if len(server.received) < 3 else received.reply()
+    client = await dial()
+    reply = await write_once(client, KV_PUT, m.KvPut(ONE), "data-0", client_id=2**64 - 1, seq=77, low=70, age_ms=500)
+    assert not reply.errors
+    await client.kv.put_many(ONE)
+    first, second, third, other = [received.identity for received in server.received]
+    assert {(each.client_id, each.seq, each.low) for each in (first, second, third)} == {(2**64 - 1, 77, 70)}
+    assert 500 == first.age_ms < second.age_ms <= third.age_ms
+    assert (other.seq, other.low) == (1, 1)  # the client's own series goes on as if nothing had been
+    assert other.client_id != first.client_id
+
+
+async def test_a_named_identity_that_was_never_tried_has_no_age(server, dial):
+    client = await dial()
+    await write_once(client, KV_PUT, m.KvPut(ONE), "data-0", client_id=1, seq=1, low=1)
+    assert server.received[0].identity == m.Identity(1, 1, 1, 0)
+
+
+async def test_items_of_a_named_identity_are_checked_as_others_are(server, dial):
+    client = await dial()
+    with pytest.raises(InvalidRequestError, match=r"namespace|surrogates"):
+        await write_once(client, KV_PUT, m.KvPut([KvPutItem("\ud800", "k", b"")]), "data-0", client_id=1, seq=1, low=1)
+    assert not server.received

@@ -917,3 +917,66 @@ async def test_an_event_that_makes_no_sense_ends_the_watch(connected: Client, no
     with pytest.raises(InternalError, match="an event that makes no sense"):
         await anext(watch)
     assert WatchEvents(0)
+
+
+# --- a watch that has an end ---
+
+
+async def test_a_watch_until_a_token_delivers_what_is_between_and_ends(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    begin = watch.token
+    tokens = [begin]
+    for number in range(6):
+        (a(nodes) if number % 2 else b(nodes)).put("k", str(number).encode(), "ns" if number % 2 else other(nodes))
+        tokens.append((await anext(watch)).token)
+    for first in range(7):
+        for last in range(first, 7):
+            between = connected.watch("kv", token=tokens[first], until=tokens[last])
+            found = [event.record.value async for batch in between for event in batch.events]
+            assert sorted(found) == [str(number).encode() for number in range(first, last)]
+            assert between.token == tokens[last]
+    await settled()
+    assert len(nodes.live) == 2  # of the first watch
+
+
+def other(nodes: WatchNodes) -> str:
+    """A namespace of the other group."""
+    return next(name for name in map(str, range(100)) if slot_of(name) in b(nodes).slots)
+
+
+async def test_an_end_within_one_event_of_many_entries_is_kept(connected: Client, nodes: WatchNodes) -> None:
+    watch = await connected.watch("kv").opened()
+    begin = watch.token
+    tokens: list[str] = []
+    for number in range(5):
+        a(nodes).put("k", str(number).encode())
+        tokens.append((await anext(watch)).token)
+    nodes.fills_events = True
+    between = connected.watch("kv", token=begin, until=tokens[2])
+    assert [event.record.value async for batch in between for event in batch.events] == [b"0", b"1", b"2"]
+    assert between.token == tokens[2]
+
+
+async def test_a_watch_with_an_end_follows_slots_that_move_before_it(connected: Client, nodes: WatchNodes) -> None:
+    source, target = a(nodes), b(nodes)
+    watch = await connected.watch("kv").opened()
+    begin = watch.token
+    source.put("k", b"1")
+    source.move_to(target, 7, {slot_of("ns")})
+    target.put("k", b"2")
+    assert await take(watch, 2) == [b"1", b"2"]
+    end = watch.token
+    target.put("k", b"3")
+    for _ in range(3):
+        between = connected.watch("kv", token=begin, until=end)
+        assert [event.record.value async for batch in between for event in batch.events] == [b"1", b"2"]
+
+
+async def test_an_end_without_a_beginning_is_refused(connected: Client, nodes: WatchNodes) -> None:
+    token = (await connected.watch("kv").opened()).token
+    with pytest.raises(InvalidRequestError, match="until: a watch that has an end begins at a token"):
+        connected.watch("kv", until=token)
+    with pytest.raises(InvalidRequestError, match="until: expected str, got int"):
+        connected.watch("kv", token=token, until=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="until: it is of a watch of data groups"):
+        connected.watch("offset", until=token)

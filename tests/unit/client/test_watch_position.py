@@ -18,6 +18,8 @@ from watch_worlds import Bounds, Violated, explore
 from metad_client import InvalidRequestError
 from metad_client.watch import position, token
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     # bounds, from pins, cuts
     (Bounds((0,), groups=2, writes=2, moves=2, aborts=0, strangers=0), True, 0),

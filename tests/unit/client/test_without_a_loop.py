@@ -137,6 +137,18 @@ def test_what_a_server_did_not_begin_an_earlier_attempt_may_have_done():
     assert "the write may have happened" in str(verdict(call, error, 0.0, Backoff(), random.Random(1)))
 
 
+def test_who_is_turned_away_in_doubt_hears_when_to_come_back():
+    """Guards a storm in which a leader died: clients whose first attempt had no answer were not told their slots."""
+    call = a_call()
+    call.lost()
+    error = OverloadedError("too much waits", retry_after_ms=60_000, retry_jitter_ms=500)
+    call.refused("n2", error)
+    late = verdict(call, error, 0.0, Backoff(), random.Random(1))
+    assert isinstance(late, DeadlineExceededError)
+    assert not late.outcome_known
+    assert (late.retry_after_ms, late.retry_jitter_ms) == (60_000, 500)
+
+
 def test_calls_share_a_budget_of_retries_and_wait_for_its_tokens():
     budget = SharedBudget(RetryBudget(burst=2, interval_s=3.0))
     now = 100.0

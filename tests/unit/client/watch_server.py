@@ -113,7 +113,8 @@ class Group:
         pinned = opening.position is None or bool(opening.snapshot)
         held, sealed = bits(self.slots - self.sealed), bits(self.sealed)
         leads = self.nodes.leaders.get(self.name) == received.peer.node
-        said = WatchOpened(len(self.log), pinned, held, sealed, self.sealed_move, brought, leads)
+        revision = 10 * len(self.log)
+        said = WatchOpened(len(self.log), pinned, held, sealed, self.sealed_move, brought, leads, revision)
         received.peer.session.begin_stream(received.request_id, encode(said))
         stream = OpenStream(self, received, begin)
         self.streams.append(stream)

@@ -35,6 +35,7 @@ from metad_wire.errors import (
     MetadError,
     NotFoundError,
     NotLeaderError,
+    TooLargeError,
     UnknownOutcomeError,
 )
 from metad_wire.group import METADATA, GroupId
@@ -590,6 +591,32 @@ async def test_leases_stand_still_while_the_node_does_not_run() -> None:
     assert world.known("b1").state == "fenced", "its clock goes on"
 
 
+async def test_what_is_heard_before_the_late_tick_counts_for_one_lease() -> None:
+    """An event loop may look at what has come before its timers: the time that was lost must not count, too."""
+    world = World()
+    epoch = await world.register("b1")
+    await world.pass_s(1.0)
+    world.now_s += 60.0
+    assert await world.beat("b1", epoch) == "active"
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced"
+
+
+async def test_what_came_before_the_node_stood_still_counts_from_when_it_came() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    await world.pass_s(LEASE_S - 1)
+    arrived_s = world.now_s
+    await world.pass_s(60.0, late=True)
+    assert await world.beat("b1", epoch, arrived_s) == "active"
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced"
+
+
 async def test_a_new_leader_gives_everybody_a_whole_lease_and_goes_on_with_fences() -> None:
     world = World()
     await world.register("b1")
@@ -842,3 +869,17 @@ async def test_an_end_by_evidence_that_is_not_written_leaves_the_lease() -> None
     await world.pass_s(REDIAL_S + 1.0)
     world.broken = None
     assert await world.beat("b1", epoch) == "active"
+
+
+async def test_an_answer_about_brokers_fits_a_frame() -> None:
+    """A thousand times the name of a broker with the longest attributes were an answer of sixteen megabytes."""
+    world = World()
+    attributes = {f"{number:02}": "x" * 250 for number in range(64)}
+    for name in ("b1", "b2"):
+        asked = b.BrokerRegister(name, attributes=attributes)
+        await world.ask(asked)
+    with pytest.raises(TooLargeError):
+        await world.ask(b.BrokerGet(["b1"] * 1_000))
+    reply = await world.ask(b.BrokerGet(["b1", "nobody", "b2"]))
+    assert [record and record.broker for record in reply.brokers] == ["b1", None, "b2"]
+    assert len((await world.ask(b.BrokerGet(["nobody"] * 1_000))).brokers) == 1_000

@@ -70,7 +70,7 @@ class Scenario:
         await self.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
         self.hook()
         await self.rebalance()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while self.killed or self.moving():
                 if self.killed:
                     self.killed = False

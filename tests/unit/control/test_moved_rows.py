@@ -66,7 +66,7 @@ async def move_half(table: Table, byte: int) -> None:
     rig.state_engine.write({source + key: value for key, value in written.items()})
     await rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(table.kind))
     answer = rig.send(CLUSTER_REBALANCE, c.Rebalance())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while (
             not answer.done or node.map is None or node.map.moves or node.migrations._tasks or node.migrations._sweeps
         ):

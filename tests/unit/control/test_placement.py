@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from metad.control.placement import (
     VOTERS_MAX,
     balanced_leaders,
-    even_moves,
     metadata_replicas,
     spread,
 )
 from metad_wire.cluster import SLOTS, GroupRecord, machine_of
+from metad_wire.policy.slots import even_moves
 
 node_names = st.builds(lambda machine, worker: f"n{machine}/{worker}", st.integers(0, 6), st.integers(0, 2))
 nodes_lists = st.lists(node_names, min_size=1, max_size=12, unique=True)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metad_perf.errors import UsageError
-from metad_perf.failover.foreground import Sample, Window, compared, curve
+from metad_perf.failover.foreground import WINDOW_S, Sample, Window, compared, curve, parts
 from metad_perf.failover.ledger import Firing, Ledger, Left, Verdict
 from metad_perf.failover.plan import END, FIRE, LONG_S, TENANT, Kind, Plan, topic_of
 
@@ -200,13 +200,21 @@ def test_the_will_of_a_client_that_came_back_too_late_is_due() -> None:
 
 
 def test_the_other_work_is_compared_by_when_it_was_due() -> None:
-    ms = 1_000_000
-    samples = [Sample(at, 2 * ms) for at in range(100)]
-    samples += [Sample(at, 6 * ms) for at in range(100, 200)]
-    samples += [Sample(at, 90 * ms) for at in range(200, 300)]  # while a leader was down
-    samples += [Sample(at, 6 * ms) for at in range(300, 400)]
-    (row,) = compared({"kv.put": samples}, Window(0, 100), Window(100, 400), [Window(200, 300)]).values()
+    ms, window = 1_000_000, round(WINDOW_S * 1e9)
+    took_ms = [2, 6, 90, 40, 6, 6, 6]  # windows: before; during, with a leader down in the third, and a stall
+    samples = [Sample(at * window + n, took * ms) for at, took in enumerate(took_ms) for n in range(100)]
+    before, during, down = Window(0, window), Window(window, 7 * window), Window(2 * window + 5, 2 * window + 6)
+    (row,) = compared({"kv.put": samples}, before, during, [down]).values()
     assert row == {"p99_ms_before": 2, "p99_ms_during": 6, "p99_ratio": 3, "p99_ms_with_leader_kill": 90}
+
+
+def test_a_span_has_whole_windows_or_is_one() -> None:
+    second = 1_000_000_000
+    assert parts(Window(5, 5 + 5 * second), 2) == [
+        Window(5, 5 + 2 * second),
+        Window(5 + 2 * second, 5 + 4 * second),
+    ]
+    assert parts(Window(5, 7), 2) == [Window(5, 7)]
 
 
 def test_the_curve_has_a_row_for_each_second() -> None:

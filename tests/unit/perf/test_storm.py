@@ -15,11 +15,12 @@ from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, WRONG_OWNER, Found,
 from metad_perf.storm.orders import Result
 from metad_perf.storm.outcome import KEYS, restored_by_s, summary
 from metad_perf.storm.page import page
-from metad_perf.storm.plan import Storm, ignores_slots, places
+from metad_perf.storm.plan import WAYS, Storm, ignores_slots, places, ways
 from metad_perf.storm.population import Clients, Kind, Population, read
 from metad_perf.storm.trace import COLUMNS, Outcome, Series, Tally, Trace
 from metad_perf.storm.wheel import Wheel
 from metad_wire.messages import Owner
+from metad_wire.policy import Backoff
 
 STORM = Storm(sessions=2_000, brokers=5, processes=2)
 CLIENTS = Clients(STORM.population, seed=1)
@@ -162,10 +163,20 @@ def test_percentiles_count_who_is_still_away() -> None:
     assert restored_by_s(numbers(), 50.0) is None
 
 
+WORDS = {"kind": ["tag", "car"], "region": ["eu", "us"], "policy": WAYS}
+
+
 def note(trace: Trace) -> None:
-    trace.note(numbers(7, 9), 3, numbers(1, 1), numbers(0, 0), 10 * MS, 150 * MS, Outcome.REFUSED, 50)
-    trace.note(numbers(7), 3, numbers(2), numbers(230 * MS), 240 * MS, 250 * MS, Outcome.RESTORED)
-    trace.note(numbers(9), 3, numbers(2), numbers(230 * MS), 240 * MS, 9_000 * MS, Outcome.TIMEOUT)
+    def of(*clients: int) -> dict[str, Any]:
+        second = [int(client == 9) for client in clients]
+        return {"group": numbers(*(client % 4 for client in clients))} | {
+            name: numbers(*second) for name in ("kind", "region", "policy")
+        }
+
+    refused = (150 * MS, Outcome.REFUSED, 50, 20)
+    trace.note(numbers(7, 9), 3, numbers(1, 1), numbers(0, 0), 10 * MS, *refused, **of(7, 9))
+    trace.note(numbers(7), 3, numbers(2), numbers(230 * MS), 240 * MS, 250 * MS, Outcome.RESTORED, **of(7))
+    trace.note(numbers(9), 3, numbers(2), numbers(230 * MS), 240 * MS, 9_000 * MS, Outcome.TIMEOUT, **of(9))
 
 
 def test_a_series_counts_attempts_where_they_happen() -> None:
@@ -181,18 +192,35 @@ def test_a_series_counts_attempts_where_they_happen() -> None:
 @pytest.mark.parametrize("rows_max", [1, 3, 100])
 def test_a_trace_has_a_row_for_each_attempt(tmp_path: Path, rows_max: int) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    trace = Trace(str(tmp_path / "attempts.parquet"), rows_max)
+    trace = Trace(str(tmp_path / "attempts.parquet"), rows_max, WORDS)
     note(trace)
     trace.close()
     table = pq.read_table(tmp_path / "attempts.parquet")
     assert table.column_names == [name for name, _ in COLUMNS]
     rows = [tuple(row.values()) for row in table.to_pylist()]
     assert rows == [
-        (7, 3, 1, 0, 10 * MS, 150 * MS, "refused", 50),
-        (9, 3, 1, 0, 10 * MS, 150 * MS, "refused", 50),
-        (7, 3, 2, 230 * MS, 240 * MS, 250 * MS, "restored", -1),
-        (9, 3, 2, 230 * MS, 240 * MS, 9_000 * MS, "timeout", -1),
+        (7, 3, 1, 0, 10 * MS, 150 * MS, "refused", 50, 20, 3, "tag", "eu", "return-slot"),
+        (9, 3, 1, 0, 10 * MS, 150 * MS, "refused", 50, 20, 1, "car", "us", "none"),
+        (7, 3, 2, 230 * MS, 240 * MS, 250 * MS, "restored", -1, 0, 3, "tag", "eu", "return-slot"),
+        (9, 3, 2, 230 * MS, 240 * MS, 9_000 * MS, "timeout", -1, 0, 1, "car", "us", "none"),
     ]
+
+
+def test_how_a_client_waits_is_a_matter_of_its_kind_its_broker_and_the_policy() -> None:
+    kinds = (
+        Kind(name="tag", share=1.0, backoff=Backoff(base_s=1.0, cap_s=2.0, family="decorrelated")),
+        Kind(name="car", share=1.0, backoff=Backoff(base_s=1.0, cap_s=2.0, family="equal")),
+    )
+
+    def told(**changes: Any) -> list[str]:
+        storm = Storm(population=Population(kinds=kinds), brokers=4, **changes)
+        return [WAYS[way] for way in ways(storm, numbers(0, 1, 0), numbers(0, 1, 3))]
+
+    own = ["decorrelated-jitter", "equal-jitter", "decorrelated-jitter"]
+    assert told(policy="population") == own
+    assert told(policy="full-jitter") == ["full-jitter"] * 3
+    assert told(policy="return-slot") == ["return-slot"] * 3
+    assert told(policy="return-slot", ignore_slots=0.5) == [*own[:2], "return-slot"]
 
 
 def test_a_trace_without_attempts_is_an_empty_file_and_without_a_path_none(tmp_path: Path) -> None:
@@ -247,7 +275,7 @@ def recorded() -> dict[str, Any]:
         "harness_cpu_s": 0.1,
         "goodput_curve": [100.0, 0.0, 50.0, 100.0],
         "curves": msgspec.to_builtins(one.series),
-        "nodes_curve": {"n1": [(0.1, 0.5, 60.0), (0.2, 0.7, 70.0)], "n2": []},
+        "nodes_curve": {"n1": [(0.1, 0.5, 60.0, 0.1), (0.2, 0.7, 70.0, 0.0)], "n2": []},
         "marks": [(0.15, "kill -9 of n1"), (0.3, "metadata-0: term 2")],
         "settings": msgspec.to_builtins(STORM),
         "setting": {"cpus": 2},
@@ -309,7 +337,8 @@ def result(faults: dict[str, int], waited: list[int], attempts: int, retried: in
     none = Series(0.1, [0], [0], [0], [0], [0])
     verdict = Verdict(faults, [])
     reasons = {"overloaded": retried} if retried else {}
-    return Result(numbers(*waited), attempts, len(waited), 1, {}, none, verdict, reasons, 10, 0, 0.1)
+    repeated = {"overloaded": 10 * retried} if retried else {}
+    return Result(numbers(*waited), attempts, len(waited), 1, {}, none, verdict, reasons, repeated, 10, 0, 0.1)
 
 
 def test_what_is_lost_is_counted_whether_it_is_seen_when_a_client_comes_back_or_at_the_end() -> None:

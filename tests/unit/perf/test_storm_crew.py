@@ -7,8 +7,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import reduce
+from pathlib import Path
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from metad import embedded
@@ -20,6 +24,10 @@ from metad_perf.storm.orders import Counts, Finish, Forget, Go, Leave, Look, Pre
 from metad_perf.storm.outcome import summary
 from metad_perf.storm.plan import Storm, places
 from metad_perf.storm.population import Clients, Kind, Population, client_id
+from metad_perf.storm.trace import read_schedule
+from metad_spark.calibration import load_calibration
+from metad_spark.pipeline.schedule import batches, parts
+from metad_spark.scenario import Disconnect, load_scenario
 from metad_wire.messages import SessionProperties, SessionUpdateItem
 
 KIND = Kind(name="tag", share=1.0, rtt_ms=1.0, subscriptions=2, inflight=1, will=True)
@@ -115,6 +123,42 @@ async def test_clients_that_are_not_back_in_time_are_counted_and_not_waited_for(
         await play.store()
         found = summary(await play.go(), await play.read_back())
         assert (found["restored"], found["returning"], found["t50_s"], found["lost"]) == (0, 120, None, 0)
+
+
+async def test_a_schedule_is_replayed_as_it_says(tmp_path: Path) -> None:
+    """What ``metad-spark schedule`` writes, ``metad-perf storm --replay`` does: each client's first attempt begins at
+    the time that the schedule has for it, and at no other."""
+    scenario = msgspec.structs.replace(
+        load_scenario("small"), clients=STORM.sessions, disconnect=Disconnect(spread_s=0.5)
+    )
+    (tmp_path / "first_attempts").mkdir()
+    due_ns: dict[int, int] = {}
+    for part in parts(scenario, load_calibration(), seed=3, generators=2):
+        for number, batch in enumerate(batches(part)):
+            path = tmp_path / "first_attempts" / f"{part.generator}-{number}.parquet"
+            pq.write_table(pa.Table.from_batches([batch]), path)
+            due_ns |= dict(zip(batch["client_id"].to_pylist(), batch["t_ns"].to_pylist(), strict=True))
+    assert len(due_ns) == STORM.sessions
+    assert len(set(due_ns.values())) > STORM.sessions / 2, "they do not begin all at once"
+    np.save(tmp_path / "begin.npy", read_schedule(tmp_path))
+    (tmp_path / "trace").mkdir()
+    storm = msgspec.structs.replace(STORM, replay=str(tmp_path / "begin.npy"), trace=str(tmp_path / "trace"))
+    async with stage(storm) as play:
+        await play.store()
+        found = summary(await play.go(), await play.read_back())
+    assert (found["restored"], found["lost"]) == (STORM.sessions, 0)
+    rows = pq.read_table(tmp_path / "trace").to_pylist()
+    first = {row["client"]: row for row in rows if row["attempt"] == 1}
+    assert {client: row["scheduled_ns"] for client, row in first.items()} == due_ns
+    rtt_ns = round(KIND.rtt_ms * 1e6)
+    assert all(row["sent_ns"] >= row["scheduled_ns"] + rtt_ns for row in first.values()), "nobody comes too soon"
+    # Clients that begin later are sent later: the order is kept, in ticks of the linger.
+    tick_ns = round(STORM.linger_ms * 1e6)
+    ticks = [(-(-(row["scheduled_ns"] + rtt_ns) // tick_ns), row["sent_ns"]) for row in first.values()]
+    by_tick: dict[int, list[int]] = {}
+    for tick, sent_ns in ticks:
+        by_tick.setdefault(tick, []).append(sent_ns)
+    assert all(min(sent) >= tick * tick_ns for tick, sent in by_tick.items())
 
 
 async def test_goodput_is_what_was_acknowledged() -> None:

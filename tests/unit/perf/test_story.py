@@ -12,7 +12,7 @@ from metad_perf.report.story import Story
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end_s
         time.sleep(0.002)

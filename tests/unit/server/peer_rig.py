@@ -16,7 +16,7 @@ from metad_wire.peer import Channel, PeerHello
 from metad_wire.transport import Stream
 from metad_wire.transport.memory import MemoryTransport
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 @asynccontextmanager

@@ -53,7 +53,7 @@ class Fleet:
 
     async def formed(self, *names: str) -> set[str]:
         """The ids that these nodes have durably."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await asyncio.gather(*(self.servers[name].node.serving() for name in names))
         for name in names:
             node = self.servers[name].node

@@ -79,15 +79,25 @@ class FakeStream:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - whatever the loop still has to do is the condition
             await asyncio.sleep(0.001)  # a loop that only spins may keep the fsync thread from the interpreter for ever
 
 
 @pytest.fixture
-async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+def timeout_ms() -> int:
+    """Of the server's patience with peers. Tests of it want less; in the others a busy machine must not use it up."""
+    return 600_000
+
+
+impatient = pytest.mark.parametrize("timeout_ms", [20])
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch, timeout_ms: int) -> AsyncIterator[Server]:
     monkeypatch.setattr(serve_module, "_SWEEP_S", 0.001)
-    limits = {"write_stall_timeout_ms": 20, "handshake_timeout_ms": 20, "idle_timeout_ms": 60_000, "connections_max": 4}
+    limits = dict.fromkeys(("write_stall_timeout_ms", "handshake_timeout_ms", "idle_timeout_ms"), timeout_ms)
+    limits["connections_max"] = 4
     groups = {"offset": 1, "data": 1}
     settings = {"storage": {"engine": "memory"}, "groups": groups, "listen": "h:1", "limits": limits}
     config = load_config(None, settings)
@@ -157,8 +167,8 @@ async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
 async def test_frames_that_ask_for_nothing_are_taken_in_slices(server: Server, frame: bytes) -> None:
     """Thousands of them held up the loop, in one go."""
     connection, stream = connect(server)
-    connection.data_received(frame * 400 + put(1))
-    assert len(stream.frames()) <= 1 + connection_module._SLICE_FRAMES
+    connection.data_received(frame * 1_500 + put(1))
+    assert len(stream.frames()) <= 1 + connection_module._SLICE_FRAMES + connection_module._CUT_FRAMES
     assert not stream.reading
     await until(lambda: stream.frames()[-1][:2] == (FrameType.RESPONSE, 1) or stream.errors())
     assert stream.errors() == []
@@ -265,6 +275,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
     other.connection_lost(None)
 
 
+@impatient
 async def test_a_closed_connection_whose_peer_does_not_read_is_aborted(server: Server) -> None:
     # Once wrong: the stream waits for ever to deliver what was written before it was closed.
     connection, stream = connect(server)
@@ -275,10 +286,10 @@ async def test_a_closed_connection_whose_peer_does_not_read_is_aborted(server: S
     connection.connection_lost(None)
 
 
+@impatient
 async def test_a_peer_that_stops_reading_is_aborted(server: Server) -> None:
     connection, stream = connect(server)
     connection.pause_writing()
-    assert not stream.reading
     await until(lambda: stream.aborted)
     connection.connection_lost(None)
 
@@ -303,6 +314,7 @@ async def test_answers_that_pile_up_unread_end_the_connection(server: Server, mo
     connection.connection_lost(None)
 
 
+@impatient
 async def test_a_handshake_that_does_not_come_is_closed_with_a_reason(server: Server) -> None:
     connection, stream = connect(server, hello=False)
     await until(lambda: stream.closed)
@@ -343,6 +355,7 @@ async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read
     second.resume_writing()
     assert not stream.reading  # memory is still short
     second.pause_writing()
+    second._stalled_bytes = connection_module._UNREAD_BYTES + 1
     first.connection_lost(None)
     assert not stream.reading  # its replies are still unread
     second.resume_writing()

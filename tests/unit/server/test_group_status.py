@@ -16,7 +16,7 @@ from metad.server.serve import Server
 from metad_wire import messages as m
 from metad_wire.transport.memory import MemoryTransport
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 NAMES = ("a", "b", "c")
 
 

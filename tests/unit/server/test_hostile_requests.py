@@ -21,10 +21,11 @@ from metad.state import registry
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InternalError, InvalidItemError, InvalidRequestError, MetadError
+from metad_wire.errors import InternalError, InvalidItemError, InvalidRequestError, MetadError, OverloadedError
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
+from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
@@ -35,7 +36,7 @@ from metad_wire.tables.retained import (
     RetainedPutItem,
 )
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
-from metad_wire.tables.will import WillKey
+from metad_wire.tables.will import WillClaim, WillKey, WillWait
 
 OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
 """What clients may ask of a group."""
@@ -179,7 +180,7 @@ def body_of(method: Method[Any, Any]) -> Any:
     values: dict[str, Any] = {"broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g"}
     values |= {"namespace": "n", "lease": "l", "filter": "#"}
     values["items"] = BODIES["items"].get(method.name, BODIES["items"].get(table))
-    values["restore"] = True
+    values["restore"] = values["publish_wills"] = True
     values["lease_ms"] = 1_000
     return method.body(**{name: values[name] for name in method.body.__struct_fields__ if name in values})
 
@@ -281,4 +282,76 @@ async def test_a_bug_that_is_met_often_fills_no_log(
         for _ in range(50):
             rig.send(methods.KV_GET, m.KvGet([m.KvKey("n", "k")]))
     assert len([record for record in caplog.records if record.message == "bug"]) == 3
+    await rig.close()
+
+
+LONG = "x" * 1_900_000
+"""A field of a request as large as one may be that writes."""
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        (methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{i}", b"") for i in range(1_000)], LONG)),
+        (
+            methods.OFFSET_COMMIT,
+            m.OffsetCommit([m.OffsetCommitItem("t", f"g{i}", "t", 0, 1) for i in range(1_000)], member=LONG),
+        ),
+        (methods.WILL_WAIT, WillWait(LONG, 1, 60_000)),
+        (methods.WILL_CLAIM, WillClaim(LONG, 1, 60_000)),
+        (methods.SESSION_TAKEOVER, m.SessionTakeover(LONG, 1, [m.SessionTakeoverItem("t", "c")])),
+        (methods.BROKER_REGISTER, b.BrokerRegister(LONG)),
+        (methods.BROKER_DRAIN, b.BrokerDrain(LONG, 1)),
+        (methods.BROKER_DEREGISTER, b.BrokerDeregister(LONG, 1)),
+        (methods.BROKER_FENCE, b.BrokerFence(LONG)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+async def test_a_long_name_is_not_repeated_for_each_item(method: Method[Any, Any], body: Any) -> None:
+    """Two megabytes that were in the error of each of a thousand items made two gigabytes of answer."""
+    rig = Rig()
+    await rig.open()
+    table = method.name.partition(".")[0]
+    group = {"offset": "offset-0", "broker": ""}.get(table, "data-0")
+    answer = await rig.answered(rig.send(method, body, group=group))
+    assert isinstance(answer.error, InvalidRequestError)
+    assert len(encode_error(answer.error)) < 8 * 1024
+    assert rig.node.status().in_flight_bytes == 0
+    await still_works(rig)
+    await rig.close()
+
+
+def encode_error(error: MetadError) -> bytes:
+    return methods.encode(error.body())
+
+
+async def test_errors_are_short_whatever_a_request_names() -> None:
+    rig = Rig()
+    await rig.open()
+    key = m.KvKey("n", "k")
+    unknown = await rig.answered(rig.send(methods.KV_GET, m.KvGet([key]), group=LONG))
+    assert len(encode_error(unknown.error)) < 8 * 1024
+    beats = b.BrokerHeartbeat([b.BrokerBeat(LONG, 1)] * 3)
+    refused = await rig.answered(rig.send(methods.BROKER_HEARTBEAT, beats, group=""))
+    assert len(refused.results[0]) < 8 * 1024
+    await rig.close()
+
+
+async def test_who_waits_for_wills_takes_no_memory_from_those_who_write() -> None:
+    """A few connections that waited with long names had all writes of the node refused for a minute."""
+    rig = Rig(limits={"in_flight_bytes_max": 16 * 1024 * 1024})
+    await rig.open()
+    waits = [
+        rig.send(methods.WILL_WAIT, WillWait("b", 1, 60_000, "t" * size), group="data-0")
+        for size in (1_000_000, 2_000_000, 5_000_000, *[3_000] * 5_000)
+    ]
+    await rig.settle()
+    refused = [wait.error for wait in waits if wait.done]
+    assert {type(error) for error in refused} == {OverloadedError}
+    waiting = rig.node.requests._waiting
+    assert 0 < waiting.held <= 6 * 1024 * 1024
+    await still_works(rig)
+    rig.node.will_turns.drain()
+    assert all(wait.done for wait in waits)
+    assert waiting.held == 0
     await rig.close()

@@ -39,7 +39,7 @@ def lives(disk: MemoryEngine) -> Lives:
 async def remember(known: Lives, name: str, life: Life, members: Sequence[str] = "abc") -> None:
     done = asyncio.Event()
     known.remember(name, life, list(members), done.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await done.wait()
 
 

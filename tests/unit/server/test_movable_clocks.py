@@ -32,8 +32,22 @@ async def test_timers_fire_in_order_at_their_times() -> None:
     assert 499_990 <= clocks.wall_ms() - wall_ms < 600_000  # each is in whole milliseconds
     await clocks.advance(0)
     assert len(fired) == 3
-    with pytest.raises(ValueError, match="back"):
-        await clocks.advance(-1)
+    for wrong in (-1, float("nan"), float("inf")):  # of these, the last one took for ever
+        with pytest.raises(ValueError, match="back"):
+            await clocks.advance(wrong)
+    clocks.close()
+
+
+async def test_an_hour_of_moves_leaves_nothing_in_the_event_loop() -> None:
+    clocks = MovableClocks()
+
+    def again() -> None:
+        clocks.call_at(clocks.now() + 1, again)
+
+    again()
+    await clocks.advance(3_600)
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    assert len(scheduled) < 500, "each second left a timer until its hour would have come"
     clocks.close()
 
 

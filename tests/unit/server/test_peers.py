@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 from peer_rig import Stranger, node, until
@@ -151,11 +153,13 @@ async def test_a_client_is_told_that_it_has_the_wrong_port() -> None:
 
 async def test_a_connection_that_says_nothing_is_closed() -> None:
     network = MemoryTransport()
-    limits = {"handshake_timeout_ms": 50, "idle_timeout_ms": 50}
     raft = {"election_timeout_ms": 30, "heartbeat_ms": 10}
-    async with node(network, limits=limits, raft=raft) as server:
+    async with node(network, limits={"handshake_timeout_ms": 50}, raft=raft):
         silent = await Stranger.dial(network)
         assert "no handshake in time" in await silent.refused()
+    network = MemoryTransport()
+    limits = {"handshake_timeout_ms": 600_000, "idle_timeout_ms": 50}
+    async with node(network, limits=limits, raft=raft) as server:
         half_open = await Stranger.dial(network)
         assert (await half_open.greet(server)).type == FrameType.WELCOME
         assert "nothing was heard" in await half_open.refused()
@@ -163,7 +167,7 @@ async def test_a_connection_that_says_nothing_is_closed() -> None:
 
 async def test_a_connection_that_pings_stays() -> None:
     network = MemoryTransport()
-    limits = {"handshake_timeout_ms": 50, "idle_timeout_ms": 300}
+    limits = {"handshake_timeout_ms": 600_000, "idle_timeout_ms": 2_000}
     raft = {"election_timeout_ms": 30, "heartbeat_ms": 10}
     async with node(network, limits=limits, raft=raft) as server:
         living, silent = await Stranger.dial(network), await Stranger.dial(network)
@@ -172,6 +176,7 @@ async def test_a_connection_that_pings_stays() -> None:
         while not silent.lost:
             living.send(FrameType.PING)
             assert (await living.next()).type == FrameType.PONG
+            await asyncio.sleep(0.01)
 
 
 async def test_strangers_do_not_keep_peers_out() -> None:

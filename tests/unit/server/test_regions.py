@@ -16,7 +16,7 @@ from metad.server.serve import Server
 from metad_wire.transport import Handler
 from metad_wire.transport.memory import MemoryTransport
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 class Far(MemoryTransport):

@@ -45,7 +45,7 @@ def get(rig: Rig, *wanted: m.Revision, deadline_ms: int = LONG_MS) -> Answer:
 
 
 async def answered(rig: Rig, answer: Answer) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not answer.done:  # noqa: ASYNC110 - nothing calls back
             await asyncio.sleep(0.005)
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad.node import promises
 from metad.node.in_flight_budget import InFlightBudget
-from metad.node.return_share import ReturnShare
-from metad.node.return_slots import HORIZON_S, HORIZON_UNSURE_S, Capacity, Returns
-from metad.node.service_rate import UNMEASURED_PER_S, ServiceRate
 from metad_wire.cluster import ReturnGrant, ReturnReport
 from metad_wire.errors import OverloadedError
 from metad_wire.messages import Identity
+from metad_wire.policy import promises
+from metad_wire.policy.return_share import ReturnShare
+from metad_wire.policy.return_slots import HORIZON_S, Capacity, Returns
+from metad_wire.policy.service_rate import UNMEASURED_PER_S, ServiceRate
 
 NOW = 1_000.0
 
 
-def returns(per_s: float = 1_000.0, *, sure: bool = True) -> Returns:
-    return Returns(lambda _: Capacity(per_s, sure))
+def returns(per_s: float = 1_000.0, for_s: float = HORIZON_S) -> Returns:
+    return Returns(lambda _: Capacity(per_s, for_s))
 
 
 @given(
@@ -34,7 +34,7 @@ def test_no_more_come_back_in_any_time_than_can_be_served(
     """The items that have a slot before the next free one fit between now and then, at the capacity of now."""
     now, per_s = NOW, itertools.cycle(capacities)
     capacity = next(per_s)
-    slots = Returns(lambda _: Capacity(capacity, True))
+    slots = Returns(lambda _: Capacity(capacity, HORIZON_S))
     promised: list[tuple[float, int]] = []
     for items, passes_s, changes in asked:
         now += passes_s
@@ -76,12 +76,30 @@ def test_the_first_comes_back_soon_and_the_next_behind_all_its_items() -> None:
 
 def test_a_smaller_capacity_puts_off_who_comes_next() -> None:
     capacity = 1_000.0
-    slots = Returns(lambda _: Capacity(capacity, True))
+    slots = Returns(lambda _: Capacity(capacity, HORIZON_S))
     slots.returning(1_000, NOW)  # taken until 1.05 s from now
     capacity = 100.0
-    assert slots.returning(1, NOW)[0] == 10_500  # a thousand items at a hundred a second
+    assert slots.returning(1, NOW)[0] == 10_000  # a thousand items at a hundred a second
     capacity = 100_000.0
-    assert slots.returning(1, NOW)[0] == pytest.approx(10_510, abs=1)  # those before it come when they were told
+    assert slots.returning(1, NOW)[0] == pytest.approx(10_010, abs=1)  # those before it come when they were told
+
+
+def test_a_measure_that_goes_up_and_down_puts_nobody_off_twice() -> None:
+    """Guards a storm that stood still: each time that the measure fell, all that was promised was put off anew, by as
+    many times as it fell. So slots were far apart, and the nodes idle until they came."""
+    now, capacity = NOW, 1_000.0
+    slots = Returns(lambda _: Capacity(capacity, HORIZON_S))
+    slots.returning(5_000, now)
+    for _ in range(10):
+        capacity = 500.0
+        slots.returning(1, now)
+        capacity = 1_000.0
+        slots.returning(1, now)
+    assert slots.ahead_s(now) == pytest.approx(10.0, abs=0.1)  # five thousand at five hundred a second
+    now += 8.0
+    capacity = 400.0
+    slots.returning(1, now)
+    assert slots.ahead_s(now) == pytest.approx(2.0, abs=0.1)  # what was to come since has come
 
 
 def test_behind_the_horizon_there_is_no_slot_but_a_time_to_ask_again() -> None:
@@ -89,10 +107,9 @@ def test_behind_the_horizon_there_is_no_slot_but_a_time_to_ask_again() -> None:
     slots.returning(7_000, NOW)
     assert slots.returning(1, NOW) == (45_000, 15_000)
     assert slots.ahead_s(NOW) == pytest.approx(70.05)
-    unsure = returns(100.0, sure=False)
+    unsure = returns(100.0, 1.0)
     unsure.returning(200, NOW)
     assert unsure.returning(1, NOW) == (750, 250)
-    assert HORIZON_UNSURE_S == 1.0
 
 
 def test_two_brokers_that_are_turned_away_in_turns_come_back_in_turns() -> None:
@@ -175,6 +192,20 @@ def test_times_with_refusals_set_the_measure() -> None:
     assert rate.per_s(now) == pytest.approx(20_000, rel=0.1)
 
 
+def test_the_moment_in_which_a_crowd_is_turned_away_says_nothing_of_the_time_after_it() -> None:
+    """Guards the end of a storm: by what a node answered in the half second in which it turned 200,000 clients away,
+    they were told to come back in eight seconds, and the node was idle until then."""
+    rate = ServiceRate(NOW)
+    now = busy(rate, NOW, 3.0, 25_000, refusing=False)
+    now = busy(rate, now, 0.9, 3_000, refusing=True)
+    assert rate.per_s(now) == pytest.approx(25_000, rel=0.02)
+    now = busy(rate, now, 3.0, 8_000, refusing=True)
+    assert rate.per_s(now) == pytest.approx(8_000, rel=0.1)
+    now = busy(rate, now, 1.5, 20_000, refusing=False)  # calm
+    now = busy(rate, now, 0.9, 1_000, refusing=True)
+    assert rate.per_s(now) == pytest.approx(20_000, rel=0.15)
+
+
 def test_one_refusal_in_a_calm_time_says_little() -> None:
     rate = ServiceRate(NOW)
     now = busy(rate, NOW, 1.0, 50_000, refusing=False)
@@ -193,10 +224,28 @@ def a_share(per_s_max: int = 0, members: int = 1) -> ReturnShare:
 
 
 def test_an_operator_may_set_a_lower_limit() -> None:
-    assert a_share().capacity(NOW) == (UNMEASURED_PER_S, False)
-    assert a_share(50).capacity(NOW) == (50, True)
-    assert a_share(10**6).capacity(NOW) == (UNMEASURED_PER_S, False)
-    assert a_share(60, members=3).capacity(NOW) == (20, True)
+    assert a_share().capacity(NOW) == (UNMEASURED_PER_S, 1.0)
+    assert a_share(50).capacity(NOW) == (50, HORIZON_S)
+    assert a_share(10**6).capacity(NOW) == (UNMEASURED_PER_S, 1.0)
+    assert a_share(60, members=3).capacity(NOW) == (20, HORIZON_S)
+
+
+def test_a_measure_is_believed_for_four_times_as_long_as_the_node_has_been_busy() -> None:
+    """Guards a storm that stood still: what the first seconds measured, in which a crowd was turned away, was believed
+    for a minute."""
+    rate = ServiceRate(NOW)
+    share = ReturnShare("n1", rate, 0, lambda: 1, lambda: None)
+    believed: list[float] = []
+    for tick in range(2_501):
+        now = NOW + tick / 100
+        share.answered(20)
+        share.refused(now)
+        for_s = share.capacity(now).for_s  # as each refusal asks
+        if tick in (30, 50, 200, 1_000, 2_500):
+            believed.append(for_s)
+    assert believed == pytest.approx([1.0, 1.0, 8.0, 40.0, HORIZON_S])
+    share.refused(now + 20.0)  # and, after a calm time, anew
+    assert share.capacity(now + 20.0).for_s == 1.0
 
 
 def test_a_node_that_has_just_become_busy_asks_at_once_and_goes_by_its_own_measure() -> None:
@@ -205,8 +254,8 @@ def test_a_node_that_has_just_become_busy_asks_at_once_and_goes_by_its_own_measu
     share.refused(NOW)
     share.refused(NOW + 0.1)
     assert len(asked) == 1
-    assert share.capacity(NOW + 0.1) == (60, True)
-    assert share.capacity(NOW + 1.1) == (20, True)  # nobody answers
+    assert share.capacity(NOW + 0.1) == (60, HORIZON_S)
+    assert share.capacity(NOW + 1.1) == (20, HORIZON_S)  # nobody answers
     share.refused(NOW + 9)
     share.refused(NOW + 18)
     assert len(asked) == 1
@@ -220,13 +269,13 @@ def test_a_node_without_a_part_takes_as_much_as_if_all_were_as_busy() -> None:
     share.answered(500)
     share.refused(NOW)
     assert share.report(NOW + 1) == ReturnReport("n1", 3_000, 500, 0)
-    assert share.capacity(NOW + 1) == (1_000, True)
+    assert share.capacity(NOW + 1) == (1_000, HORIZON_S)
     share.granted(ReturnGrant(2_400, 3_000), NOW + 1)
-    assert share.capacity(NOW + 3.9) == (2_400, True)
+    assert share.capacity(NOW + 3.9) == (2_400, HORIZON_S)
     assert share.granted_at(NOW + 3.9)
-    assert share.capacity(NOW + 4.1) == (1_000, True)  # it was not renewed
+    assert share.capacity(NOW + 4.1) == (1_000, HORIZON_S)  # it was not renewed
     share.granted(ReturnGrant(50_000, 3_000), NOW + 5)
-    assert share.capacity(NOW + 5) == (3_000, True)  # never more than it can answer
+    assert share.capacity(NOW + 5) == (3_000, HORIZON_S)  # never more than it can answer
     assert share.report(NOW + 10) is not None
     assert share.report(NOW + 10.1) is None
     share.returns.returning(30_000, NOW + 10.1)  # slots for ten seconds: those clients will come

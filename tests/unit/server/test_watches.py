@@ -127,7 +127,7 @@ async def put(rig: Rig, *names: str, size: int = 1) -> None:
 
 
 async def until(rig: Rig, condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await rig.settle()
             await asyncio.sleep(0.001)

@@ -84,7 +84,8 @@ class World:
         """Looks that wait, if they do."""
         self.group = SimpleNamespace(is_leader=True, name="data-0")
         self.news = SimpleNamespace(hears=[])
-        parts = {WillNews: self.news, Fences: SimpleNamespace(refusal=self.refusal)}
+        fences = SimpleNamespace(refusal=self.refusal, allows=lambda broker, epoch: broker not in self.fenced)
+        parts = {WillNews: self.news, Fences: fences}
         self.driver: Any = Driver(
             group=self.group,
             machine=SimpleNamespace(parts=parts, name="data-0", slots=SimpleNamespace(mask=None)),
@@ -214,6 +215,37 @@ def test_who_does_not_use_its_turn_delays_wills_by_that_turn() -> None:
     world.pass_s(TURN_S)
     assert turns(*asked) == "abc"
     assert world.claim(asked[2]) == [b"k1"]
+
+
+def test_who_lets_a_turn_pass_is_behind_all_others_until_it_uses_one() -> None:
+    world = World()
+    hogs = [world.wait("hog") for _ in range(1_000)]
+    brokers = [world.wait(name) for name in "ab"]
+    world.due(b"k1")
+    world.pass_s(STEP_S)
+    assert turns(*hogs) == "hog"
+    world.pass_s(TURN_S)
+    assert turns(*hogs, *brokers) == "hoga", "the other waits of the same broker are behind all others"
+    assert world.claim(brokers[0]) == [b"k1"]
+    hogs.append(world.wait("hog"))
+    brokers.append(world.wait("c"))
+    world.pass_s(TURN_S)
+    for name, key in (("b", b"k2"), ("c", b"k3")):
+        world.due(key)
+        world.pass_s(2 * PAUSE_S)
+        (asked,) = [one for one in brokers if one.broker == name]
+        assert asked.turn is not None
+        assert world.claim(asked) == [key]
+    world.due(b"k4")
+    world.pass_s(2 * PAUSE_S)
+    assert [one.turn is not None for one in hogs[:3]] == [True, True, False], "nobody else waits"
+    assert world.claim(hogs[1]) == [b"k4"]
+    hogs[2:] = []
+    hogs += [world.wait("hog")]
+    world.wait("d")
+    world.due(b"k5")
+    world.pass_s(TURN_S)
+    assert len(world.turns._lines) == 1
 
 
 def test_after_a_claim_there_is_a_pause_unless_there_is_enough_for_another() -> None:

@@ -16,6 +16,8 @@ from metad_spark.reduced import compared
 from metad_spark.scenario import Brokers, LeaderChange, Returns, Scenario
 from metad_wire.policy import RetryBudget
 
+pytestmark = pytest.mark.slow
+
 _change = msgspec.structs.replace
 _LARGE = _change(trials.NEAR[0], clients=200_000)
 _AT_DOORS = _change(_LARGE, brokers=Brokers(count=16, connects_per_s=500), clients=100_000)
@@ -39,6 +41,14 @@ def test_the_trials_that_the_fluid_must_be_near_in_keep_its_conditions(scenario:
         ("give up at brokers' doors", _AT_DOORS),
         ("linger", _change(_LARGE, brokers=Brokers(count=16, linger_ms=50))),
         ("several retries", _change(_LARGE, retry_budget=RetryBudget(burst=3, interval_s=5))),
+        (
+            "chance fills",
+            _change(
+                _LARGE,
+                cluster=_change(_LARGE.cluster, batch_items=4, queue_items=8),
+                disconnect=_change(_LARGE.disconnect, spread_s=200),
+            ),
+        ),
         ("return slots", _change(_LARGE, returns=Returns(of_capacity=0.9), leader_changes=(LeaderChange(at_s=2.0),))),
     ],
 )

@@ -15,7 +15,8 @@ from metad_spark.models.results import StormResult
 from metad_spark.report import content
 from metad_spark.scenario import load_scenario
 from metad_spark.target import Target
-from metad_spark.wording import LEFT_OUT, UNVALIDATED, percent
+from metad_spark.validation import validity
+from metad_spark.wording import LEFT_OUT, percent
 
 COSTS = load_calibration()
 SCENARIO = load_scenario("default")
@@ -117,7 +118,8 @@ def test_a_collapse_is_never_green() -> None:
 def test_the_page_says_what_it_is_worth_and_how_it_was_made() -> None:
     html = _html(STORM)
     head = html[: html.index('class="figures"')]
-    assert UNVALIDATED in head
+    assert validity("vector") in head
+    assert "Not validated" in head
     assert LEFT_OUT.replace("'", "&#x27;") in head
     foot = html[html.index("<footer>") :]
     assert "metad-spark simulate --clients 1e7" in foot

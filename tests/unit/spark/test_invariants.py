@@ -14,6 +14,7 @@ from metad_spark.errors import SimulationError
 from metad_spark.models import exact, fluid, vector
 from metad_spark.models.histogram import quantile_s
 from metad_spark.models.invariants import check_node
+from metad_spark.models.node_input import NodeInput
 from metad_spark.models.results import NodeResult
 from metad_spark.models.simulate import MODELS, Model, simulate_node
 from metad_spark.proofs import trials
@@ -65,16 +66,26 @@ def test_a_result_that_breaks_one_is_refused(says: str, change: Callable[[NodeRe
 
 
 def test_doors_that_let_everybody_through_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector, "pass_doors", lambda reached_us, *_: reached_us.copy())
+    simulate = vector.simulate
+
+    def wide(given: NodeInput, seed: int) -> NodeResult:
+        return simulate(_change(given, doors=tuple(100 * doors for doors in given.doors)), seed)
+
+    monkeypatch.setattr(vector, "simulate", wide)
     with pytest.raises(SimulationError, match="have let through"):
         simulate_node(trials.input_of(_DOORS, trials.NOISY), 1, "vector")
 
 
-@pytest.mark.parametrize("module", [exact, vector])
-def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
-    whole = exact.turn_us
-    monkeypatch.setattr(module, "turn_us", lambda *given: whole(*given) // 2)
-    model: Model = "exact" if module is exact else "vector"
+@pytest.mark.parametrize("model", ["exact", "vector"])
+def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    module = exact if model == "exact" else vector
+    simulate = module.simulate
+
+    def half(given: NodeInput, seed: int) -> NodeResult:
+        costs = {name: getattr(given, name) / 2 for name in ("turn_us", "entry_us", "item_us")}
+        return _change(simulate(_change(given, **costs), seed), capacity_by_s=simulate(given, seed).capacity_by_s)
+
+    monkeypatch.setattr(module, "simulate", half)
     with pytest.raises(SimulationError, match="can serve"):
         simulate_node(trials.input_of(trials.EQUAL[0], trials.NOISY), 1, model)
 

@@ -12,17 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_wire.policy import FAMILIES, Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots, draw, uniform
+from metad_wire.policy import FAMILIES, Admission, Backoff, RetryBudget, ReturnSlots, draw, uniform
 from metad_wire.policy.draw import stream
-from metad_wire.policy.vector import (
-    Backoffs,
-    batch_ends,
-    draws,
-    reserve_slots_ns,
-    reserve_us,
-    slot_waits_us,
-    uniforms,
-)
+from metad_wire.policy.vector import Backoffs, draws, uniforms
 
 
 def test_only_the_forms_for_arrays_need_numpy() -> None:
@@ -100,10 +92,8 @@ def test_a_budget_lets_a_burst_go_and_one_more_each_interval(burst: int, interva
     budget = RetryBudget(burst=burst, interval_s=interval_s)
     clock, granted, now = 0, [], 0
     for at in sorted(wanted):
-        now, clock_before = max(now, at), clock
-        due, clock = budget.reserve_us(now, clock_before)
-        many = reserve_us(budget, np.array([now] * 2), np.array([clock_before] * 2))
-        assert [column.tolist() for column in many] == [[due] * 2, [clock] * 2]
+        now = max(now, at)
+        due, clock = budget.reserve_us(now, clock)
         assert due >= now
         granted.append(due)
         now = due
@@ -120,57 +110,23 @@ def test_a_budget_lets_a_burst_go_and_one_more_each_interval(burst: int, interva
     jitter_s=st.floats(0, 10),
     asked=st.lists(st.tuples(st.integers(0, 2**31), st.integers(1, 1_000)), max_size=40),
     begin=st.integers(0, 2**40),
-    singly=st.booleans(),
     seed=seeds,
 )
-def test_return_slots_are_the_same_one_by_one(
-    per_s: float,
-    wait_min_s: float,
-    jitter_s: float,
-    asked: list[tuple[int, int]],
-    begin: int,
-    singly: bool,
-    seed: int,
+def test_return_slots_are_far_enough_apart_and_none_is_too_soon(
+    per_s: float, wait_min_s: float, jitter_s: float, asked: list[tuple[int, int]], begin: int, seed: int
 ) -> None:
     slots = ReturnSlots(per_s=per_s, wait_min_s=wait_min_s, jitter_s=jitter_s)
-    asked.sort()
-    now, items = [at for at, _ in asked], [1 if singly else count for _, count in asked]
-    following, expected = begin, []
-    for at, count in zip(now, items, strict=True):
-        slot, following = slots.reserve_ns(at * 1000, following, count)
-        expected.append(slot)
-    counts = None if singly else np.array(items, dtype=np.int64)
-    reserved, after = reserve_slots_ns(slots, np.array(now, dtype=np.int64) * 1000, begin, counts)
-    assert (reserved.tolist(), after) == (expected, following)
-    for (sooner, later), count in zip(itertools.pairwise(expected), items, strict=False):
-        assert later - sooner >= count * slots.interval_ns
+    following, given_ns = begin, []
     rng = random.Random(seed)
-    u = np.array([rng.random() for _ in now])
-    waits = slot_waits_us(slots, np.array(now), reserved, u).tolist()
-    assert waits == [slots.wait_us(at, slot, each) for at, slot, each in zip(now, expected, u.tolist(), strict=True)]
-
-
-@given(
-    items_max=st.integers(1, 10),
-    linger_ms=st.integers(0, 50),
-    gaps=st.lists(st.integers(0, 20_000), min_size=1, max_size=60),
-)
-def test_batches_are_cut_the_same_one_by_one(items_max: int, linger_ms: int, gaps: list[int]) -> None:
-    window = BatchWindow(items_max=items_max, linger_s=linger_ms / 1000)
-    arrivals = np.cumsum(gaps).tolist()
-    closes, ends = batch_ends(window, np.array(arrivals))
-    at = 0
-    while at < len(arrivals):
-        close, items = window.first_batch(arrivals[at:])
-        assert (int(closes[at]), int(ends[at])) == (close, at + items)
-        assert 1 <= items <= items_max
-        at += items
-    # The same arrivals in each of two lanes are cut as if the other were not there.
-    both = np.array(arrivals * 2)
-    lanes = np.repeat([3, 5], len(arrivals))
-    in_lanes = batch_ends(window, both, lanes)
-    assert in_lanes[0].tolist() == closes.tolist() * 2
-    assert in_lanes[1].tolist() == ends.tolist() + (ends + len(arrivals)).tolist()
+    for at, count in sorted(asked):
+        slot, following = slots.reserve_ns(at * 1000, following, count)
+        given_ns.append(slot)
+        assert slot >= max(begin, at * 1000 + slots.wait_min_ns)
+        assert following == slot + count * slots.interval_ns
+        wait = slots.wait_us(at, slot, rng.random())
+        assert wait == 0 or abs(at + wait - slot // 1000) <= slots.jitter_us
+    for (sooner, later), (_, count) in zip(itertools.pairwise(given_ns), sorted(asked), strict=False):
+        assert later - sooner >= count * slots.interval_ns
 
 
 @given(limit=st.integers(0, 100), waiting=st.integers(0, 200), arriving=st.integers(0, 200))

@@ -13,11 +13,13 @@ from metad_spark.brokers import coupling
 from metad_spark.brokers.coupling import relax, run_here
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.errors import CalibrationError, ScenarioError, SimulationError
+from metad_spark.models import vector
 from metad_spark.models.histogram import counted, quantile_s
 from metad_spark.models.node_input import NodeInput, apportioned, node_inputs, shares
 from metad_spark.models.results import NodeResult, added, merge
-from metad_spark.proofs import theory, trials
-from metad_spark.proofs.verify import Proof, verify
+from metad_spark.proofs import laws, theory, trials
+from metad_spark.proofs.proof import Proof
+from metad_spark.proofs.verify import verify
 from metad_spark.reduced import reduced
 from metad_spark.scenario import Brokers, Cluster, Scenario, Tenants, load_scenario, scenario_names
 
@@ -44,7 +46,7 @@ def test_shipped_scenarios_are_read_and_make_node_inputs(name: str) -> None:
         ("clients = 0", "clients must be from 1"),
         ('clients = "many"', r"Expected `int`, got `str` - at `\$.clients`"),
         ("surprise = 1", "unknown field `surprise`; there are name, description, clients, horizon_s"),
-        ("[cluster]\nsurprise = 1", r"`\$.cluster`; there are nodes, groups, batch_items, queue_items"),
+        ("[cluster]\nsurprise = 1", r"`\$.cluster`; there are nodes, groups, clients, batch_items, queue_items"),
         ("[[sdks]]\nsurprise = 1", r"`\$.sdks\[0\]`; there are name, share, family"),
         ("[retry_budget]\nburst = 2\nintervals = 1", "there are burst, interval_s"),
         ('regions = [{ name = "a", share = 0.5, rtt_ms = 20 }]', "regions: shares must be 0 or more and add up to 1"),
@@ -214,6 +216,26 @@ def test_published_shapes_are_reproduced() -> None:
     assert proofs == heard
     assert len(proofs) == 13
     assert all(proof.passed for proof in proofs), [proof for proof in proofs if not proof.passed]
+
+
+def test_storms_obey_their_laws() -> None:
+    proofs = verify(only=["laws", "cores"])
+    assert [proof for proof in proofs if not proof.passed] == []
+    assert {proof.bar for proof in proofs if proof.name.startswith("vector")} == {0.01}
+
+
+def test_a_law_that_is_broken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_no_budget(given: NodeInput, seed: int) -> NodeResult:
+        return vector.simulate(msgspec.structs.replace(given, budget=None), seed)
+
+    def forgets_a_tenth(given: NodeInput, seed: int) -> NodeResult:
+        result = vector.simulate(given, seed)
+        return msgspec.structs.replace(result, rejected_by_s=result.rejected_by_s * 0.9)
+
+    monkeypatch.setattr(laws, "_MODELS", (("vector", has_no_budget, 0.01),))
+    assert [proof.passed for proof in laws._budget() if proof.name.startswith("vector")] == [False, False]
+    monkeypatch.setattr(laws, "_MODELS", (("vector", forgets_a_tenth, 0.01),))
+    assert not next(laws._conservation()).passed
 
 
 def _report(batch: int, cpu_s: float, groups: int = 1, replicas: int = 3) -> dict[str, object]:

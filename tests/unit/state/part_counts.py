@@ -1,30 +1,45 @@
-"""What sessions have of a table, by its rows and by the row that counts them: both must agree."""
+"""What sessions have of a table, by its rows and by the row that counts them, and may copy them: all must agree."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from typing import Any
 
 import msgspec
 from state_rig import Rig, contents
 
+from metad.state import counts
 from metad_wire.messages import SessionKey
 from metad_wire.table import Table
 from metad_wire.tables.session import SESSION
 
+COPIED = (0, 12, counts.COPY_BYTES_MAX)
+"""Bounds of a copy: nothing fits, a short row does, or all that a test writes."""
+
 
 def check_counts(rig: Rig, table: Table, part: str) -> None:
-    """A session's count row says how many rows it has and how many bytes they are; without rows it has none."""
+    """A session's counts say how many rows it has and how many bytes they are; without any it has no counts. If they
+    have a copy of the rows, that is what they are, and it is within its bound."""
     rig.settle()
-    rows: Counter[bytes] = Counter()
-    sizes: Counter[bytes] = Counter()
-    counted: dict[bytes, tuple[int, int]] = {}
+    rows: defaultdict[bytes, list[tuple[str, Any]]] = defaultdict(list)
+    sizes: defaultdict[bytes, int] = defaultdict(int)
+    counted: dict[bytes, list[Any]] = {}
     for key, value in contents(rig.group.engine):
         row, behind = key[3], key[4:]
         if row == table.rows[part]:
-            session = SESSION.key_of(table.fields_of(behind, 2))
-            rows[session] += 1
+            *fields, name = table.fields_of(behind, 3)
+            session = SESSION.key_of(fields)
+            rows[session].append((name, msgspec.msgpack.decode(value)))
             sizes[session] += len(behind) + len(value)
-        elif row == table.rows["count"]:
+        elif row == SESSION.rows["parts"]:
             SessionKey(*SESSION.fields_of(behind, 2))
-            counted[behind] = msgspec.msgpack.decode(value, type=tuple[int, int])
-    assert counted == {session: (count, sizes[session]) for session, count in rows.items()}
+            each = msgspec.msgpack.decode(value)
+            assert any(count[0] for count in each), "a session without rows has no counts"
+            if (count := each[counts.COUNTED.index(table.name)])[0]:
+                counted[behind] = count
+    assert {session: count[:2] for session, count in counted.items()} == {
+        session: [len(of), sizes[session]] for session, of in rows.items()
+    }
+    for session, (*_, copy) in ((session, count) for session, count in counted.items() if len(count) > 2):
+        assert copy == [[*pair] for pair in rows[session]]
+        assert sizes[session] - len(copy) * len(session) <= counts.COPY_BYTES_MAX

@@ -141,8 +141,30 @@ def test_updates_and_deletes_say_it_too(rig: Rig) -> None:
     rig.settle()
     (session,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", "x")])).sessions
     assert session.properties.payload == b"%d" % last
-    assert delete(first) == delete(first, broker="") == CONFLICT
+    assert delete(first) == CONFLICT
     assert delete(last) == {}
+
+
+def test_a_delete_that_says_an_attachment_says_whose_it_is(rig: Rig) -> None:
+    """Nothing is noted where a life that is over loses a session, for its requests are refused: if they name it."""
+    first = take(rig, "a")
+    fence(rig, a=2)
+    take(rig, "b")
+    items = [SessionDeleteItem("t", "x", attachment=first)]
+    assert item_errors(rig.write(methods.SESSION_DELETE, m.SessionDelete(items))) == {0: "invalid_item"}
+    with pytest.raises(FencedError):
+        rig.write(methods.SESSION_DELETE, m.SessionDelete(items, "a", 1))
+    assert connected(rig)
+
+
+def test_a_disconnect_that_is_twice_in_one_batch_is_a_conflict_the_second_time(rig: Rig) -> None:
+    items = [SessionDisconnectItem("t", "x", attachment=take(rig, "a"))] * 2
+    (error,) = rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect("a", 1, items)).errors
+    assert (error.index, error.code) == (1, 203)
+    rig.settle()
+    assert error.current == int.from_bytes(next(iter(least(rig).values())), "big")
+    again = [SessionDisconnectItem("t", "x")] * 2
+    assert item_errors(rig.write(methods.SESSION_DISCONNECT, m.SessionDisconnect("a", 1, again))) == {}
 
 
 def test_a_retry_of_a_takeover_answers_its_first_attachment(rig: Rig) -> None:

@@ -15,6 +15,7 @@ from metad_wire.errors import ERRORS
 from metad_wire.methods import METHODS_BY_NAME
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
+from metad_wire.tables.consumer import AssignItem, ConsumerAssign, ConsumerJoin, JoinItem
 from metad_wire.tables.lease import LeaseKey, LeaseRevoke
 from metad_wire.tables.retained import (
     RetainedDelete,
@@ -42,6 +43,15 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
         "offset.reset_generations",
         m.OffsetResetGenerations([m.GenerationReset("t", "g", 4), m.GenerationReset("t", "none", 4)]),
         [("conflict", 5), ("conflict", 0)],
+    ),
+    ("consumer.join", ConsumerJoin([JoinItem("t", "last", 1_000)]), [("conflict", m.GENERATION_MAX)]),
+    ("consumer.assign", ConsumerAssign([AssignItem("t", "joined", "m", 4, [])]), [("fenced", 1)]),
+    ("consumer.assign", ConsumerAssign([AssignItem("t", "joined", "other", 1, [])]), [("not_owner", None)]),
+    ("offset.commit", m.OffsetCommit([COMMIT], member="nobody"), [("fenced", None)]),
+    (
+        "offset.reset_generations",
+        m.OffsetResetGenerations([m.GenerationReset("t", "joined", 1)]),
+        [("conflict", None)],
     ),
     ("session.takeover", m.SessionTakeover("b", 2, [m.SessionTakeoverItem("t", "c")]), [("fenced", 3)]),
     ("session.disconnect", m.SessionDisconnect("b", 2, [SESSION]), [("fenced", 3)]),
@@ -97,13 +107,15 @@ def filled(kind: str) -> Rig:
         rig.write(METHODS_BY_NAME["session.takeover"], m.SessionTakeover("r", 1, [m.SessionTakeoverItem("t", "r")]))
         rig.write(METHODS_BY_NAME["retained.put"], RetainedPut([RetainedPutItem("t", "topic", b"v")]))
     else:
-        rig.write(METHODS_BY_NAME["offset.commit"], m.OffsetCommit([COMMIT]))
+        last = m.OffsetCommitItem("t", "last", "topic", 0, 1, m.GENERATION_MAX)
+        rig.write(METHODS_BY_NAME["offset.commit"], m.OffsetCommit([COMMIT, last]))
+        rig.write(METHODS_BY_NAME["consumer.join"], ConsumerJoin([JoinItem("t", "joined", 1_000, member="m")]))
     return rig
 
 
 @pytest.mark.parametrize(("method", "body", "expected"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
 def test_an_item_error_says_what_there_is(method: str, body: Any, expected: list[tuple[str, int | None]]) -> None:
-    rig = filled("offset" if method.startswith("offset") else "data")
+    rig = filled("offset" if method.startswith(("offset", "consumer")) else "data")
     reply = rig.write(METHODS_BY_NAME[method], body)
     assert [(ERRORS[error.code].name, error.current) for error in reply.errors] == expected
     for error in reply.errors:

@@ -73,7 +73,7 @@ def check(rig: Rig, group: w.ConsumerGroupInfo) -> None:
     assert bool(group.member_bytes) == bool(members)
     if members:
         assert group.state == 1 or group.leader in {member.member for member in members}
-        assert generation(rig, group.group) == group.generation
+    assert generation(rig, group.group) == group.generation
 
 
 def members_of(rig: Rig, group: str = "g") -> list[w.Member]:
@@ -178,8 +178,22 @@ def test_an_empty_group_goes_on_behind_what_others_have_committed(rig: Rig) -> N
     stable(rig, "a")
     leave(rig, "a")
     assert commit(rig, 7) == ""
+    assert info(rig).generation == 7
     assert join(rig, "b") == [8]
     assert info(rig).generation == 8
+
+
+@pytest.mark.parametrize("lower", [0, 3])
+def test_a_group_that_was_reset_shows_the_generation_that_it_was_reset_to(rig: Rig, lower: int) -> None:
+    join(rig, "x", group="h")
+    stable(rig, "a")
+    leave(rig, "a")
+    body = m.OffsetResetGenerations([m.GenerationReset("t", "g", 1, lower)])
+    assert rig.write(methods.OFFSET_RESET_GENERATIONS, body).errors == []
+    assert info(rig).generation == lower
+    several = [m.ConsumerGroup("t", name) for name in ("h", "g", "none", "g")]
+    found = rig.read(methods.CONSUMER_DESCRIBE, w.ConsumerDescribe(several)).groups
+    assert [each and each.generation for each in found] == [1, lower, None, lower]
 
 
 def test_a_group_of_a_generation_that_nobody_can_follow_must_be_reset(rig: Rig) -> None:
@@ -374,6 +388,30 @@ def test_a_rebalance_does_not_wait_for_ever(rig: Rig) -> None:
     expire(rig, "")
     assert [member.member for member in members_of(rig)] == ["a", "c"], "it speaks, and does not join"
     assert (info(rig).state, info(rig).generation) == (GroupState.ASSIGNING, 2)
+
+
+@pytest.mark.parametrize("how", ["at first", "later", "in its place"])
+def test_a_rebalance_waits_for_who_may_not_know_of_it(rig: Rig, how: str) -> None:
+    """A member believes for its session in what it heard last: so long nobody else may be given what it works on."""
+    at_first = SESSION_MS if how == "at first" else 500
+    join(rig, "a", "b", session_ms=at_first, rebalance_ms=500)
+    assert join_errors(rig, item(instance="i", session_ms=500, rebalance_ms=500)) == {}
+    join(rig, "a", "b", session_ms=at_first, rebalance_ms=500)
+    assert info(rig).state == GroupState.ASSIGNING
+    assert assign(rig, "a", 2, a=b"all") == ""
+    if how == "later":
+        join(rig, "a", session_ms=SESSION_MS, rebalance_ms=500)
+    elif how == "in its place":
+        assert join_errors(rig, item(instance="i", session_ms=SESSION_MS, rebalance_ms=500)) == {}
+    assert (info(rig).state, info(rig).generation) == (GroupState.STABLE, 2)
+    join(rig, "b", rebalance=True, session_ms=at_first, rebalance_ms=500)
+    rig.settle()
+    rig.advance(SESSION_MS - 1)
+    expire(rig, "")
+    assert (info(rig).members, info(rig).generation) == (3, 2)
+    rig.advance(1)
+    expire(rig, "")
+    assert (info(rig).members, info(rig).generation) == (1, 3)
 
 
 def test_a_leader_that_assigns_nothing_is_sent_away(rig: Rig) -> None:

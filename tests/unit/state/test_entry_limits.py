@@ -63,6 +63,7 @@ LONG = st.sampled_from(["", "a", "b" * 60, "\0" * 40, "\0" * 120])
 # Those that say themselves how much they change: few bytes of them name many rows.
 COUNTED = (methods.KV_TRANSACT, methods.LEASE_REVOKE, methods.LEASE_ATTACH, methods.LEASE_DETACH)
 COUNTED += (methods.CONSUMER_JOIN, methods.CONSUMER_LEAVE, methods.CONSUMER_ASSIGN, methods.OFFSET_DELETE_GROUPS)
+COUNTED += (methods.SESSION_END_TENANT,)
 CHANGES = st.sampled_from([method for method in WRITES if method not in COUNTED]).flatmap(
     lambda method: st.tuples(st.just(method), values_of(method.body, LONG))
 )

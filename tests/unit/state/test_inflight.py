@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from part_counts import check_counts
+from part_counts import COPIED, check_counts
 from state_rig import Rig, command_of, item_errors
 
-from metad.state import inflight, session_parts
+from metad.state import counts, inflight, session_parts
 from metad.state.entry import decode_entry
 from metad.state.limits import REPLY_BYTES_MAX
 from metad_wire import messages as m
@@ -114,8 +114,8 @@ def test_the_same_value_again_writes_nothing(rig: Rig) -> None:
     put(rig, ("a", "1", b"x"))
     put(rig, ("a", "1", b"x"))
     assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 0
-    put(rig, ("a", "1", b"y"))  # as long as before, so what counts them is as it was
-    assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 1
+    put(rig, ("a", "1", b"y"))  # what counts them has a copy
+    assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 2
     put(rig, ("a", "1", b"longer"))
     assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 2
 
@@ -166,18 +166,19 @@ steps = st.lists(
 
 
 @settings(max_examples=150)
-@given(steps=steps, lag=st.sampled_from(LAGS))
+@given(steps=steps, lag=st.sampled_from(LAGS), copied=st.sampled_from(COPIED))
 def test_any_writes_leave_what_a_dictionary_would(
-    steps: list[tuple[bool, list[tuple[str, str, bytes]]]], lag: int
+    steps: list[tuple[bool, list[tuple[str, str, bytes]]]], lag: int, copied: int
 ) -> None:
     """A session may have three here, and 100 bytes; what counts them must agree with the rows."""
-    few = session_parts.SessionParts(INFLIGHT, "state", "count", rows_max=3, bytes_max=100)
+    few = session_parts.SessionParts(INFLIGHT, "state", rows_max=3, bytes_max=100)
 
     def size(client: str, name: str, value: bytes) -> int:
         return len(INFLIGHT.key_of(("acme", client, name))) + len(methods.encode(value))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inflight, "_PARTS", few)
+        patch.setattr(inflight, "PARTS", few)
+        patch.setattr(counts, "COPY_BYTES_MAX", copied)
         rig = Rig(lag=lag)
         take(rig, "b1", 5, *CLIENTS)
         model: dict[str, dict[str, bytes]] = {client: {} for client in CLIENTS}

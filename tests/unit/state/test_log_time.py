@@ -31,11 +31,22 @@ def test_it_is_the_calendar_that_agrees_with_the_clock() -> None:
         assert time.next(NOW_MS + passed_ms, 100.0 + passed_ms / 1000) == NOW_MS + passed_ms
 
 
-def test_it_stands_while_the_calendar_is_behind() -> None:
+def test_it_goes_more_slowly_while_the_calendar_is_behind() -> None:
+    """Else nothing would end for an hour after somebody has set a calendar back by one."""
     time = log_time()
-    assert time.next(NOW_MS - HOUR_MS, 101.0) == NOW_MS
-    assert time.next(NOW_MS - 1, 103.0) == NOW_MS
-    assert time.next(NOW_MS + 1, 103.0) == NOW_MS + 1
+    assert time.next(NOW_MS - HOUR_MS, 100.0) == NOW_MS
+    assert time.next(NOW_MS - HOUR_MS + 10_000, 110.0) == NOW_MS + 9_000
+    # 500 ms too much: after five seconds it is right, and goes on as the calendar does.
+    assert time.next(NOW_MS + 8_500 + 3_000, 113.0) == NOW_MS + 11_700
+    assert time.next(NOW_MS + 8_500 + 5_000, 115.0) == NOW_MS + 13_500
+    assert time.next(NOW_MS + 8_500 + 6_000, 116.0) == NOW_MS + 14_500
+
+
+def test_many_entries_in_a_millisecond_do_not_hold_it_up() -> None:
+    time = log_time()
+    for number in range(100_000):
+        time.next(NOW_MS - HOUR_MS, 100.0 + number / 10_000)
+    assert abs(time.next(NOW_MS - HOUR_MS, 110.0) - NOW_MS - 9_000) <= 20
 
 
 def test_it_catches_up_slowly_with_a_calendar_that_is_ahead() -> None:
@@ -66,14 +77,16 @@ def test_it_never_goes_back_nor_jumps(steps: list[tuple[float, int, bool, bool]]
     """Leaders change, restart, and their calendars are set."""
     leaders = [log_time(), log_time()]
     now_s = begin_s = 100.0
-    newest_ms = NOW_MS
+    newest_ms, newest_s = NOW_MS, now_s
     for passed_s, error_ms, second, restarts in steps:
         now_s += passed_s
         if restarts:
             leaders[second] = LogTime(newest_ms, now_s, AMNESTY_S)
         made_ms = leaders[second].next(NOW_MS + error_ms, now_s)
         assert newest_ms <= made_ms <= NOW_MS + (1 + CATCH_UP) * 1000 * (now_s - begin_s)
-        newest_ms = made_ms
+        if not restarts:  # who has just started does not know how old the newest entry is
+            assert made_ms >= newest_ms + (1 - CATCH_UP) * 1000 * (now_s - newest_s) - 1
+        newest_ms, newest_s = made_ms, now_s
         leaders[not second].learn(newest_ms, now_s)
 
 

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pytest
-from state_rig import MIB
+from state_rig import MIB, Group, command_of
 
-from metad.state.owners import _SLOTS_MIN, OwnerCache
-from metad_wire.messages import SessionOwner
-from metad_wire.methods import encode
+from metad.config import DedupeConfig
+from metad.state.owners import _SLOTS_MIN, CONNECTED, OwnerCache, SessionOwners
+from metad.state.session_parts import rows_of_sessions
+from metad.state.tables import Command
+from metad_wire.messages import (
+    SessionDisconnect,
+    SessionDisconnectItem,
+    SessionOwner,
+    SessionTakeover,
+    SessionTakeoverItem,
+)
+from metad_wire.methods import SESSION_DISCONNECT, SESSION_TAKEOVER, encode
 
 
 def owner(broker: str, epoch: int = 1, *, connected: bool = True) -> bytes:
@@ -27,9 +37,13 @@ def slots(cache: OwnerCache) -> int:
     return cache.slots
 
 
-def test_what_was_learned_is_known_or_forgotten_but_never_another() -> None:
-    # Small, so that keys push each other out all the time; a dict says what is right.
-    cache, truth, rng = OwnerCache(1), {}, random.Random(7)
+SIZES = pytest.mark.parametrize("bytes_max", [1, 16 * MIB], ids=["keys push each other out", "it grows"])
+
+
+@SIZES
+def test_what_was_learned_is_known_or_forgotten_but_never_another(bytes_max: int) -> None:
+    # A dict says what is right.
+    cache, truth, rng = OwnerCache(bytes_max), {}, random.Random(7)
     rows = [owner(f"b{i}") for i in range(50)]
     hits = 0
     for step in range(120_000):
@@ -44,10 +58,12 @@ def test_what_was_learned_is_known_or_forgotten_but_never_another() -> None:
         truth[number] = row if action < 0.8 else None
         assert cache.get(name, crc) == truth[number]
     assert hits > 10_000
+    assert (slots(cache) > _SLOTS_MIN) == (bytes_max > 1)
 
 
-def test_what_is_noted_is_known_to_whoever_looks_and_the_last_counts() -> None:
-    cache, rng = OwnerCache(1), random.Random(11)
+@SIZES
+def test_what_is_noted_is_known_to_whoever_looks_and_the_last_counts(bytes_max: int) -> None:
+    cache, rng = OwnerCache(bytes_max), random.Random(11)
     salts = 5 << 32, 6 << 32
     truth: dict[tuple[bytes, int], bytes | None] = {}
     rows = [owner(f"b{i}") for i in range(50)]
@@ -104,6 +120,35 @@ def test_what_was_looked_for_is_replaced_in_its_place_unless_something_is_in_the
     cache.clear()
     assert not cache.replace(places, salt, rows)
     assert known() == [None] * 100
+
+
+def test_who_was_known_before_it_grows_is_known_until_it_grows_again() -> None:
+    cache, salt, count = OwnerCache(16 * MIB), 5 << 32, 40_000
+    names, numbers = zip(*map(key, range(count)), strict=True)
+    crcs = np.array(numbers)
+
+    def known() -> list[bytes | None]:
+        return cache.get_many(names, crcs, salt)
+
+    old, new = owner("b"), owner("c")
+    for at in range(0, count, 1_000):  # as a storm's batches come, all for the first time
+        cache.note(names[at : at + 1_000], crcs[at : at + 1_000], salt, [old] * 1_000)
+        cache.get_many(names[:1], crcs[:1], salt)
+    assert slots(cache) > _SLOTS_MIN
+    assert known().count(old) > 0.99 * count
+    assert [cache.get(name, crc ^ salt) for name, crc in zip(names[:50], numbers, strict=False)].count(old) > 48
+    third = count // 3
+    cache.note(names[:third], crcs[:third], salt, [new] * third)
+    cache.note(names[third : 2 * third], crcs[third : 2 * third], salt, [None] * third)
+    for at in range(10):
+        cache.learn(names[at], numbers[at] ^ salt, None)
+    now = known()
+    assert now[:10] == [None] * 10
+    assert set(now[10:third]) <= {new, None}
+    assert now[third : 2 * third] == [None] * third  # also if they go again
+    assert now[2 * third :].count(old) > 0.99 * third
+    cache.note(names[:third], crcs[:third], salt, [None] * third)
+    assert known()[: 2 * third] == [None] * 2 * third
 
 
 def test_what_is_noted_is_forgotten_with_everything_else() -> None:
@@ -227,3 +272,60 @@ def test_many_are_looked_for_in_all_of_their_slots() -> None:
     assert found == [cache.get(name, crc) for name, crc in both]
     assert found[1::2] == [None] * len(strangers)
     assert found[::2].count(None) < len(keys) // 100
+
+
+def test_who_does_not_lead_keeps_no_owners() -> None:
+    group = Group("data", 0, DedupeConfig())
+    leader, follower = (machine.parts[SessionOwners] for machine in (group.machine, group.follower))
+    columns = rows_of_sessions(
+        SessionTakeover("", 0, [SessionTakeoverItem("acme", f"c{number}") for number in range(9)])
+    )
+
+    def short(broker: str) -> bytes:
+        return encode((True, broker, 1, 0))
+
+    def take(broker: str) -> None:
+        body = SessionTakeover(broker, 1, list(columns.items))
+        group.propose([(command_of(SESSION_TAKEOVER, body), None)], group.now_ms)
+        group.apply(1)
+
+    for broker in ("a", "b"):
+        take(broker)
+    assert leader.get_many(columns) == [short("b")] * 9
+    assert follower.get_many(columns) == [None] * 9
+    assert follower.read(columns, range(9)) == [short("b")] * 9
+    assert follower.cache.rows == 0
+    group.machine.forget()
+    assert leader.get_many(columns) == [None] * 9
+    take("c")  # in the next reign
+    assert leader.get_many(columns) == [short("c")] * 9
+
+
+def test_what_commands_of_one_entry_write_is_learned_of_each() -> None:
+    group = Group("data", 0, DedupeConfig())
+    owners = group.machine.parts[SessionOwners]
+    names = [f"c{number}" for number in range(120)]
+    columns = rows_of_sessions(SessionTakeover("", 0, [SessionTakeoverItem("acme", name) for name in names]))
+    rng = random.Random(3)
+
+    def command(broker: str, some: list[str]) -> Command[Any]:
+        if rng.random() < 0.1:
+            gone = [SessionDisconnectItem("acme", name) for name in some]
+            return command_of(SESSION_DISCONNECT, SessionDisconnect(broker, 1, gone))
+        taken = [SessionTakeoverItem("acme", name) for name in some]
+        return command_of(SESSION_TAKEOVER, SessionTakeover(broker, 1, taken))
+
+    replaced = 0
+    for turn in range(100):
+        rng.shuffle(names)
+        count = rng.choice([7, 30, 60])
+        commands = [command(f"b{turn % 3}", names[at : at + count]) for at in range(0, len(names), count)]
+        while commands:  # what has to wait for the next entry is in the next entry
+            del commands[: len(group.propose([(each, None) for each in commands], group.now_ms))]
+            group.apply(rng.choice([0, 1]))
+        group.apply(len(group.in_flight))
+        replaced += not owners.cache._noted_salts
+        rows = [group.engine.get(owners.prefix + key) for key in columns.keys]
+        connected = [row if row is not None and row[1] == CONNECTED else None for row in rows]
+        assert owners.get_many(columns) == connected
+    assert replaced > 10

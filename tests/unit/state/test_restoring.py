@@ -7,14 +7,25 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from part_counts import COPIED, check_counts
 from state_rig import Rig
 
+from metad.state import counts
+from metad.state.counts import COPY_BYTES_MAX
+from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import TooLargeError
 from metad_wire.messages import Identity, InflightState, SessionProperties, SessionTakeover, Subscribed
 from metad_wire.messages import SessionTakeoverItem as Take
-from metad_wire.tables.inflight import INFLIGHT_VALUE_BYTES_MAX, Inflight, InflightDelete, InflightKey, InflightPut
+from metad_wire.tables.inflight import (
+    INFLIGHT,
+    INFLIGHT_VALUE_BYTES_MAX,
+    Inflight,
+    InflightDelete,
+    InflightKey,
+    InflightPut,
+)
 from metad_wire.tables.subscription import Subscription, SubscriptionAdd, SubscriptionKey, SubscriptionRemove
 
 LAGS = (0, 3, 50)  # entries that stay in flight: a command must believe in them
@@ -123,10 +134,16 @@ steps = st.lists(
 
 
 @settings(max_examples=150)
-@given(steps=steps, lag=st.sampled_from(LAGS), applied=st.integers(0, 12))
+@given(steps=steps, lag=st.sampled_from(LAGS), applied=st.integers(0, 12), copied=st.sampled_from(COPIED))
 def test_whatever_is_in_flight_it_restores_what_the_writes_left(
-    steps: list[tuple[bool, str, list[str]]], lag: int, applied: int
+    steps: list[tuple[bool, str, list[str]]], lag: int, applied: int, copied: int
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counts, "COPY_BYTES_MAX", copied)
+        restores_what_the_writes_left(steps, lag, applied)
+
+
+def restores_what_the_writes_left(steps: list[tuple[bool, str, list[str]]], lag: int, applied: int) -> None:
     rig = Rig(lag=lag)
     take(rig, "b1", Take("t", "a"), Take("t", "b"), parts=False)
     model: dict[str, dict[str, bytes]] = {"a": {}, "b": {}}
@@ -148,3 +165,41 @@ def test_whatever_is_in_flight_it_restores_what_the_writes_left(
         sorted(model["b"]),
         sorted(model["a"]),
     ]
+    check_counts(rig, INFLIGHT, "state")
+
+
+def test_short_rows_are_restored_without_a_scan_and_long_ones_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the cost of a storm: a scan costs as much as a dozen look-ups."""
+    rig, scans = Rig(), 0
+    take(rig, "b1", Take("t", "a"), Take("t", "b"), parts=False)
+    subscribe(rig, "a", "x", "y/#")
+    put(rig, "a", b"1", "out/1")
+    put(rig, "b", bytes(COPY_BYTES_MAX // 2), "out/1", "out/2")
+
+    def scan(engine: MemoryEngine, *arguments: Any) -> list[tuple[bytes, bytes]]:
+        nonlocal scans
+        scans += 1
+        return plain(engine, *arguments)
+
+    plain = MemoryEngine.scan
+    monkeypatch.setattr(MemoryEngine, "scan", scan)
+    reply = take(rig, "b2", Take("t", "a"))
+    assert (reply.subscriptions, reply.inflight) == (
+        [[Subscribed("x"), Subscribed("y/#")]], [[InflightState("out/1", b"1")]],
+    )  # fmt: skip
+    assert scans == 0
+    reply = take(rig, "b2", Take("t", "b"))
+    assert [state.name for state in reply.inflight[0] or ()] == ["out/1", "out/2"]
+    assert scans == 1
+
+
+def test_rows_that_have_outgrown_their_copy_have_one_again_after_they_are_gone(rig: Rig) -> None:
+    put(rig, "a", bytes(COPY_BYTES_MAX), "1")
+    put(rig, "a", b"short", "1", "2")
+    assert take(rig, "b1", Take("t", "a")).inflight == [[InflightState("1", b"short"), InflightState("2", b"short")]]
+    delete = InflightDelete("b1", 1, [InflightKey("t", "a", "1"), InflightKey("t", "a", "2")])
+    assert rig.write(methods.INFLIGHT_DELETE, delete).errors == []
+    assert take(rig, "b1", Take("t", "a")).inflight == [[]]
+    put(rig, "a", b"short", "1", "3")
+    assert take(rig, "b1", Take("t", "a")).inflight == [[InflightState("1", b"short"), InflightState("3", b"short")]]
+    check_counts(rig, INFLIGHT, "state")

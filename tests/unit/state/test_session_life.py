@@ -330,12 +330,23 @@ def test_a_session_is_deleted_only_if_it_is_still_what_was_seen(rig: Rig) -> Non
     assert (owner(rig), due(rig), wills(rig)) == (None, [], [])
 
 
+def test_a_session_of_a_life_that_is_over_is_deleted_by_what_a_read_shows_of_it() -> None:
+    rig = begun()
+    connect(rig, properties=SessionProperties(60, b"", WILL))
+    rig.advance(1_000)
+    fence(rig)
+    rig.advance(1_000)
+    seen_ms = read(rig).disconnected_ms
+    (error,) = delete(rig, disconnected_ms=seen_ms + 1).errors
+    assert (error.code, error.current) == (203, seen_ms), "the sweep has not come to it yet"
+    assert item_errors(delete(rig, disconnected_ms=seen_ms)) == {}
+    assert owner(rig) is None
+
+
 # --- what belongs to a session ---------------------------------------------------------------------------
 
-PARTS = types.SimpleNamespace(part_of="session", rows={"part": KV.rows["record"]})
-COUNTED = types.SimpleNamespace(
-    part_of="session", rows={"count": KV.rows["record"], "part": due_wills.WILL.rows["due"]}
-)
+PARTS = types.SimpleNamespace(name="parts", part_of="session", rows={"part": KV.rows["record"]})
+COUNTED = types.SimpleNamespace(name="subscription", part_of="session", rows=PARTS.rows)
 ENDS: dict[str, Callable[[Rig], Any]] = {
     "disconnect": lambda rig: leave(rig, expiry_interval_s=0),
     "delete": delete,
@@ -343,10 +354,10 @@ ENDS: dict[str, Callable[[Rig], Any]] = {
 }
 
 
-def put_parts(rig: Rig, row: int, *names: str, counts: bool = False) -> None:
+def put_parts(rig: Rig, row: int, *names: str) -> None:
     rig.settle()
     prefix = keys.table_prefix(rig.group.prefix, row)
-    rows = {prefix + keys.text2("t", name) + (b"" if counts else keys.text("part")): b"." for name in names}
+    rows = {prefix + keys.text2("t", name) + keys.text("part"): b"." for name in names}
     rig.group.engine.write(rows)
     rig.group.follower_engine.write(rows)
 
@@ -377,8 +388,9 @@ def test_subscriptions_and_what_is_in_flight_for_the_client_go_with_its_session(
         rig.write(methods.SUBSCRIPTION_ADD, subscription.SubscriptionAdd("b", 1, subscribed))
         rig.write(methods.INFLIGHT_PUT, inflight.InflightPut("b", 1, [inflight.Inflight("t", name, "n", b"v")]))
     ENDS[how](rig)
-    rows = [row for table in (subscription.SUBSCRIPTION, inflight.INFLIGHT) for row in table.rows.values()]
-    assert [len(parts(rig, row)) for row in rows if parts(rig, row)] == [2, 1, 1, 1]
+    tables = subscription.SUBSCRIPTION, inflight.INFLIGHT
+    rows = [SESSION.rows["parts"], *(row for table in tables for row in table.rows.values())]
+    assert [len(parts(rig, row)) for row in rows] == [1, 2, 1]
     assert all(key.startswith(keys.text2("t", "b")) for row in rows for key in parts(rig, row))
 
 
@@ -394,15 +406,16 @@ def test_what_is_in_flight_goes_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_session_without_a_count_is_not_searched(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
-    monkeypatch.setattr(session_end, "TABLES", {"parts": COUNTED})
+    monkeypatch.setattr(session_end, "TABLES", {"subscription": COUNTED})
     for name in "ab":
         connect(rig, name, SessionProperties(60))
-    put_parts(rig, due_wills.WILL.rows["due"], "a", "b")
-    put_parts(rig, KV.rows["record"], "a", counts=True)
+    put_parts(rig, KV.rows["record"], "a", "b")
+    added = [subscription.Subscription("t", "a", "f")]
+    rig.write(methods.SUBSCRIPTION_ADD, subscription.SubscriptionAdd("b", 1, added))
     for name in "ab":
         delete(rig, name)
-    assert parts(rig, KV.rows["record"]) == []
-    assert parts(rig, due_wills.WILL.rows["due"]) == [keys.text2("t", "b") + keys.text("part")]
+    assert parts(rig, SESSION.rows["parts"]) == []
+    assert parts(rig, KV.rows["record"]) == [keys.text2("t", "b") + keys.text("part")]
 
 
 def test_a_session_with_too_much_is_not_ended_in_part(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:

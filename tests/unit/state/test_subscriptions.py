@@ -8,16 +8,18 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from part_counts import check_counts
+from part_counts import COPIED, check_counts
 from state_rig import Rig, command_of, contents, item_errors
 
-from metad.state import session_parts, subscriptions, tables
+from metad.state import counts, session_parts, subscriptions, tables
+from metad.state.counts import COPY_BYTES_MAX
 from metad.state.entry import decode_entry
 from metad.state.limits import SCANNED_ROW_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError, TooLargeError
 from metad_wire.messages import SessionKey
+from metad_wire.tables.session import SESSION
 from metad_wire.tables.subscription import (
     SUBSCRIPTION,
     Subscribed,
@@ -72,7 +74,7 @@ def key(client: str, filter_: str) -> SubscriptionKey:
 def rows_left(rig: Rig) -> int:
     """Rows of the table, the counts included."""
     rig.settle()
-    rows = set(SUBSCRIPTION.rows.values())
+    rows = {*SUBSCRIPTION.rows.values(), SESSION.rows["parts"]}
     return sum(row[3] in rows for row, _ in contents(rig.group.engine))
 
 
@@ -96,7 +98,7 @@ def test_the_same_filter_again_with_the_same_options_writes_nothing(rig: Rig) ->
     assert add(rig, sub("a", "x", 1)).created == [False]
     assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 0
     assert add(rig, sub("a", "x", 2)).created == [False]
-    assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 1
+    assert len(decode_entry("data-0", rig.group.last, rig.group.log[-1])) == 2
     add(rig, sub("a", "x", 1))
     assert of(rig, "a") == [{"x": QOS_1}]
 
@@ -167,8 +169,8 @@ def test_a_key_that_is_too_long_and_options_that_are_none_refuse_their_items(rig
 
 @pytest.fixture
 def _three(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = session_parts.SessionParts(SUBSCRIPTION, "filter", "count", rows_max=3, bytes_max=1_000)
-    monkeypatch.setattr(subscriptions, "_PARTS", few)
+    few = session_parts.SessionParts(SUBSCRIPTION, "filter", rows_max=3, bytes_max=1_000)
+    monkeypatch.setattr(subscriptions, "PARTS", few)
 
 
 @pytest.mark.usefixtures("_three")
@@ -219,14 +221,15 @@ steps = st.lists(
 
 
 @settings(max_examples=150)
-@given(steps=steps, lag=st.sampled_from(LAGS))
+@given(steps=steps, lag=st.sampled_from(LAGS), copied=st.sampled_from(COPIED))
 def test_any_adds_and_removes_leave_what_a_dictionary_would(
-    steps: list[tuple[bool, list[tuple[str, str, SubscriptionOptions]]]], lag: int
+    steps: list[tuple[bool, list[tuple[str, str, SubscriptionOptions]]]], lag: int, copied: int
 ) -> None:
     """A session may have three here; what counts them must agree with the rows, or it would fill up or overflow."""
-    few = session_parts.SessionParts(SUBSCRIPTION, "filter", "count", rows_max=3, bytes_max=1_000)
+    few = session_parts.SessionParts(SUBSCRIPTION, "filter", rows_max=3, bytes_max=1_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subscriptions, "_PARTS", few)
+        patch.setattr(subscriptions, "PARTS", few)
+        patch.setattr(counts, "COPY_BYTES_MAX", copied)
         rig = Rig(lag=lag)
         take(rig, "b1", 5, *CLIENTS)
         model: dict[str, dict[str, SubscriptionOptions]] = {client: {} for client in CLIENTS}
@@ -346,7 +349,7 @@ def test_an_entry_takes_nothing_behind_a_command_that_has_looked_at_much(monkeyp
     monkeypatch.setattr("metad.state.machine._ENTRY_LOOKED_AT_BYTES", 3 * SCANNED_ROW_BYTES)
     rig = Rig()
     take(rig, "b1", 5, "c0", "c1")
-    add(rig, *(Subscription("acme", "c0", f"f{n}") for n in range(3)))
+    add(rig, *(Subscription("acme", "c0", f"f{n}/{'x' * COPY_BYTES_MAX}") for n in range(3)))
     restores, puts = (
         command_of(methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 5, [m.SessionTakeoverItem("acme", client)], **how))
         for client, how in (("c0", {"restore_parts": True}), ("c1", {}))

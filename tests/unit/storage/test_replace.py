@@ -55,7 +55,7 @@ def test_a_process_that_dies_at_any_step_leaves_the_old_or_the_new_pairs(kind: s
     seed.close()
 
     program = subprocess.run(
-        [sys.executable, replace_crash.__file__, kind, str(tmp_path)], capture_output=True, text=True, timeout=110
+        [sys.executable, replace_crash.__file__, kind, str(tmp_path)], capture_output=True, text=True, timeout=300
     )
     assert program.returncode == 0, program.stderr
     lives = int(program.stdout)

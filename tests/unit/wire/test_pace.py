@@ -18,7 +18,7 @@ from metad_wire.transport.pace import Pace
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import TcpTransport
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @given(

@@ -24,7 +24,7 @@ from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, T
 from metad_wire.transport.quic import QuicSettings, QuicTransport
 from metad_wire.transport.quic.carrier import Carrier
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 class End(Handler):

@@ -39,9 +39,10 @@ from metad_wire.frame import (
     FrameType,
     encode_frame,
 )
-from metad_wire.methods import KV_GET, WATCH_OPEN, encode
+from metad_wire.methods import BROKER_HEARTBEAT, KV_GET, WATCH_OPEN, encode
 from metad_wire.peer import PEER_MAGIC, PeerHello
 from metad_wire.session import (
+    AHEAD_BYTES,
     SHRINKING_MAX,
     TRANSITIONS,
     ClientSession,
@@ -362,9 +363,10 @@ def test_a_client_holds_the_server_to_its_own_frame_limit() -> None:
     assert session.decoder.frame_bytes_max == FRAME_BYTES_MAX
 
 
+@pytest.mark.parametrize("end", [client, server], ids=["client", "server"])
 @pytest.mark.parametrize("state", [State.OPENING, State.OPEN, State.DRAINING])
-def test_an_error_without_a_request_closes_and_is_not_answered(state: State) -> None:
-    session, peer = client(state)
+def test_an_error_without_a_request_closes_and_is_not_answered(end: Any, state: State) -> None:
+    session, peer = end(state)
     session.receive_data(frame(FrameType.ERROR, UnauthenticatedError("go away").body()) + frame(FrameType.PING))
     for _ in range(2):
         with pytest.raises(UnauthenticatedError, match="go away"):
@@ -542,6 +544,19 @@ def pong(token: int) -> bytes:
 
 
 BARRIER = 1 << 63
+
+
+def test_some_of_a_large_window_is_kept_free_for_what_goes_ahead() -> None:
+    window = 16 * AHEAD_BYTES
+    session, peer = client()
+    assert peer >> frame(FrameType.CREDIT, m.Credit(window)) == ["CREDIT"]
+    session.request(KV_GET.code, bytes(window - AHEAD_BYTES - 2 * HEADER_BYTES - 1))
+    assert session.can_send(1)
+    assert not session.can_send(2)
+    assert session.can_send(AHEAD_BYTES + 1, ahead=True)
+    assert not session.can_send(AHEAD_BYTES + 2, ahead=True)
+    session.request(BROKER_HEARTBEAT.code, bytes(AHEAD_BYTES + 1))
+    assert session.unanswered_bytes == window
 
 
 def test_a_larger_window_holds_at_once() -> None:

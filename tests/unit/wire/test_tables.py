@@ -62,6 +62,8 @@ def test_an_item_with_a_key_that_is_too_long_has_a_fault(table: Table) -> None:
 
 def test_routes_and_kinds_are_those_of_the_tables() -> None:
     assert {METHODS[code].name for code in KINDS} - {METHODS[code].name for code in ROUTES} == {
+        "session.end_tenant",
+        "session.endings",
         "session.list",
         "subscription.list",
         "will.claim",

@@ -44,7 +44,7 @@ from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 from metad_wire.transport.tls_context import client_context
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 class End:

@@ -1,7 +1,7 @@
 """The policies of SDK, server and simulation: pure, seeded, without a clock of their own.
 
-Each is written once, here. :mod:`metad_wire.policy.vector` has
-the forms that the simulation needs for millions of clients at a time: it needs numpy and computes the same bits.
+Each is written once, here. :mod:`metad_wire.policy.vector` has draws and backoffs for millions of clients at a time: it
+needs numpy and computes the same bits. So does the simulation's machine code (``metad_spark/models/vector_steps.py``).
 Nothing else here needs numpy or imports that module. Times are seconds unless the name says otherwise.
 """
 

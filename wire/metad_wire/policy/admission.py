@@ -30,16 +30,29 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 <= getattr(self, field) < float("inf"):
                 raise ValueError(f"{field} must be a number of seconds from 0 on, not {getattr(self, field)!r}")
 
-    def admitted(self, waiting: int, arriving: int, per_s: float = 0.0, patience_s: float = float("inf")) -> int:
-        """How many of ``arriving`` items are admitted while ``waiting`` items wait already, ``per_s`` are served, and
-        the sender waits for ``patience_s`` from now on. Time bounds nothing without ``wait_max_s``."""
-        bound = self.bound(per_s, patience_s)
+    def admitted(
+        self,
+        waiting: int,
+        arriving: int,
+        per_s: float = 0.0,
+        patience_s: float = float("inf"),
+        waited_s: float = 0.0,
+    ) -> int:
+        """How many of ``arriving`` items are admitted while ``waiting`` items wait already, ``per_s`` are served, the
+        sender waits for ``patience_s`` from now on, and they have waited for ``waited_s`` to be looked at. Time bounds
+        nothing without ``wait_max_s``."""
+        bound = self.bound(per_s, patience_s, waited_s)
         return arriving if bound is None else max(0, min(arriving, bound - waiting))
 
-    def bound(self, per_s: float, patience_s: float = float("inf")) -> int | None:
+    def is_late(self, waited_s: float, deadline_s: float) -> bool:
+        """Whether what has waited so long to be looked at comes too late, if its sender waits ``deadline_s`` in all:
+        it would have no time left to wait for the service itself."""
+        return waited_s > deadline_s / 2 or 0.0 < self.wait_max_s < waited_s
+
+    def bound(self, per_s: float, patience_s: float = float("inf"), waited_s: float = 0.0) -> int | None:
         """How many items may wait; None: any number."""
         if not self.wait_max_s:
             return self.items_max or None
-        wait_s = min(self.wait_max_s, max(0.0, patience_s - self.round_trip_s))
+        wait_s = max(0.0, min(self.wait_max_s - waited_s, patience_s - self.round_trip_s))
         bound = max(self.items_min, int(per_s * wait_s))
         return min(bound, self.items_max) if self.items_max else bound

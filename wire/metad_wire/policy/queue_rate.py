@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+FULL_ITEMS: Final = 500
+"""While so many items wait, what leaves the queue says how much can be done."""
 UNMEASURED_PER_S: Final = 5_000.0
 """What a queue is taken to be served with that has not been full yet, or not for :data:`FORGET_S`."""
 FORGET_S: Final = 10.0

@@ -52,14 +52,11 @@ class ReturnSlots(msgspec.Struct, frozen=True, kw_only=True):
         slot_ns = max(next_ns, now_ns + self.wait_min_ns)
         return slot_ns, slot_ns + items * self.interval_ns
 
-    def replanned_ns(self, now_ns: int, next_ns: int, before: ReturnSlots) -> int:
-        """The next free slot from now on, where slots up to ``next_ns`` were given out by the rule ``before``. Fewer
-        slots per second than before put it off, until what was promised too densely has been worked off. More do not
-        bring it forward: those who were promised a time come at that time."""
-        ahead_ns = next_ns - now_ns
-        if ahead_ns <= 0 or self.interval_ns <= before.interval_ns:
-            return next_ns
-        return now_ns - (-ahead_ns * self.interval_ns // before.interval_ns)
+    def replanned_ns(self, now_ns: int, next_ns: int, promised: int) -> int:
+        """The next free slot from now on, where another rule has given slots up to ``next_ns``, and so many items that
+        have a slot have not come. Fewer slots per second than before put it off, until what was promised too densely
+        has been worked off. More do not bring it forward: those who were promised a time come at that time."""
+        return max(next_ns, now_ns + promised * self.interval_ns)
 
     def wait_us(self, now_us: int, slot_ns: int, u: float) -> int:
         """Microseconds that a client waits for its slot, with its own jitter; ``u`` in [0, 1)."""

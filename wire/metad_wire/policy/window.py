@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 
@@ -25,14 +23,3 @@ class BatchWindow(msgspec.Struct, frozen=True, kw_only=True):
     def linger_us(self) -> int:
         """``linger_s`` in whole microseconds."""
         return round(self.linger_s * 1e6)
-
-    def first_batch(self, arrivals_us: Sequence[int]) -> tuple[int, int]:
-        """When a batch that begins with the first of ``arrivals_us`` (ascending) closes, and how many of them it takes:
-        those up to its end, or the first ``items_max``. Bytes are not counted."""
-        close_us = arrivals_us[0] + self.linger_us
-        items = 0
-        for arrival_us in arrivals_us:
-            if arrival_us > close_us or items == self.items_max:
-                break
-            items += 1
-        return (arrivals_us[items - 1] if items == self.items_max else close_us), items

@@ -12,9 +12,12 @@ from .. import messages as m
 from ..method import By, For, Lane
 from ..table import ANY_KIND, Shown, Table
 
-GROUP: Table[Any] = Table("group", kind=ANY_KIND, rows={"state": 0x00, "dedupe": 0x01, "fence": 0x03}, row_cache=True)
+GROUP: Table[Any] = Table(
+    "group", kind=ANY_KIND, rows={"state": 0x00, "dedupe": 0x01, "fence": 0x03, "end": 0x04}, row_cache=True
+)
 """``state``: the applied index, the snapshot's mark, the slots that are held and the moves that brought
-them. ``dedupe``: request identities. ``fence``: from which epoch on a broker may write; the key is its name."""
+them. ``dedupe``: request identities. ``fence``: from which epoch on a broker may write; the key is its name. ``end``:
+orders to end a tenant."""
 GROUP_COMMAND = GROUP.writes(
     0x000A, "command", c.GroupCommand, c.GroupReply, Lane.CONTROL, whose=For.NODES, routed=False
 )

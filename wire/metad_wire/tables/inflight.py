@@ -77,7 +77,7 @@ def _value_bytes(item: Any) -> int:
 INFLIGHT = Table(
     "inflight",
     kind="data",
-    rows={"state": 0x13, "count": 0x18},
+    rows={"state": 0x13},
     record=Inflight,
     key=("tenant", "client_id", "name"),
     routing=("tenant", "client_id"),

@@ -38,7 +38,7 @@ def _value_bytes(item: Any) -> int:
 SESSION = Table(
     "session",
     kind="data",
-    rows={"owner": 0x10, "properties": 0x11, "attachment": 0x14},
+    rows={"owner": 0x10, "properties": 0x11, "attachment": 0x14, "parts": 0x17},
     record=m.Session,
     key=("tenant", "client_id"),
     value_bytes=_value_bytes,
@@ -46,7 +46,8 @@ SESSION = Table(
     crcs=_crcs,
     keys=_keys,
 )
-"""``attachment``: the least that may speak for the session; a session may have none."""
+"""``attachment``: the least that may speak for the session; a session may have none. ``parts``: how many subscriptions
+and rows in flight it has, and how many bytes; none if it has neither."""
 SESSION_DUE = Table(
     "session_due", kind="data", rows={"due": 0x15}, record=m.SessionKey, key=("tenant", "client_id"), ordered_by=9
 )
@@ -58,7 +59,12 @@ SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply,
 SESSION_GET = SESSION.reads(0x0104, "get", m.SessionGet, m.SessionGetReply, Lane.RECORDS)
 SESSION_DELETE = SESSION.writes(0x0105, "delete", m.SessionDelete, m.WriteReply, Lane.RECORDS)
 SESSION_LIST = SESSION.reads(0x0106, "list", m.SessionList, m.SessionListReply, Lane.SCANS, routed=False)
+SESSION_END_TENANT = SESSION.writes(0x0107, "end_tenant", m.SessionEndTenant, m.WriteReply, Lane.RECORDS, routed=False)
+SESSION_ENDINGS = SESSION.reads(0x0108, "endings", m.SessionEndings, m.SessionEndingsReply, Lane.SCANS, routed=False)
 SESSION_SWEEP = SESSION.writes(
     0x0140, "sweep", c.SessionSweep, c.SessionSweepReply, Lane.SCANS, whose=For.NODES, routed=False
 )
 SESSION_LOSE = SESSION.writes(0x0141, "lose", c.SessionLose, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
+SESSION_END_STEP = SESSION.writes(
+    0x0142, "end_step", c.SessionEndStep, c.SessionEndStepReply, Lane.SCANS, whose=For.NODES, routed=False
+)

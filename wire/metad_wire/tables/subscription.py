@@ -101,7 +101,7 @@ class SubscriptionListReply(m.Message, frozen=True):
 SUBSCRIPTION = Table(
     "subscription",
     kind="data",
-    rows={"filter": 0x12, "count": 0x17},
+    rows={"filter": 0x12},
     record=Subscription,
     key=("tenant", "client_id", "filter"),
     routing=("tenant", "client_id"),
@@ -111,7 +111,7 @@ SUBSCRIPTION = Table(
     crcs=SESSION.crcs,
     keys=part_keys(SESSION, "filter"),
 )
-"""``filter``: the options of each. ``count``: of each session, how many there are, and how many bytes."""
+"""``filter``: the options of each."""
 SUBSCRIPTION_ADD = SUBSCRIPTION.writes(0x0110, "add", SubscriptionAdd, SubscriptionAddReply, Lane.RECORDS)
 SUBSCRIPTION_REMOVE = SUBSCRIPTION.writes(0x0111, "remove", SubscriptionRemove, m.WriteReply, Lane.RECORDS)
 SUBSCRIPTION_GET = SUBSCRIPTION.reads(0x0112, "get", SubscriptionGet, SubscriptionGetReply, Lane.RECORDS)

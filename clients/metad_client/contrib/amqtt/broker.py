@@ -340,7 +340,14 @@ class MetadBroker(Broker):
     def _failed(self, error: MetadError) -> None:
         log.warning("metad: %s", error)
         if isinstance(error, FencedError):
-            self._fence()
+            self._spawn(self._fence_if_over())
+
+    async def _fence_if_over(self) -> None:
+        """metad also says "fenced" of one session that somebody has taken over in the name of a later life of this
+        broker. If metad cannot be had, heartbeats find out."""
+        with contextlib.suppress(MetadError):
+            if await self._store.is_over():
+                self._fence()
 
     # --- the end of a connection ---
 

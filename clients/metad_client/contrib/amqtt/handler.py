@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ class Handler(BrokerProtocolHandler):
         self._closing: asyncio.Task[None] | None = None
         self._handshakes: Handshakes | None = None
         self._waited: dict[int, Sequence[str]] = {}  # the rows of messages of QoS 2 that have waited, by identifier
+        self._noting: dict[int, asyncio.Task[bool]] = {}  # whether metad has heard of a PUBREC, by identifier
         self._owed: set[int] = set()  # identifiers with PUBREC, and without PUBCOMP
         self._held: dict[int, Envelope] = {}
 
@@ -152,21 +154,37 @@ class Handler(BrokerProtocolHandler):
         try:
             await super()._handle_qos2_message_flow(message)  # type: ignore[arg-type]
         except (Exception, asyncio.CancelledError):
-            if packet_id not in self._owed:
+            if packet_id not in self._owed and not await self._is_noted(packet_id):
                 raise
             await self.handle_connection_closed()  # the handshake goes on when the client is back
         else:
             if packet_id in self._owed and self._handshakes is not None:
-                await self._handshakes.completed(packet_id, self._waited.get(packet_id, ()))
+                # If the connection ends meanwhile, the client may get PUBREL again. It has the message all the same.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._handshakes.completed(packet_id, self._waited.get(packet_id, ()))
         finally:
+            self._noting.pop(packet_id, None)
             self._owed.discard(packet_id)
             self._waited.pop(packet_id, None)
+
+    async def _is_noted(self, packet_id: int) -> bool:
+        """Whether metad has a PUBREC that it was being told of when the connection ended: the next broker then goes on
+        with PUBREL, and nobody may send the message again."""
+        noting = self._noting.get(packet_id)
+        if noting is None:
+            return False
+        await asyncio.wait((noting,))  # cancelling that does not cancel the task
+        return not noting.cancelled() and noting.exception() is None and noting.result()
 
     async def handle_pubrec(self, pubrec: PubrecPacket) -> None:
         """PUBREL follows."""
         packet_id = pubrec.packet_id
         if self._handshakes is not None and packet_id in self._pubrec_waiters:
-            if not await self._handshakes.received(packet_id, self._waited.get(packet_id, ())):
+            if packet_id in self._noting:  # the client has said it twice
+                return
+            received = self._handshakes.received(packet_id, self._waited.get(packet_id, ()))
+            noting = self._noting[packet_id] = asyncio.create_task(received)
+            if not await asyncio.shield(noting):
                 await self.handle_connection_closed()
                 return
             if packet_id in self._pubrec_waiters:  # still

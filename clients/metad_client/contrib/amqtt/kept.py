@@ -97,6 +97,10 @@ class Store:
             return None
         return found.address, found.attributes.get(_WORD, "")
 
+    async def is_over(self) -> bool:
+        """Whether metad knows that this life is over."""
+        return await self.address_of(self.name, self.epoch) is None
+
     async def take(self, client_id: str, *, clean: bool, will: Will | None) -> Taken:
         """A client connects to this broker. Raises FencedError if this is a past life."""
         whom = (self.name, self.epoch, self.tenant, client_id)

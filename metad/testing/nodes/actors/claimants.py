@@ -96,8 +96,8 @@ class WillJudge(Hears):
             raise Violation("wills", f"{key} was acknowledged again, by {life}")
 
     def left(self) -> list[bytes]:
-        """The wills that must be published and are not yet. If calendars differ, the time of a log may stand still for
-        as long, and so only what is due is awaited."""
+        """The wills that must be published and are not yet. If calendars were set, nothing passes for a while after
+        each step, and so only what is due is awaited."""
         awaited = {*self._keys, *self._must} if self._cluster.calendars_agree else {*self._keys}
         return sorted(payload for payload in awaited if self._keys.get(payload) not in self._gone)
 

@@ -8,12 +8,15 @@ import random
 from metad_client import Client, NotFoundError, NotOwnerError, SessionProperties
 from metad_wire.messages import NEVER_S
 
+from ....state.counts import COPY_BYTES_MAX
 from ...judges.invariants import Violation
 from ..cluster import Cluster, SimClient
 from .actor import Actor
 
 _TENANT = "subscribes"
 _NAMES = ("a", "a/+", "a/#", "$share/g/b", "c")
+_LONG_NAME = "c"
+"""What is in flight under this name is long. A node keeps a copy of a session's rows only while they are short."""
 
 
 class Subscriber(Actor):
@@ -82,6 +85,8 @@ class Subscriber(Actor):
         """Change one row; whether the client is still this broker's."""
         kind, name = self._rng.choice(["filter", "state"]), self._rng.choice(_NAMES)
         value = b"" if kind == "filter" else self.unique().encode()
+        if name == _LONG_NAME:
+            value *= COPY_BYTES_MAX
         puts = self.chance(0.6)
         after = value if puts else None
         known = self._known.setdefault((kind, name), {None})

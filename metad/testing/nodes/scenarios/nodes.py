@@ -230,24 +230,27 @@ def _item(key: str, value: bytes) -> Any:
 
 @scenario
 def what_others_wrote_is_known() -> None:
-    """A leader remembers a row that others write while it does not lead."""
+    """A leader remembers a row, and the owner of a session, that others write while it does not lead."""
     with Scene() as scene:
         first = scene.lead().name
         other = next(name for name in scene.nodes if name != first)
         assert scene.put(scene.one, "a", b"1") == 1
+        scene.ask(scene.one, lambda c: c.sessions.takeover("first", 1, "acme", "device"))
         scene.transfer(other)
         assert scene.put(scene.one, "a", b"2") == 2
+        scene.ask(scene.one, lambda c: c.sessions.takeover("second", 1, "acme", "device"))
         scene.transfer(first)
         assert scene.put(scene.one, "a", b"3") == 3
+        taken = scene.ask(scene.one, lambda c: c.sessions.takeover("third", 1, "acme", "device"))
+        assert taken.previous.broker == "second", taken
 
 
 @scenario
 def snapshot_replaces_what_memory_knew() -> None:
-    """A follower that has learned who owns a session gets a snapshot in which somebody else does."""
+    """A node that has led and knows who owns a session gets a snapshot in which somebody else does."""
     small = StorageConfig(engine="memory", log_retained_bytes=500)
     with Scene(storage=small, raft=_raft(log_cache_bytes=1)) as scene:
-        leader = scene.lead().name
-        late = next(name for name in scene.nodes if name != leader)
+        late = scene.lead().name
         scene.ask(scene.one, lambda c: c.sessions.takeover("first", 1, "acme", "device"))
         scene.run(0.5)
         scene.isolate(late)
@@ -598,8 +601,8 @@ def _replaced(victim: str, *, chaos: bool) -> None:
         assert scene.run_until(gone, 60.0)
         lost.lose_disk()
         lost.join()
-        for _ in range(300):
-            scene.run(0.01)
+        for _ in range(1_500):
+            scene.run(0.002)
             _hears_first(lost)
         if chaos:
             for node in others:

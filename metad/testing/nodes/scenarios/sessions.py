@@ -10,11 +10,11 @@ from typing import Any
 
 from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
 from metad_wire.cluster import FenceItem, GroupFence
-from metad_wire.group import GroupId
+from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import GROUP_FENCE
 from metad_wire.tables.will import WILL
 
-from ....config import ExpiryConfig
+from ....config import ExpiryConfig, RaftConfig, StorageConfig
 from ....storage import keys
 from ..cluster import DATA
 from .scene import Scene, scenario
@@ -24,6 +24,8 @@ _CLIENTS = [f"device-{number}" for number in range(30)]
 _INTERVAL_S, _DELAY_S = 6, 3
 _SLACK_S = 1.0  # the sweep looks four times a second
 _OTHER = GroupId("data", 1)
+_SLOW = ExpiryConfig(amnesty_ms=int(1000 * _AMNESTY_S), batch_sessions=2, sessions_per_s=2)
+"""So that something happens on the way."""
 
 
 class Stage(Scene):
@@ -61,6 +63,31 @@ class Stage(Scene):
             task = sim.process.start(sim.node.requests.call(GROUP_FENCE, body, group=group.name))
             assert self.run_until(task.done, 5.0)
             task.result()
+
+    def end(self, tenant: str = "acme") -> None:
+        """Order the end of a tenant."""
+        self.ask(self.two, lambda client: client.sessions.end_tenant(tenant, publish_wills=True))
+
+    def ended(self) -> None:
+        """Until all orders are carried out."""
+
+        async def endings(client: Client) -> int:
+            return len(await client.sessions.endings())
+
+        assert self.run_until(lambda: not self.ask(self.two, endings), 60.0), "the end of a tenant stands still"
+
+    def back(self, clients: list[str]) -> set[str]:
+        """Have clients come to another broker. Those that had a session."""
+
+        async def come(client: Client) -> set[str]:
+            properties = SessionProperties(600)
+            items = [SessionTakeoverItem("acme", name, properties=properties) for name in clients]
+            taken = await client.sessions.takeover_many("two", 1, items)
+            taken.raise_for_error()
+            return {name for at, name in enumerate(clients) if taken.session_present(at)}
+
+        found: set[str] = self.ask(self.two, come)
+        return found
 
     def left(self) -> set[str]:
         """The clients that have a session."""
@@ -162,6 +189,22 @@ def a_calendar_that_is_set_ends_no_session() -> None:
 
 
 @scenario
+def a_calendar_that_is_set_back_keeps_no_session() -> None:
+    """By an hour, at all nodes: the time of the log goes a tenth slower, and does not wait for the calendars."""
+    with Stage() as scene:
+        scene.run(_AMNESTY_S)
+        gone_s = scene.go(interval_s=30)
+        for sim in scene.nodes.values():
+            assert sim.environment is not None
+            sim.environment.stepped_ms -= 3_600_000
+        scene.until(gone_s + 30.0)
+        assert scene.left() == {*_CLIENTS}
+        scene.until(gone_s + 34.0 + _AMNESTY_S + _SLACK_S)
+        assert scene.left() == set()
+        scene.require_settled(20.0)
+
+
+@scenario
 def sessions_end_in_the_group_that_their_slots_have_moved_to() -> None:
     """Half of the sessions move while they are away, and back."""
     with Stage(data=2) as scene:
@@ -220,6 +263,68 @@ def sessions_of_a_dead_broker_end_where_their_slots_have_moved_to() -> None:
         assert before
         assert scene.left() == set()
         assert scene.wills() == len(_CLIENTS)
+
+
+@scenario
+def a_tenant_ends_through_dead_leaders_and_who_comes_meanwhile_stays() -> None:
+    """Its sessions are of two brokers; half of the clients are away. Some come back before the leader has come to their
+    sessions, and find none. The leader dies twice on the way."""
+    with Stage(expiry=_SLOW) as scene:
+        scene.go(_CLIENTS[::2], interval_s=600)
+        scene.come(_CLIENTS[1::2], interval_s=600)
+        scene.end()
+        back = _CLIENTS[-4:]
+        assert not scene.back(back), "a session is found after the order"
+        for _ in range(2):
+            before = len(scene.left())
+            assert scene.run_until(lambda: len(scene.left()) < before, 20.0)  # noqa: B023
+            leader = scene.lead()
+            leader.crash(power=True)
+            scene.run(1.0)
+            leader.start()
+        assert len(back) < len(scene.left()) < len(_CLIENTS), "the leader did not die on the way"
+        scene.ended()
+        assert scene.left() == {*back}
+        assert scene.wills() == len(_CLIENTS)
+        assert scene.back(back) == {*back}, "a session that came after the order has ended"
+
+
+@scenario
+def a_tenant_ends_where_its_slots_have_moved_to() -> None:
+    """All slots of one group go to the other on the way and come back, and clients come back in between."""
+    with Stage(data=2, expiry=_SLOW) as scene:
+        scene.come(interval_s=600)
+        scene.end()
+        back = _CLIENTS[-4:]
+        scene.move(0, 1)
+        assert not scene.back(back), "a session is found after the order"
+        scene.require_settled(20.0)
+        scene.move(1, 0)
+        scene.ended()
+        assert scene.left() == {*back}
+        assert scene.wills() == len(_CLIENTS)
+        assert scene.back(back) == {*back}, "a session that came after the order has ended"
+
+
+@scenario
+def who_gets_a_snapshot_goes_on_with_the_end_of_a_tenant() -> None:
+    """It has not seen the order's entry, and leads then."""
+    small = StorageConfig(engine="memory", log_retained_bytes=500)
+    raft = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500, log_cache_bytes=1)
+    with Stage(expiry=_SLOW, storage=small, raft=raft) as scene:
+        scene.come(interval_s=600)
+        scene.ask(scene.one, lambda client: client.sessions.takeover("one", 1, "blue", "device-1"))
+        busy = {scene.lead(group).name for group in (METADATA, DATA)}
+        late = next(name for name in scene.nodes if name not in busy)
+        scene.isolate(late)
+        scene.end()
+        scene.end("blue")  # of which nothing is written before the other order is carried out
+        scene.catch_up_by_snapshot()
+        scene.transfer(late)
+        assert scene.left(), "it was over too early"
+        scene.ended()
+        assert scene.left() == set()
+        assert scene.ask(scene.two, lambda client: client.sessions.get("blue", "device-1")) is None
 
 
 @scenario

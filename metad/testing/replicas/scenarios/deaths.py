@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from ....raft.base import FOLLOWER, LEADER
 from ....raft.election_timer import OWN_PART
 from ....raft.messages import Append, AppendReply, PreVote
@@ -348,6 +350,30 @@ def two_that_ask_at_once_do_not_split_the_votes() -> None:
         scene.node("n1").crash(power=False)
         _successor(scene, SOON_S, "the votes were split")
         assert max(scene.group(name).term for name in ("n2", "n3")) == 2
+
+
+@scenario
+def who_asks_before_the_others_may_answer_asks_again_soon() -> None:
+    """n3 has not heard n1 for a while when n1 dies, so its promise ends first. n2 refuses it, and n3 goes before n2."""
+    for ahead_s in (0.02, 0.04, 0.06, 0.08):
+        scene = parted()
+        scene.write("n1", 1)
+        scene.run(0.05)
+        scene.hold(Append, source="n1", target="n3")
+        scene.do("n1", lambda group: group.wake())
+        scene.run(ahead_s)
+        scene.group("n2")._timer.heard_leader(scene.node("n2").now(), int(LEASE_S * 1000))
+        for name in ("n2", "n3"):
+            scene.group(name)._timer._rng = _Least()
+        scene.node("n1").crash(power=False)
+        _successor(scene, SOON_S, "nobody led soon, because a promise had ended sooner than another")
+
+
+class _Least(Random):
+    """Draws the smallest number."""
+
+    def random(self) -> float:
+        return 0.0
 
 
 @scenario

@@ -13,9 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from .precedence import SMALL_ITEMS
-
-SHARE_ITEMS = SMALL_ITEMS
+SHARE_ITEMS = 128
 """Items of one turn. A turn ends after the request that reaches it, so a large request is a turn of its own."""
 _SPARE_MAX = 64  # tenants without requests that are kept, because one with a request at a time comes and goes
 

@@ -1,7 +1,7 @@
 """When whoever is turned away may come back, so that all come as fast as they can be served, and no faster.
 
 Each request that is turned away gets the next free slot ``t ± j`` of this node, for as many items as it has. The rule
-is :class:`metad_wire.policy.ReturnSlots`, which simulations run, too. Pure: the clock is an argument.
+is :class:`metad_wire.policy.ReturnSlots`. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from metad_wire.errors import OverloadedError
-from metad_wire.messages import Identity, TurnedAway
-from metad_wire.policy import ReturnSlots
-
+from ..errors import OverloadedError
+from ..messages import Identity, TurnedAway
+from .outstanding import Outstanding
 from .promises import Promises
+from .returning import ReturnSlots
 
 HORIZON_S: Final = 60.0
 """No slot is farther away: nobody knows the capacity of a later time."""
-HORIZON_UNSURE_S: Final = 1.0
-"""The same while the capacity is not measured: it is a moment later."""
 _SPREAD: Final = 0.25
 """Those for whom there is no slot ask again within this share of the horizon, before it ends."""
 _SAME: Final = 0.05
@@ -33,8 +31,8 @@ class Capacity(NamedTuple):
 
     per_s: float
     """Items per second."""
-    sure: bool
-    """Whether that was measured."""
+    for_s: float
+    """For how long from now on that may be believed: no slot is farther away."""
 
 
 class Returns:
@@ -48,6 +46,7 @@ class Returns:
         self._capacity = capacity
         self._slots = ReturnSlots(per_s=1.0)
         self._next_ns = 0
+        self._outstanding = Outstanding()
         self._promises = Promises()
 
     def returning(self, items: int, now: float, identity: Identity | None = None) -> tuple[int, int]:
@@ -57,12 +56,12 @@ class Returns:
             return again
         self.turned_away += 1
         now_ns = round(now * _NS)
-        slots, sure = self._plan(now, now_ns)
-        horizon_s = HORIZON_S if sure else HORIZON_UNSURE_S
+        slots, horizon_s = self._plan(now, now_ns)
         if self._next_ns - now_ns >= horizon_s * _NS:
             spread_s = horizon_s * _SPREAD
             return round((horizon_s - spread_s) * 1000), round(spread_s * 1000)
         slot_ns, self._next_ns = slots.reserve_ns(now_ns, self._next_ns, max(1, items))
+        self._outstanding.add(slot_ns, max(1, items))
         if identity is not None:
             self._promises.keep(identity, slot_ns)
         return self._wait(slot_ns, now_ns)
@@ -110,13 +109,12 @@ class Returns:
             paced=paced,
         )
 
-    def _plan(self, now: float, now_ns: int) -> tuple[ReturnSlots, bool]:
-        per_s, sure = self._capacity(now)
-        before = self._slots
-        if abs(per_s - before.per_s) > _SAME * before.per_s:
+    def _plan(self, now: float, now_ns: int) -> tuple[ReturnSlots, float]:
+        per_s, for_s = self._capacity(now)
+        if abs(per_s - self._slots.per_s) > _SAME * self._slots.per_s:
             self._slots = ReturnSlots(per_s=per_s)
-            self._next_ns = self._slots.replanned_ns(now_ns, self._next_ns, before)
-        return self._slots, sure
+            self._next_ns = self._slots.replanned_ns(now_ns, self._next_ns, self._outstanding.items(now_ns))
+        return self._slots, for_s
 
     def _wait(self, slot_ns: int, now_ns: int) -> tuple[int, int]:
         return -(-(slot_ns - now_ns) // _NS_PER_MS), self._slots.jitter_us // 1000

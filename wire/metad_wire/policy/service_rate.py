@@ -2,7 +2,8 @@
 
 What was answered in any stretch of time is a lower bound of the capacity. While requests are turned away, work waits
 all the time, so what is answered then *is* the capacity. So calm times can only raise the measure, and times in which
-requests are turned away set it.
+requests are turned away set it. All but the first second of them: there a crowd may be turned away at once, which
+takes the processor, and what is answered meanwhile says nothing of the time after it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ _WINDOW_S: Final = 0.25
 """Windows are at least this long: shorter ones would count answers that come in bursts."""
 _WINDOW_MAX_S: Final = 0.5
 """A longer one says nothing of a moment, because nobody looked."""
+_ONSET_S: Final = 1.0
+"""After so long without a refusal the next one begins a new time of refusals. Its first so many seconds set nothing."""
 _BLEND: Final = 0.5
 """The weight of the newest window among those with refusals."""
 
@@ -32,6 +35,7 @@ class ServiceRate:
         self._since_s = now_s
         self._pressed = False  # a request was turned away when the window began
         self._refused_s = float("-inf")  # when one was turned away last
+        self._onset_s = now_s  # when that time of refusals began
 
     def answered(self, items: int) -> None:
         """So many items are answered."""
@@ -42,6 +46,8 @@ class ServiceRate:
         if not self._pressed:
             self._end_window(now_s)
             self._pressed = True
+        if now_s - self._refused_s > _ONSET_S:
+            self._onset_s = now_s
         self._refused_s = now_s
 
     def per_s(self, now_s: float) -> float:
@@ -55,7 +61,8 @@ class ServiceRate:
         if took_s >= _WINDOW_S:
             seen = (self.answered_items - self._items) / took_s
             # Work waited from its beginning to its end, as far as anybody can tell.
-            if self._pressed and took_s <= _WINDOW_MAX_S and self._refused_s >= now_s - took_s / 2 and seen:
+            lasts = self._since_s - self._onset_s >= _ONSET_S and self._refused_s >= now_s - took_s / 2
+            if self._pressed and took_s <= _WINDOW_MAX_S and lasts and seen:
                 self._per_s = self._per_s + _BLEND * (seen - self._per_s) if self.measured else seen
                 self.measured = True
             else:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad.node.fair_queue import SHARE_ITEMS, FairQueue
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
 
 
 class One:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from metad_wire.cluster import ReturnGrant, ReturnReport
+from ..cluster import ReturnGrant, ReturnReport
 
 GRANT_MS: Final = 3_000
 """For how long a part counts, from when it was asked for."""

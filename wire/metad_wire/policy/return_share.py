@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from metad_wire.cluster import ReturnGrant, ReturnReport
-
-from ..control.return_budget import alone
-from .return_slots import Capacity, Returns
+from ..cluster import ReturnGrant, ReturnReport
+from .return_budget import alone
+from .return_slots import HORIZON_S, Capacity, Returns
 from .service_rate import ServiceRate
 
 _FIRST_S: Final = 1.0
@@ -21,6 +20,12 @@ _FIRST_S: Final = 1.0
 promise: slots that it has given out too densely by then put off those behind them."""
 _BUSY_S: Final = 10.0
 """A node that has turned nobody away for so long asks for no part."""
+_UNMEASURED_S: Final = 1.0
+"""For so long a capacity is believed that is not measured: it is a moment later."""
+_BELIEVED: Final = 4
+"""A measured one is believed for so many times as long as the node has been busy. It is too low at first: a crowd that
+is turned away takes a good part of the machine. Slots that are too sparse cannot be taken back, and the node would be
+idle until they come."""
 
 
 class ReturnShare:
@@ -58,8 +63,8 @@ class ReturnShare:
         if members < 2:
             return own
         if self.granted_at(now):
-            return Capacity(min(own.per_s, self._granted), own.sure)
-        return own if now - self._busy_s < _FIRST_S else Capacity(alone(own.per_s, members), own.sure)
+            return Capacity(min(own.per_s, self._granted), own.for_s)
+        return own if now - self._busy_s < _FIRST_S else Capacity(alone(own.per_s, members), own.for_s)
 
     def refused(self, now: float) -> None:
         """Somebody is turned away."""
@@ -93,5 +98,7 @@ class ReturnShare:
     def _own(self, now: float) -> Capacity:
         per_s = self._rate.per_s(now)
         if self._per_s_max and self._per_s_max <= per_s:
-            return Capacity(self._per_s_max, True)
-        return Capacity(per_s, self._rate.measured)
+            return Capacity(self._per_s_max, HORIZON_S)
+        if not self._rate.measured:
+            return Capacity(per_s, _UNMEASURED_S)
+        return Capacity(per_s, min(HORIZON_S, max(_UNMEASURED_S, _BELIEVED * (now - self._busy_s))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from metad_wire.messages import Identity
+from ..messages import Identity
 
 PROMISES_MAX: Final = 65_536
 """Slots that are remembered. Beyond it the first, which is the next to come, is forgotten."""

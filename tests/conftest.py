@@ -1,0 +1,70 @@
+"""Tests side by side: what goes together to one of the processes, and what begins first.
+
+``make test`` runs the tests in several processes (``-n auto`` of pytest-xdist). A test that measures is marked
+``alone`` and runs after the others. Without ``-n`` nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Else an example that takes 200 ms fails its test, and so do examples that are slow to make: on a busy machine, any.
+settings.register_profile("metad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("metad")
+
+WORKERS_MAX = 8
+"""More have been tried by nobody, and each of them has an interpreter and nodes."""
+BY_TEST = ("e2e", "extension", "simulation")
+"""Rings of which one file may take minutes."""
+FIRST = ("spark", "e2e", "extension", "simulation", "contract", "unit", "golden")
+"""What takes long begins first, or all would wait for it at the end."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: some tests wait for others' time to pass."""
+    return min((os.cpu_count() or 1) + 1, WORKERS_MAX)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        """Work is handed out in the order of the items, the tests of one scope to one process."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(config.rootpath, nodeid)
+
+    config.option.loadscopereorder = False
+    return Together(config, log)
+
+
+def scope(root: Path, nodeid: str) -> str:
+    """What of a test must be the same for all tests that run in one process: the folder where they share a JVM and
+    ports, the file where they share nodes or are short, else the test itself."""
+    path = nodeid.partition("::")[0]
+    ring = ring_of(path)
+    if ring == "spark":
+        return ring
+    return nodeid if ring in BY_TEST and not shares(root / path) else path
+
+
+def ring_of(path: str) -> str:
+    return Path(path).parts[1]
+
+
+@functools.cache
+def shares(file: Path) -> bool:
+    return 'scope="module"' in file.read_text(encoding="utf-8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: FIRST.index(ring) if (ring := ring_of(item.nodeid)) in FIRST else len(FIRST))

@@ -1,0 +1,155 @@
+"""Costs from runs: what is put in comes out, nothing is below 0, and an interval says what the runs allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from metad_spark.errors import CalibrationError
+from metad_spark.requests import grid
+from metad_spark.requests.costs import BROKER, NODE, load_costs
+from metad_spark.requests.fitting import fit, nnls
+from metad_spark.requests.grid import Grid, Row
+from metad_spark.run_calibrate import run
+
+TRUE = {
+    "request_s": 1e-4,
+    "item_s": 8e-6,
+    "restore_s": 3e-6,
+    "part_s": 2e-6,
+    "refusal_s": 2e-5,
+    "refused_item_s": 5e-7,
+    "entry_s": 3e-4,
+    "follower_entry_s": 2e-4,
+    "follower_item_s": 5e-6,
+    "call_s": 2e-4,
+    "attempt_s": 1e-5,
+    "back_s": 1.5e-5,
+}
+IDLE, BESIDE, BROKER_IDLE = 0.02, 0.05, 0.03
+
+
+def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: float) -> Row:
+    counts = {
+        "requests": rng.integers(10, 3_000),
+        "items": rng.integers(1_000, 100_000),
+        "entries": rng.integers(10, 1_000),
+        "follower_entries": rng.integers(10, 1_000),
+        "follower_items": rng.integers(1_000, 100_000),
+    }
+    counts["restored"] = counts["items"] * (number % 2)
+    if kind == "storm":
+        counts |= {name: rng.integers(1_000, 50_000) for name in ("parts", "refusals", "refused_items")}
+    if part == "brokers":
+        counts = {name: rng.integers(1_000, 50_000) for name in ("calls", "attempts", "back")}
+    row = Row(
+        run=f"{kind}-{number}",
+        kind=kind,
+        seen=True,
+        part=part,
+        seconds=float(rng.uniform(3, 10)),
+        others_cores=0.0,
+        cpu_s=0.0,
+        **{name: float(count) for name, count in counts.items()},
+    )
+    of = {"request_s": row.requests, "item_s": row.items, "restore_s": row.restored, "part_s": row.parts}
+    of |= {"refusal_s": row.refusals, "refused_item_s": row.refused_items, "entry_s": row.entries}
+    of |= {"follower_entry_s": row.follower_entries, "follower_item_s": row.follower_items}
+    of |= {"call_s": row.calls, "attempt_s": row.attempts, "back_s": row.back}
+    cpu_s = sum(TRUE[name] * count for name, count in of.items())
+    cpu_s += row.seconds * (BROKER_IDLE if part == "brokers" else IDLE + BESIDE * (kind == "storm"))
+    return msgspec.structs.replace(row, cpu_s=cpu_s * float(rng.normal(1.0, noise)))
+
+
+def _grid(noise: float = 0.0) -> Grid:
+    rng = np.random.default_rng(5)
+    rows = [_row(rng, number, "load", "node", noise) for number in range(20) for _ in range(3)]
+    rows += [_row(rng, number, "storm", "node", noise) for number in range(10) for _ in range(3)]
+    rows += [_row(rng, number, "storm", "brokers", noise) for number in range(10) for _ in range(2)]
+    return Grid(rows=rows, fsync_s=[0.001, 0.002, 0.004], cpus=4, setting="synthetic")
+
+
+def test_costs_without_noise_are_found_exactly() -> None:
+    found = fit(_grid())
+    for name, value in TRUE.items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
+    assert found.idle_cores == pytest.approx(IDLE + BESIDE, rel=1e-3)
+    assert found.broker_idle_cores == pytest.approx(BROKER_IDLE, rel=1e-3)
+    assert found.r2 == {"nodes": 1.0, "brokers": 1.0}
+    assert found.cores == 4
+    assert found.fsync_s[0] < 0.0011
+    assert found.fsync_s[-1] > 0.0038
+
+
+def test_what_restoring_costs_is_found_through_noise_with_an_interval() -> None:
+    """It came out as 0 once, without a word of how little was known."""
+    found = fit(_grid(noise=0.03))
+    interval = found.intervals["restore_s"]
+    assert found.restore_s > 0
+    assert interval.low <= TRUE["restore_s"] <= interval.high
+    assert interval.low < interval.high
+    assert set(found.intervals) == {*NODE, *BROKER}
+    for name, bounds in found.intervals.items():
+        assert 0 <= bounds.low <= getattr(found, name) * 1.001, name
+        assert getattr(found, name) <= bounds.high * 1.001, name
+
+
+def test_storms_that_are_unseen_change_nothing() -> None:
+    seen = _grid()
+    rng = np.random.default_rng(9)
+    strange = [msgspec.structs.replace(_row(rng, 99, "storm", "node", 0.0), seen=False, cpu_s=1e3) for _ in range(9)]
+    assert fit(msgspec.structs.replace(seen, rows=[*seen.rows, *strange])) == fit(seen)
+
+
+def test_the_fit_has_the_conditions_of_an_optimum() -> None:
+    """Karush, Kuhn, Tucker: no gradient where a value is free, none that pulls up where it is 0."""
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        design, target = rng.normal(size=(30, 8)), rng.normal(size=30)
+        found = nnls(design, target)
+        gradient = design.T @ (target - design @ found)
+        assert (found >= 0).all()
+        assert np.abs(gradient[found > 0]).max(initial=0.0) < 1e-8
+        assert gradient[found == 0].max(initial=0.0) < 1e-8
+
+
+def test_rows_survive_being_kept(tmp_path: Path) -> None:
+    made = _grid(noise=0.02)
+    grid.keep(made, tmp_path / "grid.parquet")
+    again = grid.read([tmp_path / "grid.parquet"])
+    assert again == made
+    assert fit(again) == fit(made)
+
+
+def test_the_command_writes_what_can_be_read(tmp_path: Path) -> None:
+    grid.keep(_grid(noise=0.02), tmp_path / "grid.parquet")
+    out, kept, json = tmp_path / "costs.toml", tmp_path / "again.parquet", tmp_path / "costs.json"
+    assert run(runs=[tmp_path / "grid.parquet"], out=out, name="here", keep=kept, json=json) == 0
+    costs = load_costs(out)
+    assert costs.name == "here"
+    assert costs == fit(_grid(noise=0.02), "here")
+    assert grid.read([kept]) == _grid(noise=0.02)
+    assert msgspec.json.decode(json.read_bytes())["rows"] == 110
+
+
+def test_runs_that_are_not_sufficient_are_refused(tmp_path: Path) -> None:
+    made = _grid()
+    with pytest.raises(CalibrationError, match="four loads and two storms"):
+        fit(msgspec.structs.replace(made, rows=[row for row in made.rows if row.kind == "load"]))
+    with pytest.raises(CalibrationError, match="fsync"):
+        fit(msgspec.structs.replace(made, fsync_s=[]))
+    with pytest.raises(CalibrationError, match="no runs were given"):
+        grid.read([])
+    with pytest.raises(CalibrationError, match=str(tmp_path)):
+        grid.read([tmp_path])
+    (tmp_path / "not.parquet").write_bytes(b"no parquet")
+    with pytest.raises(CalibrationError, match=r"not\.parquet"):
+        grid.read([tmp_path / "not.parquet"])
+
+
+def test_the_costs_that_ship_are_those_of_the_grid_that_is_kept() -> None:
+    kept = Path(__file__).resolve().parents[3] / "spark" / "calibration-grid.parquet"
+    assert fit(grid.read([kept]), "default") == load_costs()

@@ -1,0 +1,89 @@
+"""Changes become columns, each kind of row by itself, and a token says how far each group is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metad_client import GroupId, SessionOwner, SessionProperties, WatchChange, WatchRows
+from metad_client.watch.events import WatchBatch
+from metad_client.watch.position import ALL, NOBODY, Position, Reader
+from metad_client.watch.token import packed_slots, to_text
+from metad_spark.source import changes
+from metad_spark.source.errors import LostChangesError
+from metad_spark.source.options import Settings
+from metad_spark.source.schema import arrow_of, changes_schema_of
+from metad_spark.source.shapes import shape_of
+from metad_wire.method import encode
+from metad_wire.table import TABLES
+from metad_wire.watch import WatchEntry
+
+SESSION = shape_of("session")
+SCHEMA = arrow_of(changes_schema_of("session"))
+SETTINGS = Settings(source="metad://a:1", table="session")
+
+
+def key(client: str) -> bytes:
+    return TABLES["session"].key_of(["acme", client])
+
+
+def collected(*, columns: list[str] | None = None, **given: Any) -> list[dict[str, Any]]:
+    schema = SCHEMA if columns is None else SCHEMA.empty_table().select(columns).schema
+    collector = changes._Collector(SESSION, schema)
+    for batch in given.get("batches", ()):
+        collector.add(batch)
+    for rows, changed in given.get("rows", ()):
+        collector.add_rows(rows, changed, 40)
+    return [record for table in collector.tables() for record in table.to_pylist()]
+
+
+def batch(*entries: tuple[int, list[WatchChange]]) -> WatchBatch:
+    found = [(WatchEntry(index, index * 10, index * 100, of), of) for index, of in entries]
+    return WatchBatch("changes", "data-0", "cluster", {}, entries=found)
+
+
+def test_each_change_is_a_row_with_the_columns_of_its_row() -> None:
+    owner, properties = SessionOwner(True, "b-1", 7, 0), SessionProperties(5, b"x")
+    created = [WatchChange(16, 1, key("a"), encode(owner)), WatchChange(17, 1, key("a"), encode(properties))]
+    found = collected(batches=[batch((3, created), (4, [WatchChange(16, 4, key("a"))]))])
+    assert [(row["client_id"], row["row"], row["change"], row["revision"], row["time_ms"]) for row in found] == [
+        ("a", "owner", "created", 30, 300),
+        ("a", "owner", "expired", 40, 400),
+        ("a", "properties", "created", 30, 300),
+    ]
+    assert [(row["broker"], row["payload"]) for row in found] == [("b-1", None), (None, None), (None, b"x")]
+    assert all(row["slot"] == TABLES["session"].slot_of(key("a")) for row in found)
+
+
+def test_only_wanted_columns() -> None:
+    found = collected(columns=["change", "client_id"], batches=[batch((1, [WatchChange(16, 3, key("a"))]))])
+    assert found == [{"change": "deleted", "client_id": "a"}]
+
+
+def test_rows_that_have_changed_are_left_out_of_the_beginning() -> None:
+    rows = WatchRows(16, [key("a"), key("b")], [encode(SessionOwner(True, "b-1", 7, 0))] * 2)
+    found = collected(rows=[(rows, {(16, key("a")), (17, key("b"))})])
+    assert [(row["client_id"], row["change"], row["revision"], row["time_ms"]) for row in found] == [
+        ("b", "snapshot", 40, 0)
+    ]
+
+
+def test_a_token_says_how_far_each_group_is_and_what_to_read_first() -> None:
+    half = ALL >> 512
+    position = Position({0: 5, 3: 9}, {Reader(0, 0): ALL & ~half, Reader(3, 2): half})
+    token = to_text("cluster", {"data": (position.indexes, packed_slots(position))})
+    assert changes.indexes_of(token) == {"data-0": 5, "data-3": 9}
+    shares = {share.group: share for share in changes.shares(token)}
+    assert set(shares) == {GroupId("data", 0), GroupId("data", 3)}
+    assert shares[GroupId("data", 3)].slots == half.to_bytes(128, "big")
+    assert all(share.least == {"data-0": 5, "data-3": 9} for share in shares.values())
+    missing = Position({0: 5}, {Reader(0, 0): ALL & ~half, Reader(NOBODY, 1): half})
+    token = to_text("cluster", {"data": (missing.indexes, packed_slots(missing))})
+    assert [share.ordinal for share in changes.shares(token)] == [0]
+
+
+def test_changes_that_are_lost_end_the_query() -> None:
+    with pytest.raises(LostChangesError, match=r"changes of 2 slots of data-0 are in no log any more: begin again"):
+        changes.check(WatchBatch("gap", "data-0", "cluster", {}, slots=3), SETTINGS)
+    changes.check(batch(), SETTINGS)

@@ -1,0 +1,240 @@
+"""Predictions against storms: what is an error, what passes, and what every report says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from metad_perf.storm.plan import Storm as HarnessStorm
+from metad_spark import validation
+from metad_spark.errors import CalibrationError, ScenarioError
+from metad_spark.requests.costs import load_costs
+from metad_spark.requests.simulate import Outcome, simulate
+from metad_spark.requests.storm import storm_of
+from metad_spark.run_validate import run
+from metad_spark.validation import (
+    Judged,
+    Metric,
+    Verdict,
+    distance,
+    headline,
+    judge,
+    measured_error,
+    replaced,
+    storms_of,
+    table_of,
+)
+
+COSTS = load_costs()
+
+
+def _report(sessions: int = 2_000, stretch: float = 1.0, attempts: float = 1.0, **settings: Any) -> dict[str, Any]:
+    """What the model itself says, as the report of a storm; its times are stretched."""
+    storm = HarnessStorm(sessions=sessions, brokers=4, limit_s=60.0, **settings).checked()
+    made: dict[str, Any] = {"settings": msgspec.to_builtins(storm) | {"replay": False}}
+    made |= {"nodes": 3, "groups": "data=3,offset=1", "fsync": True, "sessions": sessions}
+    found: Outcome = simulate(storm_of(made), COSTS)
+    times = {name: value * stretch for name in ("t50_s", "t99_s", "t999_s") if (value := getattr(found, name))}
+    shares = {"50": times["t50_s"], "99": times["t99_s"], "99.9": times["t999_s"], "100": times["t999_s"]}
+    made |= {"returning": found.returning, "restored": found.restored, "percentiles_s": shares}
+    return made | times | {"attempts_per_session": found.attempts_per_session * attempts}
+
+
+def _written(folder: Path, name: str, report: dict[str, Any], *, seen: bool = False) -> None:
+    made = {"kind": "storm", "name": name, "seen": seen, "report": report}
+    (folder / f"{name}.json").write_text(json.dumps(made))
+
+
+def test_what_the_model_says_is_predicted_without_error() -> None:
+    report = _report()
+    found = judge(validation.Measured("itself", False, report, None, None), COSTS, seeds=1)
+    assert {name: one.error_pct for name, one in found.metrics.items()} == dict.fromkeys(validation.BARS_PCT, 0.0)
+    assert found.class_right
+    assert found.within
+
+
+@pytest.mark.parametrize(("stretch", "attempts", "within"), [(1.08, 1.0, True), (1.2, 1.0, False), (1.0, 1.1, False)])
+def test_errors_are_of_what_was_measured(stretch: float, attempts: float, within: bool) -> None:
+    report = _report(stretch=stretch, attempts=attempts)
+    found = judge(validation.Measured("off", False, report, None, None), COSTS, seeds=1)
+    assert found.metrics["t99_s"].error_pct == pytest.approx(100 * (1 / stretch - 1))
+    assert found.metrics["attempts_per_session"].error_pct == pytest.approx(100 * (1 / attempts - 1))
+    assert found.within is within
+
+
+def test_a_storm_that_did_not_end_is_no_storm_that_is_predicted_to_end() -> None:
+    report = _report() | {"restored": 5, "t50_s": None, "t99_s": None, "t999_s": None}
+    found = judge(validation.Measured("stuck", False, report, None, None), COSTS, seeds=1)
+    assert not found.class_right
+    assert not found.within
+    assert found.metrics["t50_s"].measured is None
+    assert found.metrics["t50_s"].error_pct is None
+
+
+def _judged(seen: bool, error_pct: float = 1.0, *, right: bool = True, others: float = 0.0) -> Judged:
+    metrics = {name: Metric(1.0, 1.0, error_pct) for name in validation.BARS_PCT}
+    return Judged(
+        trace="one",
+        seen=seen,
+        trigger="all",
+        sessions=1_000,
+        metrics=metrics,
+        recovered=True,
+        class_right=right,
+        ks=0.1,
+        wasserstein_s=0.1,
+        others_cores=others,
+    )
+
+
+@pytest.mark.parametrize(
+    ("judged", "passed"),
+    [
+        ([_judged(True)] * 3 + [_judged(False)] * 3, True),
+        ([_judged(True, 50.0)] * 3 + [_judged(False)] * 3, True),  # it was fitted to the seen
+        ([_judged(True)] * 4 + [_judged(False)] * 2, False),
+        ([_judged(False)] * 5, False),
+        ([_judged(False)] * 5 + [_judged(False, -5.1)], False),  # attempts
+        ([_judged(False)] * 5 + [_judged(False, right=False)], False),
+        ([], False),
+    ],
+)
+def test_it_passes_with_six_storms_three_unseen_and_all_unseen_within_the_bars(
+    judged: list[Judged], passed: bool
+) -> None:
+    assert validation.verdict_of(judged, COSTS, "2026-01-01").passed is passed
+
+
+def test_what_ran_beside_is_counted() -> None:
+    found = validation.verdict_of([_judged(False, others=1.0), _judged(False, -7.0)], COSTS, "")
+    assert (found.disturbed, found.within, found.worst_pct["t50_s"]) == (1, 1, 7.0)
+
+
+def test_reports_say_that_nothing_is_validated_until_it_is() -> None:
+    good = Verdict(
+        passed=True, storms=6, unseen=3, within=3, disturbed=0, worst_pct={"t50_s": 3.0, "attempts_per_session": 2.0}
+    )
+    bad = msgspec.structs.replace(good, passed=False, within=1, classes_wrong=1)
+    assert headline(None, "requests") == "Not validated against a measured storm."
+    assert headline(good, "requests").startswith("Validated against 3 storms")
+    assert headline(good, "requests").endswith("errors of at most t50 3 %, attempts 2 %.")
+    assert headline(bad, "requests").startswith("Not validated: of 3 storms")
+    assert "wrong about whether they end" in headline(bad, "requests")
+    # Other models are not what was held against storms, whatever came of it.
+    for verdict in (good, bad):
+        for model in ("vector", "fluid", "exact"):
+            assert headline(verdict, model).startswith("Not validated against a measured storm.")
+            assert "errors of up to t50 3 %" in headline(verdict, model)
+
+
+def test_only_a_verdict_that_passed_has_an_error_to_reckon_with() -> None:
+    good = Verdict(passed=True, storms=6, unseen=3, within=3, disturbed=0, worst_pct={"t999_s": 8.0})
+    assert measured_error(good, "t999_s") == pytest.approx(0.08)
+    assert measured_error(good, "t50_s") is None
+    assert measured_error(msgspec.structs.replace(good, passed=False), "t999_s") is None
+    assert measured_error(None, "t999_s") is None
+
+
+def test_a_verdict_survives_its_file(tmp_path: Path) -> None:
+    made = validation.verdict_of([_judged(False)] * 6, COSTS, "2026-01-01")
+    path = tmp_path / "verdict.toml"
+    path.write_text(validation.to_toml(made))
+    assert validation.toml.load("validations", path, Verdict, CalibrationError) == made
+
+
+def test_the_verdict_that_ships_is_of_the_costs_that_ship() -> None:
+    found = validation.last_verdict()
+    assert found is not None
+    assert found.costs == f"{COSTS.name}: {COSTS.setting}"
+    assert validation.validity("vector").startswith("Not validated")
+
+
+def test_curves_that_are_apart_have_a_distance() -> None:
+    one = np.array([1.0, 2.0, 3.0, 4.0])
+    assert distance(one, one) == (0.0, 0.0)
+    assert distance(one, one + 1.0) == (0.25, 1.0)
+    assert distance(one, one + 10.0) == (1.0, 10.0)
+    assert distance(one, np.full(4, np.inf)) == (1.0, 0.0)
+
+
+def test_a_trace_gives_the_times_of_clients_and_when_they_began(tmp_path: Path) -> None:
+    report = _report(sessions=40)
+    report["settings"]["replay"] = True
+    _written(tmp_path, "replayed", report)
+    (tmp_path / "replayed").mkdir()
+    clients = np.arange(40, dtype=np.int64)
+    begun = clients * 1_000_000
+    table = pa.table(
+        {
+            "client": np.concatenate([clients, clients[:30]]).astype(np.uint32),
+            "attempt": np.array([1] * 40 + [2] * 30, dtype=np.uint16),
+            "scheduled_ns": np.concatenate([begun, begun[:30] + 7]),
+            "answered_ns": np.array([10_000_000_000] * 40 + [20_000_000_000] * 30),
+            "outcome": pa.array(["refused"] * 40 + ["restored"] * 30).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "replayed" / "attempts-00.parquet")
+    (storm,) = storms_of([tmp_path])
+    assert storm.begin_ns is not None
+    assert storm.waits_s is not None
+    np.testing.assert_array_equal(storm.begin_ns, begun)
+    np.testing.assert_allclose(np.sort(storm.waits_s)[:30], np.sort(20.0 - begun[:30] / 1e9))
+    assert np.isinf(storm.waits_s).sum() == 10
+    assert judge(storm, COSTS, seeds=1).sessions == 40
+
+
+def test_the_command_says_what_it_found(tmp_path: Path) -> None:
+    for number in range(6):
+        _written(tmp_path, f"storm-{number}", _report(sessions=1_000 + number), seen=number < 3)
+    _written(tmp_path, "other", _report(sessions=1_000) | {"settings": _expiring()})
+    (tmp_path / "fsync.json").write_text('{"kind": "fsync"}')
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{validation.BEGIN_MARK}\nold\n{validation.END_MARK}\nafter\n")
+    out, verdict = tmp_path / "out" / "v.json", tmp_path / "data" / "last.toml"
+    out.parent.mkdir()
+    assert run(traces=[tmp_path], calibration="default", seeds=1, json=out, verdict=verdict, tables=page) == 0
+    made = json.loads(out.read_text())
+    assert made["passed"] is True
+    assert [one["seen"] for one in made["storms"]] == [True] * 3 + [False] * 3
+    first = made["storms"][0]
+    assert {"trace", "seen", "metrics", "class_right"} <= set(first)
+    assert first["metrics"]["t50_s"] == {"predicted": 0, "measured": 0, "error_pct": 0.0} | {
+        key: pytest.approx(first["metrics"]["t50_s"][key]) for key in ("predicted", "measured")
+    }
+    assert [one["trace"] for one in made["left_out"]] == ["other"]
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert text.count("| storm-") == 6
+    assert "**passed**" in text
+    assert "passed = true" in verdict.read_text()
+
+
+def _expiring() -> dict[str, Any]:
+    return msgspec.to_builtins(HarnessStorm(sessions=1_000, brokers=4, trigger="expiry")) | {"replay": False}
+
+
+def test_it_fails_where_a_prediction_does(tmp_path: Path) -> None:
+    for number in range(6):
+        _written(tmp_path, f"storm-{number}", _report(sessions=1_000, stretch=1.0 + 0.1 * number))
+    assert run(traces=[tmp_path], calibration="default", seeds=1, json=None, verdict=None, tables=None) == 1
+
+
+def test_what_is_no_storm_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="no storms in"):
+        storms_of([tmp_path])
+    (tmp_path / "one.json").write_text("{}")
+    with pytest.raises(CalibrationError, match=r"one\.json: no report of metad-perf storm"):
+        storms_of([tmp_path / "one.json"])
+    with pytest.raises(CalibrationError, match=r"none\.json"):
+        storms_of([tmp_path / "none.json"])
+    with pytest.raises(ScenarioError, match="the page needs the lines"):
+        replaced("a page", table_of([], validation.verdict_of([], COSTS, "")))
