@@ -36,6 +36,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether it was measured with a disk that syncs."""
     r2: float = 0.0
     """Error of the regression that gave ``turn_s`` and ``item_s``."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """Of a cost, the ends of the interval that its measurement leaves (95 %). Empty: not known."""
 
     def __post_init__(self) -> None:
         for key in ("turn_s", "entry_s", "item_s"):
@@ -45,6 +47,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("turn_s, entry_s and item_s must not all be 0")
         if not 1 <= len(self.factors) <= 10_000 or min(self.factors) < 0 or sum(self.factors) <= 0:
             raise ValueError("factors must be 1 to 10,000 numbers from 0 on, not all 0")
+        for key, (low, high) in self.intervals.items():
+            if key not in ("turn_s", "entry_s", "item_s"):
+                raise ValueError(f"intervals are of turn_s, entry_s and item_s, not of {key}")
+            if not 0 <= low <= getattr(self, key) <= high <= 60:
+                raise ValueError(f"intervals.{key} must be two numbers from 0 to 60 s with {key} between them")
 
     def items_per_s(self, groups: int, batch_items: int, item_weight: float = 1.0) -> float:
         """Items per second of a node that leads ``groups``, at its best: full batches of all of them in every turn."""

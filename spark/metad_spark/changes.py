@@ -96,9 +96,10 @@ def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
     offer("tell the refused when to come back", "clients must heed it", told)
     wide = replace(scenario, cluster=replace(cluster, batch_items=cluster.batch_items * 4))
     offer(f"entries of {cluster.batch_items * 4:,} items", "latency on a calm day", wide)
-    groups = max(cluster.nodes * 2, min(SLOTS, cluster.groups * 2))
-    more = replace(scenario, cluster=replace(cluster, nodes=cluster.nodes * 2, groups=groups))
-    offer(f"{cluster.nodes * 2} nodes, {groups} groups", f"{cluster.nodes} nodes more", more)
+    nodes = max(cluster.nodes, min(SLOTS, cluster.nodes * 2))
+    groups = max(nodes, min(SLOTS, cluster.groups * 2))
+    more = replace(scenario, cluster=replace(cluster, nodes=nodes, groups=groups))
+    offer(f"{nodes} nodes, {groups} groups", f"{nodes - cluster.nodes} nodes more", more)
     doors = replace(scenario, brokers=replace(scenario.brokers, count=scenario.brokers.count * 2))
     offer(f"{scenario.brokers.count * 2} brokers", f"{scenario.brokers.count} brokers more", doors)
     quick = replace(scenario, transports=Transports(tcp_tls=0.0, quic=0.0, quic_0rtt=1.0))
@@ -107,7 +108,7 @@ def changes(scenario: Scenario, calibration: Calibration) -> list[Change]:
     offer("full jitter, 1 to 60 s, in every client", "new SDKs", replace(scenario, sdks=polite))
     both = replace(told, cluster=replace(more.cluster, queue_items=bounded.cluster.queue_items))
     offer(
-        f"{cluster.nodes * 2} nodes, and tell the refused when", f"{cluster.nodes} nodes more; metad has no slots", both
+        f"{nodes} nodes, and tell the refused when", f"{nodes - cluster.nodes} nodes more; clients must heed it", both
     )
     return found
 
@@ -133,13 +134,19 @@ def grid(scenario: Scenario, calibration: Calibration) -> Grid:
     if not cluster.queue_items:  # the scenario itself is in the last row, which has no bound
         bounds[-1] = 0
         here_row = len(bounds) - 1
-    sizes = sorted({max(1, round(cluster.nodes * factor)) for factor in NODE_FACTORS})
+    most = max(SLOTS, cluster.nodes)
+    sizes = sorted({min(most, max(1, round(cluster.nodes * factor))) for factor in NODE_FACTORS})
     per_node = cluster.groups / cluster.nodes
     table = [
         [
             replace(
                 scenario,
-                cluster=replace(cluster, nodes=nodes, groups=max(nodes, round(per_node * nodes)), queue_items=bound),
+                cluster=replace(
+                    cluster,
+                    nodes=nodes,
+                    groups=max(nodes, min(max(SLOTS, cluster.groups), round(per_node * nodes))),
+                    queue_items=bound,
+                ),
             )
             for nodes in sizes
         ]

@@ -33,3 +33,11 @@ class JavaMissing(SparkError):
 
 class SparkFailed(SparkError):
     """Spark did not start, could not be reached, or a job of it failed."""
+
+
+class ProcessDied(SparkError):
+    """A process of the local runner was ended from outside, as by a system without memory."""
+
+
+class TablesError(SparkError):
+    """Tables of storms that cannot be used: no such folder or run, a damaged file, or a newer format."""

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from .brokers.runner import RunTasks, fluid_storm, run_here
 from .brokers.storm import Storms, simulate_storms
 from .calibration import Calibration
-from .errors import UsageError
+from .errors import DoesNotHold, UsageError
 from .models.results import StormResult
+from .models.simulate import Model
 from .scenario import Scenario
 
 COMPARED_CLIENTS_MAX = 300_000
@@ -46,6 +47,16 @@ def stand_in(scenario: Scenario, calibration: Calibration, seeds: Sequence[int],
     found = simulate_storms(smaller, costs, model="vector", seeds=seeds, run=run, alike=True)
     whole = [_enlarged(storm, scenario, scale) for storm in found.by_seed]
     return dataclasses.replace(found, by_seed=whole), scale
+
+
+def answered(
+    scenario: Scenario, calibration: Calibration, *, model: Model, seeds: Sequence[int], run: RunTasks
+) -> tuple[Storms, float]:
+    """The storms by ``model``, or by one that stands in for it, and their scale. Raises SimulationError."""
+    try:
+        return simulate_storms(scenario, calibration, model=model, seeds=seeds, run=run), 1.0
+    except DoesNotHold:
+        return stand_in(scenario, calibration, seeds, run)
 
 
 def sweep_here(scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:

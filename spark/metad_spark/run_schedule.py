@@ -13,7 +13,8 @@ from .calibration import load_calibration
 from .errors import SparkFailed, UsageError
 from .output import say, table, write_json
 from .pipeline.context import open_context
-from .pipeline.jobs import cause, mark
+from .pipeline.jobs import cause
+from .pipeline.progress import mark
 from .pipeline.schedule import SCHEMA, Part, batches, parts
 from .reduced import scaled
 from .scenario import load_scenario

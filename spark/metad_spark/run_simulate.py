@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import msgspec
 
-from .brokers.storm import Storms, clients_by_region, simulate_storms
-from .calibration import Calibration, load_calibration
-from .changes import changes, grid
-from .errors import DoesNotHold
+from . import run_requests
+from .calibration import load_calibration
+from .errors import UsageError
 from .models.results import StormResult
 from .models.simulate import Model
 from .output import say, table, warn, write_json
+from .pipeline.choice import Asked, Choice, choose
 from .pipeline.context import Context, open_context
-from .reduced import stand_in
+from .pipeline.session import submitted
+from .population import in_words, load_census, of_census
+from .population import told as census_told
+from .reduced import answered
 from .report import content
-from .report.page import Page
-from .scenario import Scenario, load_scenario
+from .run_report import compare_around, storm_page
+from .scenario import load_scenario
+from .tables.queries import middle
+from .tables.run import Question, Run, questions, runs_of, version
+from .tables.store import Store
 from .target import Target
-from .wording import UNVALIDATED, seconds, short
+from .validation import validity
+from .wording import seconds, short
 
 KEYS = (
     *("clients", "restored", "t50_s", "t99_s", "t999_s", "p50_s", "p99_s", "p999_s"),
@@ -39,89 +48,124 @@ def run(
     scenario: str,
     calibration: str | None,
     clients: int | None,
-    model: Model,
+    model: Model | Literal["requests"],
     seed: int,
     seeds: int,
     target: Target,
+    runner: Asked,
     master: str | None,
     connect: bool,
     json: Path | None,
+    tables: Path | None,
     report: Path | None,
+    population: Path | None,
     command: str,
 ) -> int:
     """Exit code 0 whatever becomes of the storm: that is the answer, and no fault. 3 where the answer must not be
     relied on, because brokers and nodes, or two models, do not agree."""
     wanted = load_scenario(scenario)
+    if model == run_requests.MODEL:
+        spark = runner == "spark" or master is not None or connect
+        if tables is not None or report is not None or population is not None or spark:
+            raise UsageError(
+                "--model requests knows times and attempts of all clients together, in one process: leave --tables,"
+                " --report, --population and Spark out"
+            )
+        small = wanted if clients is None else msgspec.structs.replace(wanted, clients=clients)
+        return run_requests.run(small, calibration=calibration, seed=seed, seeds=seeds, json=json)
     costs = load_calibration(calibration or wanted.calibration)
+    people = None if population is None else load_census(population)
+    counted = {} if people is None else census_told(wanted, people)
+    if people is not None:
+        wanted = of_census(wanted, people)
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
-    with open_context(master=master, connect=connect) as context:
-        scale, numbers = 1.0, range(seed, seed + seeds)
-        try:
-            found = simulate_storms(wanted, costs, model=model, seeds=numbers, run=context.run)
-        except DoesNotHold:
-            found, scale = stand_in(wanted, costs, numbers, context.run)
-        storm, storms = found.middle, found.by_seed
-        if report is not None:
-            report.write_text(_report(wanted, costs, found, target, context, command).html(), encoding="utf-8")
+    choice = choose(runner, clients=wanted.clients, storms=seeds, master=master, connect=connect, submitted=submitted())
+    asked = questions(wanted, costs, model=model, seeds=range(seed, seed + seeds), version=version())
+    with contextlib.ExitStack() as stack:
+        store = _store(tables, report, stack)
+        known = store is not None and all(store.has(question.run) for question in asked)
+        if known and report is None:
+            choice = Choice(runner="local", why="the tables have it")
+        context = stack.enter_context(open_context(master=master, connect=connect, choice=choice))
+        if store is not None and known:
+            runs = [store.read(question.run) for question in asked]
+        else:
+            runs = _simulated(asked, store, context)
+        found = middle(runs)
+        if store is not None and report is not None:
+            compare_around(store, found, context)
+            made = [command, f"metad {found.question.version}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"]
+            report.write_text(storm_page(store, found, target, made).html(), encoding="utf-8")
         cost = context.cost()
+    storm = found.storm
     told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
-    told |= cost | {
-        "model": found.model,
+    told |= cost | context.ran()
+    told |= {
+        "model": storm.model,
         "seeds": seeds,
         "seed": seed,
         "scenario": wanted.name,
         "calibration": costs.setting,
+        "settled": found.settled,
+        "scale": found.scale,
+        "asked_model": model,
+        "doubt": found.doubt,
+        "disagreement": found.disagreement,
+        "passes": [msgspec.to_builtins(each) for each in found.passes],
     }
-    told["settled"] = found.settled
-    told["scale"] = scale
-    told["asked_model"], told["doubt"], told["disagreement"] = model, found.doubt, found.disagreement
-    told["passes"] = [msgspec.to_builtins(each) for each in found.passes]
+    if counted:
+        told["population"] = counted
     if seeds > 1:
-        told["by_seed"] = [{key: getattr(each, key) for key in KEYS} for each in storms]
+        told["by_seed"] = [{key: getattr(each.storm, key) for key in KEYS} for each in runs]
+    if tables is not None:
+        told["runs"] = [each.run for each in runs]
     write_json(json, told)
-    _print(storm, storms, cost, target)
-    if found.model != model:
+    _print(storm, [each.storm for each in runs], cost, target)
+    if counted:
+        say(in_words(counted))
+    if storm.model != model:
         say(
-            f"The {found.model} model answers: the {model} model does not hold here, because {found.doubt}."
-            + (f" Everything is at {scale:.3g} of its size, and times as they were." if scale < 1 else "")
+            f"The {storm.model} model answers: the {model} model does not hold here, because {found.doubt}."
+            + (f" Everything is at {found.scale:.3g} of its size, and times as they were." if found.scale < 1 else "")
         )
-    say(UNVALIDATED)
+    if known:
+        say(f"{tables} has it: nothing was simulated.")
+    else:
+        say(f"Simulated {context.where}: {choice.why}.")
+    if tables is not None:
+        say(f"{tables} has {'the run' if seeds == 1 else 'the runs'} {', '.join(each.run for each in runs)}.")
+    say(validity(storm.model))
     for fault in found.faults:
         warn(fault)
     return DISAGREE if found.faults else 0
 
 
-def _report(
-    scenario: Scenario, costs: Calibration, found: Storms, target: Target, context: Context, command: str
-) -> Page:
-    """Draw the storm, and compute alternatives with the fluid model."""
-    tried = [change for change in changes(scenario, costs) if change.scenario.cluster.groups <= scenario.clients]
-    around = grid(scenario, costs)
-    flat = [one for line in around.scenarios for one in line]
-    asked = [*(change.scenario for change in tried), *flat]
-    answers = context.sweep(asked, costs)
-    cells = iter(answers[len(tried) :])
-    return content.report(
-        scenario=scenario,
-        calibration=costs,
-        storm=found.middle,
-        clients=clients_by_region(scenario, costs),
-        target=target,
-        changes=list(zip(tried, answers, strict=False)),
-        grid=around,
-        cells=[[next(cells) for _ in line] for line in around.scenarios],
-        faults=found.faults,
-        made=[command, f"metad {_version()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"],
-        settings=[("model", found.model), *content.settings(scenario, costs)],
+def _store(tables: Path | None, report: Path | None, stack: contextlib.ExitStack) -> Store | None:
+    """The tables; a report without any is made from some that are gone afterwards."""
+    if tables is None and report is None:
+        return None
+    folder = tables or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="metad-spark-")))
+    store = Store(folder)
+    store.prepare()
+    return store
+
+
+def _simulated(asked: Sequence[Question], store: Store | None, context: Context) -> list[Run]:
+    """Simulate a command's storms, and write their runs."""
+    first = asked[0]
+    found, scale = answered(
+        first.scenario,
+        first.calibration,
+        model=cast("Model", first.model),
+        seeds=[question.seed for question in asked],
+        run=context.run,
     )
-
-
-def _version() -> str:
-    try:
-        return version("metad-service")
-    except PackageNotFoundError:  # sources on a path, as with spark-submit
-        return "from sources"
+    runs = runs_of(asked, found, scale, context.choice.runner)
+    if store is not None:
+        for run, nodes in zip(runs, found.nodes, strict=True):
+            store.write(run, nodes)
+    return runs
 
 
 def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float], target: Target) -> None:

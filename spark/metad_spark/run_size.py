@@ -10,20 +10,26 @@ from msgspec.structs import replace
 
 from metad_wire.cluster import SLOTS
 
+from . import band, validation
 from .brokers.storm import Storms, simulate_storms
-from .calibration import load_calibration
-from .changes import Grid, grid
+from .calibration import Calibration, load_calibration
+from .changes import Grid, grid, serves
 from .errors import UsageError
+from .footprint import MIB, REPLICAS, Footprint, footprint
 from .models.results import StormResult
 from .output import say, table, warn, write_json
 from .pipeline.context import open_context
+from .population import fullest, in_words, load_census, to_size
+from .population import told as census_told
 from .reduced import reduced
 from .report import content
 from .run_simulate import DISAGREE, KEYS
 from .scenario import Scenario, load_scenario
+from .settings import settings, to_toml
 from .sizing import Option, Sizing, size
+from .tables.store import Store
 from .target import Target
-from .wording import UNVALIDATED, percent, seconds
+from .wording import percent, seconds
 
 _OPTIONS_SHOWN = 12
 _CHECKED_CLIENTS_MAX = 10_000_000
@@ -39,24 +45,41 @@ def run(
     clients: int | None,
     seed: int,
     check: bool,
+    population: Path | None = None,
     master: str | None,
     connect: bool,
     json: Path | None,
+    config: Path | None = None,
+    tables: Path | None = None,
 ) -> int:
-    """0 where a cluster was found (and, with ``check``, the vector model agrees); 1 where there is none; 3 where the
-    models disagree."""
+    """Write the answer to ``json``, what to set to ``config``, and what was tried to ``tables``; what these have is not
+    tried again. 0 where a cluster was found (and, with ``check``, the vector model agrees); 1 where there is none; 3
+    where the models disagree."""
     wanted = load_scenario(scenario)
     costs = load_calibration(calibration or wanted.calibration)
+    people = None if population is None else load_census(population)
+    counted = {} if people is None else census_told(wanted, people)
+    uneven: band.Uneven = band.unevenness
+    if people is not None:
+        wanted = to_size(wanted, people)
+        # With another number of clients, how many were counted in a slot is chance.
+        uneven = band.unevenness if clients is not None else fullest(people)
+    verdict = validation.last_verdict()
+    error = validation.measured_error(verdict, f"{target.key}_s")
     if clients is not None:
         wanted = replace(wanted, clients=clients)
     if target.seconds >= wanted.horizon_s:
         raise UsageError(f"the scenario ends after {wanted.horizon_s:g} s: no target can be later than that")
+    store = None if tables is None else Store(tables)
+    if store is not None:
+        store.prepare()
     with open_context(master=master, connect=connect) as context:
-        found = size(wanted, costs, target, context.sweep)
+        sweep = context.sweep if store is None else store.compare(context.sweep, context.choice.runner)
+        found = size(wanted, costs, target, sweep, uneven=uneven, error=error or 0.0)
         around, cells = None, []
         if found.nearest is not None:
             around = grid(found.nearest.scenario, costs)
-            flat = context.sweep([one for line in around.scenarios for one in line], costs)
+            flat = sweep([one for line in around.scenarios for one in line], costs)
             wide = len(around.columns)
             cells = [flat[at : at + wide] for at in range(0, len(flat), wide)]
         checked: Storms | None = None
@@ -66,15 +89,28 @@ def run(
             checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=context.run)
         cost = context.cost()
     faults = _faults(found, checked)
-    told = _told(found, checked, scale, faults) | {"scenario": wanted.name, "seed": seed} | cost
+    told = _told(found, costs, checked, scale, faults) | {"scenario": wanted.name, "seed": seed} | cost
+    if counted:
+        told["population"] = counted
+    if "band" in told:
+        told["band"] |= {
+            "validation": validation.headline(verdict, "fluid"),
+            "error_pct": None if error is None else 100 * error,
+        }
     if around is not None:
         told["boundary"] = _boundary(around, cells)
     write_json(json, told)
-    _print(found, wanted, around, cells, checked, scale)
+    if config is not None and found.best is not None:
+        config.write_text(to_toml(settings(found.best.scenario, costs)))
+    _print(found, wanted, costs, around, cells, checked, scale)
+    if found.band_s is not None:
+        say(_band(found.band_s, costs, verdict, error))
+    if counted:
+        say(in_words(counted))
     for fault in faults:
         warn(fault)
     say(f"{len(found.options) + len(found.loads) + sum(map(len, cells))} storms in {cost['wall_s']:.0f} s,"
-        f" {cost['rss_max_mib']:,.0f} MiB. {UNVALIDATED}")  # fmt: skip
+        f" {cost['rss_max_mib']:,.0f} MiB. {validation.headline(verdict, 'fluid')}")  # fmt: skip
     if faults:
         return DISAGREE
     return 0 if found.best is not None else 1
@@ -93,25 +129,55 @@ def _faults(found: Sizing, checked: Storms | None) -> list[str]:
     return faults
 
 
-def _told(found: Sizing, checked: Storms | None, scale: float, faults: Sequence[str]) -> dict[str, Any]:
+def _told(
+    found: Sizing, costs: Calibration, checked: Storms | None, scale: float, faults: Sequence[str]
+) -> dict[str, Any]:
     told: dict[str, Any] = {
         "target": str(found.target),
         "met": found.best is not None and not faults,
         "faults": list(faults),
         "why_none": found.why_none or None,
+        "proven": found.proven,
         "checked": None if checked is None else {"model": "vector", "scale": scale, **_keys(checked.middle)},
         "misses_at_load": found.misses_at,
         "collapses_at_load": found.collapses_at,
         "loads": [{"load": load.factor, "meets": load.meets, **_keys(load.storm)} for load in found.loads],
         "options": [
-            {"shape": option.shape, "meets": option.meets, **_settings(option.scenario), **_keys(option.storm)}
+            {
+                "shape": option.shape,
+                "meets": option.meets,
+                "at_risk": option.at_risk or None,
+                **_sizes(option.scenario),
+                **_keys(option.storm),
+            }
             for option in found.options
         ],
         "rounds": found.rounds,
     }
     if (chosen := found.nearest) is not None:
-        told |= _settings(chosen.scenario)
-        told |= {"shape": chosen.shape, "costs": chosen.costs, "storm": _keys(chosen.storm)}
+        needs = footprint(chosen.scenario)
+        told |= _sizes(chosen.scenario)
+        told |= {
+            "shape": chosen.shape,
+            "settings": {each.key: each.value for each in settings(chosen.scenario, costs)},
+            "costs": {name: cost for name, _, _, cost in _prices(chosen.scenario, costs)},
+            "each_node": {
+                "memory_mib": needs.memory_bytes / MIB,
+                "disk_mib": needs.disk_bytes / MIB,
+                "replicas": needs.replicas_per_node,
+                "sessions": needs.sessions_per_node,
+                "connections": needs.connections,
+            },
+            "slots_per_group": {"min": needs.slots_per_group[0], "max": needs.slots_per_group[1]},
+            "storm": _keys(chosen.likely or chosen.storm),
+        }
+    if (times := found.band_s) is not None and found.best is not None and found.low is not None:
+        told["band"] = {
+            "from": band.in_words(costs),
+            f"{found.target.key}_s": list(times),
+            "low": _keys(found.low),
+            "high": _keys(found.best.storm),
+        }
     return told
 
 
@@ -124,10 +190,37 @@ def _boundary(around: Grid, cells: Sequence[Sequence[StormResult]]) -> dict[str,
     }
 
 
-def _settings(scenario: Scenario) -> dict[str, Any]:
+def _sizes(scenario: Scenario) -> dict[str, Any]:
     """What the search chooses. Everything else is the scenario's."""
     cluster = scenario.cluster
-    return {"nodes": cluster.nodes, "groups": cluster.groups, "batch_items": cluster.batch_items}
+    return {
+        "nodes": cluster.nodes,
+        "groups": cluster.groups,
+        "batch_items": cluster.batch_items,
+        "brokers": scenario.brokers.count,
+    }
+
+
+def _prices(scenario: Scenario, costs: Calibration) -> list[tuple[str, str, str, str]]:
+    """What the cluster consists of: a name, where metad has it, the value, the price."""
+    needs = footprint(scenario)
+    rows = [
+        (
+            "nodes",
+            "cluster.seeds",
+            f"{scenario.cluster.nodes:,}",
+            f"each {needs.memory_bytes / MIB:,.0f} MiB of memory, {needs.disk_bytes / MIB / 1024:,.1f} GiB of disk;"
+            f" {serves(scenario, costs) / 1000:,.0f} thousand items/s together, at best",
+        ),
+        ("brokers", "", f"{scenario.brokers.count:,}", f"{needs.connections:,} connections of each node"),
+    ]
+    return rows + [
+        (_SHORT.get(each.key, each.key), each.key, f"{each.value:,}", each.cost) for each in settings(scenario, costs)
+    ]
+
+
+_SHORT = {"groups.data": "groups", "commit.entry_items_max": "batch_items"}
+"""Settings that the scenario calls otherwise."""
 
 
 def _keys(storm: StormResult) -> dict[str, Any]:
@@ -142,6 +235,7 @@ def _meets(storm: StormResult, target: Target) -> bool:
 def _print(
     found: Sizing,
     asked: Scenario,
+    costs: Calibration,
     around: Grid | None,
     cells: Sequence[Sequence[StormResult]],
     checked: Storms | None,
@@ -153,45 +247,60 @@ def _print(
         return
     shown = sorted(found.options, key=lambda option: (not option.meets, option.nodes, option.storm.attempts_per_client))
     table(
-        f"{asked.clients:,} clients, {found.target}: what was tried, the best first",
+        f"{asked.clients:,} clients, {found.target}: what was tried with costs at their high end, the best first",
         ["cluster", "shape", "entries", str(found.target), "attempts", "back at the end", "model"],
         [_row(option, found.target) for option in shown[:_OPTIONS_SHOWN]],
     )
-    settings = _settings(chosen.scenario)
     what = "what to set" if found.best is not None else "what comes nearest"
-    table(what, ["setting", "in metad", "value", "what it costs"], [
-        [name, _IN_METAD[name], f"{settings[name]:,}", price] for name, price in chosen.costs.items()
-    ])  # fmt: skip
+    table(what, ["", "in metad", "value", "what it costs"], _prices(chosen.scenario, costs))
     table(
         "where it collapses: 99.9 % back, by a group's queue and the cluster's size",
         ["queue", *around.columns],
         [[row, *(_cell(cell) for cell in line)] for row, line in zip(around.rows, cells, strict=True)],
     )
-    if found.best is None:
-        say(f"No cluster of up to {SLOTS:,} nodes meets {found.target}; {chosen.nodes} nodes come nearest.")
+    if found.best is None or found.best.likely is None:
+        say(f"No cluster meets {found.target}: {found.why_none}. {chosen.nodes} nodes come nearest.")
         return
     cluster = found.best.scenario.cluster
     say(
         f"{cluster.nodes} nodes with {cluster.groups} groups: {found.target.share * 100:g} % are back after"
-        f" {_time(content.reached_s(found.best.storm, found.target))} by the {found.best.storm.model} model"
+        f" {_time(content.reached_s(found.best.likely, found.target))} by the {found.best.likely.model} model"
         + (f", {_time(content.reached_s(checked.middle, found.target))} by the vector model" if checked else "")
         + (f" with everything at {scale:.3g} of its size." if checked is not None and scale < 1 else ".")
     )
+    say(_slots(footprint(found.best.scenario), cluster.groups))
     say(_headroom(found))
 
 
-_IN_METAD = {"nodes": "nodes", "groups": "groups.data", "batch_items": "commit.entry_items_max"}
-"""What the settings are called in metad's configuration."""
+def _band(
+    times_s: tuple[float, float, float], costs: Calibration, verdict: validation.Verdict | None, error: float | None
+) -> str:
+    low, _, high = times_s
+    if error is None or verdict is None:
+        return f"Error band of the costs alone, not validated: {_time(low)} to {_time(high)} ({band.in_words(costs)})."
+    return (
+        f"Error band: {_time(low)} to {_time(high)} ({band.in_words(costs)}; and the model of requests was off by up to"
+        f" {100 * error:.3g} % in {verdict.unseen} storms that happened, as the fluid model is taken to be)."
+    )
+
+
+def _slots(needs: Footprint, groups: int) -> str:
+    few, most = needs.slots_per_group
+    each = f"{few}" if few == most else f"{few} or {most}"
+    return (
+        f"Each of the {groups:,} groups has {each} of the {SLOTS:,} slots and {REPLICAS} replicas, up to"
+        f" {needs.replicas_per_node} on a node, with {needs.sessions_per_node:,} sessions."
+    )
 
 
 def _headroom(found: Sizing) -> str:
     """How far the chosen cluster is from missing the target and from collapse, in a sentence."""
     most = found.loads[-1].factor
-    misses = f"It misses the target with {found.misses_at:g} times as many clients" if found.misses_at else (
-        f"It meets the target with {most:g} times as many clients, too")  # fmt: skip
+    misses = f"it misses the target with {found.misses_at:g} times as many clients" if found.misses_at else (
+        f"it meets the target with {most:g} times as many clients, too")  # fmt: skip
     collapses = f"it collapses with {found.collapses_at:g} times as many." if found.collapses_at else (
         f"it does not collapse with {most:g} times as many.")  # fmt: skip
-    return f"{misses}, and {collapses}"
+    return f"With costs at their high end: {misses}, and {collapses}"
 
 
 def _row(option: Option, target: Target) -> list[str]:

@@ -11,7 +11,8 @@ import msgspec
 from .errors import UsageError
 from .output import say, write_json
 from .pipeline.memory import watched
-from .proofs.verify import PROOFS, Proof, verify
+from .proofs.proof import Proof
+from .proofs.verify import PROOFS, verify
 
 
 def run(*, only: Sequence[str], json: Path | None) -> int:

@@ -21,6 +21,10 @@ CLIENTS_MAX = 10_000_000_000
 HORIZON_S_MAX = 3_600.0
 """The simulation's clock has 32 bits of microseconds; an hour leaves room for the last answers."""
 NODES_MAX = 10_000
+BROKERS_MAX = 1_000_000
+ENTRY_ITEMS_MAX = 1_000_000
+REGIONS_MAX = 64
+"""Of SDKs, too."""
 RTT_MS_MIN = 1.0
 """The models step in round trips of the nearest region: shorter ones cost time and show nothing."""
 TRANSPORTS = ("tcp_tls", "quic", "quic_0rtt")
@@ -186,7 +190,7 @@ class Brokers(_Strict, frozen=True):
     """One way, from a broker to a leader."""
 
     def __post_init__(self) -> None:
-        _within("brokers.count", self.count, 1, 1_000_000)
+        _within("brokers.count", self.count, 1, BROKERS_MAX)
         _within("brokers.batch_items", self.batch_items, 1, 10_000)
         _within("brokers.linger_ms", self.linger_ms, 0, 10_000)
         _within("brokers.concurrency", self.concurrency, 1, 1_000_000)
@@ -200,6 +204,9 @@ class Cluster(_Strict, frozen=True):
     nodes: int = 30
     groups: int = 120
     """Raft groups, led evenly by the nodes."""
+    clients: tuple[int, ...] = ()
+    """How many clients each group has, relative to the others; group i is led by node i mod ``nodes``, and the groups
+    of one node are taken to have equally many. Empty, or of another number of groups: all have equally many."""
     batch_items: int = 1_000
     """Maximum of items in an entry."""
     queue_items: int = 20_000
@@ -208,7 +215,9 @@ class Cluster(_Strict, frozen=True):
     def __post_init__(self) -> None:
         _within("cluster.nodes", self.nodes, 1, NODES_MAX)
         _within("cluster.groups", self.groups, self.nodes, 100 * NODES_MAX, "cluster.nodes or more")
-        _within("cluster.batch_items", self.batch_items, 1, 1_000_000)
+        _within("cluster.batch_items", self.batch_items, 1, ENTRY_ITEMS_MAX)
+        if self.clients and (min(self.clients) < 0 or not sum(self.clients)):
+            raise ValueError("cluster.clients must be 0 or more each, and not all 0")
         _within("cluster.queue_items", self.queue_items, 0, CLIENTS_MAX)
 
 
@@ -277,8 +286,8 @@ class Scenario(_Strict, frozen=True):
             names = [row.name for row in rows]
             if len(set(names)) < len(names):
                 raise ValueError(f"{key}.name must differ from each other")
-            if len(rows) > 64:
-                raise ValueError(f"{key} must be at most 64")
+            if len(rows) > REGIONS_MAX:
+                raise ValueError(f"{key} must be at most {REGIONS_MAX}")
         if self.client_timeout_s * 1000 < min(region.rtt_ms for region in self.regions):
             raise ValueError("client_timeout_s must be at least the shortest regions.rtt_ms")
         if sum(change.nodes for change in self.leader_changes) > self.cluster.nodes:

@@ -1,17 +1,24 @@
-"""The smallest cluster that has a storm over in time: its nodes, groups and entries, and how far it is from collapse.
+"""The smallest cluster that has a storm over in time: nodes, groups, entries, brokers; with an error band, and on the
+safe side of the cliff.
 
 Only settings that metad has are searched: the number of nodes and of groups (at most one for each of the 1,024 slots),
-and the items of an entry. Whatever else the scenario says, such as the bound of a queue and return slots, stays as it
-is.
+and the items of an entry. Brokers, which are the operator's own, become more where theirs cannot do the handshakes in
+time. Whatever else the scenario says, such as the bound of a queue and return slots, stays as it is.
+
+A cluster meets the target if it does so three times: with the costs as they were measured; with every cost at the high
+end of its interval and every group as large as the largest (:mod:`.band`); and it must not collapse, at these high
+costs, with :data:`SAFE_LOAD` times as many clients. Where predictions were held against storms that happened, it must
+also be in time if this one is as far off as the worst of them.
 
 How the search can be both quick and complete: no cluster ends a storm before it can have served it, so sizes below that
 bound need no storm. Above it, a round of sizes that are far apart brackets the answer, later rounds close in on it, and
 in the end all sizes just below the answer are tried, because a larger cluster may do worse than a smaller one (its
 groups are divided less evenly, or its queues hold more than clients wait for). Every question is a comparison
-(:mod:`.reduced`), and a round of questions one sweep. Pure: whoever calls brings the sweep."""
+(:mod:`.reduced`), and a round of questions a few sweeps. Pure: whoever calls brings the sweep."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,20 +26,30 @@ from msgspec.structs import replace
 
 from metad_wire.cluster import SLOTS
 
+from .band import Uneven, heaviest, highest, lowest, unevenness, widened
 from .brokers.runner import Sweep
 from .calibration import Calibration
 from .changes import serves
-from .models.node_input import brokers_of
+from .impossible import brokers_least, why_impossible
 from .models.results import StormResult
-from .scenario import Scenario
+from .scenario import BROKERS_MAX, ENTRY_ITEMS_MAX, Scenario
 from .target import Target
 
 NODES_MIN = 3
 """A group has three replicas, and no two of them on one machine."""
 EVERY = 16
 """All sizes that are smaller than the answer by up to this many nodes are tried."""
-LOADS = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+SAFE_LOAD = 1.25
+"""With so many times as many clients the answer must not collapse: no census is more exact than that."""
+LOADS = (1.1, SAFE_LOAD, 1.5, 2.0, 3.0, 5.0)
 """How many times as many clients the chosen cluster is tried with."""
+_CLIFF_ROUNDS = 2
+_CLIFF_POINTS = 4
+"""Loads that a further round tries between the last one without a collapse and the first with one."""
+_BROKERS_AMPLE = 4
+"""Times the least brokers that can do the handshakes in time: nodes are searched with so many, where they are too few,
+and then as few brokers as will do."""
+_REASON = "all sizes that were tried miss it, which is no proof that every size does"
 _SPACING = 1.4
 """Of the sizes of the first round."""
 _BETWEEN = 4
@@ -40,9 +57,12 @@ _BETWEEN = 4
 _HORIZON = 1.25
 """Of the target: what is not over by then has missed it, however long it would take."""
 _BATCH_FACTOR = 4.0
+_BATCH_FACTORS_MORE = (16.0, 64.0)
+"""Where nothing else meets the target: a node serves more with larger entries, and answers later."""
 _GROUP_FACTORS = (0.5, 2.0)
 _BOUND_OFF = 1.02
 """The bound below which no storm is tried is loosened by this: times are read from bins."""
+_NEAREST_ROUNDS = 8
 AS_IT_IS = "as it is"
 
 
@@ -54,9 +74,14 @@ class Option:
     """What differs from the scenario besides the number of nodes."""
     scenario: Scenario
     storm: StormResult
+    """With the costs at the high end, and all groups as large as the largest."""
     meets: bool
-    costs: dict[str, str] = field(default_factory=dict)
-    """The cost of each of its settings, in words."""
+    """In time at the high end. Of clusters that may be the answer also with the costs as measured, and on the safe side
+    of the cliff."""
+    likely: StormResult | None = None
+    """With the costs as measured; None where that was not looked at."""
+    at_risk: str = ""
+    """Why it does not meet the target although its storm at the high end is in time."""
 
     @property
     def nodes(self) -> int:
@@ -66,7 +91,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The chosen cluster with so many times as many clients."""
+    """The chosen cluster with so many times as many clients, at high costs."""
 
     factor: float
     storm: StormResult
@@ -84,16 +109,31 @@ class Sizing:
     """All that was tried."""
     rounds: int
     why_none: str = ""
-    """Why no cluster can meet the target, where that needs no search."""
+    """Why no cluster meets the target."""
+    proven: bool = False
+    """Whether none can: by counting, not by search."""
+    low: StormResult | None = None
+    """The best cluster's storm with every cost at the low end."""
     loads: list[Load] = field(default_factory=list)
     """The best cluster under more load."""
+    error: float = 0.0
+    """By how much predictions were off that were held against storms that happened, of what was measured."""
 
     @property
     def nearest(self) -> Option | None:
         """The best or, where there is none, what came nearest to the target; None where nothing was tried."""
         return self.best or min(
-            self.options, key=lambda option: (_reached_s(option.storm, self.target), option.nodes), default=None
+            self.options, key=lambda option: (reached_s(option.storm, self.target), option.nodes), default=None
         )
+
+    @property
+    def band_s(self) -> tuple[float, float, float] | None:
+        """When the target's share is back by the best cluster: low end, with the costs as measured, high end."""
+        if self.best is None or self.low is None or self.best.likely is None:
+            return None
+        storms = (self.low, self.best.likely, self.best.storm)
+        low, likely, high = (reached_s(storm, self.target) for storm in storms)
+        return widened((min(low, likely, high), likely, max(low, likely, high)), self.error)
 
     @property
     def misses_at(self) -> float | None:
@@ -113,31 +153,67 @@ def size(
     sweep: Sweep,
     on_round: Callable[[int, int], None] | None = None,
     nodes_max: int = SLOTS,
+    uneven: Uneven = unevenness,
+    error: float = 0.0,
 ) -> Sizing:
     """Search among clusters of up to ``nodes_max`` nodes. ``on_round`` hears of each round and how many storms it has.
-    Nodes that the scenario lets die are kept: a cluster that is sized for a calm storm is too small for one with a
-    fault. Raises what the sweep raises."""
+    ``error``: by how much predictions were off, of what was measured. Nodes that the scenario lets die are kept: a
+    cluster that is sized for a calm storm is too small for one with a fault. Raises what the sweep raises."""
     horizon_s = min(scenario.horizon_s, _HORIZON * target.seconds + scenario.disconnect.spread_s)
     asked = replace(scenario, horizon_s=max(1.0, horizon_s))
-    search = _Search(asked, calibration, target, sweep, on_round)
-    why_none = _impossible(asked, target)
-    if not why_none:
-        for name, shape in shapes(asked).items():
-            search.shape(name, shape, nodes_max)
-        if search.best is None and not search.options:
+    nodes_max = max(NODES_MIN, min(nodes_max, scenario.clients))  # no group without a client
+    search = _Search(scenario, asked, calibration, target, sweep, on_round, uneven, error)
+    if why := why_impossible(asked, highest(calibration), target, nodes_max):
+        return Sizing(target=target, best=None, options=[], rounds=0, why_none=why, proven=True)
+    least = brokers_least(asked, target)
+    if least <= asked.brokers.count:
+        search.nodes(asked, nodes_max)
+    if search.best is None and asked.brokers.connects_per_s:
+        search.nodes(with_brokers(asked, _BROKERS_AMPLE * max(least, asked.brokers.count)), nodes_max)
+        if search.best is not None:
+            search.brokers(max(least, min(asked.brokers.count + 1, search.best.scenario.brokers.count)))
+    best = search.best
+    if best is None:
+        if not search.options:
             search.try_sizes(AS_IT_IS, asked, [nodes_max])
-    loads = _loads(search.best, scenario, target, calibration, sweep) if search.best else []
+        why, proven = _why_none(search.options, target)
+        return Sizing(
+            target=target, best=None, options=search.options, rounds=search.rounds, why_none=why, proven=proven
+        )
+    (low,) = sweep([best.scenario], lowest(calibration))
     return Sizing(
-        target=target, best=search.best, options=search.options, rounds=search.rounds, why_none=why_none, loads=loads
+        target=target,
+        best=best,
+        options=search.options,
+        rounds=search.rounds,
+        low=low,
+        loads=_loads(best, scenario, target, calibration, sweep, uneven),
+        error=error,
     )
+
+
+def with_brokers(base: Scenario, count: int) -> Scenario:
+    """The same with so many brokers."""
+    return replace(base, brokers=replace(base.brokers, count=min(BROKERS_MAX, count)))
+
+
+def _why_none(options: Sequence[Option], target: Target) -> tuple[str, bool]:
+    """Why nothing meets the target, and whether that is proven."""
+    largest = max(options, key=lambda option: (option.nodes, option.scenario.cluster.groups))
+    storm = largest.storm
+    if storm.rejected == storm.timeouts == 0 and reached_s(storm, target) > target.seconds:
+        return (
+            f"{largest.nodes:,} nodes refuse nobody and keep nobody waiting until it gives up: more would end it no"
+            " sooner",
+            True,
+        )
+    return _REASON, False
 
 
 def shapes(asked: Scenario) -> dict[str, Scenario]:
     """What is tried at each size: the scenario's own entries and groups a node, and others."""
     cluster = asked.cluster
-    found = {AS_IT_IS: asked}
-    items = round(cluster.batch_items * _BATCH_FACTOR)
-    found[f"entries of {items:,} items"] = replace(asked, cluster=replace(cluster, batch_items=items))
+    found = {AS_IT_IS: asked} | _entries(asked, _BATCH_FACTOR)
     for factor in _GROUP_FACTORS:
         groups = max(cluster.nodes, round(cluster.groups * factor))
         if groups != cluster.groups:
@@ -146,25 +222,36 @@ def shapes(asked: Scenario) -> dict[str, Scenario]:
     return found
 
 
+def _entries(asked: Scenario, factor: float) -> dict[str, Scenario]:
+    """The shape with so many times as many items in an entry; none where there cannot be so many."""
+    items = round(asked.cluster.batch_items * factor)
+    if items > ENTRY_ITEMS_MAX:
+        return {}
+    return {f"entries of {items:,} items": replace(asked, cluster=replace(asked.cluster, batch_items=items))}
+
+
 def sized(base: Scenario, nodes: int) -> Scenario:
-    """The same with so many nodes, and as many groups on each as before, within the number of slots. The bound of a
-    group's queue stays."""
+    """The same with so many nodes, and as many groups on each as before, within the numbers of slots and of clients.
+    The bound of a group's queue stays."""
     per_node = base.cluster.groups / base.cluster.nodes
-    groups = min(SLOTS, max(nodes, round(per_node * nodes)))
+    groups = max(nodes, min(SLOTS, base.clients, round(per_node * nodes)))
     dying = sum(change.nodes for change in base.leader_changes)
     changes = base.leader_changes if dying <= nodes else ()
     return replace(base, cluster=replace(base.cluster, nodes=nodes, groups=groups), leader_changes=changes)
 
 
-def least_nodes(base: Scenario, calibration: Calibration, target: Target, nodes_max: int) -> int:
+def least_nodes(
+    base: Scenario, calibration: Calibration, target: Target, nodes_max: int, uneven: Uneven = unevenness
+) -> int:
     """No fewer nodes can serve the target's share of clients in its time; one more than ``nodes_max`` where those
     cannot either. What a node can serve hardly depends on the number of nodes, so a few more than that are ruled out
     than this says at most."""
-    wanted = target.share * base.clients / (target.seconds * _BOUND_OFF + 0.1)
+    seconds = target.seconds * _BOUND_OFF + 0.1
     # What surviving nodes serve after a death may be more than before, if its slowdown is below 1.
     gain = max([1.0, *(1 / change.slowdown for change in base.leader_changes)])
     for nodes in range(NODES_MIN, nodes_max + 1):
-        if serves(sized(base, nodes), calibration) * gain >= wanted:
+        worst = heaviest(sized(base, nodes), uneven)
+        if serves(worst, calibration) * gain * seconds >= target.share * worst.clients:
             return nodes
     return nodes_max + 1
 
@@ -174,33 +261,70 @@ class _Search:
 
     def __init__(
         self,
+        whole: Scenario,
         asked: Scenario,
         calibration: Calibration,
         target: Target,
         sweep: Sweep,
         on_round: Callable[[int, int], None] | None,
+        uneven: Uneven,
+        error: float,
     ) -> None:
-        self._asked, self._calibration, self._target = asked, calibration, target
+        self._uneven, self._error = uneven, error
+        self._whole, self._asked, self._calibration, self._target = whole, asked, calibration, target
+        self._high = highest(calibration)
         self._sweep, self._on_round = sweep, on_round
-        self._known: dict[Scenario, bool] = {}
-        self.options: list[Option] = []
+        self._known: dict[Scenario, Option] = {}
+        self._safe: set[Scenario] = set()  # those that are in time and whose other storms were looked at
         self.rounds = 0
 
     @property
+    def options(self) -> list[Option]:
+        """All that was tried."""
+        return list(self._known.values())
+
+    @property
     def best(self) -> Option | None:
-        """The smallest cluster that meets the target, and of equals the one with the fewest attempts."""
-        meeting = [option for option in self.options if option.meets]
-        return min(meeting, key=lambda option: (option.nodes, option.storm.attempts_per_client), default=None)
+        """The smallest cluster that meets the target, of equals that with the fewest brokers, and then with the fewest
+        attempts."""
+        meeting = [option for option in self._known.values() if option.meets]
+        meeting.sort(key=lambda one: (one.nodes, one.scenario.brokers.count, one.storm.attempts_per_client))
+        return next((self._known[one.scenario] for one in meeting if self._meets(one.scenario)), None)
+
+    def nodes(self, asked: Scenario, nodes_max: int) -> None:
+        """Look for the fewest nodes, in every shape."""
+        for name, base in shapes(asked).items():
+            self.shape(name, base, nodes_max)
+        for factor in _BATCH_FACTORS_MORE:
+            for name, base in _entries(asked, factor).items() if self.best is None else ():
+                self.shape(name, base, nodes_max)
+
+    def brokers(self, low: int) -> None:
+        """Look for fewer brokers with the best cluster's nodes."""
+        if self.best is None:
+            return
+        name, base, high = self.best.shape, self.best.scenario, self.best.scenario.brokers.count
+        while high > low:
+            step = (high - low) / (_BETWEEN + 1)
+            counts = sorted({min(high - 1, round(low + step * at)) for at in range(_BETWEEN + 1)})
+            asked = {count: with_brokers(base, count) for count in counts}
+            self.try_all(name, list(asked.values()))
+            met = next((count for count in counts if self._meets(asked[count])), None)
+            missed = [count for count in counts if met is None or count < met]
+            high = high if met is None else met
+            low = missed[-1] + 1 if missed else high
 
     def shape(self, name: str, base: Scenario, nodes_max: int) -> None:
         """Look for a smaller cluster than the best so far, of this shape."""
-        low = least_nodes(base, self._calibration, self._target, nodes_max)
+        low = least_nodes(base, self._high, self._target, nodes_max, self._uneven)
         high = self.best.nodes - 1 if self.best else nodes_max
         if low > high:
             return
         self.try_sizes(name, base, _spaced(low, high))
+        if self.best is None:
+            self._approach(name, base, low, high)
         while (found := self._smallest(base, low, high)) is not None:
-            missed = max((n for n in range(low, found) if self._meets(base, n) is False), default=low - 1)
+            missed = max((n for n in range(low, found) if sized(base, n) in self._known), default=low - 1)
             if found - missed <= 1:
                 break
             step = (found - missed) / (_BETWEEN + 1)
@@ -213,29 +337,61 @@ class _Search:
                 return
             found = smaller
 
-    def _meets(self, base: Scenario, nodes: int) -> bool | None:
-        return self._known.get(sized(base, nodes))
+    def _approach(self, name: str, base: Scenario, low: int, high: int) -> None:
+        """Where no size meets the target, try those around the one that came nearest: what a cluster needs may lie
+        between sizes that are both wrong."""
+        for _ in range(_NEAREST_ROUNDS):
+            every = {nodes: self._known.get(sized(base, nodes)) for nodes in range(low, high + 1)}
+            tried = {nodes: option for nodes, option in every.items() if option is not None}
+            nearest = min(tried, key=lambda nodes: (reached_s(tried[nodes].storm, self._target), nodes))
+            below = max((nodes for nodes in tried if nodes < nearest), default=low)
+            above = min((nodes for nodes in tried if nodes > nearest), default=high)
+            between = {(below + nearest) // 2, (nearest + above) // 2} - set(tried)
+            if not between:
+                return
+            self.try_sizes(name, base, sorted(between))
+            if self._smallest(base, low, high) is not None:
+                return
+
+    def _meets(self, scenario: Scenario) -> bool | None:
+        """Whether a cluster meets the target; None where it was not tried. Only of one that is in time, and that may be
+        the answer, the other storms are looked at."""
+        option = self._known.get(scenario)
+        if option is None or not option.meets or scenario in self._safe:
+            return option.meets if option is not None else None
+        (likely,) = self._sweep([scenario], self._calibration)
+        (more,) = self._sweep([loaded(scenario, self._whole, SAFE_LOAD, self._uneven)], self._high)
+        risk = ""
+        likely_s = reached_s(likely, self._target)
+        if likely_s > self._target.seconds:
+            risk = "it is in time at high costs only"
+        elif widened((likely_s, likely_s, likely_s), self._error)[2] > self._target.seconds:
+            risk = "it is late if this prediction is as far off as others were"
+        elif more.collapsed:
+            risk = f"it collapses with {SAFE_LOAD:g} times as many clients"
+        self._safe.add(scenario)
+        self._known[scenario] = dataclasses.replace(option, meets=not risk, likely=likely, at_risk=risk)
+        return not risk
 
     def _smallest(self, base: Scenario, low: int, high: int) -> int | None:
-        return next((nodes for nodes in range(low, high + 1) if self._meets(base, nodes)), None)
+        return next((nodes for nodes in range(low, high + 1) if self._meets(sized(base, nodes))), None)
 
     def try_sizes(self, name: str, base: Scenario, sizes: Sequence[int]) -> None:
         """A round of these sizes, but for those that are known."""
-        asked: list[Scenario] = []
-        for nodes in sizes:
-            scenario = sized(base, nodes)
-            if scenario not in self._known and scenario not in asked:
-                asked.append(scenario)
+        self.try_all(name, [sized(base, nodes) for nodes in sizes])
+
+    def try_all(self, name: str, scenarios: Sequence[Scenario]) -> None:
+        """A round of these clusters, but for those that are known."""
+        asked = [scenario for scenario in dict.fromkeys(scenarios) if scenario not in self._known]
         if not asked:
             return
         self.rounds += 1
         if self._on_round is not None:
             self._on_round(self.rounds, len(asked))
-        for scenario, storm in zip(asked, self._sweep(asked, self._calibration), strict=True):
-            meets = _reached_s(storm, self._target) <= self._target.seconds
-            self._known[scenario] = meets
-            costs = _costs(self._asked, scenario, self._calibration)
-            self.options.append(Option(shape=name, scenario=scenario, storm=storm, meets=meets, costs=costs))
+        storms = self._sweep([heaviest(scenario, self._uneven) for scenario in asked], self._high)
+        for scenario, storm in zip(asked, storms, strict=True):
+            in_time = reached_s(storm, self._target) <= self._target.seconds
+            self._known[scenario] = Option(shape=name, scenario=scenario, storm=storm, meets=in_time)
 
 
 def _spaced(low: int, high: int) -> list[int]:
@@ -248,42 +404,34 @@ def _spaced(low: int, high: int) -> list[int]:
     return found
 
 
-def _impossible(scenario: Scenario, target: Target) -> str:
-    """Why no cluster meets the target, where the brokers cannot."""
-    brokers = scenario.brokers
-    if not brokers.connects_per_s:
-        return ""
-    least_s = target.share * scenario.clients / (brokers.connects_per_s * sum(brokers_of(scenario)))
-    if least_s <= target.seconds * _BOUND_OFF + 0.1:
-        return ""
-    return f"the brokers alone need {least_s:.4g} s for that many handshakes"
+def loaded(cluster: Scenario, whole: Scenario, factor: float, uneven: Uneven = unevenness) -> Scenario:
+    """A cluster with so many times as many clients, its groups as large as the largest, to the scenario's own end."""
+    return heaviest(replace(cluster, clients=round(whole.clients * factor), horizon_s=whole.horizon_s), uneven)
 
 
-def _loads(best: Option, scenario: Scenario, target: Target, calibration: Calibration, sweep: Sweep) -> list[Load]:
-    """The chosen cluster with more clients, to the scenario's own end."""
-    asked = [
-        replace(best.scenario, clients=round(scenario.clients * factor), horizon_s=scenario.horizon_s)
-        for factor in LOADS
-    ]
-    return [
-        Load(factor=factor, storm=storm, meets=_reached_s(storm, target) <= target.seconds)
-        for factor, storm in zip(LOADS, sweep(asked, calibration), strict=True)
-    ]
+def _loads(
+    best: Option, whole: Scenario, target: Target, calibration: Calibration, sweep: Sweep, uneven: Uneven
+) -> list[Load]:
+    """The chosen cluster with more clients, and more closely around where it begins to collapse."""
+    found: dict[float, Load] = {}
+
+    def try_loads(factors: Sequence[float]) -> None:
+        asked = [loaded(best.scenario, whole, factor, uneven) for factor in factors]
+        for factor, storm in zip(factors, sweep(asked, highest(calibration)), strict=True):
+            found[factor] = Load(factor=factor, storm=storm, meets=reached_s(storm, target) <= target.seconds)
+
+    try_loads(LOADS)
+    for _ in range(_CLIFF_ROUNDS):
+        beyond = min((factor for factor, load in found.items() if load.storm.collapsed), default=None)
+        if beyond is None:
+            break
+        within = max((factor for factor in found if factor < beyond), default=1.0)
+        step = (beyond - within) / (_CLIFF_POINTS + 1)
+        try_loads([round(within + step * at, 3) for at in range(1, _CLIFF_POINTS + 1)])
+    return [found[factor] for factor in sorted(found)]
 
 
-def _reached_s(storm: StormResult, target: Target) -> float:
-    reached = {"t50": storm.t50_s, "t99": storm.t99_s, "t999": storm.t999_s}[target.key]
-    return float("inf") if reached is None else reached
-
-
-def _costs(asked: Scenario, scenario: Scenario, calibration: Calibration) -> dict[str, str]:
-    """The cost of each setting of a cluster."""
-    cluster = scenario.cluster
-    groups = cluster.groups / cluster.nodes
-    turn_s = calibration.turn_s + groups * (calibration.entry_s + calibration.item_s * cluster.batch_items)
-    more = cluster.nodes - asked.cluster.nodes
-    return {
-        "nodes": f"{more:+d} nodes; {serves(scenario, calibration) / 1000:,.0f} thousand items/s at best",
-        "groups": f"{groups * calibration.entry_s * 1000:.1f} ms of each turn, for {groups:.3g} groups a node",
-        "batch_items": f"a full turn takes {turn_s * 1000:.0f} ms, and who comes then waits for it",
-    }
+def reached_s(storm: StormResult, target: Target) -> float:
+    """When the target's share was back; infinite for never."""
+    found = {"t50": storm.t50_s, "t99": storm.t99_s, "t999": storm.t999_s}[target.key]
+    return float("inf") if found is None else found

@@ -22,6 +22,8 @@ T = TypeVar("T")
 def shipped(kind: str) -> list[str]:
     """The names of the package's files of a kind ("scenarios", "calibrations")."""
     folder = resources.files(__package__) / "data" / kind
+    if not folder.is_dir():
+        return []
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 

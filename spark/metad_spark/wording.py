@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-UNVALIDATED = "Not validated against a measured storm."
-"""Said wherever a simulated storm is."""
 LEFT_OUT = (
     "The simulation leaves out the brokers' CPU, the cost of a refusal, what restoring a session costs beyond its"
     " takeover, disks slower than the calibration's, and that nodes may have more than one core. It bounds a group's"

@@ -51,7 +51,7 @@ def write_storm(folder: Path) -> Path:
 
 
 def metad_spark(
-    *args: str, env: dict[str, str] | None = None, timeout_s: float = 240
+    *args: str, env: dict[str, str] | None = None, timeout_s: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command as a user does, in a process of its own."""
     command = [sys.executable, "-m", "metad_spark.cli", *args]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from pathlib import Path
@@ -11,17 +12,28 @@ import pytest
 from spark_rig import metad_spark, write_storm
 
 
-@pytest.mark.parametrize("command", ["simulate", "schedule"])
+def _without_java(folder: Path) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PATH")} | {"PATH": str(folder)}
+
+
+@pytest.mark.parametrize("command", ["simulate --runner spark", "simulate --seeds 2", "schedule --out out"])
 def test_without_java(tmp_path: Path, command: str) -> None:
-    env = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PATH")} | {
-        "PATH": str(tmp_path)
-    }
-    extra = ["--out", str(tmp_path / "out")] if command == "schedule" else []
-    done = metad_spark(command, "--clients", "1000", *extra, env=env)
+    done = metad_spark(*command.split(), "--clients", "1000", env=_without_java(tmp_path))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "Java 17" in done.stderr
     assert "openjdk-17-jre-headless" in done.stderr
+
+
+def test_one_storm_needs_no_java_and_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    storm = ["--scenario", str(write_storm(tmp_path)), "--json", str(out)]
+    done = metad_spark("simulate", *storm, env=_without_java(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "without Spark: it is one storm of fewer than 100,000,000 clients." in done.stdout
+    told = json.loads(out.read_text())
+    assert told["runner"] == "local"
+    assert "one storm" in told["runner_why"]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +44,7 @@ def test_without_java(tmp_path: Path, command: str) -> None:
         (["simulate", "--clients", "1.5"], 2, "whole number"),
         (["simulate", "--target", "soon"], 2, "t999<=300s"),
         (["simulate", "--model", "magic"], 2, "invalid choice"),
+        (["simulate", "--runner", "local", "--master", "local[2]"], 2, "leave --master and --connect out"),
         (["simulate", "--master", "sc://localhost", "--connect"], 2, "--master sc://HOST:PORT"),
         (["size", "--clients", "1e6"], 2, "--target"),
         (["schedule", "--out", "here", "--scale", "7"], 2, "--scale must be"),

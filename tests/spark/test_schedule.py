@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
 from spark_rig import metad_spark, write_storm
@@ -75,7 +78,6 @@ def test_more_rows_than_a_generator_can_sort_are_refused(scenario: Scenario) -> 
 
 
 @pytest.mark.usefixtures("java")
-@pytest.mark.timeout(300)
 def test_the_command_writes_a_file_for_each_generator(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = metad_spark(
@@ -96,3 +98,47 @@ def test_the_command_writes_a_file_for_each_generator(tmp_path: Path) -> None:
         assert len(times) == file["rows"]
         found += table["client_id"].to_pylist()
     assert sorted(found) == list(range(3000))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("java")
+def test_real_brokers_begin_each_client_when_the_schedule_says(tmp_path: Path) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    done = metad_spark(
+        *("schedule", "--scenario", str(write_storm(tmp_path)), "--scale", "0.1", "--seed", "5"),
+        *("--generators", "2", "--out", str(out), "--master", "local[1]"),
+    )
+    assert done.returncode == 0, done.stderr
+    replayed = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "metad_perf.cli",
+                "storm",
+                "--replay",
+                str(out),
+                "--trace",
+                str(tmp_path / "trace"),
+            ),
+            *("--nodes", "1", "--brokers", "4", "--lease-s", "60", "--steady-s", "1", "--background", "100"),
+            *("--seconds-limit", "200", "--json", str(report)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert replayed.returncode == 0, replayed.stderr + replayed.stdout
+    assert json.loads(report.read_text())["restored"] == 600
+
+    schedule = parquet.read_table(out / run_schedule.FOLDER, columns=["t_ns", "client_id"]).sort_by("client_id")
+    attempts = [
+        parquet.read_table(file).to_pandas() for file in sorted((tmp_path / "trace").glob("attempts-*.parquet"))
+    ]
+    firsts = pd.concat(attempts).query("attempt == 1").set_index("client").sort_index()
+    assert firsts.index.tolist() == schedule["client_id"].to_pylist()
+    assert firsts["scheduled_ns"].tolist() == schedule["t_ns"].to_pylist()
+    assert (firsts["sent_ns"] >= firsts["scheduled_ns"]).all(), "no client is ahead of its time"

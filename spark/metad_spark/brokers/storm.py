@@ -26,6 +26,8 @@ class Storms:
     """The simulated storms."""
 
     by_seed: list[StormResult]
+    nodes: list[list[NodeResult]]
+    """The nodes of each storm, at the scale at which they were simulated."""
     passes: list[Pass]
     """The passes over the nodes until they and the brokers agreed, with the first seed."""
     settled: bool
@@ -42,13 +44,18 @@ class Storms:
     @property
     def faults(self) -> list[str]:
         """Why the result must not be relied on, in words."""
-        found = [] if self.settled else ["Brokers and nodes did not come to agree: the result is one of several."]
-        return found + ([f"The models disagree: {self.disagreement}."] if self.disagreement else [])
+        return faults(self.settled, self.disagreement)
 
     @property
     def middle(self) -> StormResult:
         """The storm with the median t99.9; of an even number the later of the two in the middle."""
         return sorted(self.by_seed, key=_end_s)[len(self.by_seed) // 2]
+
+
+def faults(settled: bool, disagreement: str | None) -> list[str]:
+    """Why a result must not be relied on, in words."""
+    found = [] if settled else ["Brokers and nodes did not come to agree: the result is one of several."]
+    return found + ([f"The models disagree: {disagreement}."] if disagreement else [])
 
 
 def simulate_storms(
@@ -70,19 +77,21 @@ def simulate_storms(
             raise DoesNotHold(f"the fluid model does not hold here, because {relaxed.doubt}: take the vector model")
         model = "vector"
         relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run), alike=alike)
-    storms = [merged(scenario, relaxed.inputs, relaxed.results)]
+    nodes = [relaxed.results]
     if len(seeds) > 1:
         results = run(
             [Task(input=node_input, seed=seed, model=model) for seed in seeds[1:] for node_input in relaxed.inputs]
         )
         size = len(relaxed.inputs)
-        storms += [merged(scenario, relaxed.inputs, results[at : at + size]) for at in range(0, len(results), size)]
+        nodes += [results[at : at + size] for at in range(0, len(results), size)]
+    storms = [merged(scenario, relaxed.inputs, each) for each in nodes]
     delay_max_s = relaxed.passes[-1].delay_max_s
     disagreement = None
     if model != "fluid" and relaxed.doubt is None:
         disagreement = conditions.disagreement(_said(relaxed.fluid), _said(added(relaxed.results)))
     return Storms(
         by_seed=storms,
+        nodes=nodes,
         passes=relaxed.passes,
         settled=bool(relaxed.settled),
         delay_max_s=delay_max_s,

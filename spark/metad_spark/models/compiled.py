@@ -11,6 +11,7 @@ must be in the same file or come in as an argument: a change elsewhere would go 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import Any, TypeVar
 
 from numba import njit
 
+_IN_PLACE: dict[str, Any] = {"_nrt": False}
+"""Without numba's own memory, whose references it counts."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -28,12 +31,34 @@ def compiled(function: F) -> F:
     return made  # type: ignore[no-any-return]
 
 
+def in_place(function: F) -> F:
+    """Like :func:`compiled`, for functions that work on arrays and make none. numba then counts no references to them,
+    which it does atomically at every use, and which costs several times as much as a small step of work."""
+    made: Any = njit(error_model="numpy", **_IN_PLACE)(function)
+    return made  # type: ignore[no-any-return]
+
+
+def inlined(function: F) -> F:
+    """Like :func:`in_place`, for what is done once for each of millions of entries: a call would cost more than it."""
+    made: Any = njit(error_model="numpy", **_IN_PLACE, forceinline=True)(function)
+    return made  # type: ignore[no-any-return]
+
+
 def kept(function: F) -> F:
     """For functions called from Python. Compiled at the first call, and kept for other processes if possible."""
-    if not Path(inspect.getfile(function)).exists():
-        return compiled(function)
-    try:
-        made: Any = njit(error_model="numpy", cache=True)(function)
-    except RuntimeError:  # no directory can be written
-        return compiled(function)
+    return _kept(function, {})
+
+
+def kept_in_place(function: F) -> F:
+    """Like :func:`kept`, for functions as those of :func:`in_place`."""
+    return _kept(function, _IN_PLACE)
+
+
+def _kept(function: F, options: dict[str, Any]) -> F:
+    made: Any
+    if Path(inspect.getfile(function)).exists():
+        with contextlib.suppress(RuntimeError):  # no directory can be written
+            made = njit(error_model="numpy", cache=True, **options)(function)
+            return made  # type: ignore[no-any-return]
+    made = njit(error_model="numpy", **options)(function)
     return made  # type: ignore[no-any-return]

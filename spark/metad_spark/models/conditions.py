@@ -21,6 +21,10 @@ _LEFT_SHARE_MAX = 0.001
 """Of attempts."""
 _LINGER_US_MAX = 20_000
 _BURST_MAX = 1
+_ROOM_MIN = 64
+_ROOM_SIGMAS = 4.0
+_CROWDED_SHARE = 0.5
+"""Refused attempts: from here on queues are full because more come than can be served, not by chance."""
 _CHANCE_MAX = 0.01
 """Standard deviation of the time that a node's turns take, all together."""
 
@@ -35,7 +39,15 @@ def broken(node_input: NodeInput, result: NodeResult) -> str | None:
         return "a retry budget allows several retries at once"
     if node_input.returns is not None and node_input.outages:
         return "a node dies that gives out return slots"
+    if 0 < node_input.admission.items_max < _room(node_input) and result.rejected < _CROWDED_SHARE * result.attempts:
+        return "chance fills a queue that has room for so few items"
     return None
+
+
+def _room(node_input: NodeInput) -> float:
+    """Room that chance hardly ever fills while no more come than can be served: for what comes in a turn, with
+    luck, and enough that the queue does not wander from one end to the other."""
+    return max(_ROOM_MIN, node_input.batch_items + _ROOM_SIGMAS * math.sqrt(node_input.batch_items))
 
 
 def is_chance(node_input: NodeInput, result: NodeResult) -> str | None:

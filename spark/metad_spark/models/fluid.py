@@ -5,8 +5,9 @@ the policies' blocks (:mod:`.flows`). The cost depends on kinds, failures and st
 longer than the shortest handshake: with longer ones retries meet a queue that is not the one they would have met, and
 there are twice as many retries at ten times the length.
 
-Approximations: a batch's linger delays answers and not arrivals; losses beyond two in a row count as two; the first
-retry past a budget's burst is timed from the mean of those before it, which with bursts over one may cost 2 % and more.
+Approximations: a batch's linger delays answers and not arrivals; losses beyond two in a row count as two; an attempt is
+counted when it reaches its broker; the first retry past a budget's burst is timed from the mean of those before it,
+which with bursts over one may cost 2 % and more.
 The clients' own waits are exact if the first attempt succeeds, and otherwise counted from the mean first attempt of the
 clients that are told of the disconnect, which is too long for clients that learn of it late, and fail.
 

@@ -26,13 +26,9 @@ def bin_of(times_s: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     return np.minimum(bins, BINS - 1)
 
 
-def counted(times_us: npt.NDArray[np.integer], chunk: int = 1 << 20) -> Counts:
+def counted(times_us: npt.NDArray[np.integer]) -> Counts:
     """The histogram of times in microseconds."""
-    counts = np.zeros(BINS)
-    for at in range(0, len(times_us), chunk):
-        bins = bin_of(times_us[at : at + chunk].astype(np.float64) * 1e-6)
-        counts += np.bincount(bins, minlength=BINS)
-    return counts
+    return np.bincount(bin_of(times_us.astype(np.float64) * 1e-6), minlength=BINS).astype(np.float64)
 
 
 def quantile_s(counts: Counts, share: float, total: float) -> float | None:

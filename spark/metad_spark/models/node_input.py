@@ -19,7 +19,7 @@ from metad_wire.policy import Admission, Backoff, BatchWindow, RetryBudget, Retu
 
 from ..calibration import Calibration
 from ..errors import ScenarioError
-from ..scenario import ROUND_TRIPS, TRANSPORTS, Keepalive, Scenario
+from ..scenario import ROUND_TRIPS, TRANSPORTS, Cluster, Keepalive, Scenario
 
 Array = npt.NDArray[np.float64]
 WAVE_US = 200_000
@@ -210,7 +210,9 @@ def node_inputs(
     horizon_us = round(scenario.horizon_s * 1e6)
     outages = _outages(scenario)
     groups_of = apportioned(cluster.groups, [1.0] * cluster.nodes)
-    clients_of = apportioned(total, [float(groups) for groups in groups_of])
+    clients_of = apportioned(total, _weights(cluster, groups_of))
+    if any(count < groups for count, groups in zip(clients_of, groups_of, strict=True)):
+        raise ScenarioError("cluster.clients leaves a node fewer clients than the groups that it leads")
     capacity = sum(
         calibration.items_per_s(groups, cluster.batch_items, scenario.sessions.item_weight()) for groups in groups_of
     )
@@ -226,10 +228,11 @@ def node_inputs(
     )
     mean_factor = sum(calibration.factors) / len(calibration.factors)
     inputs: list[NodeInput] = []
-    alike: dict[tuple[int, tuple[Outage, ...]], int] = {}
+    alike: dict[tuple[int, int, tuple[Outage, ...]], int] = {}
     first = 0
     for node in range(cluster.nodes):
-        key = (groups_of[node], outages.get(node, ()))
+        uneven = clients_of[node] if _is_uneven(cluster) else 0
+        key = (groups_of[node], uneven, outages.get(node, ()))
         first_client, first = first, first + clients_of[node]
         if merged and key in alike:
             at = alike[key]
@@ -273,6 +276,17 @@ def node_inputs(
         if scenario.brokers.connects_per_s:
             inputs[-1] = with_doors(inputs[-1], door_rates(scenario, inputs[-1], total)[:, None])
     return inputs
+
+
+def _is_uneven(cluster: Cluster) -> bool:
+    return len(cluster.clients) == cluster.groups
+
+
+def _weights(cluster: Cluster, groups_of: list[int]) -> list[float]:
+    """How many of the clients each node has, relative to the others."""
+    if not _is_uneven(cluster):
+        return [float(groups) for groups in groups_of]
+    return [float(sum(cluster.clients[node :: cluster.nodes])) for node in range(cluster.nodes)]
 
 
 def brokers_of(scenario: Scenario) -> tuple[int, ...]:

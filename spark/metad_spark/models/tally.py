@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .histogram import counted
+from .histogram import BINS, counted
 from .node_input import FINE_POINTS, FINE_US, NodeInput
 from .results import Array, NodeResult
 
 Ints = npt.NDArray[np.int64]
 _SECOND_US = 1_000_000
+_CHUNK = 1 << 17
+"""Clients whose times are looked at together: they fit the cache."""
 
 
 class Tally:
@@ -49,20 +51,28 @@ class Tally:
     def result(self, first_us: Ints, done_us: Ints, region: npt.NDArray[np.integer]) -> NodeResult:
         """The result, with the clients' own times: of the first attempt, of CONNACK (-1: never), and their regions."""
         node_input = self.input
-        back = done_us >= 0
-        done, own = done_us[back], (done_us - first_us)[back]
-        second = np.minimum(done // _SECOND_US, node_input.seconds - 1)
-        restored = np.bincount(
-            region[back] * node_input.seconds + second, minlength=len(node_input.regions) * node_input.seconds
-        )
-        early = done < FINE_US * FINE_POINTS
-        place = region[back][early] * FINE_POINTS + done[early] // FINE_US
-        fine = np.bincount(place, minlength=len(node_input.regions) * FINE_POINTS)
+        regions, seconds = len(node_input.regions), node_input.seconds
+        restored = np.zeros(regions * seconds, np.int64)
+        fine = np.zeros(regions * FINE_POINTS, np.int64)
+        storm, waited, back, own_us = np.zeros(BINS), np.zeros(BINS), 0, 0
+        for at in range(0, len(done_us), _CHUNK):
+            chunk = slice(at, at + _CHUNK)
+            is_back = done_us[chunk] >= 0
+            done, where = done_us[chunk][is_back], region[chunk][is_back].astype(np.int64)
+            own = done - first_us[chunk][is_back]
+            second = np.minimum(done // _SECOND_US, seconds - 1)
+            restored += np.bincount(where * seconds + second, minlength=len(restored))
+            early = done < FINE_US * FINE_POINTS
+            fine += np.bincount(where[early] * FINE_POINTS + done[early] // FINE_US, minlength=len(fine))
+            storm += counted(done)
+            waited += counted(own)
+            back += len(done)
+            own_us += int(own.sum())
         return NodeResult(
             node=node_input.node,
             copies=node_input.copies,
             clients=float(node_input.clients),
-            restored=float(len(done)),
+            restored=float(back),
             attempts=float(self.attempts.sum()),
             rejected=float(self.rejected.sum()),
             unheard=float(self.unheard),
@@ -70,14 +80,14 @@ class Tally:
             left=float(self.left),
             wasted=float(self.wasted),
             queue_max=float(self.queue.max()),
-            own_s_sum=float(own.sum()) * 1e-6,
-            storm=counted(done),
-            own=counted(own),
-            restored_by_s=restored.reshape(len(node_input.regions), node_input.seconds).astype(np.float64),
+            own_s_sum=float(own_us) * 1e-6,
+            storm=storm,
+            own=waited,
+            restored_by_s=restored.reshape(regions, seconds).astype(np.float64),
             attempts_by_s=self.attempts.astype(np.float64),
             rejected_by_s=self.rejected.astype(np.float64),
             served_by_s=self.served.astype(np.float64),
-            restored_fine=fine.reshape(len(node_input.regions), FINE_POINTS).astype(np.float64),
+            restored_fine=fine.reshape(regions, FINE_POINTS).astype(np.float64),
             attempts_fine=self.attempts_fine.astype(np.float64),
             served_fine=self.served_fine.astype(np.float64),
             queue_by_s=self.queue.astype(np.float64),

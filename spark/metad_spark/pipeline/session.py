@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HERE = {
     "spark.driver.memory": "1g",  # the JVM only plans and carries bytes; the models run in the Python workers
+    "spark.sql.shuffle.partitions": "8",  # of 200, each of a cache is a task
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",  # it would overwrite our progress bar
     "spark.driver.bindAddress": "127.0.0.1",
@@ -42,7 +43,8 @@ def submitted() -> bool:
 
 @contextlib.contextmanager
 def open_session(*, master: str | None = None, connect: bool = False) -> Iterator[SparkSession]:
-    """A session on ``master``; it ends with the block, and a JVM that was started for it ends too.
+    """A session on ``master``; it ends with the block, and a JVM that was started for it ends too. The session of a
+    program that has one, such as a notebook, is used where no master is asked for, and stays.
 
     ``master``: ``local[2]`` and the like, a cluster's URL, or ``sc://host:port`` for a Spark Connect server; None means
     the choice of spark-submit, and without it all cores of this machine. ``connect`` starts a Connect server on a local
@@ -50,10 +52,14 @@ def open_session(*, master: str | None = None, connect: bool = False) -> Iterato
 
     Raises :class:`..errors.JavaMissing` before anything is started, :class:`..errors.SparkFailed` if Spark does not
     start or the server is not reached, :class:`..errors.UsageError` if ``connect`` does not fit ``master``."""
+    if master is None and not connect and (active := _active()) is not None:
+        with _shipped(active, here=_is_here(active.conf.get("spark.master", ""))):
+            yield active
+        return
     if master is None and not submitted():
         master = "local[*]"
     remote = master is not None and master.startswith("sc://")
-    here = master is not None and master.startswith("local") and not master.startswith("local-cluster")
+    here = _is_here(master)
     if connect and not here:
         raise UsageError("--connect starts a server on a local master; give --master sc://HOST:PORT for another one")
     if not remote and not submitted():
@@ -68,14 +74,35 @@ def open_session(*, master: str | None = None, connect: bool = False) -> Iterato
     with _said() as log:
         session = _start(master, remote=remote or connect, here=here, log=log)
         try:
-            if not here:
-                with tempfile.TemporaryDirectory(prefix="metad-spark-") as folder:
-                    session.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
-                    yield session
-            else:
+            with _shipped(session, here=here):
                 yield session
         finally:
             session.stop()
+
+
+def _is_here(master: str | None) -> bool:
+    """Whether a master's executors are on this machine, in this process's JVM."""
+    return master is not None and master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _active() -> SparkSession | None:
+    """The session that this program has, if it has one."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        return None
+    return SparkSession.getActiveSession()
+
+
+@contextlib.contextmanager
+def _shipped(session: SparkSession, *, here: bool) -> Iterator[None]:
+    """While this lasts executors on other machines have our code; those of this machine read it where it is."""
+    if here:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="metad-spark-") as folder:
+        session.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
+        yield
 
 
 def _want_port(port: int) -> None:

@@ -183,3 +183,18 @@ def queue(arrivals_per_s: float, fixed_s: float, item_s: float, batch_max: int, 
 
 QUEUE_ROUND_TRIPS = 50
 """Milliseconds that a job of :func:`queue` takes besides its time in the queue."""
+
+
+def drain(clients: int, spread_s: float, connects_per_s: float = 0.0) -> Scenario:
+    """More clients than can be served at once, who wait as long as it takes: the group serves some 31,500 a second, ten
+    brokers let through ten times ``connects_per_s`` (0: any number)."""
+    return Scenario(
+        name="drain",
+        clients=clients,
+        horizon_s=60,
+        client_timeout_s=3_600,
+        regions=(Region(name="here", share=1, rtt_ms=10),),
+        disconnect=Disconnect(spread_s=spread_s),
+        cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=0),
+        brokers=Brokers(count=10, connects_per_s=connects_per_s),
+    )

@@ -13,7 +13,8 @@ from ..models.node_input import FINE_POINTS, FINE_US
 from ..models.results import StormResult
 from ..scenario import Scenario
 from ..target import Target
-from ..wording import LEFT_OUT, UNVALIDATED, percent, seconds, short
+from ..validation import validity
+from ..wording import LEFT_OUT, percent, seconds, short
 from . import charts
 from .charts import Cell
 from .page import Page, Picture, Table
@@ -49,14 +50,15 @@ def report(
     storm: StormResult,
     clients: Sequence[int],
     target: Target,
-    changes: Sequence[tuple[Change, StormResult]],
-    grid: Grid,
-    cells: Sequence[Sequence[StormResult]],
+    changes: Sequence[tuple[Change, StormResult]] = (),
+    grid: Grid | None = None,
+    cells: Sequence[Sequence[StormResult]] = (),
     settings: Sequence[tuple[str, str]],
     faults: Sequence[str] = (),
     made: Sequence[str] = (),
 ) -> Page:
-    """The page. ``clients``: of each region. ``changes`` and ``cells`` (of ``grid.scenarios``): comparisons.
+    """The page. ``clients``: of each region. ``changes`` and ``cells`` (of ``grid.scenarios``): comparisons; the page
+    has none where none are given.
     ``faults``: why the storm must not be relied on. ``made``: how and when the page was made."""
     reached = reached_s(storm, target)
     drawn = _drawn(storm)
@@ -65,7 +67,7 @@ def report(
         verdict=verdict(storm, target),
         good=not faults and reached is not None and reached <= target.seconds,
         faults=faults,
-        notice=f"{UNVALIDATED} {LEFT_OUT}",
+        notice=f"{validity(storm.model)} {LEFT_OUT}",
         made=made,
         figures=[
             (short(storm.clients), "clients"),
@@ -80,8 +82,8 @@ def report(
             _restored(scenario, storm, clients, target, drawn),
             _load(scenario, calibration, storm, drawn),
             _amplification(drawn),
-            _map(grid, cells),
-            _table(changes, target),
+            *([_map(grid, cells)] if grid is not None else []),
+            *([_table(changes, target)] if changes else []),
         ],
         settings=settings,
     )

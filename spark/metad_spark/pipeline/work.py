@@ -1,0 +1,95 @@
+"""What a task does, from bytes to bytes: the same function in a process of this machine and in a worker of Spark.
+
+A task makes its own clients and sends back sums, so it neither needs nor returns anything of their size.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from ..brokers.runner import Task, run_here
+from ..calibration import Calibration
+from ..models.node_input import NodeInput
+from ..models.results import NodeResult, StormResult
+from ..models.simulate import Model, simulate_node
+from ..reduced import answered as answered_storms
+from ..reduced import compared
+from ..scenario import Scenario
+from ..tables.run import Question, runs_of
+from ..tables.store import Store
+
+Node = tuple[bytes, int, Model]
+"""A packed input, a seed, a model. Tasks that share an input share the object, so it travels once."""
+Comparison = tuple[bytes, bytes]
+"""A packed scenario, a packed calibration."""
+
+
+def nodes(tasks: Sequence[Task]) -> list[Node]:
+    """The tasks, ready to be sent."""
+    packed: dict[int, bytes] = {}
+    for task in tasks:
+        if id(task.input) not in packed:
+            packed[id(task.input)] = _pack(task.input.encode())
+    return [(packed[id(task.input)], task.seed, task.model) for task in tasks]
+
+
+def simulated(node: Node) -> bytes:
+    """The packed :class:`~metad_spark.models.results.NodeResult` of a node. Raises SimulationError."""
+    data, seed, model = node
+    return _pack(simulate_node(NodeInput.decode(zlib.decompress(data)), seed, model).encode())
+
+
+def node_result(data: bytes) -> NodeResult:
+    """The inverse of what :func:`simulated` packs."""
+    return NodeResult.decode(zlib.decompress(data))
+
+
+def comparisons(scenarios: Sequence[Scenario], calibration: Calibration) -> list[Comparison]:
+    """The scenarios, ready to be sent."""
+    costs = _pack(msgspec.msgpack.encode(calibration))
+    return [(_pack(msgspec.msgpack.encode(scenario)), costs) for scenario in scenarios]
+
+
+def answered(comparison: Comparison) -> bytes:
+    """The packed :class:`~metad_spark.models.results.StormResult` of a scenario, by
+    :func:`~metad_spark.reduced.compared`. Raises SimulationError."""
+    scenario, costs = (zlib.decompress(data) for data in comparison)
+    storm = compared(msgspec.msgpack.decode(scenario, type=Scenario), msgspec.msgpack.decode(costs, type=Calibration))
+    return _pack(msgspec.msgpack.encode(storm))
+
+
+def storm_result(data: bytes) -> StormResult:
+    """The inverse of what :func:`answered` packs."""
+    return msgspec.msgpack.decode(zlib.decompress(data), type=StormResult)
+
+
+def _pack(data: bytes) -> bytes:
+    return zlib.compress(data, 1)
+
+
+Asked = tuple[bytes, str, str]
+"""A packed question, the folder of the tables, the runner's name."""
+
+
+def question(asked: Question, folder: str, runner: str) -> Asked:
+    """A question whose run a task is to write, ready to be sent."""
+    return _pack(msgspec.msgpack.encode(asked)), folder, runner
+
+
+def written(asked: Asked) -> bytes:
+    """Simulate a whole storm and write its run, unless it is there. Raises SimulationError and OSError."""
+    data, folder, runner = asked
+    wanted = msgspec.msgpack.decode(zlib.decompress(data), type=Question)
+    store = Store(Path(folder))
+    if not store.has(wanted.run):
+        found, scale = answered_storms(
+            wanted.scenario, wanted.calibration, model=cast("Model", wanted.model), seeds=[wanted.seed], run=run_here
+        )
+        (run,) = runs_of([wanted], found, scale, runner)
+        store.write(run, found.nodes[0])
+    return b""

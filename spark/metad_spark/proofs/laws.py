@@ -1,0 +1,233 @@
+"""What every storm obeys, whatever its numbers: retries are geometric, budgets bound them, a storm that is twice as
+fast is the same storm, and what came was served, was refused, or waits.
+
+Each law holds for the per-client models and, inside its conditions, for the fluid model. Outside, the fluid model must
+say that it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from metad_wire.policy import Admission, Backoff, RetryBudget
+
+from ..calibration import Calibration
+from ..models import conditions, fluid, vector
+from ..models.histogram import quantile_s
+from ..models.node_input import FINE_POINTS, FINE_US, NodeInput
+from ..models.results import NodeResult
+from ..scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Sdk, Transports
+from . import theory, trials
+from .proof import ANCHOR_ERROR_MAX, FLUID_ERROR_MAX, Proof, anchor, proof
+
+_MODELS = (("vector", vector.simulate, ANCHOR_ERROR_MAX), ("fluid", fluid.simulate, FLUID_ERROR_MAX))
+_change = msgspec.structs.replace
+
+
+def laws() -> Iterator[Proof]:
+    """All of them."""
+    yield from _retries()
+    yield from _budget()
+    yield from _scaling()
+    yield from _conservation()
+    yield from _refusals()
+    yield from _refused_by_the_fluid()
+
+
+_NEVER = (Backoff(family="exponential", base_s=3_600, cap_s=3_600),)
+"""Refused once is refused for good, within any horizon here."""
+
+
+def _small_queue(per_s: float, items_max: int) -> NodeInput:
+    """A server of 1,000/s with hardly any room, to which the refused come back after up to 5 s, as if by chance."""
+    return _change(
+        trials.queue(per_s, 0.001, 0.0, 1, 600_000),
+        admission=Admission(items_max=items_max),
+        backoffs=(Backoff(family="full", base_s=5, cap_s=5),),
+    )
+
+
+def _retries() -> Iterator[Proof]:
+    """If every attempt is refused with probability p, whatever happened before, a client makes 1 / (1 - p) of them. The
+    retries are part of the load that makes p what it is."""
+    for per_s in (700.0, 900.0):
+        refused = 0.0
+        for _ in range(200):
+            refused = theory.md1k_blocking(per_s / (1 - refused), 0.001, 4)
+        result = vector.simulate(_small_queue(per_s, 4), 1)
+        name = f"geometric retries: each attempt is refused with {100 * refused:.3g} %"
+        yield anchor(name, 1 / (1 - refused), result.attempts / result.clients, "attempts per client")
+
+
+_BUDGET_HORIZON_S, _BUDGET_INTERVAL_S = 30.0, 4.0
+
+
+def _refused_by_all(burst: int) -> NodeInput:
+    """Nobody leads from the begin to the end: every attempt is refused, and clients come back as soon as their budget
+    lets them."""
+    scenario = Scenario(
+        name="nobody leads",
+        clients=50_000,
+        horizon_s=_BUDGET_HORIZON_S,
+        regions=(Region(name="here", share=1, rtt_ms=20),),
+        disconnect=Disconnect(spread_s=0.5),
+        sdks=(Sdk(name="soon", share=1, family="full", base_s=0.1, cap_s=0.1),),
+        cluster=Cluster(nodes=1, groups=1),
+        brokers=Brokers(count=4),
+        retry_budget=RetryBudget(burst=burst, interval_s=_BUDGET_INTERVAL_S),
+        leader_changes=(LeaderChange(at_s=0, outage_s=2 * _BUDGET_HORIZON_S),),
+    )
+    return trials.input_of(scenario, trials.STEADY)
+
+
+def _budget() -> Iterator[Proof]:
+    """The first attempt, the burst, and one retry in each interval since the first retry. No client's interval ends
+    near the horizon."""
+    for burst in (1, 3):
+        node_input = _refused_by_all(burst)
+        expected = 1 + burst + _BUDGET_HORIZON_S // _BUDGET_INTERVAL_S
+        for model, simulate, bar in _MODELS[: 2 if burst == 1 else 1]:
+            result = simulate(node_input, 1)
+            name = f"{model}: a retry budget of {burst} and one each {_BUDGET_INTERVAL_S:g} s, {_BUDGET_HORIZON_S:g} s"
+            yield anchor(name, expected, result.attempts / result.clients, "attempts per client", bar)
+
+
+def faster(scenario: Scenario, calibration: Calibration, factor: float) -> tuple[Scenario, Calibration]:
+    """All rates times, and all times divided by, a factor. Packets must not be lost, because the time until they are
+    sent again is a constant of TCP and QUIC."""
+
+    def times(part: Any, *names: str) -> dict[str, Any]:
+        return {name: getattr(part, name) / factor for name in names}
+
+    brokers, disconnect, returns, budget = (
+        *(scenario.brokers, scenario.disconnect),
+        *(scenario.returns, scenario.retry_budget),
+    )
+    changes = [_change(each, **times(each, "at_s", "outage_s")) for each in scenario.leader_changes]
+    connects_per_s = brokers.connects_per_s * factor
+    made = _change(
+        scenario,
+        **times(scenario, "horizon_s", "client_timeout_s"),
+        regions=tuple(_change(each, **times(each, "rtt_ms")) for each in scenario.regions),
+        sdks=tuple(_change(each, **times(each, "base_s", "cap_s")) for each in scenario.sdks),
+        disconnect=_change(
+            disconnect,
+            **times(disconnect, "spread_s"),
+            keepalives=tuple(_change(each, **times(each, "keepalive_s")) for each in disconnect.keepalives),
+        ),
+        brokers=_change(brokers, **times(brokers, "linger_ms", "latency_ms"), connects_per_s=connects_per_s),
+        returns=_change(returns, **times(returns, "wait_min_s", "jitter_s")),
+        retry_budget=None if budget is None else _change(budget, **times(budget, "interval_s")),
+        leader_changes=tuple(changes),
+    )
+    return made, _change(calibration, **times(calibration, "turn_s", "entry_s", "item_s"))
+
+
+def _scaling() -> Iterator[Proof]:
+    base = _change(trials.NEAR[0], clients=300_000, horizon_s=120)
+    for name, scenario in (
+        ("full queue", base),
+        ("return slots", _change(base, returns=Returns(of_capacity=0.9))),
+        ("a leader dies", _change(base, leader_changes=(LeaderChange(at_s=3, outage_s=2, slowdown=1.5),))),
+        ("retry budget", _change(base, retry_budget=RetryBudget(burst=1, interval_s=2.0))),
+        ("timeouts", _change(base, client_timeout_s=3, cluster=_change(base.cluster, queue_items=0))),
+    ):
+        inputs = [trials.input_of(*pair) for pair in ((scenario, trials.STEADY), faster(scenario, trials.STEADY, 2.0))]
+        for model, simulate, bar in _MODELS:
+            slow, fast = (simulate(each, 1) for each in inputs)
+            errors = {
+                f"t{100 * share:g}": 2 * _reached_s(fast, share) / _reached_s(slow, share) - 1
+                for share in (0.5, 0.99, 0.999)
+            }
+            errors["attempts"] = fast.attempts / slow.attempts - 1
+            worst = max(errors, key=lambda key: abs(errors[key]))
+            yield proof(
+                f"{model}: twice as fast is the same storm: {name}",
+                f"t99.9 {_reached_s(slow, 0.999):.4g} s, {slow.attempts / slow.clients:.4g} attempts",
+                f"twice {_reached_s(fast, 0.999):.4g} s, {fast.attempts / fast.clients:.4g} attempts; {worst} is worst",
+                abs(errors[worst]),
+                bar,
+                "of itself",
+            )
+
+
+def _reached_s(result: NodeResult, share: float) -> float:
+    return quantile_s(result.storm, share, result.clients) or float("inf")
+
+
+_PATIENT = Scenario(
+    name="two seconds of too many",
+    clients=220_000,
+    horizon_s=10,
+    client_timeout_s=3_600,
+    regions=(Region(name="here", share=1, rtt_ms=40),),
+    transports=Transports(tcp_tls=0, quic_0rtt=1),
+    disconnect=Disconnect(spread_s=2),
+    sdks=(Sdk(name="x", share=1, family="full", base_s=1, cap_s=2),),
+    cluster=Cluster(nodes=1, groups=1, batch_items=256, queue_items=40_000),
+    brokers=Brokers(count=4, latency_ms=0),
+)
+"""Half a round trip from a client to the leader, 20 ms, is a point of the first seconds' waves. The queue is full for
+some seconds, and empty before the end."""
+_UNDER_WAY = {"vector": 1, "fluid": 0}
+"""Points from where a model counts an attempt to the leader: the fluid model counts those that have reached it."""
+
+
+def _conservation() -> Iterator[Proof]:
+    """At the end of each second, what has come less what was served and what was refused is what waits: four counters
+    that are kept apart. The turn that is under way has up to an entry's items."""
+    node_input = trials.input_of(_PATIENT, trials.STEADY)
+    for model, simulate, bar in _MODELS:
+        result = simulate(node_input, 1)
+        begun = np.cumsum(result.attempts_fine.sum(axis=0))
+        per_s = 1_000_000 // FINE_US
+        came = np.array([begun[second * per_s - 1 - _UNDER_WAY[model]] for second in range(1, FINE_POINTS // per_s)])
+        served, refused = (np.cumsum(each)[: len(came)] for each in (result.served_by_s, result.rejected_by_s))
+        left = came - served - refused
+        # The longest queue of a second is at its begin while it falls, and at its end while it is full or grows.
+        queue = result.queue_by_s[: len(came) + 1]
+        wait = np.minimum(queue[:-1], queue[1:])
+        apart = np.abs(left - wait)
+        second = int(np.argmax(apart))
+        yield proof(
+            f"{model}: what came was served, was refused, or waits, at the end of each of {len(came)} s",
+            f"{wait[second]:,.0f} wait after {second + 1} s",
+            f"{came[second]:,.0f} - {served[second]:,.0f} - {refused[second]:,.0f} = {left[second]:,.0f}",
+            apart[second] / result.queue_max,
+            bar,
+            "of the longest queue",
+        )
+
+
+def _refusals() -> Iterator[Proof]:
+    """More come, for some time, than can be served, and who is refused does not come back: refused are all but those
+    that are served meanwhile and those that fit into the queue in the end."""
+    per_s = trials.STEADY.items_per_s(1, 256)
+    for spread_s in (0.0, 2.0, 8.0):
+        scenario = _change(_PATIENT, clients=600_000, horizon_s=60, disconnect=Disconnect(spread_s=spread_s))
+        node_input = _change(trials.input_of(scenario, trials.STEADY), backoffs=_NEVER)
+        expected = scenario.clients - scenario.cluster.queue_items - per_s * spread_s
+        for model, simulate, bar in _MODELS:
+            name = f"{model}: {scenario.clients:,} clients in {spread_s:g} s, refused for good"
+            yield anchor(name, expected, simulate(node_input, 1).rejected, "clients", bar)
+
+
+def _refused_by_the_fluid() -> Iterator[Proof]:
+    """Where the fluid model would be off, it says so."""
+    lingering = _change(trials.NEAR[0], clients=100_000, brokers=Brokers(count=16, linger_ms=50))
+    dies = _change(trials.NEAR[0], clients=100_000, returns=Returns(of_capacity=0.9))
+    dies = _change(dies, leader_changes=(LeaderChange(at_s=1),))
+    doors = _change(trials.NEAR[0], clients=100_000, brokers=Brokers(count=16, connects_per_s=500))
+    for node_input, words in (
+        (_refused_by_all(3), "several retries at once"),
+        (_small_queue(900.0, 4), "chance fills"),
+        (trials.input_of(lingering, trials.STEADY), "linger"),
+        (trials.input_of(dies, trials.STEADY), "return slots"),
+        (trials.input_of(doors, trials.STEADY), "give up at brokers' doors"),
+    ):
+        why = conditions.broken(node_input, fluid.simulate(node_input, 1)) or "nothing"
+        yield proof(f"the fluid model does not answer: {words}", words, why, words not in why, 0, "wrong")

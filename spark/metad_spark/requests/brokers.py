@@ -1,0 +1,248 @@
+"""The brokers of one process: clients arrive, calls begin and are repeated by the SDK, and those who were turned away
+wait as their policy says. As in ``metad_perf.storm.wave``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from metad_wire.messages import Identity
+from metad_wire.policy import Backoff
+from metad_wire.policy.vector import Backoffs
+
+from .cores import Machine, Process
+from .costs import Costs
+from .messages import Ints, Request
+from .node import Cluster, Node
+from .storm import Storm
+
+AWAY: Final = -1.0
+
+
+class Clients:
+    """The state of all clients, in columns; times are seconds after the trigger."""
+
+    def __init__(self, storm: Storm) -> None:
+        count = len(storm.kinds)
+        self.storm = storm
+        self.begun_s = storm.begin_ns / 1e9
+        self.restored_s: npt.NDArray[np.float64] = np.full(count, AWAY)
+        self.attempts: Ints = np.zeros(count, dtype=np.int64)
+        self.waited_us: Ints = np.zeros(count, dtype=np.int64)
+        kinds = storm.settings.population.kinds
+        self.rtt_s = np.array([kind.rtt_ms / 1e3 for kind in kinds])[storm.kinds]
+        self.parts: Ints = np.array([kind.subscriptions + kind.inflight for kind in kinds], dtype=np.int64)[storm.kinds]
+        self.tenants = [kind.tenant.encode() for kind in kinds]
+        self.backoffs = Backoffs(storm.backoffs)
+        self.lane: Ints = storm.brokers * storm.data_groups + storm.groups
+        self.restored = self.sent = self.again = self.refused = self.timeouts = 0
+
+
+class Broker:
+    """One broker: its calls, with what the SDK does."""
+
+    def __init__(self, crew: Crew, number: int) -> None:
+        self._crew = crew
+        self._storm = crew.clients.storm
+        self.number = number
+        self.obeys, ignores = self._storm.obeys(number), self._storm.ignores(number)
+        self._backoff = Backoff(retry_after="ignore" if ignores else "honour")
+        self._repeats = self._storm.settings.sdk_retries
+        self._calls = 0
+        self.ready_s = 0.0
+
+    def call(self, clients: Ints) -> None:
+        """Begin a call."""
+        crew, state = self._crew, self._crew.clients
+        self._calls += 1
+        now = crew.machine.now
+        request = Request(
+            self,
+            clients,
+            int(self._storm.groups[clients[0]]),
+            int(state.parts[clients].sum()),
+            state.tenants[int(self._storm.kinds[clients[0]])],
+            now + self._storm.settings.population.timeout_s,
+        )
+        request.identity = Identity(self.number + 1, self._calls, 0, 0)
+        state.attempts[clients] += 1
+        state.sent += request.items
+        crew.calls += 1
+        crew.attempted += request.items
+        crew.machine.at(request.deadline_s, self._late, request)
+        self.send(request)
+
+    def send(self, request: Request) -> None:
+        """Begin an attempt, at the leader of its group."""
+        machine = self._crew.machine
+        request.attempts += 1
+        request.number += 1
+        request.sent_s = machine.now
+        leader = request.target = self._crew.cluster.leaders[request.group]
+        self._crew.flying[request] = None
+        machine.at(machine.now + self._crew.costs.delay_s, leader.receive, request, request.number)
+
+    def _late(self, request: Request) -> None:
+        if request.waits:
+            request.waits = False
+            request.number += 1
+            self._crew.flying.pop(request, None)
+            self._crew.clients.timeouts += request.items
+            self._crew.in_vain(self, request.clients, None)
+
+    # --- Asker ---
+
+    def done(self, request: Request, now: float) -> None:
+        """Its clients are back once the broker has looked at the answer."""
+        request.waits = False
+        self._crew.flying.pop(request, None)
+        self._crew.process.add(
+            lambda at: (self._crew.costs.back_s * request.items, lambda end: self._crew.back(request.clients, end))
+        )
+
+    def refused(self, request: Request, after_ms: int, jitter_ms: int, now: float) -> None:
+        """Repeat it if the SDK does, and it fits the deadline; otherwise tell its clients."""
+        self._crew.flying.pop(request, None)
+        if self._repeats:
+            if self._backoff.retry_after == "honour" and after_ms:
+                due_s = now + self._backoff.returning_s(after_ms, jitter_ms, self._crew.rng)
+            else:
+                due_s = now + self._backoff.delay_s(request.attempts - 1, self._crew.rng)
+            if due_s < request.deadline_s:
+                self._crew.clients.again += request.items
+                self._crew.clients.refused += request.items
+                self._crew.machine.at(due_s, self._resend, request, request.number)
+                return
+        request.waits = False
+        self._crew.clients.refused += request.items
+        self._crew.in_vain(self, request.clients, (after_ms, jitter_ms))
+
+    def _resend(self, request: Request, number: int) -> None:
+        if request.waits and request.number == number:
+            self.send(request)
+
+    def lost(self, request: Request, now: float) -> None:
+        """Its node is dead: it waits until another leads the group."""
+        self._crew.flying.pop(request, None)
+        if request.waits:
+            request.number += 1
+            self._crew.stranded.append(request)
+
+
+class Crew:
+    """A process of brokers."""
+
+    def __init__(
+        self, machine: Machine, cluster: Cluster, costs: Costs, clients: Clients, number: int, seed: int
+    ) -> None:
+        storm = clients.storm
+        self.machine, self.cluster, self.costs, self.clients = machine, cluster, costs, clients
+        self.process = Process(machine)
+        self.rng = random.Random(seed * 1_000_003 + number)
+        self.calls = self.attempted = 0
+        self.stranded: list[Request] = []
+        self.flying: dict[Request, None] = {}
+        """Without an answer."""
+        self._draws = np.random.default_rng([seed, number])
+        self._tick_s = storm.settings.linger_ms / 1e3
+        self._wheel: dict[int, list[Ints]] = {}
+        self._ticks: list[int] = []
+        self._arriving = False
+        self._brokers = {n: Broker(self, n) for n in range(number, storm.settings.brokers, storm.settings.processes)}
+        mine = np.flatnonzero((storm.brokers % storm.settings.processes == number) & storm.returns)
+        restarts = storm.restarts_ns()
+        for n, broker in self._brokers.items():
+            broker.ready_s = restarts[n] / 1e9 + costs.restart_s if restarts else 0.0
+        cluster.kept.append(self._led)
+        cluster.dead.append(self._died)
+        self._push(mine, clients.begun_s[mine] + clients.rtt_s[mine])
+
+    # --- arrivals ---
+
+    def _push(self, where: Ints, due_s: npt.NDArray[np.float64]) -> None:
+        if not len(where):
+            return
+        ticks = np.ceil(due_s / self._tick_s - 1e-9).astype(np.int64)
+        order = np.argsort(ticks, kind="stable")
+        where, ticks = where[order], ticks[order]
+        cuts = np.flatnonzero(np.diff(ticks)) + 1
+        for tick, part in zip(ticks[np.concatenate(([0], cuts))].tolist(), np.split(where, cuts), strict=True):
+            spoke = self._wheel.get(tick)
+            if spoke is None:
+                self._wheel[tick] = [part]
+                heapq.heappush(self._ticks, tick)
+                self.machine.at(tick * self._tick_s, self._due)
+            else:
+                spoke.append(part)
+
+    def _due(self) -> None:
+        """A tick has come: what is due by the time that the loop gets there arrives together."""
+        if not self._arriving:
+            self._arriving = True
+            self.process.add(lambda now: (0.0, self._arrive))
+
+    def _arrive(self, now: float) -> None:
+        self._arriving = False
+        found: list[Ints] = []
+        while self._ticks and self._ticks[0] * self._tick_s <= now + 1e-9:
+            found += self._wheel.pop(heapq.heappop(self._ticks))
+        if not found:
+            return
+        where = np.concatenate(found)
+        lanes = self.clients.lane[where]
+        order = np.argsort(lanes, kind="stable")
+        where, lanes = where[order], lanes[order]
+        batch, groups = self.clients.storm.settings.batch, self.clients.storm.data_groups
+        for part in np.split(where, np.flatnonzero(np.diff(lanes)) + 1):
+            broker = self._brokers[int(self.clients.lane[part[0]]) // groups]
+            for at in range(0, len(part), batch):
+                self._begin(broker, part[at : at + batch])
+
+    def _begin(self, broker: Broker, clients: Ints) -> None:
+        if broker.ready_s > self.machine.now:
+            self.machine.at(broker.ready_s, self._begin, broker, clients)
+            return
+        cost_s = self.costs.call_s + self.costs.attempt_s * len(clients)
+        self.process.add(lambda now: (cost_s, lambda end: broker.call(clients)))
+
+    # --- what becomes of them ---
+
+    def back(self, clients: Ints, now: float) -> None:
+        """They are restored."""
+        self.clients.restored_s[clients] = now
+        self.clients.restored += len(clients)
+
+    def in_vain(self, broker: Broker, clients: Ints, slot: tuple[int, int] | None) -> None:
+        """They are not: each waits, and comes again."""
+        state, now = self.clients, self.machine.now
+        u = self._draws.random(len(clients))
+        if slot is not None and slot[0] > 0 and broker.obeys:
+            waits_s = np.maximum(0.0, slot[0] + (2 * u - 1) * slot[1]) / 1e3
+        else:
+            kinds, retries = state.storm.kinds[clients], state.attempts[clients] - 1
+            waits_us = state.backoffs.waits_us(kinds, retries, state.waited_us[clients], u)
+            state.waited_us[clients] = waits_us
+            waits_s = waits_us / 1e6
+        begun_s = now + waits_s
+        state.begun_s[clients] = begun_s
+        self._push(clients, begun_s + state.rtt_s[clients])
+
+    def _died(self, node: Node) -> None:
+        for request in [one for one in self.flying if one.target is node]:
+            request.asker.lost(request, self.machine.now)
+
+    def _led(self, now: float) -> None:
+        stranded, self.stranded = self.stranded, []
+        for request in stranded:
+            if request.waits:
+                self.clients.again += request.items
+                self.machine.at(now, self._resend, request)
+
+    def _resend(self, request: Request) -> None:
+        if request.waits:
+            request.asker.send(request)

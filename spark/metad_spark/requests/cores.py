@@ -1,0 +1,115 @@
+"""Processes that share the cores of a machine, and a clock. Each process is a loop that does one job at a time, in the
+order in which they came.
+
+All processes that have something to do run at the same speed: one core each, or an equal share if there are more
+processes than cores. So one virtual clock that runs at that speed says when any job ends, and nothing is recomputed
+when a process becomes busy or idle. Pure.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Job: TypeAlias = Callable[[float], tuple[float, Callable[[float], None] | None]]
+"""Called when it begins, with the time; returns its cost in seconds of a core, and what to call when it ends."""
+
+
+class Process:
+    """One loop. ``used_s``: the CPU time of its jobs so far."""
+
+    __slots__ = ("alive", "busy", "ended", "jobs", "machine", "used_s")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.jobs: deque[Job] = deque()
+        self.busy = False
+        self.alive = True
+        self.ended: Callable[[float], None] | None = None
+        self.used_s = 0.0
+
+    def add(self, job: Job) -> None:
+        """Do this after all that waits."""
+        if self.alive:
+            self.jobs.append(job)
+            if not self.busy:
+                self.machine.next_of(self)
+
+    def add_first(self, job: Job) -> None:
+        """Do this before all that waits."""
+        if self.alive:
+            self.jobs.appendleft(job)
+            if not self.busy:
+                self.machine.next_of(self)
+
+    def kill(self) -> None:
+        """End it: what it was doing, and what waits, never ends."""
+        self.alive, self.ended = False, None
+        self.jobs.clear()
+
+
+class Machine:
+    """The clock, in seconds, and the events of a run. ``cores``: those that its processes can have. ``beside``: other
+    programs that want a core all the time, and get their share."""
+
+    def __init__(self, cores: float, beside: float = 0.0) -> None:
+        self.now = 0.0
+        self._beside = beside
+        self._cores = cores
+        self._virtual = 0.0
+        self._busy = 0
+        self._ends: list[tuple[float, int, Process]] = []
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Call this at that time, or now if it has passed."""
+        self._count += 1
+        heapq.heappush(self._events, (max(time_s, self.now), self._count, call, arguments))
+
+    def next_of(self, process: Process) -> None:
+        """Begin the next job of a process that is idle."""
+        jobs = process.jobs
+        while jobs and process.alive:
+            cost_s, ended = jobs.popleft()(self.now)
+            process.used_s += cost_s
+            if cost_s > 0:
+                process.busy, process.ended = True, ended
+                self._busy += 1
+                self._count += 1
+                heapq.heappush(self._ends, (self._virtual + cost_s, self._count, process))
+                return
+            if ended is not None:
+                process.busy = True  # what it adds waits for its turn
+                ended(self.now)
+                process.busy = False
+
+    def run(self, until_s: float, done: Callable[[], bool]) -> None:
+        """Let time pass until then, until nothing happens any more, or until ``done``."""
+        events, ends = self._events, self._ends
+        while (events or ends) and not done():
+            speed = min(1.0, self._cores / (self._busy + self._beside)) if self._busy else 1.0
+            end_s = self.now + (ends[0][0] - self._virtual) / speed if ends else float("inf")
+            if events and events[0][0] <= end_s:
+                time_s, _, call, arguments = events[0]
+                if time_s > until_s:
+                    break
+                heapq.heappop(events)
+                self._virtual += (time_s - self.now) * speed if self._busy else 0.0
+                self.now = time_s
+                call(*arguments)
+                continue
+            if end_s > until_s:
+                break
+            self._virtual, _, process = heapq.heappop(ends)
+            self.now = end_s
+            self._busy -= 1
+            ended, process.ended = process.ended, None
+            if ended is not None and process.alive:
+                ended(end_s)  # still busy: what it adds waits for its turn
+            process.busy = False
+            if process.alive:
+                self.next_of(process)
+        self.now = max(self.now, min(until_s, self.now))

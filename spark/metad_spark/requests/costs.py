@@ -1,0 +1,103 @@
+"""What each step of a request costs, read from a file that names its measurement.
+
+All costs are seconds of one core: of the node that leads a group, of a node that follows it, and of the process that
+runs brokers. :mod:`metad_spark.requests.fitting` makes such a file from runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from .. import toml
+from ..errors import CalibrationError
+
+NODE: tuple[str, ...] = (
+    *("request_s", "item_s", "restore_s", "part_s", "refusal_s", "refused_item_s", "entry_s"),
+    *("follower_entry_s", "follower_item_s", "idle_cores"),
+)
+"""The costs of nodes."""
+BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s", "broker_idle_cores")
+"""The costs of a process of brokers."""
+
+
+class Interval(msgspec.Struct, frozen=True, array_like=True):
+    """Bounds of 95 % confidence."""
+
+    low: float
+    high: float
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """:func:`load_costs` raises CalibrationError for values out of range."""
+
+    name: str = "unnamed"
+    setting: str = ""
+    """The machine, commands and date of the measurement."""
+    cores: int = 2
+    """That all processes share."""
+    request_s: float
+    """Leader: a request that is done, whatever its items."""
+    item_s: float
+    """Leader: an item, from its bytes to its answer, without what it restores."""
+    restore_s: float = 0.0
+    """Leader: the properties of an item that are restored."""
+    part_s: float = 0.0
+    """Leader: a subscription or message that is restored."""
+    refusal_s: float = 0.0
+    """Leader: a request that is turned away."""
+    refused_item_s: float = 0.0
+    """Leader: an item of it."""
+    entry_s: float = 0.0
+    """Leader: an entry of the log, whatever its items."""
+    follower_entry_s: float = 0.0
+    follower_item_s: float = 0.0
+    idle_cores: float = 0.0
+    """Of a node, without any work of the storm: heartbeats, and the other work beside it."""
+    call_s: float = 0.0
+    """Brokers: a call of the SDK, from its begin to its answer."""
+    attempt_s: float = 0.0
+    """Brokers: an item of a call."""
+    back_s: float = 0.0
+    """Brokers: an item that is restored, and looked at."""
+    broker_idle_cores: float = 0.0
+    """Of a process of brokers."""
+    fsync_s: tuple[float, ...] = (0.001,)
+    """Quantiles, evenly spaced, of the time in which what was appended is durable."""
+    failover_s: float = 1.5
+    """From the death of a node until others lead its groups."""
+    restart_s: float = 0.1
+    """From the end of a broker's life until it takes clients in its next."""
+    delay_s: float = 0.0002
+    """Of a message between two processes."""
+    intervals: dict[str, Interval] = {}
+    """Of the fitted costs, by name."""
+    r2: dict[str, float] = {}
+    """Share of the variance of CPU time that the fit explains: of nodes, of brokers."""
+
+    def __post_init__(self) -> None:
+        for key in (*NODE, *BROKER, "failover_s", "restart_s", "delay_s"):
+            if not 0 <= getattr(self, key) <= 60:
+                raise ValueError(f"{key} must be from 0 to 60, not {getattr(self, key)!r}")
+        if self.request_s + self.item_s <= 0:
+            raise ValueError("request_s and item_s must not both be 0")
+        if not 1 <= self.cores <= 10_000:
+            raise ValueError(f"cores must be from 1 to 10,000, not {self.cores!r}")
+        if not 1 <= len(self.fsync_s) <= 10_000 or min(self.fsync_s) < 0:
+            raise ValueError("fsync_s must be 1 to 10,000 times from 0 on")
+
+
+def load_costs(name_or_path: str | Path = "default") -> Costs:
+    """The costs of the package, by name, or those of a TOML file. Raises CalibrationError."""
+    return toml.load("requests", name_or_path, Costs, CalibrationError)
+
+
+def to_toml(costs: Costs) -> str:
+    """The text of a file that :func:`load_costs` reads."""
+    values = msgspec.to_builtins(costs)
+    tables = {key: values.pop(key) for key in ("intervals", "r2")}
+    lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in values.items()]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{key} = {msgspec.json.encode(one).decode()}" for key, one in table.items())]
+    return "\n".join(lines) + "\n"

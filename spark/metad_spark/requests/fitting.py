@@ -1,0 +1,138 @@
+"""Costs from the runs of a grid: CPU time is a sum of counts times costs, and no cost is below 0.
+
+Non-negative least squares (Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23), of errors relative
+to the measured time. The intervals are those of a bootstrap over runs: all processes of a run are drawn together,
+because what disturbs one disturbs all of them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CalibrationError
+from .costs import Costs, Interval
+from .grid import Grid, Row
+
+Floats = npt.NDArray[np.float64]
+NODE_COLUMNS: Final = {
+    "request_s": "requests",
+    "item_s": "items",
+    "restore_s": "restored",
+    "part_s": "parts",
+    "refusal_s": "refusals",
+    "refused_item_s": "refused_items",
+    "entry_s": "entries",
+    "follower_entry_s": "follower_entries",
+    "follower_item_s": "follower_items",
+    "idle_cores": "seconds",
+}
+"""Cost of a node: the count that it is multiplied with."""
+BROKER_COLUMNS: Final = {
+    "call_s": "calls",
+    "attempt_s": "attempts",
+    "back_s": "back",
+    "broker_idle_cores": "seconds",
+}
+_BACKGROUND: Final = "beside"
+_BOOTSTRAP: Final = 400
+_LOW, _HIGH = 2.5, 97.5
+_QUANTILES: Final = 200
+_ROUNDS: Final = 10
+
+
+def nnls(design: Floats, target: Floats) -> Floats:
+    """The vector x >= 0 that makes ``|design @ x - target|`` smallest."""
+    count = design.shape[1]
+    found = np.zeros(count)
+    free = np.zeros(count, dtype=np.bool_)
+    scale = float(np.abs(design.T @ target).max(initial=0.0))
+    for _ in range(_ROUNDS * count):
+        gradient = design.T @ (target - design @ found)
+        if free.all() or gradient[~free].max() <= 1e-10 * scale:
+            break
+        free[np.argmax(np.where(free, -np.inf, gradient))] = True
+        while True:
+            tried = np.zeros(count)
+            tried[free] = np.linalg.lstsq(design[:, free], target, rcond=None)[0]
+            below = free & (tried <= 0)
+            if not below.any():
+                found = tried
+                break
+            step = float((found[below] / (found[below] - tried[below])).min())
+            found = found + step * (tried - found)
+            free &= found > 1e-15
+            found[~free] = 0.0
+    return found
+
+
+def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
+    """The costs that explain the seen runs of a grid best. Raises CalibrationError where they are not sufficient."""
+    rows = [row for row in grid.rows if row.seen]
+    nodes = [row for row in rows if row.part == "node"]
+    brokers = [row for row in rows if row.part == "brokers"]
+    if len({row.run for row in nodes if row.kind == "load"}) < 4 or len({row.run for row in brokers}) < 2:
+        raise CalibrationError("needs at least four loads and two storms that may be used for a fit")
+    if not grid.fsync_s:
+        raise CalibrationError("the runs have no measure of fsync: run metad-perf calibration-grid --only fsync")
+    node_costs, node_intervals, node_r2 = _fitted(nodes, NODE_COLUMNS, seed)
+    broker_costs, broker_intervals, broker_r2 = _fitted(brokers, BROKER_COLUMNS, seed)
+    # A node that does nothing, and beside a storm the other work as well.
+    node_costs["idle_cores"] += node_costs.pop(_BACKGROUND)
+    extra = node_intervals.pop(_BACKGROUND)
+    idle = node_intervals["idle_cores"]
+    node_intervals["idle_cores"] = Interval(idle.low + extra.low, idle.high + extra.high)
+    broker_costs.pop(_BACKGROUND, None)
+    broker_intervals.pop(_BACKGROUND, None)
+    places = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    fsync_s = np.quantile(np.array(grid.fsync_s), places)
+    return Costs(
+        name=name,
+        setting=grid.setting,
+        cores=grid.cpus,
+        fsync_s=tuple(_short(float(time_s)) for time_s in fsync_s),
+        intervals=node_intervals | broker_intervals,
+        r2={"nodes": round(node_r2, 3), "brokers": round(broker_r2, 3)},
+        **{key: _short(value) for key, value in (node_costs | broker_costs).items()},
+    )
+
+
+def _fitted(
+    rows: Sequence[Row], columns: dict[str, str], seed: int
+) -> tuple[dict[str, float], dict[str, Interval], float]:
+    names = [*columns, _BACKGROUND]
+    design = np.array([[float(getattr(row, column)) for column in columns.values()] for row in rows])
+    # Beside a storm nodes do other work. A process of brokers loads what writes its trace, once, when all are back.
+    beside = np.array([1.0 if row.part == "brokers" else row.seconds * (row.kind == "storm") for row in rows])
+    design = np.column_stack([design, beside])
+    cpu_s = np.array([row.cpu_s for row in rows])
+    if cpu_s.min() <= 0:
+        raise CalibrationError("a process used no CPU time in a run: the run was too short")
+    # Columns of like size, and errors relative to what was measured.
+    size = np.maximum(np.abs(design).max(axis=0), 1e-300)
+    weighted = design / size / cpu_s[:, None]
+    ones = np.ones(len(rows))
+    found = nnls(weighted, ones) / size
+    runs = sorted({row.run for row in rows})
+    members = [np.flatnonzero([row.run == run for row in rows]) for run in runs]
+    rng = np.random.default_rng(seed)
+    draws = np.empty((_BOOTSTRAP, len(names)))
+    for at in range(_BOOTSTRAP):
+        chosen = np.concatenate([members[one] for one in rng.integers(0, len(members), len(members))])
+        draws[at] = nnls(weighted[chosen], ones[chosen]) / size
+    low, high = np.percentile(draws, [_LOW, _HIGH], axis=0)
+    r2 = 1.0 - float(((cpu_s - design @ found) ** 2).sum() / ((cpu_s - cpu_s.mean()) ** 2).sum())
+    costs = dict(zip(names, found.tolist(), strict=True))
+    # The estimate itself is one of those that the runs allow.
+    intervals = {
+        name: Interval(_short(min(one, costs[name])), _short(max(two, costs[name])))
+        for name, one, two in zip(names, low.tolist(), high.tolist(), strict=True)
+    }
+    return costs, intervals, r2
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")

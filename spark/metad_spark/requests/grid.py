@@ -1,0 +1,194 @@
+"""The runs of ``metad-perf calibration-grid`` as rows: what each process did in a run, and the CPU time that it took.
+They are kept as Parquet, so that a fit can be made again from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import CalibrationError
+
+_META: Final = b"metad.calibration_grid"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One process in one run. Of a node: requests and items that it did as a leader, what they restored, what it turned
+    away, and the entries and items of others that it followed. Of a process of brokers: calls, attempts, and clients
+    that came back."""
+
+    run: str
+    kind: str
+    """load or storm."""
+    seen: bool
+    """Whether it may be used for a fit."""
+    part: str
+    """node or brokers."""
+    seconds: float
+    others_cores: float
+    """That programs used which do not belong to the run."""
+    cpu_s: float
+    requests: float = 0.0
+    items: float = 0.0
+    restored: float = 0.0
+    parts: float = 0.0
+    refusals: float = 0.0
+    refused_items: float = 0.0
+    entries: float = 0.0
+    follower_entries: float = 0.0
+    follower_items: float = 0.0
+    calls: float = 0.0
+    attempts: float = 0.0
+    back: float = 0.0
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """All rows, and what belongs to the machine."""
+
+    rows: list[Row]
+    fsync_s: list[float]
+    cpus: int
+    setting: str
+
+
+def read(paths: Sequence[Path]) -> Grid:
+    """Folders of ``metad-perf calibration-grid``, or Parquet files that were kept, joined. Raises CalibrationError."""
+    if not paths:
+        raise CalibrationError("no runs were given")
+    grids = [_kept(path) if path.suffix == ".parquet" else _folder(path) for path in paths]
+    first = grids[0]
+    if any(one.cpus != first.cpus for one in grids):
+        raise CalibrationError("the runs are of machines with different numbers of cores")
+    return msgspec.structs.replace(
+        first,
+        rows=[row for one in grids for row in one.rows],
+        fsync_s=sorted(time_s for one in grids for time_s in one.fsync_s),
+        setting="; ".join(dict.fromkeys(one.setting for one in grids)),
+    )
+
+
+def keep(grid: Grid, path: Path) -> None:
+    """Write it as a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    meta = msgspec.json.encode({"fsync_s": grid.fsync_s, "cpus": grid.cpus, "setting": grid.setting})
+    table = pa.Table.from_pylist([msgspec.to_builtins(row) for row in grid.rows])
+    pq.write_table(table.replace_schema_metadata({_META: meta}), path, compression="zstd")
+
+
+def _kept(path: Path) -> Grid:
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+        meta = msgspec.json.decode((table.schema.metadata or {})[_META])
+        return Grid(rows=msgspec.convert(table.to_pylist(), list[Row]), **meta)
+    except (OSError, ValueError, KeyError, TypeError) as why:
+        raise CalibrationError(f"{path}: no grid that was kept: {str(why).partition(chr(10))[0]}") from None
+
+
+def _folder(path: Path) -> Grid:
+    rows: list[Row] = []
+    fsync_s: list[float] = []
+    try:
+        manifest = msgspec.json.decode((path / "grid.json").read_bytes())
+        machine, versions = manifest["machine"], manifest["versions"]
+        for file in sorted(path.glob("*.json")):
+            made = msgspec.json.decode(file.read_bytes())
+            kind = made.get("kind")
+            if kind == "fsync":
+                fsync_s += made["seconds"]
+            elif kind == "load":
+                rows += _of_load(made)
+            elif kind == "storm" and made["report"]["settings"]["trigger"] != "leader-kill":
+                rows += _of_storm(made)
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, ZeroDivisionError) as why:
+        raise CalibrationError(f"{path}: no runs of metad-perf calibration-grid: {type(why).__name__}: {why}") from None
+    others = sum(row.others_cores for row in rows) / max(1, len(rows))
+    setting = (
+        f"metad-perf calibration-grid --scale {manifest['scale']:g}, {manifest['begun']}, {machine['cpus']} CPUs"
+        f" ({machine['cpu']}), Python {versions['python']}, metad {versions['metad-service']}; other programs used"
+        f" {others:.2f} cores"
+    )
+    return Grid(rows=rows, fsync_s=fsync_s, cpus=int(machine["cpus"]), setting=setting)
+
+
+def _of_load(made: Mapping[str, Any]) -> list[Row]:
+    nodes, run = made["nodes"], made["run"]
+    groups = sum(node["leads"] for node in nodes.values())
+    return [
+        Row(
+            run=made["name"],
+            kind="load",
+            seen=True,
+            part="node",
+            seconds=made["seconds"],
+            others_cores=made["others_cores"],
+            cpu_s=node["cpu_s"],
+            **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0),
+        )
+        for node in nodes.values()
+    ]
+
+
+def _of_storm(made: Mapping[str, Any]) -> list[Row]:
+    report = made["report"]
+    account = report["accounts"]
+    nodes, crews = account["nodes"], account["crews"]
+    common: dict[str, Any] = {
+        "run": made["name"],
+        "kind": "storm",
+        "seen": bool(made["seen"]),
+        "seconds": account["seconds"],
+        "others_cores": account["others_cores"],
+    }
+    refusals = sum(node["refused"] for node in nodes.values())
+    retried = sum(report["sdk_retries_by_reason"].values())
+    done = sum(crew["calls"] for crew in crews) + retried - refusals
+    items = sum(crew["restored"] for crew in crews)
+    kinds = report["settings"]["population"]["kinds"]
+    share = sum(kind["share"] for kind in kinds)
+    parts = sum(kind["share"] / share * (kind["subscriptions"] + kind["inflight"]) for kind in kinds)
+    groups = report["data_groups"]
+    rows = [
+        Row(
+            **common,
+            part="node",
+            cpu_s=node["cpu_s"],
+            refusals=node["refused"],
+            refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
+            **_led(node, groups, max(0.0, done), items, items, items * parts),
+        )
+        for node in nodes.values()
+    ]
+    return rows + [
+        Row(
+            **common,
+            part="brokers",
+            cpu_s=crew["cpu_s"],
+            calls=crew["calls"],
+            attempts=crew["attempts"],
+            back=crew["restored"],
+        )
+        for crew in crews
+    ]
+
+
+def _led(
+    node: Mapping[str, Any], groups: int, requests: float, items: float, restored: float, parts: float
+) -> dict[str, Any]:
+    """The part of a node in the work of all: it leads its share of the groups, and follows the others."""
+    share = node["leads"] / groups
+    return {
+        "requests": requests * share,
+        "items": items * share,
+        "restored": restored * share,
+        "parts": parts * share,
+        "entries": node["entries"] * share,
+        "follower_entries": node["entries"] * (1 - share),
+        "follower_items": items * (1 - share),
+    }

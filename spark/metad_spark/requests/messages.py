@@ -1,0 +1,65 @@
+"""What travels between a broker and a node in the model: a request, its attempts, and an entry of a group's log."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from metad_wire.messages import Identity
+
+Ints = npt.NDArray[np.int64]
+
+
+class Asker(Protocol):
+    """The broker that waits for an answer. Times are seconds."""
+
+    def done(self, request: Request, now: float) -> None:
+        """It is done."""
+
+    def refused(self, request: Request, after_ms: int, jitter_ms: int, now: float) -> None:
+        """It was turned away, with a time to come back."""
+
+    def send(self, request: Request) -> None:
+        """Begin an attempt."""
+
+    def lost(self, request: Request, now: float) -> None:
+        """Its node is dead."""
+
+
+class Request:
+    """One call of a broker: clients of one group. ``number`` counts its attempts, so that an answer to an earlier one
+    is told from the answer that is waited for."""
+
+    __slots__ = (
+        *("asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "number", "parts", "sent_s"),
+        *("source", "target", "tenant", "waits"),
+    )
+
+    def __init__(self, asker: Asker, clients: Ints, group: int, parts: int, tenant: bytes, deadline_s: float) -> None:
+        self.asker = asker
+        self.clients = clients
+        self.group = group
+        self.items = len(clients)
+        self.parts = parts
+        self.tenant = tenant
+        self.deadline_s = deadline_s
+        self.source: object = asker
+        self.identity: Identity | None = None
+        self.attempts = 0
+        self.number = 0
+        self.sent_s = 0.0
+        self.target: object = None  # the node that was asked last
+        self.waits = True  # for an answer
+
+
+class Entry:
+    """Of a group's log. ``synced``: voters that have it on disk."""
+
+    __slots__ = ("items", "requests", "synced")
+
+    def __init__(self, requests: list[tuple[Request, int]]) -> None:
+        self.requests = requests
+        self.items = sum(request.items for request, _ in requests)
+        self.synced = 0

@@ -1,0 +1,1 @@
+"""metad as a source and a sink of Spark: its tables as DataFrames, their changes as streams. spark/README.md."""

@@ -1,0 +1,261 @@
+"""What happened between two tokens of a watch, as columns. Needs no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from metad_client import Client, GroupId, Snapshot, Watch, WatchBatch, Watched, WatchRows
+from metad_client.watch.position import NOBODY
+from metad_client.watch.token import from_text
+from metad_wire.cluster import SLOTS
+from metad_wire.method import MALFORMED
+from metad_wire.watch import ChangeKind
+
+from .columns import KEY, RowColumns, key_columns, row_table
+from .errors import ClusterError, LostChangesError
+from .groups import Share, moved, opened, slots_of
+from .live import batches, rows_in
+from .options import Settings
+from .shapes import CHANGE, REVISION, ROW, SLOT, SNAPSHOT, TIME_MS, Row, Shape
+
+_ROWS: Final = 16_384
+PROGRESS_S: Final = 0.1
+_KINDS: Final = {int(kind): kind.name.lower() for kind in ChangeKind}
+
+
+def watch_of(
+    client: Client, settings: Settings, shape: Shape, *, token: str | None, until: str | None, keys_only: bool = False
+) -> Watch:
+    """A watch of the rows of a shape."""
+    return client.watch(
+        _watched(settings, shape),
+        token=token,
+        until=until,
+        keys_only=keys_only,
+        progress_s=PROGRESS_S,
+        idle_timeout_s=settings.timeout_s,
+    )
+
+
+def _watched(settings: Settings, shape: Shape) -> Watched:
+    return Watched(shape.table.name, settings.tenant, settings.prefix, rows=tuple(row.name for row in shape.rows))
+
+
+async def here(client: Client, settings: Settings, shape: Shape) -> str:
+    """A token of now: everything that was acknowledged before is behind it."""
+    begun = time.monotonic()
+    async with watch_of(client, settings, shape, token=None, until=None, keys_only=True) as watch:
+        async for batch in watch:
+            if is_level(batch, begun):
+                return batch.token
+    raise ClusterError(f"{settings.source}: the client was closed")
+
+
+def is_level(batch: WatchBatch, since: float) -> bool:
+    """Whether a batch says that everything up to this moment of the monotonic clock was delivered."""
+    return batch.kind == "progress" and time.monotonic() - batch.age_ms / 1000 >= since
+
+
+async def next_token(watch: Watch, settings: Settings, rows_max: int, since: float) -> tuple[str, int]:
+    """Go on until so many changes have come (0: any number), or all up to a moment. Returns where that is, and how
+    many came. Raises LostChangesError."""
+    count = 0
+    async for batch in watch:
+        check(batch, settings)
+        count += sum(len(changes) for _, changes in batch.entries)
+        if (rows_max and count >= rows_max) or is_level(batch, since):
+            break
+    return watch.token, count
+
+
+def read(settings: Settings, shape: Shape, begin: str, end: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The changes between two tokens, in batches of exactly this schema. Raises ClusterError, LostChangesError."""
+    tables: list[pa.Table] = []
+
+    async def taken() -> None:
+        async with opened(settings) as client, watch_of(client, settings, shape, token=begin, until=end) as watch:
+            collector = _Collector(shape, schema)
+            async for batch in watch:
+                check(batch, settings)
+                collector.add(batch)
+                if collector.count >= _ROWS:
+                    tables.extend(collector.tables())
+            tables.extend(collector.tables())
+
+    try:
+        asyncio.run(taken())
+    except MALFORMED as error:
+        raise ClusterError(f"{settings.source}: {type(error).__name__}: {error}") from None
+    for table in tables:
+        yield from batches(table, schema)
+
+
+def shares(begin: str) -> list[Share]:
+    """What the tasks of a first batch read: the slots of each group as they are read at a token."""
+    _, positions = from_text(begin)
+    least = indexes_of(begin)
+    found: list[Share] = []
+    for kind, position in positions.items():
+        for reader, slots in position.readers.items():
+            if reader.group != NOBODY:
+                found.append(Share(kind, reader.group, slots.to_bytes(SLOTS // 8, "big"), least))
+    return found
+
+
+def read_rows(settings: Settings, shape: Shape, share: Share, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a share, as they were when the stream began: those that have changed since are left out, because
+    their changes follow in the stream. Raises ClusterError, LostChangesError."""
+    collector = _Collector(shape, schema)
+    watched = _watched(settings, shape)
+    changed: set[tuple[int, bytes]] = set()
+    tables: list[pa.Table] = []
+
+    async def taken() -> None:
+        async with opened(settings) as client:
+            left = slots_of(share)
+            asked: dict[GroupId, list[int]] = {share.group: sorted(left)}
+            while left:
+                for group, slots in asked.items():
+                    position = share.least.get(group.name, 0)
+                    async with client.snapshot(
+                        group, watched, slots=slots, position=position, idle_timeout_s=settings.timeout_s
+                    ) as snapshot:
+                        rows, since = await _rows_of(snapshot, settings, frozenset(slots))
+                        changed.update(since)
+                        left -= snapshot.slots if shape.slotted else left
+                    for each in rows:
+                        collector.add_rows(each, changed, snapshot.revision)
+                    tables.extend(collector.tables())
+                if left:
+                    asked = await moved(client, settings, share, left)
+
+    try:
+        asyncio.run(taken())
+    except MALFORMED as error:
+        raise ClusterError(f"{settings.source}: {type(error).__name__}: {error}") from None
+    for table in tables:
+        yield from batches(table, schema)
+
+
+async def _rows_of(
+    snapshot: Snapshot, settings: Settings, slots: frozenset[int]
+) -> tuple[list[WatchRows], set[tuple[int, bytes]]]:
+    """The rows of a snapshot, and what has changed between its position and its moment."""
+    found: list[WatchRows] = []
+    changed: set[tuple[int, bytes]] = set()
+    async for part in snapshot:
+        if part.first:
+            found, changed = [], set()
+        found += part.rows
+        changed.update((change.row, change.key) for change in part.changes)
+    if snapshot.is_cut:
+        raise LostChangesError(f"{settings.source}: the first batch came too late: begin again with a new checkpoint")
+    held = slots & snapshot.slots
+    if held != slots:
+        found = [rows_in(each, held) for each in found]
+    return found, changed
+
+
+def check(batch: WatchBatch, settings: Settings) -> None:
+    """Raises LostChangesError where the logs no longer have what follows."""
+    if batch.kind == "gap":
+        lost = f"changes of {len(batch.slots)} slots of {batch.group} are in no log any more"
+        raise LostChangesError(f"{settings.source}: {lost}: begin again with a new checkpoint and start=snapshot")
+
+
+class _Collector:
+    """Changes as columns. Those of each kind of row are together, in order."""
+
+    def __init__(self, shape: Shape, schema: pa.Schema) -> None:
+        self.count = 0
+        self._shape = shape
+        self._schema = schema
+        self._columns = {row.number: (row, RowColumns(row, schema)) for row in shape.rows}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.count = 0
+        self._rows: dict[int, tuple[list[bytes], list[bytes | None], list[str], list[int], list[int]]] = {
+            number: ([], [], [], [], []) for number in self._columns
+        }
+
+    def add(self, batch: WatchBatch) -> None:
+        """What a batch has."""
+        for entry, changes in batch.entries:
+            for change in changes:
+                found = self._rows.get(change.row)
+                if found is not None:
+                    keys, values, kinds, revisions, times = found
+                    keys.append(change.key)
+                    values.append(change.value)
+                    kinds.append(_KINDS.get(change.kind, "written"))
+                    revisions.append(entry.revision)
+                    times.append(entry.time_ms)
+                    self.count += 1
+
+    def add_rows(self, rows: WatchRows, changed: Collection[tuple[int, bytes]], revision: int) -> None:
+        """Rows as they are, but for those that have changed."""
+        found = self._rows.get(rows.row)
+        if found is None:
+            return
+        keys, values, kinds, revisions, times = found
+        number = rows.row
+        kept = [
+            (key, value)
+            for key, value in zip(rows.keys, rows.values, strict=True)
+            if not changed or (number, key) not in changed
+        ]
+        keys += [key for key, _ in kept]
+        values += [value for _, value in kept]
+        kinds += [SNAPSHOT] * len(kept)
+        revisions += [revision] * len(kept)
+        times += [0] * len(kept)
+        self.count += len(kept)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """What has come since this was asked last."""
+        rows = self._rows
+        self._begin()
+        for number, (keys, values, kinds, revisions, times) in rows.items():
+            if keys:
+                row, columns = self._columns[number]
+                yield self._table(row, columns, keys, values, kinds, revisions, times)
+
+    def _table(
+        self,
+        row: Row,
+        columns: RowColumns,
+        keys: list[bytes],
+        values: list[bytes | None],
+        kinds: list[str],
+        revisions: list[int],
+        times: list[int],
+    ) -> pa.Table:
+        table = row_table(self._shape, columns, keys, values, slots=SLOT in self._schema.names and self._shape.slotted)
+        said: dict[str, object] = {name: table[name] for name in table.column_names}
+        said |= key_columns(self._shape, table[KEY].combine_chunks(), self._schema)
+        said[CHANGE] = pa.array(kinds, pa.string())
+        said[ROW] = pa.array([row.name] * len(keys), pa.string())
+        said[TIME_MS] = pa.array(times, pa.int64())
+        said[REVISION] = pa.array(revisions, pa.int64())
+        return pa.table(
+            {
+                field.name: said[field.name] if field.name in said else pa.nulls(len(keys), field.type)
+                for field in self._schema
+            }
+        )
+
+
+def indexes_of(token: str) -> dict[str, int]:
+    """How far each group was read at a token, by the name of the group."""
+    _, positions = from_text(token)
+    return {
+        f"{kind}-{ordinal}": index
+        for kind, position in positions.items()
+        for ordinal, index in position.indexes.items()
+    }

@@ -1,0 +1,57 @@
+"""What Spark asks for when a program says ``format("metad")``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from .errors import OptionError
+from .options import settings_of
+from .reader import MetadReader, PushingReader
+from .schema import changes_schema_of
+from .sink import MetadWriter, stream_writer
+from .stream import MetadStreamReader
+
+
+class MetadDataSource(DataSource):
+    """``spark.read.format("metad").option("table", "session").load("metad://host:port")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in ``format(...)``."""
+        return "metad"
+
+    def schema(self) -> StructType:
+        """The columns of the table, or those that the program names."""
+        settings = settings_of(self.options)
+        whole = changes_schema_of(settings.table)
+        unknown = [name for name in settings.names if name not in whole.names]
+        if unknown:
+            raise OptionError(f"columns: {settings.table} has no {unknown[0]!r}; it has {', '.join(whole.names)}")
+        return StructType([whole[name] for name in settings.names]) if settings.names else whole
+
+    def reader(self, schema: StructType) -> MetadReader:
+        """What reads a table at once."""
+        return MetadReader(settings_of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> MetadStreamReader:
+        """What follows the changes of a table."""
+        return MetadStreamReader(settings_of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MetadWriter:
+        """What writes a DataFrame."""
+        return MetadWriter(settings_of(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """What writes a stream."""
+        return stream_writer(settings_of(self.options), schema, overwrite)
+
+
+class PushingDataSource(MetadDataSource):
+    """The same where ``spark.sql.python.filterPushdown.enabled`` is true."""
+
+    def reader(self, schema: StructType) -> PushingReader:
+        """What reads a table at once, and as little of it as Spark's filters leave."""
+        return PushingReader(settings_of(self.options), schema)

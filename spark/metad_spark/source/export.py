@@ -1,0 +1,89 @@
+"""``metad-spark export``: a cluster's tables as a directory of Parquet files. Needs no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from metad_client import Client, GroupId, Watched
+
+from .columns import listed_table
+from .directory import Listing, Writer, check_names, stored_names
+from .errors import ClusterError
+from .groups import Share, moved, opened, shares, slots_of
+from .live import Collector, batches, collect
+from .options import Settings
+from .schema import arrow_of, schema_of
+from .shapes import Shape, shape_of
+
+
+def export(source: Settings, out: Path, tables: Sequence[str], progress: Callable[[str], None]) -> Listing:
+    """Write the tables of a cluster (none named: all) as they are. All tables of a group are of one moment. Raises
+    ClusterError, DirectoryError, OptionError."""
+    wanted = list(tables) or stored_names()
+    check_names(wanted)
+
+    async def exported() -> Listing:
+        async with opened(source) as client:
+            reply = await client.cluster.map()
+            if reply.map is None:
+                raise ClusterError(f"{source.source}: the cluster is being formed")
+            writer = Writer(out, reply.map.cluster_id)
+            await _export(client, source, writer, wanted, progress)
+            return writer.finish(wanted)
+
+    return asyncio.run(exported())
+
+
+async def _export(
+    client: Client, source: Settings, writer: Writer, wanted: Sequence[str], progress: Callable[[str], None]
+) -> None:
+    by_kind: dict[str, list[Shape]] = {}
+    for name in wanted:
+        shape = shape_of(name)
+        if shape.rows:
+            by_kind.setdefault(shape.table.kind, []).append(shape)
+        else:
+            records = [record async for record in client.brokers.list()]
+            writer.write(name, "metadata-0", 0, listed_table(shape, records, arrow_of(schema_of(name))))
+    for shapes in by_kind.values():
+        for share in await shares(client, source, shapes[0]):
+            await _export_share(client, source, writer, share, shapes, progress)
+
+
+async def _export_share(
+    client: Client,
+    source: Settings,
+    writer: Writer,
+    share: Share,
+    shapes: Sequence[Shape],
+    progress: Callable[[str], None],
+) -> None:
+    """Every table of the share's slots, from one snapshot of each group that has them."""
+    collectors = {shape.name: Collector(shape, arrow_of(schema_of(shape.name))) for shape in shapes}
+    watched = [
+        Watched(shape.table.name, source.tenant, source.prefix, rows=tuple(row.name for row in shape.rows))
+        for shape in shapes
+    ]
+    slotted = shapes[0].slotted
+    left = slots_of(share)
+    asked: dict[GroupId, list[int]] = {share.group: sorted(left)}
+    while left:
+        for group, slots in asked.items():
+            position = share.least.get(group.name)
+            async with client.snapshot(
+                group, watched, slots=slots, position=position, idle_timeout_s=source.timeout_s
+            ) as snapshot:
+                left -= await collect(snapshot, list(collectors.values()), frozenset(slots), slotted=slotted)
+            for name, collector in collectors.items():
+                records = collector.table(snapshot.revision)
+                collector.clear()
+                if records.num_rows:
+                    whole = pa.Table.from_batches(batches(records, arrow_of(schema_of(name))))
+                    writer.write(name, group.name, snapshot.revision, whole)
+            progress(group.name)
+        if left:
+            asked = await moved(client, source, share, left)

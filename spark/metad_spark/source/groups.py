@@ -1,0 +1,104 @@
+"""Which groups of a cluster have what is to be read, and how far their logs must have come. Needs no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from metad_client import Client, ClusterMap, GroupId, MapReply, MetadError, StatusReply, connect
+from metad_wire.cluster import SLOTS, slot_bits, slots_in, unpack_slots
+
+from .errors import ClusterError
+from .options import Settings
+from .shapes import Shape
+
+MAP_RETRY_S: Final = 0.1
+"""How long to wait for a map that says where slots have gone."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one task reads: slots of one group, at a moment that is not before these indexes of the groups' logs."""
+
+    kind: str
+    ordinal: int
+    slots: bytes
+    least: dict[str, int]
+
+    @property
+    def group(self) -> GroupId:
+        """The group that held them when the shares were made."""
+        return GroupId(self.kind, self.ordinal)
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Client]:
+    """A client of the cluster. Raises ClusterError for everything that goes wrong within."""
+    try:
+        async with connect(settings.source, settings.client_options()) as client:
+            yield client
+    except MetadError as error:
+        raise ClusterError(f"{settings.source}: {error}") from None
+    except TimeoutError:
+        waited = f"no node has said within {settings.timeout_s:.3g} s which groups there are"
+        raise ClusterError(f"{settings.source}: {waited}") from None
+
+
+async def shares(client: Client, settings: Settings, shape: Shape) -> list[Share]:
+    """The shares of a table: every slot in one of them. What was acknowledged before this is in what is read."""
+    reply = await map_of(client, settings)
+    least = await _applied(client, shape.table.kind)
+    if not shape.slotted:
+        return [Share(shape.table.kind, 0, slot_bits(range(SLOTS)), least)]
+    found: list[Share] = []
+    for group, slots in holders(reply, shape.table.kind).items():
+        count = min(settings.slot_ranges, len(slots))
+        ends = [len(slots) * number // count for number in range(count + 1)]
+        for begin, end in itertools.pairwise(ends):
+            found.append(Share(group.kind, group.ordinal, slot_bits(slots[begin:end]), least))
+    return found
+
+
+def holders(known: ClusterMap, kind: str) -> dict[GroupId, list[int]]:
+    """Per group of a kind its slots, in order."""
+    found: dict[GroupId, list[int]] = {}
+    for slot, ordinal in enumerate(unpack_slots(known.slots[kind])):
+        found.setdefault(GroupId(kind, ordinal), []).append(slot)
+    return dict(sorted(found.items()))
+
+
+async def moved(client: Client, settings: Settings, share: Share, slots: set[int]) -> dict[GroupId, list[int]]:
+    """Where slots are now that their group does not hold any more."""
+    await asyncio.sleep(MAP_RETRY_S)
+    known = await map_of(client, settings)
+    return {group: mine for group, held in holders(known, share.kind).items() if (mine := sorted(slots & {*held}))}
+
+
+def slots_of(share: Share) -> set[int]:
+    """As a set."""
+    return set(slots_in(share.slots))
+
+
+async def map_of(client: Client, settings: Settings) -> ClusterMap:
+    """The cluster map, once there is one."""
+    async with asyncio.timeout(settings.timeout_s):
+        while True:
+            reply: MapReply = await client.cluster.map()
+            if reply.map is not None:
+                return reply.map
+            await asyncio.sleep(MAP_RETRY_S)
+
+
+async def _applied(client: Client, kind: str) -> dict[str, int]:
+    """Per group the highest index that any node has committed."""
+    found: dict[str, int] = {}
+    for status in (await client.cluster.statuses()).values():
+        if isinstance(status, StatusReply):
+            for group in status.groups:
+                if group.kind == kind:
+                    found[group.name] = max(found.get(group.name, 0), group.commit, group.applied)
+    return found

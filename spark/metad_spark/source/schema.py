@@ -1,0 +1,96 @@
+"""A table's columns as Spark and Arrow know them."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from .errors import OptionError
+from .shapes import CHANGE, REVISION, ROW, SLOT, TIME_MS, Column, shape_of
+
+_SPARK = {bool: BooleanType(), int: LongType(), str: StringType(), bytes: BinaryType()}
+_ARROW: dict[type[DataType], pa.DataType] = {
+    BooleanType: pa.bool_(),
+    LongType: pa.int64(),
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+}
+
+
+def schema_of(table: str) -> StructType:
+    """The columns of ``TABLE`` or ``TABLE.ROW`` (``session``, ``offset``, ``offset.generation``): those of its key,
+    which are never null; those of each of its rows, null where a record has no such row; ``slot``; and ``revision``.
+    Raises OptionError if there is no such table."""
+    shape = shape_of(table)
+    never_null = {*(key.name for key in shape.keys), SLOT, REVISION}
+    return StructType([_field(column, column.name not in never_null) for column in shape.columns])
+
+
+def changes_schema_of(table: str) -> StructType:
+    """What ``format("metad")`` has: these columns, and what has happened (``change``, ``row``, ``time_ms``). A record
+    that is read at once and one that is followed have the same columns, because Spark does not say which is wanted."""
+    happened = [
+        StructField(CHANGE, StringType(), False),
+        StructField(ROW, StringType()),
+        StructField(TIME_MS, LongType(), False),
+    ]
+    return StructType([*schema_of(table).fields, *happened])
+
+
+def arrow_of(schema: StructType) -> pa.Schema:
+    """The same columns in Arrow, as Spark wants them."""
+    return pa.schema([_arrow_field(field) for field in schema.fields])
+
+
+def _field(column: Column, nullable: bool) -> StructField:
+    return StructField(column.name, _spark_type(column.type, column.name), nullable)
+
+
+def _spark_type(declared: Any, name: str) -> DataType:
+    origin = typing.get_origin(declared)
+    if origin is typing.Annotated:
+        return _spark_type(typing.get_args(declared)[0], name)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [each for each in typing.get_args(declared) if each is not type(None)]
+        return _spark_type(inner, name)
+    if origin is list:
+        return ArrayType(_spark_type(typing.get_args(declared)[0], name), containsNull=False)
+    if origin is dict:
+        key, value = typing.get_args(declared)
+        return MapType(_spark_type(key, name), _spark_type(value, name), valueContainsNull=False)
+    if isinstance(declared, type) and issubclass(declared, msgspec.Struct):
+        return StructType([_field(Column(field.name, field.type), True) for field in msgspec.structs.fields(declared)])
+    for known, spark in _SPARK.items():
+        if isinstance(declared, type) and issubclass(declared, known):
+            return spark
+    raise OptionError(f"table: column {name} is of a type that Spark has no name for: {declared}")
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    return pa.field(field.name, _arrow_type(field.dataType), nullable=field.nullable)
+
+
+def _arrow_type(spark: DataType) -> pa.DataType:
+    if isinstance(spark, StructType):
+        return pa.struct([_arrow_field(field) for field in spark.fields])
+    if isinstance(spark, ArrayType):
+        return pa.list_(pa.field("element", _arrow_type(spark.elementType), nullable=spark.containsNull))
+    if isinstance(spark, MapType):
+        value = pa.field("value", _arrow_type(spark.valueType), nullable=spark.valueContainsNull)
+        return pa.map_(pa.field("key", _arrow_type(spark.keyType), nullable=False), value)
+    return _ARROW[type(spark)]

@@ -1,0 +1,1 @@
+"""Storms as Parquet tables: written a run at a time, and asked."""

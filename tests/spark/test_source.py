@@ -1,0 +1,131 @@
+"""Spark reads a real cluster of three nodes, and what is exported from it, through ``format("metad")``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import metad.embedded
+from metad_client import OffsetCommitItem, SessionProperties, SessionTakeoverItem, blocking
+from metad_spark import register
+from metad_spark.cli import main
+from metad_spark.pipeline.context import Context
+
+SESSIONS = 3_000
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+Load = Callable[..., DataFrame]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with metad.embedded.cluster(nodes=3) as nodes:
+        with blocking.connect(nodes.url) as m:
+            for begin in range(0, SESSIONS, 1000):
+                items = [
+                    SessionTakeoverItem(
+                        f"t{number % 3}", f"c-{number:05}", False, SessionProperties(number, b"%d" % number)
+                    )
+                    for number in range(begin, begin + 1000)
+                ]
+                m.sessions.takeover_many(f"b-{begin // 1000}", 7, items, deadline_s=60).raise_for_error()
+            commits = [OffsetCommitItem("t0", f"g{number}", "topic", number, 10 * number, 3) for number in range(50)]
+            m.offsets.commit_many(commits, deadline_s=60).raise_for_error()
+        yield nodes.url
+
+
+@pytest.fixture(scope="module")
+def exported(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exported")
+    told = out / "told.json"
+    assert main(["export", "--source", cluster, "--out", str(out / "all"), "--json", str(told)]) == 0
+    counts = json.loads(told.read_text())["tables"]
+    assert (counts["session"], counts["offset"], counts["offset.generation"]) == (SESSIONS, 50, 50)
+    return out / "all"
+
+
+@pytest.fixture(scope="module")
+def spark(context: Context) -> SparkSession:
+    register(context.session)
+    return context.session
+
+
+@pytest.fixture(params=["cluster", "directory"])
+def load(request: pytest.FixtureRequest, spark: SparkSession, cluster: str) -> Load:
+    def loaded(table: str, **options: Any) -> DataFrame:
+        source = cluster if request.param == "cluster" else str(request.getfixturevalue("exported"))
+        return spark.read.format("metad").options(table=table, **options).load(source)
+
+    return loaded
+
+
+def test_every_session_comes_once_and_whole(load: Load) -> None:
+    rows = load("session").collect()
+    assert len(rows) == SESSIONS
+    found = {(row.tenant, row.client_id): row for row in rows}
+    assert len(found) == SESSIONS
+    for number in range(SESSIONS):
+        row = found[f"t{number % 3}", f"c-{number:05}"]
+        assert (row.broker, row.broker_epoch, row.connected) == (f"b-{number // 1000}", 7, True)
+        assert (row.expiry_interval_s, row.payload, row.will) == (number, b"%d" % number, None)
+    assert len({(row.revision) for row in rows}) <= 2  # each of the two groups at one
+    assert {row.slot for row in rows} <= set(range(1024))
+
+
+def test_other_tables_and_single_rows(load: Load) -> None:
+    offsets = {(row.group, row.partition): (row.offset, row.generation) for row in load("offset").collect()}
+    assert offsets == {(f"g{number}", number): (10 * number, 3) for number in range(50)}
+    assert {row.generation for row in load("offset.generation").collect()} == {3}
+    assert load("session.owner").count() == SESSIONS
+    assert load("subscription").count() == 0
+    (cluster,) = load("cluster").collect()
+    assert {node.node_id for node in cluster.nodes} == {"n1", "n2", "n3"}
+
+
+def test_columns_tenant_prefix_and_partitions(load: Load) -> None:
+    frame = load("session", columns="client_id,slot", tenant="t1", prefix="c-000")
+    assert frame.columns == ["client_id", "slot"]
+    wanted = {f"c-{number:05}" for number in range(100) if number % 3 == 1}
+    assert {row.client_id for row in frame.collect()} == wanted
+    assert load("session", columns="broker").groupBy("broker").count().count() == 3
+
+
+def test_slot_ranges_are_more_partitions_of_the_same(spark: SparkSession, cluster: str) -> None:
+    frame = spark.read.format("metad").options(table="session", slotRanges=3).load(cluster)
+    assert frame.rdd.getNumPartitions() == 6
+    assert frame.select("client_id").distinct().count() == frame.count() == SESSIONS
+
+
+def test_filters_are_pushed_where_spark_has_that_on(spark: SparkSession, cluster: str) -> None:
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        register(spark)
+        frame = spark.read.format("metad").option("table", "session").load(cluster)
+        some = frame.where("tenant = 't2' and client_id like 'c-0000%' and connected")
+        assert {row.client_id for row in some.collect()} == {"c-00002", "c-00005", "c-00008"}
+    finally:
+        spark.conf.set(PUSHDOWN, "false")
+        register(spark)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"table": "sessions"}, "OptionError: table: there is no table 'sessions' to read; there is broker"),
+        ({"table": "session", "tenat": "a"}, "OptionError: tenat: there is no such option; there is batch"),
+        ({"table": "kv", "path": "metad://127.0.0.1:1"}, "ClusterError: metad://127.0.0.1:1: connection refused"),
+        ({"table": "kv", "path": "/nowhere"}, "DirectoryError: /nowhere: it has no metad-snapshot.json"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line_at_the_end(spark: SparkSession, options: dict[str, str], line: str) -> None:
+    given = {"path": "metad://127.0.0.1:1", **options}
+    with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as raised:
+        spark.read.format("metad").options(**given).load().count()
+    (said,) = [each for each in str(raised.value).splitlines() if "metad_spark.source.errors" in each]
+    assert line in said
