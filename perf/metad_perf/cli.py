@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _topics(commands)
     _retained(commands)
     _storm(commands)
+    _calibration_grid(commands)
     _demo(commands)
     _mqtt(commands)
     _wan(commands)
@@ -509,8 +510,8 @@ def _failover(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--expiry-s", type=_count, default=5, help="interval after which sessions end")
     parser.add_argument("--delay-s", type=_count, default=2, help="delay of wills")
     parser.add_argument("--rate", type=float, default=100.0, help="requests/s of each verb of the other work")
-    parser.add_argument("--seconds", type=float, default=10.0, help="duration of the other work before the deaths")
-    parser.add_argument("--limit-s", type=float, default=600.0, help="how long to wait for what is due")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of the other work before the deaths")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="for how long nothing may come of what is due")
 
 
 def _run_failover(args: argparse.Namespace) -> int:
@@ -721,7 +722,7 @@ def _storm(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--kill-at", type=float, default=0.25, help="share that is back when the leader is killed")
     parser.add_argument("--seconds-limit", type=float, default=60.0, help="who is not back by then is counted as away")
     parser.add_argument("--lease-s", type=float, default=10.0, help="lease of a broker")
-    parser.add_argument("--linger-ms", type=float, default=5.0, help="a broker collects clients for a call so long")
+    parser.add_argument("--linger-ms", type=float, default=20.0, help="a broker collects clients for a call so long")
     parser.add_argument("--background", type=float, default=1_000.0, help="items/s of other work, an open loop")
     parser.add_argument("--steady-s", type=float, default=5.0, help="how long it is measured, before and after")
     parser.add_argument("--seed", type=int, default=1, help="repeats population, places and schedule")
@@ -754,6 +755,23 @@ def _run_storm(args: argparse.Namespace) -> int:
     shape = Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=_TRANSPORTS[args.transport])
     where = Where(shape=shape, config=args.server_config, endpoint=endpoint)
     return run(storm, where, json=args.json, report=args.report, trace_to=args.trace, replay=args.replay)
+
+
+def _calibration_grid(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "a fixed grid of loads and storms, from which metad-spark calibrates and validates its predictions"
+    parser = commands.add_parser("calibration-grid", help=text, description=text)
+    parser.set_defaults(run=_run_calibration_grid)
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a file for each run; what is there is not run again"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="smaller runs, to try the grid, as in 0.1")
+    parser.add_argument("--only", default="", metavar="NAME[,NAME]", help="some of its runs")
+
+
+def _run_calibration_grid(args: argparse.Namespace) -> int:
+    from .calibration.command import run
+
+    return run(out=args.out, scale=args.scale, only=[name for name in args.only.split(",") if name])
 
 
 def _demo(commands: Commands[argparse.ArgumentParser]) -> None:

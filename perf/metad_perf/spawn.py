@@ -204,6 +204,14 @@ class Server:
             return 0.0
         return float(times.user + times.system)
 
+    def waited_s(self) -> float:
+        """For how long its threads were ready to run and had no processor, together; 0 if the system does not say."""
+        waited_ns = 0
+        with contextlib.suppress(OSError, ServerError, ValueError, IndexError):
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                waited_ns += int((thread / "schedstat").read_text(encoding="ascii").split()[1])
+        return waited_ns / 1e9
+
     def _last_words(self, count: int = _LOG_LINES_SHOWN) -> str:
         try:
             lines = self._log_file.read_text(errors="replace").splitlines()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -33,6 +34,8 @@ _VALUE_BYTES = 200
 _IN_FLIGHT = 64  # of a verb: an election holds up so many
 _FOREVER_S = 86_400.0
 _SECOND_NS = 1_000_000_000
+WINDOW_S: Final = 5.0
+"""500 samples of a verb at the default pace."""
 
 
 class Sample(NamedTuple):
@@ -160,19 +163,34 @@ def p99_ms(samples: Iterable[Sample], within: Callable[[int], bool]) -> float:
 def compared(
     samples: Mapping[str, Sequence[Sample]], before: Window, during: Window, without: Sequence[Window]
 ) -> dict[str, dict[str, float]]:
-    """Of each verb: its p99 before, during (but for some windows), their ratio, and during all of it."""
+    """Of each verb: its p99 before, during (but for some windows) and the ratio of both; and its p99 during all of it.
+
+    The first two are medians of windows of :data:`WINDOW_S`: where the machine itself stands still for a moment, that
+    is the p99 of one window, and of all the time together it would be the p99 too.
+    """
+    windows_before = parts(before, WINDOW_S)
+    windows_during = [one for one in parts(during, WINDOW_S) if not any(_meet(one, other) for other in without)]
+
+    def median_ms(one: Sequence[Sample], windows: Sequence[Window]) -> float:
+        return statistics.median([p99_ms(one, partial(_holds, window)) for window in windows] or [0.0])
 
     def told(one: Sequence[Sample]) -> dict[str, float]:
-        p99_before = p99_ms(one, lambda due: _holds(before, due))
-        p99_during = p99_ms(one, lambda due: _holds(during, due) and not any(_holds(span, due) for span in without))
+        p99_before, p99_during = median_ms(one, windows_before), median_ms(one, windows_during)
         return {
             "p99_ms_before": p99_before,
             "p99_ms_during": p99_during,
             "p99_ratio": output.ratio(p99_during, p99_before),
-            "p99_ms_with_leader_kill": p99_ms(one, lambda due: _holds(during, due)),
+            "p99_ms_with_leader_kill": p99_ms(one, partial(_holds, during)),
         }
 
     return {verb: told(one) for verb, one in samples.items()}
+
+
+def parts(window: Window, length_s: float) -> list[Window]:
+    """The whole windows of this length in it, from its beginning; itself if it is shorter."""
+    length_ns = round(length_s * _SECOND_NS)
+    begins = range(window.begin_ns, window.end_ns - length_ns + 1, length_ns)
+    return [Window(begin_ns, begin_ns + length_ns) for begin_ns in begins] or [window]
 
 
 def curve(samples: Mapping[str, Sequence[Sample]], window: Window) -> list[dict[str, float]]:
@@ -183,6 +201,10 @@ def curve(samples: Mapping[str, Sequence[Sample]], window: Window) -> list[dict[
         return {verb: p99_ms(one, lambda due: _holds(second, due)) for verb, one in samples.items()}
 
     return [in_second(begin_ns) for begin_ns in range(window.begin_ns, window.end_ns, _SECOND_NS)]
+
+
+def _meet(one: Window, other: Window) -> bool:
+    return one.begin_ns < other.end_ns and other.begin_ns < one.end_ns
 
 
 def _holds(window: Window, due_ns: int) -> bool:

@@ -19,15 +19,17 @@ _DEADLINE_S = 60.0
 
 
 class Retries(Observer):
-    """The SDK's retries of takeovers."""
+    """The SDK's retries of takeovers: requests, and the clients in them, by the name of the reason."""
 
     def __init__(self) -> None:
         self.reasons: Counter[str] = Counter()
+        self.clients: Counter[str] = Counter()
         self.requests = 0
 
     def retried(self, event: Retried) -> None:
         if event.verb == _TAKEOVER:
             self.reasons[event.reason.name] += 1
+            self.clients[event.reason.name] += event.items
 
     def ended(self, event: Ended) -> None:
         self.requests += event.verb == _TAKEOVER

@@ -21,11 +21,22 @@ _STATUS_S = 1.0
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A node at a moment: seconds after the trigger, CPU in cores since the look before, resident memory."""
+    """A node at a moment: seconds after the trigger, CPU in cores since the look before, resident memory, and how many
+    of its threads were ready to run since then and had no processor, on average."""
 
     at_s: float
     cores: float
     rss_mib: float
+    waiting: float
+
+
+class Slots(msgspec.Struct, frozen=True):
+    """What a node promises those whom it turns away: seconds after the trigger, items per second, and for how long from
+    then on all slots are taken."""
+
+    at_s: float
+    per_s: int
+    ahead_s: float
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -43,9 +54,10 @@ class Cluster:
         self._client = client
         self._members = members
         self._t0_ns = time.monotonic_ns()
-        self._cpu: dict[str, tuple[int, float]] = {}
+        self._used: dict[str, tuple[int, float, float]] = {}
         self._terms: dict[str, int] = {}
         self.looks: dict[str, list[Look]] = {}
+        self.slots: dict[str, list[Slots]] = {}
         self.rss_max_mib: dict[str, float] = {}
         self.elections = 0
         """Terms that began since :meth:`trigger`."""
@@ -58,6 +70,7 @@ class Cluster:
         """The storm begins at this time of the monotonic clock."""
         self._t0_ns = t0_ns
         self.looks.clear()
+        self.slots.clear()
         self.marks.clear()
         self._counts = True
 
@@ -71,7 +84,7 @@ class Cluster:
         while True:
             if self._members:
                 for member in self._members:
-                    self._note(member.name, member.cpu_s(), member.rss_bytes())
+                    self._note(member.name, member.cpu_s(), member.rss_bytes(), member.waited_s())
             if time.monotonic() - asked_s >= (_STATUS_S / 2 if self._members else _SAMPLE_S):
                 asked_s = time.monotonic()
                 await self.ask()
@@ -86,7 +99,9 @@ class Cluster:
 
     def _hear(self, status: StatusReply) -> None:
         if not self._members:
-            self._note(status.node_id, status.cpu_us / 1e6, status.rss_bytes)
+            self._note(status.node_id, status.cpu_us / 1e6, status.rss_bytes, 0.0)
+        told = status.turned_away
+        self.slots.setdefault(status.node_id, []).append(Slots(self._now_s(), told.per_s, told.ahead_ms / 1000))
         for group in status.groups:
             before = self._terms.get(group.name)
             if group.role == "leader" and group.name == METADATA.name:
@@ -97,15 +112,16 @@ class Cluster:
                     self.elections += group.term - before
                     self.mark(f"{group.name}: term {group.term}")
 
-    def _note(self, name: str, cpu_s: float, rss_bytes: int) -> None:
+    def _note(self, name: str, cpu_s: float, rss_bytes: int, waited_s: float) -> None:
         now_ns = time.monotonic_ns()
-        then_ns, used_s = self._cpu.get(name, (now_ns, cpu_s))
-        self._cpu[name] = (now_ns, cpu_s)
+        then_ns, used_s, lacked_s = self._used.get(name, (now_ns, cpu_s, waited_s))
+        self._used[name] = (now_ns, cpu_s, waited_s)
         rss_mib = rss_bytes / MIB
         self.rss_max_mib[name] = max(self.rss_max_mib.get(name, 0.0), rss_mib)
         if now_ns > then_ns:
-            cores = max(0.0, cpu_s - used_s) / ((now_ns - then_ns) / 1e9)
-            self.looks.setdefault(name, []).append(Look(self._now_s(), cores, rss_mib))
+            passed_s = (now_ns - then_ns) / 1e9
+            cores, waiting = max(0.0, cpu_s - used_s) / passed_s, max(0.0, waited_s - lacked_s) / passed_s
+            self.looks.setdefault(name, []).append(Look(self._now_s(), cores, rss_mib, waiting))
 
     async def kill_leader(self) -> Member | None:
         """kill -9 of the leader of the metadata. None if it is not known, or not ours."""
@@ -130,6 +146,9 @@ class Cluster:
             "rss_max_mib_each": self.rss_max_mib,
             "nodes_curve": {
                 name: [msgspec.structs.astuple(look) for look in looks] for name, looks in self.looks.items()
+            },
+            "slots_curve": {
+                name: [msgspec.structs.astuple(slots) for slots in found] for name, found in self.slots.items()
             },
             "marks": [msgspec.structs.astuple(mark) for mark in self.marks],
         }

@@ -29,7 +29,7 @@ from ..spawn import Shape, disk_directory
 from ..target import open_client
 from ..watch.actor import Actor
 from ..watch.nodes import running
-from . import trace
+from . import accounts, trace
 from .background import Begin, End, Work, open_background
 from .cluster import Cluster
 from .crew import open_crew
@@ -198,10 +198,18 @@ class _Run:
         await asyncio.sleep(_SETTLE_S + storm.steady_s)
         if moment_s:
             await asyncio.sleep(max(0.0, moment_s - time.time() - _LEAD_S))
+        if storm.trace:
+            names = ("sessions", "brokers", "processes", "trigger", "policy", "sdk_retries", "ignore_slots")
+            facts = {name: getattr(storm, name) for name in (*names, "limit_s", "seed")}
+            trace.describe(Path(storm.trace), {"format": trace.FORMAT, "returning": self._returning, **facts})
+        before_s, before, others = time.monotonic(), await self._nodes(), accounts.Others()
         t0_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
         self._cluster.trigger(t0_ns)
         await asyncio.gather(*(crew.ask(Go(t0_ns)) for crew in self._crews))
-        end_ns = await self._follow(t0_ns)
+        end_ns = await self._follow(t0_ns, others)
+        seconds = time.monotonic() - before_s
+        others_cores = others.cores(seconds)
+        nodes = accounts.since(before, await self._nodes())
         story.step(f"other work again, for {storm.steady_s:g} s")
         await asyncio.sleep(_CALM_S + storm.steady_s)
         fenced = await self._fenced()
@@ -217,18 +225,19 @@ class _Run:
             story.step("the sessions are deleted", storm.sessions)
             await self._sliced(Forget, self._mine)
         found = summary(results, reduce(Verdict.plus, verdicts))
-        before = work.goodput(t0_ns - round(storm.steady_s * 1e9), t0_ns)
+        goodput = work.goodput(t0_ns - round(storm.steady_s * 1e9), t0_ns)
         calm_ns = end_ns + round(_CALM_S * 1e9)
         found |= {
             "sessions": storm.sessions,
             "elections": self._cluster.elections,
             "brokers_fenced": max(fenced, found["lives_lost"]),
             "wills_fired_wrongly": wills,
-            "goodput_before": before,
+            "goodput_before": goodput,
             "goodput_after": work.goodput(calm_ns, calm_ns + round(storm.steady_s * 1e9)),
             "rss_max_mib": max(self._cluster.rss_max_mib.values(), default=0.0),
         }
         listed = combined(results)
+        crews = accounts.of_crews(results)
         return {
             **{key: found.pop(key) for key in KEYS},
             **found,
@@ -238,6 +247,14 @@ class _Run:
             "harness_cpu_s": sum(one.cpu_s for one in results),
             "harness_cpu_us_per_attempt": 1e6
             * output.ratio(sum(one.cpu_s for one in results), sum(one.attempts for one in results)),
+            "data_groups": sum(one.leads for one in before.values()),
+            "accounts": {
+                "seconds": seconds,
+                "others_cores": others_cores,
+                "others_running": others.running(),
+                "nodes": msgspec.to_builtins(nodes),
+                "crews": msgspec.to_builtins(crews),
+            },
             "goodput_errors": work.errors,
             "goodput_curve": work.curve(t0_ns, STEP_S, steps),
             "curves": msgspec.to_builtins(listed),
@@ -248,6 +265,10 @@ class _Run:
         }
 
     # --- the steps ---
+
+    async def _nodes(self) -> dict[str, accounts.NodeAccount]:
+        found = await self._client.cluster.statuses()
+        return accounts.of_nodes([one for one in found.values() if isinstance(one, StatusReply)])
 
     async def _register(self) -> dict[int, Owner]:
         self._story.step(f"{self._storm.brokers} brokers register")
@@ -279,15 +300,16 @@ class _Run:
         await asyncio.gather(*(crew.ask(Leave(moment_s)) for crew in self._crews))
         return moment_s
 
-    async def _follow(self, t0_ns: int) -> int:
+    async def _follow(self, t0_ns: int, others: accounts.Others) -> int:
         """Wait until all are back or the limit is over, and kill the leader at the peak. Returns the end."""
         storm, story = self._storm, self._story
-        story.step(_WORDS[storm.trigger].format(storm=storm), self._returning)
+        story.step(_words(storm), self._returning)
         shown = Counts()
         killing: asyncio.Task[None] | None = None
         while True:
             found: list[Counts] = await asyncio.gather(*(crew.ask(Look()) for crew in self._crews))
             now = reduce(Counts.plus, found)
+            others.look()
             story.add(now.restored - shown.restored)
             shown = now
             story.also(f"{now.sent:,} attempts, {now.refused:,} refused, metadata led by {self._cluster.leader or '?'}")
@@ -316,6 +338,13 @@ class _Run:
         names = [broker_name(n) for n in range(self._storm.brokers)]
         found = await self._client.brokers.get_many(names)
         return sum(one is None or one.state not in LIVE for one in found)
+
+
+def _words(storm: Storm) -> str:
+    """What happens now."""
+    if storm.replay:
+        return "every client loses its connection, and comes back when the schedule says"
+    return _WORDS[storm.trigger].format(storm=storm)
 
 
 _WORDS = {

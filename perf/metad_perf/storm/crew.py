@@ -37,7 +37,7 @@ from ..target import open_client
 from .broker import Broker
 from .judge import Judge, Verdict
 from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Store, Verify
-from .plan import Places, Storm, places
+from .plan import WAYS, Places, Storm, places
 from .population import Clients, Ints, Kind, client_id
 from .readback import read_back
 from .trace import Trace
@@ -187,8 +187,10 @@ class Crew:
         return end - begin
 
     def _trace(self) -> Trace:
-        directory = self._storm.trace
-        return Trace(str(Path(directory) / f"attempts-{self._process:02}.parquet") if directory else "")
+        directory, population = self._storm.trace, self._storm.population
+        words = {"kind": [kind.name for kind in population.kinds], "region": population.regions, "policy": WAYS}
+        path = str(Path(directory) / f"attempts-{self._process:02}.parquet") if directory else ""
+        return Trace(path, words=words)
 
     async def _groups(self) -> Ints:
         """The group of each client, so that one call needs one request. If slots move, the SDK splits it again."""

@@ -74,8 +74,8 @@ class Finish(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """Of one process. ``waited_ns``: of each client that was to come back, from when it lost its connection until it
-    was restored, -1 if it was not. ``retried`` and ``requests`` are those of the SDK: takeover requests that it
-    repeated by the name of the reason, and all that it began."""
+    was restored, -1 if it was not. ``retried``, ``repeated`` and ``requests`` are those of the SDK: takeover
+    requests that it repeated by the name of the reason, the clients in them, and all requests that it began."""
 
     waited_ns: Ints
     attempts: int
@@ -85,6 +85,7 @@ class Result(msgspec.Struct, frozen=True):
     series: Series
     verdict: Verdict
     retried: dict[str, int]
+    repeated: dict[str, int]
     requests: int
     lives_lost: int
     cpu_s: float

@@ -52,13 +52,11 @@ def combined(results: Sequence[Result]) -> Series:
 
 
 def summary(results: Sequence[Result], at_end: Verdict) -> dict[str, Any]:
-    """What all processes together say. A request that the SDK repeated counts for as many clients as its process's
-    requests have in the mean."""
+    """What all processes together say."""
     waited_ns = np.concatenate([one.waited_ns for one in results])
     expected = len(waited_ns)
     restored = int((waited_ns >= 0).sum())
-    again = sum(sum(one.retried.values()) * _per_request(one) for one in results)
-    refused_again = sum(one.retried.get(REFUSED, 0) * _per_request(one) for one in results)
+    again = sum(sum(one.repeated.values()) for one in results)
     attempts = sum(one.attempts for one in results)
     verdict = reduce(Verdict.plus, (one.verdict for one in results), at_end)
     returned = reduce(Verdict.plus, (one.verdict for one in results))
@@ -74,8 +72,8 @@ def summary(results: Sequence[Result], at_end: Verdict) -> dict[str, Any]:
         "percentiles_s": {f"{percent:g}": restored_by_s(waited_ns, percent) for percent in PERCENTILES},
         "attempts_per_session": (attempts + again) / expected if expected else 0.0,
         "device_attempts": attempts,
-        "sdk_attempts_again": round(again),
-        "rejected": sum(one.refused for one in results) + round(refused_again),
+        "sdk_attempts_again": again,
+        "rejected": sum(one.refused + one.repeated.get(REFUSED, 0) for one in results),
         "failed": dict(failed),
         "sdk_retries_by_reason": dict(retried),
         "lives_lost": sum(one.lives_lost for one in results),
@@ -89,10 +87,6 @@ def summary(results: Sequence[Result], at_end: Verdict) -> dict[str, Any]:
 
 def _lost(verdict: Verdict) -> int:
     return sum(verdict.faults.get(fault, 0) for fault in (GONE, DAMAGED, WRONG_OWNER))
-
-
-def _per_request(one: Result) -> float:
-    return one.attempts / one.requests if one.requests else 0.0
 
 
 def _name(percent: float) -> str:

@@ -26,6 +26,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "proportional-jitter": "proportional",
 }
 POLICIES: Final = (RETURN_SLOT, POPULATION, *FAMILIES)
+WAYS: Final = (RETURN_SLOT, *FAMILIES)
+"""How a client may wait."""
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     rolling_s: float = 10.0
     kill_at: float = 0.25
     batch: int = 1_000
-    linger_ms: float = 5.0
+    linger_ms: float = 20.0
     lease_s: float = 10.0
     limit_s: float = 60.0
     background: float = 1_000.0
@@ -137,3 +139,14 @@ def ignores_slots(storm: Storm, broker: int) -> bool:
 def broker_name(broker: int) -> str:
     """The name of a broker."""
     return f"storm-{broker:03}"
+
+
+def ways(storm: Storm, kinds: Ints, brokers: Ints) -> Ints:
+    """How each client waits after it was turned away, as a place in :data:`WAYS`; where no slot is given, one with
+    :data:`RETURN_SLOT` waits as its kind does."""
+    of_family = {family: WAYS.index(name) for name, family in FAMILIES.items()}
+    own = np.array([of_family[kind.backoff.family] for kind in storm.population.kinds], dtype=np.int64)
+    found: Ints = np.full(len(kinds), WAYS.index(storm.policy)) if storm.policy in FAMILIES else own[kinds]
+    if storm.policy == RETURN_SLOT:
+        found[[not ignores_slots(storm, broker) for broker in brokers.tolist()]] = WAYS.index(RETURN_SLOT)
+    return found

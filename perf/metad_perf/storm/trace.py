@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from .population import Ints
 
 _NO_SLOT = -1
 ROWS_MAX = 500_000
-"""Rows in memory, some 20 MB."""
+"""Rows in memory, some 23 MB."""
 
 
 class Outcome(IntEnum):
@@ -41,9 +42,23 @@ COLUMNS: Final = (
     ("answered_ns", np.int64),
     ("outcome", np.uint8),
     ("slot_ms", np.int32),
+    ("jitter_ms", np.int32),
+    ("group", np.uint16),
+    ("kind", np.uint8),
+    ("region", np.uint8),
+    ("policy", np.uint8),
 )
 """Times are in nanoseconds after the trigger. ``scheduled_ns``: the device begins the attempt. ``sent_ns``: its broker
-calls the SDK. ``slot_ms``: the time to come back that the server gave, -1 if it gave none."""
+calls the SDK. ``slot_ms``: the time to come back that the server gave, -1 if it gave none; ``jitter_ms``: by how much
+the client may come earlier or later. ``group``: the ordinal of the client's data group when the storm began. ``kind``,
+``region``: of the population. ``policy``: how the client waits after it was turned away. These three and ``outcome``
+are words in the file."""
+STORM: Final = "storm.json"
+"""The name of the file beside a trace that says which storm it is of."""
+FORMAT: Final = 1
+"""Of that file."""
+Words: TypeAlias = Mapping[str, Sequence[str]]
+"""Per column with words: the words, by number."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -98,11 +113,13 @@ class Tally:
 
 class Trace:
     """Attempts as they end, a batch at a time, on their way to a Parquet file; rows are in the order of their ends.
-    At most ``rows_max`` are in memory. Without a path they go nowhere."""
+    At most ``rows_max`` are in memory. Without a path they go nowhere. ``words``: those of ``kind``, ``region`` and
+    ``policy``."""
 
-    def __init__(self, path: str = "", rows_max: int = ROWS_MAX) -> None:
+    def __init__(self, path: str = "", rows_max: int = ROWS_MAX, words: Words | None = None) -> None:
         self._path = path
         self._rows_max = rows_max
+        self._words = {"outcome": [one.name.lower() for one in Outcome], **(words or {})}
         self._parts: list[list[npt.NDArray[Any]]] = [[] for _ in COLUMNS]
         self._rows = 0
         self._writer: Any = None
@@ -117,13 +134,22 @@ class Trace:
         answered_ns: int,
         outcome: Outcome,
         slot_ms: int = _NO_SLOT,
+        jitter_ms: int = 0,
+        *,
+        group: Ints,
+        kind: Ints,
+        region: Ints,
+        policy: Ints,
     ) -> None:
-        """Attempts that were sent and answered together."""
+        """Attempts that were sent and answered together. ``kind``, ``region``, ``policy``: numbers of words."""
         if not self._path:
             return
-        values = (client, broker, attempt, scheduled_ns, sent_ns, answered_ns, int(outcome), slot_ms)
-        for part, value, (_, kind) in zip(self._parts, values, COLUMNS, strict=True):
-            part.append(value.astype(kind) if isinstance(value, np.ndarray) else np.full(len(client), value, kind))
+        values: tuple[Any, ...] = (
+            *(client, broker, attempt, scheduled_ns, sent_ns, answered_ns, int(outcome), slot_ms, jitter_ms),
+            *(group, kind, region, policy),
+        )
+        for part, value, (_, width) in zip(self._parts, values, COLUMNS, strict=True):
+            part.append(value.astype(width) if isinstance(value, np.ndarray) else np.full(len(client), value, width))
         self._rows += len(client)
         if self._rows >= self._rows_max:
             self._flush()
@@ -139,15 +165,15 @@ class Trace:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        words = pa.array([one.name.lower() for one in Outcome])
+        words = {name: pa.array(each) for name, each in self._words.items()}
         columns = {
             name: np.concatenate(part) if part else np.empty(0, kind)
             for part, (name, kind) in zip(self._parts, COLUMNS, strict=True)
         }
         table = pa.table(
             {
-                name: pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int8)), words)
-                if name == "outcome"
+                name: pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int16)), words[name])
+                if name in words
                 else pa.array(column)
                 for name, column in columns.items()
             }
@@ -157,6 +183,11 @@ class Trace:
         self._writer.write_table(table)
         self._parts = [[] for _ in COLUMNS]
         self._rows = 0
+
+
+def describe(directory: Path, facts: Mapping[str, Any]) -> None:
+    """Write beside the attempts which storm they are of."""
+    (directory / STORM).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
 
 
 def check_parquet() -> None:

@@ -24,7 +24,7 @@ from metad_wire.policy.vector import Backoffs
 from .broker import Broker
 from .judge import Found, Judge
 from .orders import Counts, Finish, Result
-from .plan import FAMILIES, RETURN_SLOT, Places, Storm, ignores_slots, rolling_ns
+from .plan import FAMILIES, RETURN_SLOT, Places, Storm, ignores_slots, rolling_ns, ways
 from .population import Clients, Ints, Kind, Stored, client_id
 from .trace import Outcome, Tally, Trace
 from .wheel import Wheel
@@ -71,6 +71,10 @@ class Wave:
         self._waited_us = np.zeros(count, dtype=np.int64)  # before the attempt, for the backoff that remembers
         self._doubt = np.zeros(count, dtype=np.bool_)  # an attempt had no answer: it may have happened
         self._rtt_ns = np.array([round(kind.rtt_ms * 1e6) for kind in self._kinds], dtype=np.int64)[mine.kinds]
+        self._groups = groups
+        regions = [storm.population.regions.index(kind.region) for kind in self._kinds]
+        self._regions = np.array(regions, dtype=np.int64)[mine.kinds]
+        self._ways = ways(storm, mine.kinds, mine.after)
         own = storm.policy not in FAMILIES
         self._backoffs = Backoffs(
             [
@@ -119,7 +123,8 @@ class Wave:
     async def run(self, t0_ns: int) -> None:
         """From the trigger until all are back, or the limit is over."""
         self._t0_ns = t0_ns
-        returning = np.flatnonzero(self._mine.returns)
+        # In no order: in that of the keys, requests that come together would look for neighbours in the store.
+        returning = self._rng.permutation(np.flatnonzero(self._mine.returns))
         self._wheel.push(returning, self._begun_ns[returning] + self._rtt_ns[returning])
         cpu_s = time.process_time()
         looked_ns = 0
@@ -151,8 +156,10 @@ class Wave:
         back = self._restored_ns[self._mine.returns]
         waited_ns = np.where(back == _AWAY, _AWAY, back - self._mine.begin_ns[self._mine.returns])
         retried: Counter[str] = Counter()
+        repeated: Counter[str] = Counter()
         for broker in self._brokers.values():
             retried += broker.retries.reasons
+            repeated += broker.retries.clients
         return Result(
             waited_ns,
             int(self._attempts.sum()),
@@ -162,6 +169,7 @@ class Wave:
             self._tally.series(order.steps),
             self._judge.verdict(),
             dict(retried),
+            dict(repeated),
             sum(broker.retries.requests for broker in self._brokers.values()),
             sum(broker.lives_lost for broker in self._brokers.values()),
             self._cpu_s,
@@ -240,20 +248,21 @@ class Wave:
     def _in_vain(self, broker: Broker, where: Ints, sent_ns: int, error: MetadError) -> None:
         """These clients are not restored: each waits as its policy says, and tries again."""
         now_ns = self._now_ns()
-        slot_ms = -1
+        slot_ms, jitter_ms = -1, 0
         if isinstance(error, OverloadedError):
             outcome = Outcome.REFUSED
             self._refused += len(where)
-            slot_ms = error.retry_after_ms or -1
         else:
             outcome = Outcome.TIMEOUT if isinstance(error, DeadlineExceededError) else Outcome.FAILED
             self._failed[error.name] += len(where)
+        if error.retry_after_ms:
+            slot_ms, jitter_ms = error.retry_after_ms, error.retry_jitter_ms
         if not error.outcome_known or isinstance(error, ClosedError):
             self._doubt[where] = True
-        self._note(broker, where, sent_ns, now_ns, outcome, slot_ms)
+        self._note(broker, where, sent_ns, now_ns, outcome, slot_ms, jitter_ms)
         u = self._rng.random(len(where))
         if slot_ms >= 0 and self._obeys[broker.number]:
-            spread_ms = (2 * u - 1) * error.retry_jitter_ms
+            spread_ms = (2 * u - 1) * jitter_ms
             waits_us = (np.maximum(0.0, slot_ms + spread_ms) * 1_000).astype(np.int64)
         else:
             kinds, retries = self._mine.kinds[where], self._attempts[where] - 1
@@ -264,7 +273,14 @@ class Wave:
         self._woken.set()
 
     def _note(
-        self, broker: Broker, where: Ints, sent_ns: int, now_ns: int, outcome: Outcome, slot_ms: int = -1
+        self,
+        broker: Broker,
+        where: Ints,
+        sent_ns: int,
+        now_ns: int,
+        outcome: Outcome,
+        slot_ms: int = -1,
+        jitter_ms: int = 0,
     ) -> None:
         self._tally.note(self._begun_ns[where], sent_ns, now_ns, outcome)
         self._trace.note(
@@ -276,6 +292,11 @@ class Wave:
             now_ns,
             outcome,
             slot_ms,
+            jitter_ms,
+            group=self._groups[where],
+            kind=self._mine.kinds[where],
+            region=self._regions[where],
+            policy=self._ways[where],
         )
 
     def _judge_restored(self, broker: Broker, where: Ints, good: Ints, taken: TakeoverResult) -> None:

@@ -1,0 +1,222 @@
+"""``metad-perf calibration-grid``: carries the grid out, a file for each run. What is there is not run again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from metad_client import MetadError, Options
+from metad_wire.messages import StatusReply
+
+from ..errors import ServerError, UsageError
+from ..load import measure
+from ..load.fleet import run_fleet
+from ..report import output
+from ..running import run_async
+from ..spawn import Shape, disk_directory, program, temporary_server
+from ..storm import accounts, trace
+from ..target import open_client
+from .grid import Load, StormRun, loads, scaled, storms
+
+FSYNCS: Final = 1_000
+_FSYNC_BYTES: Final = 32 * 1024
+_QUANTILES: Final = 200
+_KEYS: Final = 100_000
+_STORM_S_MAX: Final = 900.0
+_MANIFEST: Final = "grid.json"
+
+
+def run(*, out: Path, scale: float, only: Sequence[str]) -> int:
+    """Returns the exit code. Raises UsageError, and ServerError where a run fails."""
+    if not 0 < scale <= 1:
+        raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
+    trace.check_parquet()
+    all_loads, all_storms = loads(), storms()
+    names = ["fsync", *(one.name for one in all_loads), *(one.name for one in all_storms)]
+    if unknown := [name for name in only if name not in names]:
+        raise UsageError(f"no run {unknown[0]}; there are {', '.join(names)}")
+    out.mkdir(parents=True, exist_ok=True)
+    _check_same(out, scale)
+    wanted = [name for name in names if (not only or name in only) and not (out / f"{name}.json").exists()]
+    with _shown(len(names) - len(wanted), len(names)) as step:
+        if "fsync" in wanted:
+            step("fsync")
+            _write(out, "fsync", {"kind": "fsync", "seconds": _fsyncs(round(max(50, FSYNCS * scale)))})
+        _run_loads([one for one in all_loads if one.name in wanted], out, scale, step)
+        for one in all_storms:
+            if one.name in wanted:
+                step(one.name)
+                _run_storm(one, out, scale)
+        step("")
+    output.say(
+        f"{len(names) - sum(not (out / f'{name}.json').exists() for name in names)} of {len(names)} runs in {out}"
+    )
+    return 0
+
+
+def _check_same(out: Path, scale: float) -> None:
+    """One folder is of one machine, one version and one scale."""
+    now = {"scale": scale, "machine": output.machine(), "versions": output.versions()}
+    path = out / _MANIFEST
+    if path.exists():
+        before = msgspec.json.decode(path.read_bytes())
+        for key, value in now.items():
+            if before.get(key) != value:
+                raise UsageError(
+                    f"{out} has runs of another {key}: {before.get(key)}, not {value}; take another folder"
+                )
+        return
+    _write(out, path.stem, now | {"begun": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"})
+
+
+def _write(out: Path, name: str, value: Any) -> None:
+    made = out / f"{name}.tmp"
+    made.write_bytes(msgspec.json.encode(output.rounded(value)))
+    made.replace(out / f"{name}.json")
+
+
+@contextmanager
+def _shown(done: int, total: int) -> Iterator[Any]:
+    """Yields a function that is called with the name of the run that begins, and with "" at the end."""
+    columns = (TextColumn("calibration grid"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        begun = False
+
+        def step(name: str) -> None:
+            nonlocal begun
+            bar.update(task, advance=int(begun), description=name)
+            begun = True
+
+        yield step
+
+
+def _fsyncs(count: int) -> list[float]:
+    """Quantiles of the seconds that one append and its fsync take, one after the other."""
+    taken: list[float] = []
+    with tempfile.NamedTemporaryFile(dir=disk_directory()) as file:
+        data = os.urandom(_FSYNC_BYTES)
+        for _ in range(count):
+            begin_s = time.perf_counter()
+            os.write(file.fileno(), data)
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - begin_s)
+    taken.sort()
+    return [taken[min(count - 1, int((at + 0.5) / _QUANTILES * count))] for at in range(_QUANTILES)]
+
+
+# --- loads
+
+
+def _run_loads(chosen: Sequence[Load], out: Path, scale: float, step: Any) -> None:
+    for groups in sorted({one.groups for one in chosen}):
+        shape = Shape(nodes=3, groups=f"data={groups},offset=1")
+        with temporary_server(shape=shape.checked()) as server:
+            server.start()
+            epoch = measure.epoch_now()
+            begun = False
+            for one in chosen:
+                if one.groups != groups:
+                    continue
+                step(one.name)
+                short = scaled(one, scale)
+                assert isinstance(short, Load)
+                keys = max(3_000, round(_KEYS * scale))
+                load = measure.Load(
+                    verb="session.takeover", batch=one.batch, in_flight=one.in_flight, keys=keys, restore=one.restore
+                ).checked()
+                if not begun:
+                    measure.create(server.target, load, epoch)
+                    begun = True
+                _write(out, one.name, _measured(server.target, load, epoch, short))
+            server.stop()
+
+
+def _measured(target: str, load: measure.Load, epoch: int, one: Load) -> dict[str, Any]:
+    seen: list[tuple[float, dict[str, accounts.NodeAccount], accounts.Others]] = []
+
+    def look() -> None:
+        seen.append((time.monotonic(), run_async(_accounts(target)), accounts.Others()))
+
+    plans = measure.plans(target, load, epoch, seconds=one.seconds)
+    others = [0.0]
+
+    def end() -> None:
+        others[0] = seen[0][2].cores(time.monotonic() - seen[0][0])
+        look()
+
+    result = run_fleet(plans, on_begin=look, on_end=end, progress=lambda _: None)
+    if result.failed:
+        raise ServerError(f"{one.name}: {result.failed:,} items failed: {result.errors}")
+    (begin_s, before, _), (end_s, after, _) = seen
+    return {
+        "kind": "load",
+        "name": one.name,
+        "run": msgspec.to_builtins(one),
+        "seconds": end_s - begin_s,
+        "others_cores": others[0],
+        "requests": result.requests,
+        "items": result.items,
+        "items_per_s": result.items_per_s(),
+        "p50_ms": result.latencies.percentile_ms(50),
+        "client_cpu_s": result.client_cpu_s,
+        "nodes": msgspec.to_builtins(accounts.since(before, after)),
+    }
+
+
+async def _accounts(target: str) -> dict[str, accounts.NodeAccount]:
+    async with open_client(target, Options(client_name="metad-perf calibration-grid")) as client:
+        found = list((await client.cluster.statuses()).values())
+    for one in found:
+        if isinstance(one, MetadError):
+            raise one
+    return accounts.of_nodes([one for one in found if isinstance(one, StatusReply)])
+
+
+# --- storms
+
+
+def _run_storm(one: StormRun, out: Path, scale: float) -> None:
+    """In a process of its own, as an operator would run it."""
+    smaller = scaled(one, scale)
+    assert isinstance(smaller, StormRun)
+    report = out / f"{one.name}.report.json"
+    report.unlink(missing_ok=True)
+    command = [program("metad-perf"), *smaller.arguments(), "--json", str(report), "--trace", str(out / one.name)]
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as population:
+        if one.parts is not None:
+            population.write(_population(*one.parts))
+            population.flush()
+            command += ["--population", population.name]
+        try:
+            # Exit code 1: not all came back in time, which may be what a run is for. Its report says what happened.
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_STORM_S_MAX, check=False)
+        except subprocess.TimeoutExpired:
+            raise ServerError(f"{one.name}: the storm did not end in {_STORM_S_MAX:g} s") from None
+    if not report.exists():
+        raise ServerError(f"{one.name}: {(done.stderr or done.stdout).strip()[-500:]}")
+    made = msgspec.json.decode(report.read_bytes())
+    if made["lost"] or made["problems"]:
+        raise ServerError(f"{one.name}: {made['lost']} sessions lost; {made['problems']}")
+    _write(out, one.name, {"kind": "storm", "name": one.name, "seen": one.seen, "report": made})
+    report.unlink()
+
+
+def _population(subscriptions: int, inflight: int) -> str:
+    kinds = (("meter", 0.6, "eu", 30.0), ("car", 0.25, "us", 80.0), ("phone", 0.15, "ap", 150.0))
+    return "\n".join(
+        f'[[kinds]]\nname = "{name}"\nshare = {share}\nregion = "{region}"\nrtt_ms = {rtt_ms}\n'
+        f"subscriptions = {subscriptions}\ninflight = {inflight}\n"
+        for name, share, region, rtt_ms in kinds
+    )
