@@ -24,6 +24,7 @@ from metad_wire.messages import (
     SessionUpdateItem,
 )
 
+from ..leader_kill.rounds import percentile
 from ..load.measure import epoch_now
 from ..target import open_client
 
@@ -66,6 +67,12 @@ class Work(msgspec.Struct, frozen=True):
         """Items a second that were due between two moments, and were acknowledged by their deadline."""
         done = sum(one.acknowledged for one in self.samples if begin_ns <= one.due_ns < end_ns)
         return done / ((end_ns - begin_ns) / 1e9) if end_ns > begin_ns else 0.0
+
+    def waits_ms(self, begin_ns: int, end_ns: int) -> dict[str, float]:
+        """How long the batches that were due between two moments took, in milliseconds by percentile (``"50"``,
+        ``"99"``), whatever came of them. Those that were not sent count as nothing."""
+        took = [(one.ended_ns - one.due_ns) / 1e6 for one in self.samples if begin_ns <= one.due_ns < end_ns]
+        return {f"{percent}": percentile(took, percent) for percent in (50, 99)}
 
     def curve(self, begin_ns: int, step_s: float, steps: int) -> list[float]:
         """What was acknowledged a second, step by step from a moment on: behind a pause, also what was due in it."""

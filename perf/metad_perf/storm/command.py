@@ -225,15 +225,19 @@ class _Run:
             story.step("the sessions are deleted", storm.sessions)
             await self._sliced(Forget, self._mine)
         found = summary(results, reduce(Verdict.plus, verdicts))
-        goodput = work.goodput(t0_ns - round(storm.steady_s * 1e9), t0_ns)
-        calm_ns = end_ns + round(_CALM_S * 1e9)
+        calm_ns, steady_ns = end_ns + round(_CALM_S * 1e9), round(storm.steady_s * 1e9)
+        parts = {
+            "before": (t0_ns - steady_ns, t0_ns),
+            "during": (t0_ns, end_ns),
+            "after": (calm_ns, calm_ns + steady_ns),
+        }
         found |= {
             "sessions": storm.sessions,
             "elections": self._cluster.elections,
             "brokers_fenced": max(fenced, found["lives_lost"]),
             "wills_fired_wrongly": wills,
-            "goodput_before": goodput,
-            "goodput_after": work.goodput(calm_ns, calm_ns + round(storm.steady_s * 1e9)),
+            "goodput_before": work.goodput(*parts["before"]),
+            "goodput_after": work.goodput(*parts["after"]),
             "rss_max_mib": max(self._cluster.rss_max_mib.values(), default=0.0),
         }
         listed = combined(results)
@@ -256,6 +260,7 @@ class _Run:
                 "crews": msgspec.to_builtins(crews),
             },
             "goodput_errors": work.errors,
+            "other_ms": {name: work.waits_ms(*part) for name, part in parts.items()},
             "goodput_curve": work.curve(t0_ns, STEP_S, steps),
             "curves": msgspec.to_builtins(listed),
             **self._cluster.told(),

@@ -189,9 +189,14 @@ def _goodput(made: Mapping[str, Any]) -> Picture:
     return Picture(
         heading="What other work felt",
         caption=f"Puts, updates and commits at an even pace: {before:,.0f} a second acknowledged before the storm,"
-        f" {made['goodput_after']:,.0f} after it.",
+        f" {made['goodput_after']:,.0f} after it. 99 % of the batches took at most {_p99(made, 'before')} before,"
+        f" {_p99(made, 'during')} during and {_p99(made, 'after')} after it.",
         svg=plane.svg(),
     )
+
+
+def _p99(made: Mapping[str, Any], part: str) -> str:
+    return f"{made['other_ms'][part]['99']:,.0f} ms"
 
 
 def _nodes(made: Mapping[str, Any], column: int, name: str, heading: str, caption: str) -> Picture:

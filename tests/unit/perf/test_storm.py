@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from metad_perf.errors import UsageError
+from metad_perf.storm.background import Sample, Work
 from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, WRONG_OWNER, Found, Judge, Verdict
 from metad_perf.storm.orders import Result
 from metad_perf.storm.outcome import KEYS, restored_by_s, summary
@@ -274,6 +275,7 @@ def recorded() -> dict[str, Any]:
         "storm_s": 0.5,
         "harness_cpu_s": 0.1,
         "goodput_curve": [100.0, 0.0, 50.0, 100.0],
+        "other_ms": {part: {"50": 2.0, "99": ms} for part, ms in (("before", 3.0), ("during", 41.0), ("after", 4.0))},
         "curves": msgspec.to_builtins(one.series),
         "nodes_curve": {"n1": [(0.1, 0.5, 60.0, 0.1), (0.2, 0.7, 70.0, 0.0)], "n2": []},
         "marks": [(0.15, "kill -9 of n1"), (0.3, "metadata-0: term 2")],
@@ -298,6 +300,7 @@ def test_a_page_says_what_happened_and_loads_nothing() -> None:
     assert text.count("<svg") == 6
     assert text.count("kill -9 of n1") == 7, "in each picture, and in the table"
     assert "never" in text, "99 % were never back"
+    assert "took at most 3 ms before, 41 ms during and 4 ms after" in text
     assert not re.search(r"<script|src=|href=|@import", text)
     good = recorded() | {"restored": 3, "lost": 0, "ok": True, "examples": [], "problems": []}
     assert "No session was lost, no broker fenced, no will published." in page(good, made_by=[])
@@ -361,3 +364,10 @@ def test_what_the_sdk_repeats_is_an_attempt_too() -> None:
 def test_the_keys_of_the_contract_are_exactly_these() -> None:
     assert KEYS[:3] == ("sessions", "restored", "t50_s")
     assert len(KEYS) == 15
+
+
+def test_other_work_is_judged_by_when_it_was_due() -> None:
+    work = Work([Sample(at * MS, (at + took) * MS, 20, 20) for at, took in ((0, 2), (5, 90), (9, 4), (10, 700))])
+    assert work.waits_ms(0, 10 * MS) == {"50": 4.0, "99": 90.0}
+    assert work.waits_ms(10 * MS, 20 * MS) == {"50": 700.0, "99": 700.0}
+    assert work.waits_ms(20 * MS, 30 * MS) == {"50": 0.0, "99": 0.0}
