@@ -205,9 +205,10 @@ class Scheduler:
                 grown += size
                 items += max(added, 1)
                 staged.append(driver)
-                if driver.machine.applied < driver.group.applicable:
-                    break
                 del committed[driver]
+                if driver.machine.applied < driver.group.applicable:
+                    committed[driver] = None  # behind the others
+                    break
             self._state.write(*batches)
             for driver in staged:
                 driver.finish()

@@ -93,9 +93,11 @@ def state_options(shared: Shared) -> r.Options:
     options = _options(shared, memtable_bytes=4 * 1024 * 1024, memtables=48)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
-    # A checkpoint flushes the writes since the last one as one file: every further file means more compaction. Blooms
-    # of some 30 bits per record keep reads from searching memtables that do not hold the key.
-    options.set_min_write_buffer_number_to_merge(20)
+    # A checkpoint flushes the writes since the last one as one file: every further file means more compaction, and one
+    # filter more for a look-up to ask. They are some 90 MiB. With 20 memtables the store flushed these by itself a
+    # moment before each checkpoint, so there were twice as many files. Blooms of some 30 bits per record keep reads
+    # from searching memtables that do not hold the key.
+    options.set_min_write_buffer_number_to_merge(32)
     options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_memtable_whole_key_filtering(True)
     # Files that may wait for each other: ten million records take about as many, so few passes bring a record to the
