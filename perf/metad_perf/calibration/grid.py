@@ -84,6 +84,8 @@ def storms() -> list[StormRun]:
         StormRun(name="seen-groups", seen=True, sessions=100_000, brokers=20, groups=2, seed=3),
         StormRun(name="seen-parts", seen=True, sessions=40_000, brokers=8, parts=(6, 2), seed=4),
         StormRun(name="seen-bare", seen=True, sessions=60_000, brokers=8, parts=(0, 0), seed=5),
+        StormRun(name="seen-more", seen=True, sessions=200_000, brokers=12, seed=6),
+        StormRun(name="seen-most", seen=True, sessions=500_000, brokers=20, groups=2, seed=7),
         StormRun(name="unseen-slots", seen=False, sessions=150_000, brokers=12, seed=11),
         StormRun(
             name="unseen-jitter", seen=False, sessions=100_000, brokers=30, groups=4, policy="full-jitter", seed=12

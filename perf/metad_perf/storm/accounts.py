@@ -126,11 +126,12 @@ class Others:
 
 
 def _runs(process: psutil.Process) -> int:
-    try:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return 0
-    return int(state == "R")
+    """How many of its threads run or want to."""
+    found = 0
+    for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            found += stat.read_text().rpartition(")")[2].split()[0] == "R"
+    return found
 
 
 def _busy_s() -> float:

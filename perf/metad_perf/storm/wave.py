@@ -147,8 +147,8 @@ class Wave:
             for task in (*self._calls, *self._lives):
                 task.cancel()
             await asyncio.gather(*self._calls, *self._lives, return_exceptions=True)
+            self._cpu_s = time.process_time() - cpu_s  # without what writes the trace
             self._trace.close()
-            self._cpu_s = time.process_time() - cpu_s
             self._done = True
 
     def result(self, order: Finish) -> Result:

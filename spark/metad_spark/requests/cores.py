@@ -18,13 +18,17 @@ Job: TypeAlias = Callable[[float], tuple[float, Callable[[float], None] | None]]
 
 
 class Process:
-    """One loop. ``used_s``: the CPU time of its jobs so far."""
+    """One loop, with two lines of jobs that take turns: what it has begun, and what a crowd wants it to begin.
+    ``used_s``: the CPU time of its jobs so far."""
 
-    __slots__ = ("alive", "busy", "ended", "jobs", "machine", "used_s")
+    __slots__ = ("alive", "begun", "busy", "ended", "jobs", "machine", "used_s", "waiting")
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.jobs: deque[Job] = deque()
+        self.waiting: deque[Job] = deque()
+        """Those of the other line (:meth:`add_to_begin`)."""
+        self.begun = False  # the last job was of that line
         self.busy = False
         self.alive = True
         self.ended: Callable[[float], None] | None = None
@@ -44,10 +48,25 @@ class Process:
             if not self.busy:
                 self.machine.next_of(self)
 
+    def add_to_begin(self, job: Job) -> None:
+        """Do this after all others of its line, one for each job of :meth:`add`."""
+        if self.alive:
+            self.waiting.append(job)
+            if not self.busy:
+                self.machine.next_of(self)
+
+    def take(self) -> Job | None:
+        """The job whose turn it is."""
+        self.begun = bool(self.waiting) and not (self.begun and self.jobs)
+        if self.begun:
+            return self.waiting.popleft()
+        return self.jobs.popleft() if self.jobs else None
+
     def kill(self) -> None:
         """End it: what it was doing, and what waits, never ends."""
         self.alive, self.ended = False, None
         self.jobs.clear()
+        self.waiting.clear()
 
 
 class Machine:
@@ -71,9 +90,8 @@ class Machine:
 
     def next_of(self, process: Process) -> None:
         """Begin the next job of a process that is idle."""
-        jobs = process.jobs
-        while jobs and process.alive:
-            cost_s, ended = jobs.popleft()(self.now)
+        while process.alive and (job := process.take()) is not None:
+            cost_s, ended = job(self.now)
             process.used_s += cost_s
             if cost_s > 0:
                 process.busy, process.ended = True, ended

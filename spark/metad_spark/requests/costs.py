@@ -6,7 +6,9 @@ runs brokers. :mod:`metad_spark.requests.fitting` makes such a file from runs.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,11 +17,15 @@ from ..errors import CalibrationError
 
 NODE: tuple[str, ...] = (
     *("request_s", "item_s", "restore_s", "part_s", "refusal_s", "refused_item_s", "entry_s"),
-    *("follower_entry_s", "follower_item_s", "idle_cores"),
+    *("follower_entry_s", "follower_item_s", "grown_item_s", "grown_follower_item_s", "idle_cores"),
 )
 """The costs of nodes."""
-BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s", "broker_idle_cores")
+BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s")
 """The costs of a process of brokers."""
+REPLICAS: Final = 3
+LITTLE: Final = 40_000
+"""Sessions on a node that are little: what is looked up is in a core's own cache. With each doubling of them less is,
+and an item costs more."""
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True):
@@ -53,6 +59,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Leader: an entry of the log, whatever its items."""
     follower_entry_s: float = 0.0
     follower_item_s: float = 0.0
+    grown_item_s: float = 0.0
+    """Leader: an item, for each doubling of the stored sessions beyond :data:`LITTLE`."""
+    grown_follower_item_s: float = 0.0
     idle_cores: float = 0.0
     """Of a node, without any work of the storm: heartbeats, and the other work beside it."""
     call_s: float = 0.0
@@ -61,12 +70,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Brokers: an item of a call."""
     back_s: float = 0.0
     """Brokers: an item that is restored, and looked at."""
-    broker_idle_cores: float = 0.0
-    """Of a process of brokers."""
     fsync_s: tuple[float, ...] = (0.001,)
     """Quantiles, evenly spaced, of the time in which what was appended is durable."""
-    failover_s: float = 1.5
-    """From the death of a node until others lead its groups."""
+    failover_s: float = 0.25
+    """From the death of a node until others lead its groups (``metad-perf leader-kill``)."""
     restart_s: float = 0.1
     """From the end of a broker's life until it takes clients in its next."""
     delay_s: float = 0.0002
@@ -86,6 +93,11 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"cores must be from 1 to 10,000, not {self.cores!r}")
         if not 1 <= len(self.fsync_s) <= 10_000 or min(self.fsync_s) < 0:
             raise ValueError("fsync_s must be 1 to 10,000 times from 0 on")
+
+
+def growth(sessions: int, nodes: int) -> float:
+    """How often the sessions that a node stores have doubled beyond :data:`LITTLE`. ``sessions``: of the cluster."""
+    return max(0.0, math.log2(max(1.0, sessions * min(REPLICAS, nodes) / nodes) / LITTLE))
 
 
 def load_costs(name_or_path: str | Path = "default") -> Costs:

@@ -28,6 +28,8 @@ NODE_COLUMNS: Final = {
     "entry_s": "entries",
     "follower_entry_s": "follower_entries",
     "follower_item_s": "follower_items",
+    "grown_item_s": "grown_items",
+    "grown_follower_item_s": "grown_follower_items",
     "idle_cores": "seconds",
 }
 """Cost of a node: the count that it is multiplied with."""
@@ -35,7 +37,6 @@ BROKER_COLUMNS: Final = {
     "call_s": "calls",
     "attempt_s": "attempts",
     "back_s": "back",
-    "broker_idle_cores": "seconds",
 }
 _BACKGROUND: Final = "beside"
 _BOOTSTRAP: Final = 400
@@ -85,8 +86,6 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
     extra = node_intervals.pop(_BACKGROUND)
     idle = node_intervals["idle_cores"]
     node_intervals["idle_cores"] = Interval(idle.low + extra.low, idle.high + extra.high)
-    broker_costs.pop(_BACKGROUND, None)
-    broker_intervals.pop(_BACKGROUND, None)
     places = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     fsync_s = np.quantile(np.array(grid.fsync_s), places)
     return Costs(
@@ -103,11 +102,11 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
 def _fitted(
     rows: Sequence[Row], columns: dict[str, str], seed: int
 ) -> tuple[dict[str, float], dict[str, Interval], float]:
-    names = [*columns, _BACKGROUND]
+    names = list(columns)
     design = np.array([[float(getattr(row, column)) for column in columns.values()] for row in rows])
-    # Beside a storm nodes do other work. A process of brokers loads what writes its trace, once, when all are back.
-    beside = np.array([1.0 if row.part == "brokers" else row.seconds * (row.kind == "storm") for row in rows])
-    design = np.column_stack([design, beside])
+    if "seconds" in columns.values():  # beside a storm nodes do other work
+        names.append(_BACKGROUND)
+        design = np.column_stack([design, [row.seconds * (row.kind == "storm") for row in rows]])
     cpu_s = np.array([row.cpu_s for row in rows])
     if cpu_s.min() <= 0:
         raise CalibrationError("a process used no CPU time in a run: the run was too short")

@@ -11,14 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import CalibrationError
+from .costs import growth
 
 _META: Final = b"metad.calibration_grid"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One process in one run. Of a node: requests and items that it did as a leader, what they restored, what it turned
-    away, and the entries and items of others that it followed. Of a process of brokers: calls, attempts, and clients
-    that came back."""
+    away, and the entries and items of others that it followed; ``grown``: the same items times how much more than
+    little was stored (:func:`.costs.growth`). Of a process of brokers: calls, attempts, and clients that came back."""
 
     run: str
     kind: str
@@ -40,6 +41,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     entries: float = 0.0
     follower_entries: float = 0.0
     follower_items: float = 0.0
+    grown_items: float = 0.0
+    grown_follower_items: float = 0.0
     calls: float = 0.0
     attempts: float = 0.0
     back: float = 0.0
@@ -129,7 +132,7 @@ def _of_load(made: Mapping[str, Any]) -> list[Row]:
             seconds=made["seconds"],
             others_cores=made["others_cores"],
             cpu_s=node["cpu_s"],
-            **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0),
+            **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0, 0.0),
         )
         for node in nodes.values()
     ]
@@ -154,6 +157,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
     share = sum(kind["share"] for kind in kinds)
     parts = sum(kind["share"] / share * (kind["subscriptions"] + kind["inflight"]) for kind in kinds)
     groups = report["data_groups"]
+    grown = growth(report["settings"]["sessions"], len(nodes))
     rows = [
         Row(
             **common,
@@ -161,7 +165,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             cpu_s=node["cpu_s"],
             refusals=node["refused"],
             refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
-            **_led(node, groups, max(0.0, done), items, items, items * parts),
+            **_led(node, groups, max(0.0, done), items, items, items * parts, grown),
         )
         for node in nodes.values()
     ]
@@ -179,7 +183,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
 
 
 def _led(
-    node: Mapping[str, Any], groups: int, requests: float, items: float, restored: float, parts: float
+    node: Mapping[str, Any], groups: int, requests: float, items: float, restored: float, parts: float, grown: float
 ) -> dict[str, Any]:
     """The part of a node in the work of all: it leads its share of the groups, and follows the others."""
     share = node["leads"] / groups
@@ -191,4 +195,6 @@ def _led(
         "entries": node["entries"] * share,
         "follower_entries": node["entries"] * (1 - share),
         "follower_items": items * (1 - share),
+        "grown_items": items * share * grown,
+        "grown_follower_items": items * (1 - share) * grown,
     }

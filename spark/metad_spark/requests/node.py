@@ -17,7 +17,7 @@ from metad_wire.policy.return_share import ReturnShare
 from metad_wire.policy.service_rate import ServiceRate
 
 from .cores import Machine, Process
-from .costs import Costs
+from .costs import Costs, growth
 from .messages import Entry, Request
 
 ENTRY_ITEMS: Final = 1_000
@@ -95,11 +95,16 @@ class Cluster:
         *,
         nodes: int,
         groups: int,
+        sessions: int,
         queue_s: float,
         fsync: bool,
     ) -> None:
         self.machine = machine
         self.costs = costs
+        grown = growth(sessions, nodes)
+        self.item_s = costs.item_s / 2 + costs.restore_s + grown * costs.grown_item_s
+        """Of an item that is evaluated, applied and answered; the rest of ``costs.item_s`` falls due when it comes."""
+        self.follower_item_s = costs.follower_item_s + grown * costs.grown_follower_item_s
         self.budget = ReturnBudget()
         self.nodes = [Node(self, number, rng, queue_s=queue_s, fsync=fsync) for number in range(nodes)]
         self.leaders = [self.nodes[group % nodes] for group in range(groups)]
@@ -169,7 +174,7 @@ class Node:
         if not self.process.alive:
             self._machine.at(self._machine.now, request.asker.lost, request, self._machine.now)
             return
-        self.process.add(lambda now: self._begin(request, number, now))
+        self.process.add_to_begin(lambda now: self._begin(request, number, now))
 
     def _begin(self, request: Request, number: int, now: float) -> tuple[float, Callable[[float], None] | None]:
         group = self._groups.get(request.group)
@@ -270,7 +275,7 @@ class Node:
     def follow(self, entry: Entry, synced: Callable[[float], None]) -> None:
         """Append, apply and sync an entry of another node's group."""
         costs = self._costs
-        cost_s = costs.follower_entry_s + costs.follower_item_s * entry.items
+        cost_s = costs.follower_entry_s + self._cluster.follower_item_s * entry.items
         self.process.add(lambda now: (cost_s, lambda end: self._disk.append(synced)))
 
     def _commit(self, group: Group, entry: Entry) -> None:
@@ -294,8 +299,7 @@ class Node:
         costs = self._costs
         items = sum(request.items for request, _ in answered)
         parts = sum(request.parts for request, _ in answered)
-        cost_s = len(answered) * costs.request_s / 2 + items * (costs.item_s / 2 + costs.restore_s)
-        cost_s += parts * costs.part_s
+        cost_s = len(answered) * costs.request_s / 2 + items * self._cluster.item_s + parts * costs.part_s
 
         def ended(end: float) -> None:
             self._share.answered(items)

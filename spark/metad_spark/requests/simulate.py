@@ -71,8 +71,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     """Predict a storm. The same storm, costs and seed give the same outcome."""
     settings = storm.settings
     crews = settings.processes
-    others = costs.idle_cores * storm.nodes + costs.broker_idle_cores * crews
-    machine = Machine(max(0.1 * costs.cores, costs.cores - others), storm.beside)
+    machine = Machine(max(0.1 * costs.cores, costs.cores - costs.idle_cores * storm.nodes), storm.beside)
     rng = random.Random(seed)
     cluster = Cluster(
         machine,
@@ -80,6 +79,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
         rng,
         nodes=storm.nodes,
         groups=storm.data_groups,
+        sessions=settings.sessions,
         queue_s=storm.queue_s,
         fsync=storm.fsync,
     )

@@ -24,6 +24,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 CLIENTS_MAX: Final = 5_000_000
 """More would take minutes; the vector model is for them."""
+IDLE_CORES: Final = 0.1
+"""What other programs may use of a machine that is idle beside a storm."""
 _KIND_DRAW, _BROKER_DRAW = 1, 2
 _SLOTS = 1024
 _SLOT_DRAW = 17
@@ -135,7 +137,10 @@ def storm_of(report: Mapping[str, Any], begin_ns: Ints | None = None) -> Storm:
         settings = msgspec.convert(report["settings"], Settings, strict=False)
         nodes, groups = int(report["nodes"]), _data_groups(report)
         fsync = bool(report["fsync"])
-        beside = float(report.get("accounts", {}).get("others_running", 0.0))
+        account = report.get("accounts", {})
+        # Threads that wanted a core, and had none of it, were of the storm's own processes.
+        disturbed = float(account.get("others_cores", 0.0)) > IDLE_CORES
+        beside = float(account.get("others_running", 0.0)) if disturbed else 0.0
     except (KeyError, TypeError, ValueError) as why:
         raise ScenarioError(f"not a report of metad-perf storm: {type(why).__name__}: {why}") from None
     if settings.replay and begin_ns is None:

@@ -10,7 +10,7 @@ import pytest
 
 from metad_spark.errors import CalibrationError
 from metad_spark.requests import grid
-from metad_spark.requests.costs import BROKER, NODE, load_costs
+from metad_spark.requests.costs import BROKER, NODE, growth, load_costs
 from metad_spark.requests.fitting import fit, nnls
 from metad_spark.requests.grid import Grid, Row
 from metad_spark.run_calibrate import run
@@ -25,11 +25,13 @@ TRUE = {
     "entry_s": 3e-4,
     "follower_entry_s": 2e-4,
     "follower_item_s": 5e-6,
+    "grown_item_s": 2e-6,
+    "grown_follower_item_s": 1e-6,
     "call_s": 2e-4,
     "attempt_s": 1e-5,
     "back_s": 1.5e-5,
 }
-IDLE, BESIDE, BROKER_IDLE = 0.02, 0.05, 0.03
+IDLE, BESIDE = 0.02, 0.05
 
 
 def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: float) -> Row:
@@ -43,6 +45,7 @@ def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: flo
     counts["restored"] = counts["items"] * (number % 2)
     if kind == "storm":
         counts |= {name: rng.integers(1_000, 50_000) for name in ("parts", "refusals", "refused_items")}
+        counts |= {name: rng.integers(1_000, 300_000) for name in ("grown_items", "grown_follower_items")}
     if part == "brokers":
         counts = {name: rng.integers(1_000, 50_000) for name in ("calls", "attempts", "back")}
     row = Row(
@@ -58,9 +61,10 @@ def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: flo
     of = {"request_s": row.requests, "item_s": row.items, "restore_s": row.restored, "part_s": row.parts}
     of |= {"refusal_s": row.refusals, "refused_item_s": row.refused_items, "entry_s": row.entries}
     of |= {"follower_entry_s": row.follower_entries, "follower_item_s": row.follower_items}
+    of |= {"grown_item_s": row.grown_items, "grown_follower_item_s": row.grown_follower_items}
     of |= {"call_s": row.calls, "attempt_s": row.attempts, "back_s": row.back}
     cpu_s = sum(TRUE[name] * count for name, count in of.items())
-    cpu_s += row.seconds * (BROKER_IDLE if part == "brokers" else IDLE + BESIDE * (kind == "storm"))
+    cpu_s += row.seconds * (IDLE + BESIDE * (kind == "storm")) * (part == "node")
     return msgspec.structs.replace(row, cpu_s=cpu_s * float(rng.normal(1.0, noise)))
 
 
@@ -77,7 +81,6 @@ def test_costs_without_noise_are_found_exactly() -> None:
     for name, value in TRUE.items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
     assert found.idle_cores == pytest.approx(IDLE + BESIDE, rel=1e-3)
-    assert found.broker_idle_cores == pytest.approx(BROKER_IDLE, rel=1e-3)
     assert found.r2 == {"nodes": 1.0, "brokers": 1.0}
     assert found.cores == 4
     assert found.fsync_s[0] < 0.0011
@@ -153,3 +156,9 @@ def test_runs_that_are_not_sufficient_are_refused(tmp_path: Path) -> None:
 def test_the_costs_that_ship_are_those_of_the_grid_that_is_kept() -> None:
     kept = Path(__file__).resolve().parents[3] / "spark" / "calibration-grid.parquet"
     assert fit(grid.read([kept]), "default") == load_costs()
+
+
+def test_an_item_costs_more_with_each_doubling_of_what_a_node_stores() -> None:
+    assert growth(10, 3) == growth(40_000, 3) == growth(40_000, 1) == 0.0
+    assert growth(80_000, 3) == pytest.approx(1.0)
+    assert growth(640_000, 12) == pytest.approx(2.0)  # three of twelve nodes store each
