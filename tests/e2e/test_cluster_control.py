@@ -125,9 +125,13 @@ async def cluster_map(client: Client) -> ClusterMap:
 
 
 async def settled(nodes: Nodes) -> ClusterMap | None:
-    """The map, once nothing moves and every group is where it should be, as its leader says."""
+    """The map, once nothing moves, every node has said where it serves, and every group is where it should be, as its
+    leader says. (A node says so a moment after it is ready: once the map had a version more than it was compared with.)
+    """
     async with connect(nodes.url) as client:  # one that works has no reason to ask for the newest map
         known = await cluster_map(client)
+        if not all(node.endpoint for node in known.nodes):
+            return None
         statuses = [s for s in (await client.cluster.statuses()).values() if isinstance(s, StatusReply)]
     leading = {g.name: g for s in statuses for g in s.groups if g.role == "leader"}
     for group in known.groups:
