@@ -106,6 +106,8 @@ class Controller:
         self._announce(groups.map, now_s)
         self._share(groups.map, now_s)
         self._seen.look((node.node_id for node in groups.map.nodes), self._host.connected, now_s)
+        if groups.crowded():
+            self._seen.crowded(now_s)
         for record in groups.map.groups:
             replica = groups.drivers.get(record.group_id)
             if replica is None:

@@ -81,6 +81,9 @@ class Hosted(Protocol):
     def drivers(self) -> Mapping[GroupId, Replica]:
         """The replicas on this node."""
 
+    def crowded(self) -> bool:
+        """Whether many requests wait in front of a group of this node."""
+
 
 class Sharing(Protocol):
     """What a node says while it turns requests away, and what it is granted."""

@@ -10,6 +10,9 @@ from metad_wire.group import GroupId
 SETTLE_S = 1.0
 """A new leader keeps a group for this long before it hands the group to the preferred one, which must have been
 connected for as long."""
+CROWD_S = 60.0
+"""While many requests wait on this node, a preferred leader that has come back is kept waiting for so long at most:
+nothing of a group is in its caches yet, and all that waits would have to go to it once more."""
 GONE_S = 10.0
 """A node that has been out of reach for so long does not just start again."""
 
@@ -35,6 +38,7 @@ class Seen:
         self._lost_since: dict[str, float] = {}
         self._reached_since: dict[str, float] = {}
         self._led_since: dict[GroupId, float] = {}
+        self._crowded_s = float("-inf")  # when many requests waited last
 
     @property
     def lost(self) -> Collection[str]:
@@ -51,6 +55,10 @@ class Seen:
     def leads(self, group: GroupId, now_s: float) -> None:
         """Note that this node leads a group."""
         self._led_since.setdefault(group, now_s)
+
+    def crowded(self, now_s: float) -> None:
+        """Note that many requests wait on this node."""
+        self._crowded_s = now_s
 
     def leads_no_longer(self, group: GroupId) -> None:
         """Note that this node does not lead a group."""
@@ -69,6 +77,10 @@ class Seen:
     def is_settled(self, group: GroupId, successor: str, now_s: float) -> bool:
         """Whether this node has led a group for a while, and its successor was connected all the while. A new leader
         may not have heard yet that it was made the preferred one. A node that is still starting would keep the group
-        waiting."""
-        since_s = max(self._led_since.get(group, now_s), self._reached_since.get(successor, now_s))
+        waiting. A successor that came back after this node took over also waits until no crowd has waited here for a
+        while (:data:`CROWD_S`)."""
+        led_s, reached_s = self._led_since.get(group, now_s), self._reached_since.get(successor, now_s)
+        since_s = max(led_s, reached_s)
+        if reached_s > led_s:
+            since_s = max(since_s, min(self._crowded_s, reached_s + CROWD_S - SETTLE_S))
         return now_s - since_s >= SETTLE_S

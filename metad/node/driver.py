@@ -25,6 +25,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
+from metad_wire.policy.precedence import Precedence, is_small
 from metad_wire.policy.queue_rate import FULL_ITEMS
 
 from ..control.host import Done
@@ -36,7 +37,6 @@ from ..state.machine import Known, Machine, Proposal
 from ..state.part import Writes
 from ..state.tables import Command
 from .lane_queue import LaneQueue
-from .precedence import Precedence, is_small
 
 Listener = Callable[[Entry], None]
 

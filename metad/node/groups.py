@@ -7,6 +7,7 @@ from collections.abc import Callable
 from metad_wire.cluster import ClusterMap, MapReply, MapRequest
 from metad_wire.errors import InvalidRequestError, NotLeaderError, NotReplicaError
 from metad_wire.group import GroupId
+from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.table import ANY_KIND
 
 from ..raft.replica import RaftGroup
@@ -111,6 +112,10 @@ class Groups:
             driver.group.ready if driver.group.is_leader else driver.group.leader is not None
             for driver in self.drivers.values()
         )
+
+    def crowded(self) -> bool:
+        """Whether many requests wait in front of a group of this node."""
+        return any(driver.waiting_items >= FULL_ITEMS for driver in self.drivers.values())
 
     def abandon(self, reason: str) -> None:
         """Answer everything that waits."""

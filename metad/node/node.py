@@ -19,6 +19,7 @@ from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
+from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.return_share import ReturnShare
 from metad_wire.policy.service_rate import ServiceRate
 
@@ -58,7 +59,6 @@ from .migration_steps import MigrationSteps
 from .node_snapshots import NodeSnapshots
 from .observer import Observer
 from .peer_sender import PeerSender
-from .precedence import Precedence
 from .reads import Reads
 from .replica_lifecycle import ReplicaLifecycle
 from .requests import Requests
@@ -115,6 +115,7 @@ class Node:
             calendar=lambda: environment.wall_ms() / 1000,
             schedule=agenda.woken,
             transmit=outbound.send,
+            crowded=groups.crowded,
             timing=Timing(
                 election_s=config.raft.election_timeout_ms / 1000,
                 heartbeat_s=config.raft.heartbeat_ms / 1000,

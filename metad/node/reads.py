@@ -23,6 +23,7 @@ from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Message
 from metad_wire.methods import encode
 from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
+from metad_wire.policy.precedence import Precedence
 from metad_wire.transport.fair_share import FairShare
 
 from ..control.host import Done
@@ -34,7 +35,6 @@ from .driver import GroupDriver
 from .environment import Environment
 from .health import Health
 from .in_flight_budget import InFlightBudget
-from .precedence import Precedence
 
 _SLICE_SPENT = 256
 """Of reads that were proven together and are answered in one go, in rows looked at: about a millisecond."""

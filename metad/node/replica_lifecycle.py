@@ -7,6 +7,7 @@ import time
 from metad_wire.errors import NotReplicaError
 from metad_wire.group import METADATA, GroupId
 from metad_wire.policy import BatchWindow
+from metad_wire.policy.precedence import Precedence
 
 from .. import log_events
 from ..config import Config
@@ -25,7 +26,6 @@ from .groups import Groups
 from .health import Health
 from .machines import Machines
 from .node_snapshots import NodeSnapshots
-from .precedence import Precedence
 from .stores import Stores
 from .watches import Watches
 

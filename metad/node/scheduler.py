@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from metad_wire.policy.precedence import SMALL_ITEMS, Precedence
+
 from ..errors import StorageError
 from ..logs import bug
 from ..raft.replicas import Replicas
@@ -18,7 +20,6 @@ from .deadlines import Deadlines
 from .driver import GroupDriver, Work
 from .environment import Environment, Timer
 from .health import Health
-from .precedence import SMALL_ITEMS, Precedence
 
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
 # items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.

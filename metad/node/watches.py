@@ -1,7 +1,8 @@
 """The watches of a node: streams of its replicas begin here and are served in turns.
 
 Live streams are served first: a frame of what has just been applied. Those that read the log or a snapshot take turns
-with each other in small pieces, and wait like other heavy work while small writes are unanswered (:mod:`.precedence`).
+with each other in small pieces, and wait like other heavy work while small writes are unanswered
+(:mod:`metad_wire.policy.precedence`).
 A stream for which there is nothing to do costs memory and nothing else: what has to be looked at now and then, the
 node's status looks at anyway.
 """
@@ -25,6 +26,7 @@ from metad_wire.errors import (
     UnsupportedError,
 )
 from metad_wire.methods import WATCH_OPEN
+from metad_wire.policy.precedence import Precedence
 from metad_wire.session import FEATURES
 from metad_wire.transport.fair_share import FairShare
 
@@ -43,7 +45,6 @@ from .driver import GroupDriver, Listener
 from .environment import Environment, Timer
 from .groups import Groups
 from .health import Health
-from .precedence import Precedence
 from .reads import failed
 from .watched import WatchedReplica
 

@@ -79,6 +79,9 @@ class Host(GroupObserver[_Told], Protocol[_Told]):
     def wake(self, group: _Told) -> None:
         """Call ``group.turn()`` soon, once however often this is asked."""
 
+    def crowded(self) -> bool:
+        """Whether many requests wait on this node."""
+
 
 class BoundHost:
     """A :class:`Host` that fills in one replica as ``group``. The rules use it, so they need no reference to the
@@ -87,6 +90,7 @@ class BoundHost:
     def __init__(self, host: Host[Group], group: Group) -> None:
         self.now: Callable[[], float] = host.now
         self.calendar: Callable[[], float] = host.calendar
+        self.crowded: Callable[[], bool] = host.crowded
         self.send: Callable[[str, AnyMessage], None] = partial(host.send, group)
         self.wake: Callable[[], None] = partial(host.wake, group)
         self.committed: Callable[[], None] = partial(host.committed, group)

@@ -52,11 +52,12 @@ class ElectionTimer:
         self._evidence = False
         self.postpone(now)
 
-    def refused(self, now: float) -> None:
-        """Take a refusal by the leader's host as evidence that the leader is dead."""
+    def refused(self, now: float, *, crowded: bool = False) -> None:
+        """Take a refusal by the leader's host as evidence that the leader is dead. ``crowded``: many requests wait on
+        this node, so it lets others ask first. Otherwise one node may have two crowds, and another none."""
         if not self._evidence:
             self._evidence = True
-            part_s = OWN_PART * self._timing.lease_s * self._rng.random()
+            part_s = OWN_PART * self._timing.lease_s * (self._rng.random() + crowded)
             self.deadline_s = min(self.deadline_s, max(now, self._promised_until_s) + part_s)
 
     def asked(self, now: float) -> None:

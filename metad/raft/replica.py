@@ -252,7 +252,7 @@ class RaftGroup:
         if self._state.role == LEADER:
             self._reign.refused(peer)
         elif self._state.leader == peer:
-            self._timer.refused(self._host.now())
+            self._timer.refused(self._host.now(), crowded=self._host.crowded())
         self._host.wake()
 
     def excuse(self, now: float) -> None:

@@ -37,7 +37,8 @@ class Observer(GroupObserver[RaftGroup], Protocol):
 
 
 class Replicas:
-    """The host of a node's groups. ``schedule`` asks for a :meth:`turn` soon, ``transmit`` takes a peer's payload."""
+    """The host of a node's groups. ``schedule`` asks for a :meth:`turn` soon, ``transmit`` takes a peer's payload,
+    ``crowded`` says whether many requests wait on the node."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Replicas:
         calendar: Callable[[], float],
         schedule: Callable[[], None],
         transmit: Callable[[str, bytes], None],
+        crowded: Callable[[], bool],
         timing: Timing,
         rng: random.Random,
     ) -> None:
@@ -60,6 +62,7 @@ class Replicas:
         self.calendar = calendar
         self._writer = writer
         self._observer = observer
+        self.crowded = crowded
         self._schedule = schedule
         self._transmit = transmit
         self._rng = rng

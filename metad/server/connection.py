@@ -29,6 +29,7 @@ from metad_wire.errors import (
 )
 from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import AHEAD, READS, WATCH_OPEN
+from metad_wire.policy.precedence import is_small
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN
@@ -38,7 +39,6 @@ from .. import log_events
 from ..logs import event
 from ..node.driver import Work
 from ..node.node import Node
-from ..node.precedence import is_small
 from .access import Access
 from .inbox import Inbox, UnbegunBudget
 from .receive_budget import ReceiveBudget

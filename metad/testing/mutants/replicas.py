@@ -247,6 +247,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "dead_leader_is_replaced_soon",
     ),
     _m(
+        "crowd_asks_first",
+        "who has a crowd lets others ask first",
+        "election_timer:ElectionTimer.refused",
+        "(self._rng.random() + crowded)",
+        "self._rng.random()",
+        "crowded_follower_lets_others_ask_first",
+    ),
+    _m(
         "refused_waits_long",
         "with evidence, who was refused asks again soon",
         "election_timer:ElectionTimer.asked",

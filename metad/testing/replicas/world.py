@@ -201,6 +201,8 @@ class SimNode:
         self.paused_until = 0.0
         self.disk_slow_until = 0.0
         self.disk_hangs = False
+        self.crowded = False
+        """Whether many requests wait on it."""
         self._hung: list[Callable[[], None]] = []
         self._rate = 1.0
         self._offset = 0.0
@@ -233,6 +235,7 @@ class SimNode:
             calendar=self.calendar,
             schedule=self._schedule,
             transmit=self._transmit,
+            crowded=lambda: self.crowded,
             timing=world.timings.get(self.name, world.settings.timing),
             rng=random.Random(world.rng.getrandbits(64)),
         )

@@ -78,6 +78,9 @@ class Host:
         self.asked_for_returns: list[str] = []
         self.returns: c.ReturnGrant | MetadError = NotLeaderError()
 
+    def crowded(self) -> bool:
+        return False
+
     def store(self, order: c.StoreMap, done: Done) -> None:
         def store() -> None:
             if isinstance(self.answer, MetadError):

@@ -4,7 +4,7 @@ import pytest
 from test_controller import leads, status_of
 
 from metad.control.changes import Change
-from metad.control.seen import GONE_S, SETTLE_S, Seen
+from metad.control.seen import CROWD_S, GONE_S, SETTLE_S, Seen
 from metad.control.upkeep import certain, due_changes, is_let_go, successor
 from metad.raft.membership import CAUGHT_UP_ENTRIES
 from metad.raft.messages import Configuration
@@ -51,6 +51,26 @@ def test_the_preferred_leader_takes_over_when_both_have_been_there_for_a_while()
     found = seen(set(), for_s=0.5)
     found.look(NODES, {"n2"}, 0.5)
     assert successor(record(), NOW, 0, found, SETTLE_S) is None
+
+
+def test_a_preferred_leader_that_came_back_waits_while_a_crowd_does() -> None:
+    def led(crowd_until_s: float, *, away_until_s: float) -> float:
+        """When n2 takes over from n1, which has led since 0 s."""
+        found, now_s = Seen("n1"), 0.0
+        while now_s < 2 * CROWD_S:
+            found.look(NODES, {"n2"} if now_s >= away_until_s else set(), now_s)
+            found.leads(GROUP, now_s)
+            if now_s <= crowd_until_s:
+                found.crowded(now_s)
+            if successor(record(), NOW, 0, found, now_s) is not None:
+                return now_s
+            now_s += 0.5
+        raise AssertionError("never")
+
+    assert led(-1.0, away_until_s=3.0) == 3.0 + SETTLE_S
+    assert led(20.0, away_until_s=3.0) == 20.0 + SETTLE_S, "once the crowd is served"
+    assert led(2 * CROWD_S, away_until_s=3.0) == 3.0 + CROWD_S, "a crowd without end delays it for a minute"
+    assert led(20.0, away_until_s=0.0) == SETTLE_S, "somebody who was here all the time is wanted by an operator"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from server_rig import Rig as NodeRig
 from metad.config import Config
 from metad.errors import StorageError
 from metad.node.driver import GroupDriver, Work
-from metad.node.precedence import Precedence
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
 from metad.state.machine import Machine
@@ -27,6 +26,7 @@ from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
+from metad_wire.policy.precedence import Precedence
 
 NOW_MS = 1_700_000_000_000
 

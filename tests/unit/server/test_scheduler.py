@@ -11,8 +11,8 @@ import pytest
 
 from metad.node import scheduler
 from metad.node.agenda import Agenda
-from metad.node.precedence import Precedence
 from metad.node.scheduler import Scheduler
+from metad_wire.policy.precedence import Precedence
 
 PIECE_S = 0.004
 

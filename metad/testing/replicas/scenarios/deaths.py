@@ -51,6 +51,19 @@ def dead_leader_is_replaced_soon() -> None:
 
 
 @scenario
+def crowded_follower_lets_others_ask_first() -> None:
+    """n1 is killed, and many requests wait on n2, who would ask first."""
+    scene = parted()
+    scene.node("n2").crowded = True
+    scene.node("n1").crash(power=False)
+    assert _successor(scene, ELECTION_S) == "n3", "n2 has two crowds, and n3 none"
+    scene = parted()
+    scene.node("n2").crowded = scene.node("n3").crowded = True
+    scene.node("n1").crash(power=False)
+    _successor(scene, SOON_S + OWN_PART * LEASE_S, "those who are all crowded wait for each other")
+
+
+@scenario
 def dead_leader_of_a_sleeping_group_is_replaced_at_once() -> None:
     """Nobody promises anything to a leader whose group sleeps."""
     scene = parted(timing=PARTED._replace(sleep_after_s=0.3))
