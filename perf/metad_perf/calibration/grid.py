@@ -86,23 +86,24 @@ def storms() -> list[StormRun]:
         StormRun(name="seen-bare", seen=True, sessions=60_000, brokers=8, parts=(0, 0), seed=5),
         StormRun(name="seen-more", seen=True, sessions=200_000, brokers=12, seed=6),
         StormRun(name="seen-most", seen=True, sessions=500_000, brokers=20, groups=2, seed=7),
-        StormRun(name="unseen-slots", seen=False, sessions=150_000, brokers=12, seed=11),
+        StormRun(name="seen-million", seen=True, sessions=1_000_000, brokers=20, groups=2, seed=8),
+        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=21),
         StormRun(
-            name="unseen-jitter", seen=False, sessions=100_000, brokers=30, groups=4, policy="full-jitter", seed=12
+            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=22
         ),
-        StormRun(name="unseen-rolling", seen=False, sessions=100_000, brokers=10, trigger="rolling", seed=13),
-        StormRun(name="unseen-region", seen=False, sessions=120_000, brokers=16, groups=2, trigger="region", seed=14),
-        StormRun(name="unseen-kill", seen=False, sessions=80_000, brokers=8, trigger="leader-kill", seed=15),
+        StormRun(name="unseen-rolling", seen=False, sessions=400_000, brokers=10, trigger="rolling", seed=23),
+        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=24),
+        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=25),
         StormRun(
             name="unseen-decorrelated",
             seen=False,
-            sessions=120_000,
-            brokers=16,
+            sessions=650_000,
+            brokers=18,
             groups=2,
             policy="decorrelated-jitter",
-            seed=16,
+            seed=26,
         ),
-        StormRun(name="unseen-too-many", seen=False, sessions=200_000, brokers=12, policy="none", limit_s=4.0, seed=17),
+        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=6.0, seed=27),
     ]
 
 

@@ -208,7 +208,7 @@ class Crew:
             self.machine.at(broker.ready_s, self._begin, broker, clients)
             return
         cost_s = self.costs.call_s + self.costs.attempt_s * len(clients)
-        self.process.add(lambda now: (cost_s, lambda end: broker.call(clients)))
+        self.process.add_to_begin(lambda now: (cost_s, lambda end: broker.call(clients)))
 
     # --- what becomes of them ---
 

@@ -18,17 +18,17 @@ Job: TypeAlias = Callable[[float], tuple[float, Callable[[float], None] | None]]
 
 
 class Process:
-    """One loop, with two lines of jobs that take turns: what it has begun, and what a crowd wants it to begin.
-    ``used_s``: the CPU time of its jobs so far."""
+    """One loop, with two lines of jobs: what it has begun, and what a crowd wants it to begin. In each turn of the loop
+    it does all that waits in the first line, and one job of the other. ``used_s``: the CPU time of its jobs so far."""
 
-    __slots__ = ("alive", "begun", "busy", "ended", "jobs", "machine", "used_s", "waiting")
+    __slots__ = ("alive", "busy", "ended", "jobs", "left", "machine", "used_s", "waiting")
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.jobs: deque[Job] = deque()
         self.waiting: deque[Job] = deque()
         """Those of the other line (:meth:`add_to_begin`)."""
-        self.begun = False  # the last job was of that line
+        self.left = 0  # jobs of the first line that are done before the next of the other
         self.busy = False
         self.alive = True
         self.ended: Callable[[float], None] | None = None
@@ -49,7 +49,7 @@ class Process:
                 self.machine.next_of(self)
 
     def add_to_begin(self, job: Job) -> None:
-        """Do this after all others of its line, one for each job of :meth:`add`."""
+        """Do this after all others of its line, one in each turn of the loop."""
         if self.alive:
             self.waiting.append(job)
             if not self.busy:
@@ -57,9 +57,10 @@ class Process:
 
     def take(self) -> Job | None:
         """The job whose turn it is."""
-        self.begun = bool(self.waiting) and not (self.begun and self.jobs)
-        if self.begun:
+        if self.waiting and not (self.left and self.jobs):
+            self.left = len(self.jobs)
             return self.waiting.popleft()
+        self.left = max(0, self.left - 1)
         return self.jobs.popleft() if self.jobs else None
 
     def kill(self) -> None:

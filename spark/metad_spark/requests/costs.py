@@ -64,6 +64,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     grown_follower_item_s: float = 0.0
     idle_cores: float = 0.0
     """Of a node, without any work of the storm: heartbeats, and the other work beside it."""
+    unused_cores: float = 0.0
+    """Of the machine, that neither nodes nor brokers use while a storm lasts: they wait for each other, or for a thread
+    to be woken, where the model has no wait."""
     call_s: float = 0.0
     """Brokers: a call of the SDK, from its begin to its answer."""
     attempt_s: float = 0.0
@@ -74,6 +77,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Quantiles, evenly spaced, of the time in which what was appended is durable."""
     failover_s: float = 0.25
     """From the death of a node until others lead its groups (``metad-perf leader-kill``)."""
+    start_s: float = 1.0
+    """CPU time of a node that starts again, until it follows (of the killed nodes in ``metad-perf storm``)."""
     restart_s: float = 0.1
     """From the end of a broker's life until it takes clients in its next."""
     delay_s: float = 0.0002
@@ -84,7 +89,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Share of the variance of CPU time that the fit explains: of nodes, of brokers."""
 
     def __post_init__(self) -> None:
-        for key in (*NODE, *BROKER, "failover_s", "restart_s", "delay_s"):
+        for key in (*NODE, *BROKER, "unused_cores", "failover_s", "start_s", "restart_s", "delay_s"):
             if not 0 <= getattr(self, key) <= 60:
                 raise ValueError(f"{key} must be from 0 to 60, not {getattr(self, key)!r}")
         if self.request_s + self.item_s <= 0:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import CalibrationError
 from .costs import Costs, Interval
-from .grid import Grid, Row
+from .grid import SENT, Grid, Row
 
 Floats = npt.NDArray[np.float64]
 NODE_COLUMNS: Final = {
@@ -35,8 +35,7 @@ NODE_COLUMNS: Final = {
 """Cost of a node: the count that it is multiplied with."""
 BROKER_COLUMNS: Final = {
     "call_s": "calls",
-    "attempt_s": "attempts",
-    "back_s": "back",
+    "back_s": "handled",
 }
 _BACKGROUND: Final = "beside"
 _BOOTSTRAP: Final = 400
@@ -81,6 +80,9 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
         raise CalibrationError("the runs have no measure of fsync: run metad-perf calibration-grid --only fsync")
     node_costs, node_intervals, node_r2 = _fitted(nodes, NODE_COLUMNS, seed)
     broker_costs, broker_intervals, broker_r2 = _fitted(brokers, BROKER_COLUMNS, seed)
+    back = broker_intervals["back_s"]
+    broker_costs["attempt_s"] = SENT * broker_costs["back_s"]
+    broker_intervals["attempt_s"] = Interval(_short(SENT * back.low), _short(SENT * back.high))
     # A node that does nothing, and beside a storm the other work as well.
     node_costs["idle_cores"] += node_costs.pop(_BACKGROUND)
     extra = node_intervals.pop(_BACKGROUND)
@@ -92,11 +94,25 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
         name=name,
         setting=grid.setting,
         cores=grid.cpus,
+        unused_cores=_short(_unused(rows, grid.cpus, node_costs["idle_cores"])),
         fsync_s=tuple(_short(float(time_s)) for time_s in fsync_s),
         intervals=node_intervals | broker_intervals,
         r2={"nodes": round(node_r2, 3), "brokers": round(broker_r2, 3)},
         **{key: _short(value) for key, value in (node_costs | broker_costs).items()},
     )
+
+
+def _unused(rows: Sequence[Row], cores: int, idle_cores: float) -> float:
+    """Cores that nobody used in the storms, longer ones counting more."""
+    storms = {row.run: row for row in rows if row.storm_s}
+    if not storms:
+        return 0.0
+    used_s = sum(row.cpu_s for row in rows if row.run in storms)
+    # Before its begin and after its end, nodes do the other work.
+    used_s -= sum(idle_cores * (row.seconds - row.storm_s) for row in rows if row.run in storms and row.part == "node")
+    lasted_s = sum(row.storm_s for row in storms.values())
+    others_s = sum(row.others_cores * row.storm_s for row in storms.values())
+    return max(0.0, cores - (used_s + others_s) / lasted_s)
 
 
 def _fitted(

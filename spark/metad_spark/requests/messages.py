@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from metad_wire.messages import Identity
+from metad_wire.policy.precedence import is_small
 
 Ints = npt.NDArray[np.int64]
+_ITEM_BYTES: Final = 25
+"""Of a takeover's item in a request: tenant, client and a few flags."""
+_LONG_BYTES: Final = 16 * 1024
+"""As the server's: to take in a longer request is a heavy piece of work."""
 
 
 class Asker(Protocol):
@@ -30,18 +35,31 @@ class Asker(Protocol):
 
 class Request:
     """One call of a broker: clients of one group. ``number`` counts its attempts, so that an answer to an earlier one
-    is told from the answer that is waited for."""
+    is told from the answer that is waited for. ``beside``: so many items of the work beside the storm, without clients.
+    """
 
     __slots__ = (
-        *("asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "number", "parts", "sent_s"),
-        *("source", "target", "tenant", "waits"),
+        *("arrived_s", "asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "long", "number"),
+        *("parts", "sent_s", "small", "source", "target", "tenant", "waits"),
     )
 
-    def __init__(self, asker: Asker, clients: Ints, group: int, parts: int, tenant: bytes, deadline_s: float) -> None:
+    def __init__(
+        self,
+        asker: Asker,
+        clients: Ints,
+        group: int,
+        parts: int,
+        tenant: bytes,
+        deadline_s: float,
+        *,
+        beside: int = 0,
+    ) -> None:
         self.asker = asker
         self.clients = clients
         self.group = group
-        self.items = len(clients)
+        self.items = len(clients) + beside
+        self.small = is_small(self.items, _ITEM_BYTES * self.items)
+        self.long = _ITEM_BYTES * self.items > _LONG_BYTES
         self.parts = parts
         self.tenant = tenant
         self.deadline_s = deadline_s
@@ -49,17 +67,20 @@ class Request:
         self.identity: Identity | None = None
         self.attempts = 0
         self.number = 0
-        self.sent_s = 0.0
+        self.sent_s = self.arrived_s = 0.0
         self.target: object = None  # the node that was asked last
         self.waits = True  # for an answer
 
 
 class Entry:
-    """Of a group's log. ``synced``: voters that have it on disk."""
+    """Of a group's log. ``small``: how many of its requests are. ``clients``: items of the storm. ``synced``: voters
+    that have it on disk."""
 
-    __slots__ = ("items", "requests", "synced")
+    __slots__ = ("clients", "items", "requests", "small", "synced")
 
     def __init__(self, requests: list[tuple[Request, int]]) -> None:
         self.requests = requests
         self.items = sum(request.items for request, _ in requests)
+        self.clients = sum(len(request.clients) for request, _ in requests)
+        self.small = sum(request.small for request, _ in requests)
         self.synced = 0

@@ -6,18 +6,20 @@ answered. Who is turned away, and when it may come back, is decided by the serve
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from metad_wire.policy import Admission, QueueRate
-from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
+from metad_wire.policy.fair_queue import FairQueue
+from metad_wire.policy.precedence import SMALL_ITEMS, Precedence
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.return_budget import ReturnBudget
 from metad_wire.policy.return_share import ReturnShare
 from metad_wire.policy.service_rate import ServiceRate
 
 from .cores import Machine, Process
-from .costs import Costs, growth
+from .costs import REPLICAS, Costs, growth
 from .messages import Entry, Request
 
 ENTRY_ITEMS: Final = 1_000
@@ -29,17 +31,29 @@ _AT_ONCE_ITEMS: Final = 128
 """So many waiting items become an entry although an fsync is under way."""
 _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
-_APPLY_ITEMS: Final = 500
-"""Answers go out in slices of so many items."""
+_WAITED_S: Final = 0.05
+"""What has waited less to be taken in is not late."""
+LOOK_UPS: Final = 2
+"""In the store, for an item that is restored: its properties, and the row of what else it has. A leader that did not
+lead when its sessions changed hands does not know their owners, which takes a third."""
+RECEIVED: Final = 0.1
+"""The part of what a request and its items cost that falls due where they are received; the rest where they are applied
+and answered."""
+_LOOK_FOR_SMALL: Final = 8
+"""Sources that are asked for something small."""
+_DOWN_S: Final = 2.0
+"""From the death of a node until it serves again: the harness starts it after a second, which takes another."""
 _SHARE_S: Final = 1.0
 """How often a busy node asks for its part of the budget of returns."""
 
 
 class Disk:
-    """One fsync at a time; what is appended meanwhile waits for the next, and shares it."""
+    """One fsync at a time; what is appended meanwhile waits for the next, and shares it. A thread does it, and the loop
+    hears of its end once it has done what it is at."""
 
-    def __init__(self, machine: Machine, costs: Costs, rng: random.Random, *, syncs: bool) -> None:
-        self._machine = machine
+    def __init__(self, process: Process, costs: Costs, rng: random.Random, *, syncs: bool) -> None:
+        self._process = process
+        self._machine = process.machine
         self._times_s = costs.fsync_s if syncs else (0.0,)
         self._rng = rng
         self._waiting: list[Callable[[float], None]] = []
@@ -56,7 +70,10 @@ class Disk:
     def _sync(self) -> None:
         self.busy = True
         covered, self._waiting = self._waiting, []
-        self._machine.at(self._machine.now + self._rng.choice(self._times_s), self._synced, covered)
+        self._machine.at(self._machine.now + self._rng.choice(self._times_s), self._tell, covered)
+
+    def _tell(self, covered: list[Callable[[float], None]]) -> None:
+        self._process.add(lambda now: (0.0, lambda end: self._synced(covered)))
 
     def _synced(self, covered: list[Callable[[float], None]]) -> None:
         if self._waiting:
@@ -72,8 +89,10 @@ class Disk:
 class Group:
     """A group where it is led."""
 
-    def __init__(self, node: Node, number: int) -> None:
+    def __init__(self, node: Node, number: int, look_ups: int) -> None:
         self.node = node
+        self.look_ups = look_ups
+        """For each item: of what is restored, and of its owner where that is not known."""
         self.number = number
         self.queue: FairQueue[Request] = FairQueue()
         self.rate = QueueRate()
@@ -102,8 +121,8 @@ class Cluster:
         self.machine = machine
         self.costs = costs
         grown = growth(sessions, nodes)
-        self.item_s = costs.item_s / 2 + costs.restore_s + grown * costs.grown_item_s
-        """Of an item that is evaluated, applied and answered; the rest of ``costs.item_s`` falls due when it comes."""
+        self.look_up_s = costs.restore_s + grown * costs.grown_item_s
+        """Of an item that is evaluated: what is restored is looked up, in ever more."""
         self.follower_item_s = costs.follower_item_s + grown * costs.grown_follower_item_s
         self.budget = ReturnBudget()
         self.nodes = [Node(self, number, rng, queue_s=queue_s, fsync=fsync) for number in range(nodes)]
@@ -112,6 +131,8 @@ class Cluster:
         """Called when a group has another leader."""
         self.dead: list[Callable[[Node], None]] = []
         """Called with a node that has died: its connections break."""
+        self.done_items = 0
+        """That were answered so far."""
         for number, leader in enumerate(self.leaders):
             leader.lead(number)
 
@@ -126,13 +147,20 @@ class Cluster:
         for tell in self.dead:
             tell(node)
         self.machine.at(self.machine.now + self.costs.failover_s, self._failover, node)
+        self.machine.at(self.machine.now + _DOWN_S, self._start_again, node, self.done_items)
+
+    def _start_again(self, node: Node, had_items: int) -> None:
+        """It follows again, and first does what it lacks. It leads nothing while the crowd waits."""
+        node.start_again(self.costs.start_s + self.follower_item_s * (self.done_items - had_items))
+        for leader in self.alive():
+            leader.followed_by(node)
 
     def _failover(self, dead: Node) -> None:
         left = self.alive()
         for number, leader in enumerate(self.leaders):
             if leader is dead:
                 self.leaders[number] = left[number % len(left)]
-                self.leaders[number].lead(number)
+                self.leaders[number].lead(number, knows_owners=False)
         for tell in self.kept:
             tell(self.machine.now)
 
@@ -148,24 +176,39 @@ class Node:
         self._costs = cluster.costs
         self._machine = machine
         self._groups: dict[int, Group] = {}
-        self._disk = Disk(machine, cluster.costs, rng, syncs=fsync)
+        self._disk = Disk(self.process, cluster.costs, rng, syncs=fsync)
         self._disk.after = self._turn
         self._admission = Admission(items_max=0, wait_max_s=queue_s)
+        self._precedence = Precedence(lambda: machine.now)
+        self._long: deque[tuple[Request, int]] = deque()  # requests that have come, and are heavy to take in
+        self._taking_in = False
         self._asked = False
         self._share = ReturnShare(
             f"n{number}", ServiceRate(0.0), 0, lambda: len(cluster.nodes), lambda: machine.at(machine.now, self._ask)
         )
 
-    def lead(self, number: int) -> None:
+    def lead(self, number: int, *, knows_owners: bool = True) -> None:
         """Lead this group from now on."""
-        group = self._groups[number] = Group(self, number)
-        others = [node for node in self._cluster.nodes if node is not self and node.process.alive]
-        group.followers = others[:2]
+        group = self._groups[number] = Group(self, number, LOOK_UPS if knows_owners else LOOK_UPS + 1)
+        group.followers = [node for node in self._cluster.alive() if node is not self][: REPLICAS - 1]
 
     def die(self) -> None:
         """End, with all that waits here."""
         self.process.kill()
         self._groups = {}
+        self._long.clear()
+
+    def start_again(self, catch_up_s: float) -> None:
+        """Serve after a death, and do this much work first."""
+        self.process.alive = True
+        self._precedence.small = 0
+        self.process.add(lambda now: (catch_up_s, None))
+
+    def followed_by(self, node: Node) -> None:
+        """A node serves again."""
+        for group in self._groups.values():
+            if len(group.followers) < REPLICAS - 1:
+                group.followers.append(node)
 
     # --- requests ---
 
@@ -174,7 +217,36 @@ class Node:
         if not self.process.alive:
             self._machine.at(self._machine.now, request.asker.lost, request, self._machine.now)
             return
-        self.process.add_to_begin(lambda now: self._begin(request, number, now))
+        request.arrived_s = self._machine.now
+        if not request.long:
+            self.process.add_to_begin(lambda now: self._begin(request, number, now))
+            return
+        self._long.append((request, number))
+        if not self._taking_in:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Begin the next long request, once the node has rested from the last heavy piece of work."""
+        self._taking_in = bool(self._long) and self.process.alive
+        if not self._taking_in:
+            return
+        if wait_s := self._precedence.heavy_wait_s:
+            self._machine.at(self._machine.now + wait_s, self._take_in)
+            return
+        request, number = self._long.popleft()
+
+        def begin(begun_s: float) -> tuple[float, Callable[[float], None]]:
+            cost_s, then = self._begin(request, number, begun_s)
+
+            def ended(end: float) -> None:
+                self._precedence.heavy_done(begun_s)
+                if then is not None:
+                    then(end)
+                self._take_in()
+
+            return cost_s, ended
+
+        self.process.add_to_begin(begin)
 
     def _begin(self, request: Request, number: int, now: float) -> tuple[float, Callable[[float], None] | None]:
         group = self._groups.get(request.group)
@@ -182,11 +254,9 @@ class Node:
             return self._costs.refusal_s, lambda end: request.asker.lost(request, end)
         returns = self._share.returns
         answer: tuple[int, int] | None = None
-        if group.queue.items >= FULL_ITEMS:
-            before = group.queue.before(request.tenant, request.source)
-            if not self._admission.admitted(before, 1, group.rate.estimate(now), request.deadline_s - now):
-                self._share.refused(now)
-                answer = returns.returning(request.items, now, request.identity)
+        if self._waits_too_long(group, request, now):
+            self._share.refused(now)
+            answer = returns.returning(request.items, now, request.identity)
         if answer is None and returns.promised:
             answer = returns.early(request.identity, now)
         costs = self._costs
@@ -196,34 +266,49 @@ class Node:
             after_ms, jitter_ms = answer
             cost_s = costs.refusal_s + costs.refused_item_s * request.items
             return cost_s, lambda end: self._reply(request, number, end, refused=(after_ms, jitter_ms))
-        # An item's cost falls due where it is received, evaluated and answered; a half of it in each direction.
-        return costs.request_s / 2 + costs.item_s * request.items / 2, lambda end: self._queue(group, request, end)
+        clients = len(request.clients)
+        cost_s = RECEIVED * (costs.request_s + costs.item_s * clients) if clients else 0.0
+        return cost_s, lambda end: self._queue(group, request, end)
+
+    def _waits_too_long(self, group: Group, request: Request, now: float) -> bool:
+        waited_s = now - request.arrived_s
+        if waited_s >= _WAITED_S and self._admission.is_late(waited_s, request.deadline_s - request.arrived_s):
+            return True
+        if group.queue.items < FULL_ITEMS:
+            return False
+        before = group.queue.before(request.tenant, request.source)
+        patience_s = request.deadline_s - now
+        return not self._admission.admitted(before, 1, group.rate.estimate(now), patience_s, waited_s)
 
     def _queue(self, group: Group, request: Request, now: float) -> None:
         if not group.queue:
             group.first_s = now
         group.queue.add(request)
+        self._precedence.small += request.small
         if group.queue.items >= FULL_ITEMS:
             group.rate.full(now)
         if group.queue.items >= _AT_ONCE_ITEMS or not self._disk.busy:
             self._pump(group, now)
 
     def _turn(self, now: float) -> None:
-        for group in list(self._groups.values()):
-            self._pump(group, now)
+        """The disk is idle: once the loop is as well, all groups may begin something."""
+        for group in self._groups.values():
+            self._pump_next(group)
+
+    def _pump_next(self, group: Group) -> None:
+        self.process.add(lambda now: (0.0, lambda end: self._pump(group, end)))
 
     def _pump(self, group: Group, now: float) -> None:
         """Make an entry of what waits, as far as the server's rules allow."""
         queue = group.queue
         if not queue or not self.process.alive or group.in_flight >= PIPELINE_ENTRIES:
             return
-        first = queue.first()
-        if first.items > SHARE_ITEMS and group.in_flight and group.in_flight_items + first.items > PIPELINE_ITEMS:
+        if not self._may_begin(group):
+            if wait_s := self._precedence.heavy_wait_s:
+                self._look_again(group, now + wait_s)
             return
         if group.in_flight and queue.items < ENTRY_ITEMS and now < group.first_s + _COMPANY_S:
-            if not group.timed:
-                group.timed = True
-                self._machine.at(group.first_s + _COMPANY_S, self._later, group)
+            self._look_again(group, group.first_s + _COMPANY_S)
             return
         waiting, items = queue.items, 0
         taken: list[tuple[Request, int]] = []
@@ -235,6 +320,8 @@ class Node:
             if first.deadline_s >= now:
                 taken.append((first, first.number))
                 items += first.items
+            else:
+                self._precedence.small -= first.small
         if waiting >= FULL_ITEMS:
             group.rate.left(waiting - queue.items, now)
             if queue.items < FULL_ITEMS:
@@ -246,13 +333,40 @@ class Node:
         self.entries += 1
         group.in_flight += 1
         group.in_flight_items += entry.items
-        self.process.add_first(lambda at: (self._costs.entry_s, lambda end: self._append(group, entry, end)))
+        self.process.add_first(lambda at: self._evaluate(group, entry, at))
         if queue:
-            self.process.add(lambda at: (0.0, lambda end: self._pump(group, end)))
+            self._pump_next(group)
+
+    def _may_begin(self, group: Group) -> bool:
+        """Whether what is next may begin; where it may not, that of another source is next."""
+        for _ in range(_LOOK_FOR_SMALL):
+            first = group.queue.first()
+            fits = not group.in_flight or group.in_flight_items + first.items <= PIPELINE_ITEMS
+            if first.small or (fits and not self._precedence.heavy_wait_s):
+                return True
+            if not group.queue.skip():
+                break
+        return False
+
+    def _evaluate(self, group: Group, entry: Entry, begun_s: float) -> tuple[float, Callable[[float], None]]:
+        def ended(end: float) -> None:
+            if entry.items > SMALL_ITEMS:
+                self._precedence.heavy_done(begun_s)
+            self._append(group, entry, end)
+
+        parts = sum(request.parts for request, _ in entry.requests)
+        look_up_s = entry.clients * self._cluster.look_up_s * group.look_ups / LOOK_UPS + parts * self._costs.part_s
+        return self._costs.entry_s + look_up_s, ended
+
+    def _look_again(self, group: Group, at_s: float) -> None:
+        """Look again at that time."""
+        if not group.timed:
+            group.timed = True
+            self._machine.at(at_s, self._later, group)
 
     def _later(self, group: Group) -> None:
         group.timed = False
-        self._pump(group, self._machine.now)
+        self._pump_next(group)
 
     def _append(self, group: Group, entry: Entry, now: float) -> None:
         voters = 1 + len(group.followers)
@@ -266,47 +380,39 @@ class Node:
         self._disk.append(synced)
         delay_s = self._costs.delay_s
 
-        def acknowledged(at: float) -> None:
-            self._machine.at(at + delay_s, synced, at + delay_s)
+        def hear(at: float) -> None:
+            self.process.add(lambda now: (0.0, synced))
 
         for follower in group.followers:
-            self._machine.at(now + delay_s, follower.follow, entry, acknowledged)
+            self._machine.at(now + delay_s, follower.follow, entry, hear)
 
-    def follow(self, entry: Entry, synced: Callable[[float], None]) -> None:
-        """Append, apply and sync an entry of another node's group."""
-        costs = self._costs
-        cost_s = costs.follower_entry_s + self._cluster.follower_item_s * entry.items
-        self.process.add(lambda now: (cost_s, lambda end: self._disk.append(synced)))
+    def follow(self, entry: Entry, acknowledged: Callable[[float], None]) -> None:
+        """Append and sync an entry of another node's group, say so, and apply it."""
+
+        def synced(now: float) -> None:
+            self._machine.at(now + self._costs.delay_s, acknowledged, now + self._costs.delay_s)
+            self.process.add(lambda at: (self._cluster.follower_item_s * entry.clients, None))
+
+        self.process.add(lambda now: (self._costs.follower_entry_s, lambda end: self._disk.append(synced)))
 
     def _commit(self, group: Group, entry: Entry) -> None:
-        if not self.process.alive:
-            return
-        group.in_flight -= 1
-        group.in_flight_items -= entry.items
-        part: list[tuple[Request, int]] = []
-        items = 0
-        for one in entry.requests:
-            part.append(one)
-            items += one[0].items
-            if items >= _APPLY_ITEMS:
-                self._apply(part)
-                part, items = [], 0
-        if part:
-            self._apply(part)
-        self.process.add(lambda now: (0.0, lambda end: self._pump(group, end)))
-
-    def _apply(self, answered: list[tuple[Request, int]]) -> None:
         costs = self._costs
-        items = sum(request.items for request, _ in answered)
-        parts = sum(request.parts for request, _ in answered)
-        cost_s = len(answered) * costs.request_s / 2 + items * self._cluster.item_s + parts * costs.part_s
+        answers = sum(bool(len(request.clients)) for request, _ in entry.requests)
+
+        def apply(now: float) -> tuple[float, Callable[[float], None]]:
+            group.in_flight -= 1
+            group.in_flight_items -= entry.items
+            self._precedence.small -= entry.small
+            return (1 - RECEIVED) * (answers * costs.request_s + entry.clients * costs.item_s), ended
 
         def ended(end: float) -> None:
-            self._share.answered(items)
-            for request, number in answered:
+            self._share.answered(entry.items)
+            self._cluster.done_items += entry.clients
+            for request, number in entry.requests:
                 self._reply(request, number, end)
+            self._pump(group, end)
 
-        self.process.add(lambda now: (cost_s, ended))
+        self.process.add(apply)
 
     def _reply(self, request: Request, number: int, now: float, refused: tuple[int, int] | None = None) -> None:
         self._machine.at(now + self._costs.delay_s, self._answer, request, number, refused)

@@ -49,6 +49,7 @@ def storm_of_scenario(scenario: Scenario, seed: int) -> Storm:
         batch=min(scenario.brokers.batch_items, 1_000),
         linger_ms=max(scenario.brokers.linger_ms, _LINGER_MS_MIN),
         limit_s=scenario.horizon_s,
+        background=0.0,
         seed=seed,
     )
     # When clients learn of the disconnect depends on nothing else, so one node has them all.
@@ -60,7 +61,7 @@ def storm_of_scenario(scenario: Scenario, seed: int) -> Storm:
 
 def costs_apart(costs: Costs, storm: Storm) -> Costs:
     """The costs where each process has a core to itself."""
-    return replace(costs, cores=storm.nodes + storm.settings.processes)
+    return replace(costs, cores=storm.nodes + storm.settings.processes, unused_cores=0.0)
 
 
 def _kinds(scenario: Scenario) -> Iterator[Kind]:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from .beside import Beside
 from .brokers import AWAY, Clients, Crew
 from .cores import Machine
 from .costs import Costs
@@ -71,20 +72,23 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     """Predict a storm. The same storm, costs and seed give the same outcome."""
     settings = storm.settings
     crews = settings.processes
-    machine = Machine(max(0.1 * costs.cores, costs.cores - costs.idle_cores * storm.nodes), storm.beside)
+    cores = costs.cores - costs.idle_cores * storm.nodes - costs.unused_cores
+    machine = Machine(max(0.1 * costs.cores, cores), storm.beside)
     rng = random.Random(seed)
     cluster = Cluster(
         machine,
         costs,
         rng,
         nodes=storm.nodes,
-        groups=storm.data_groups,
+        groups=storm.data_groups + 1,  # one of offsets
         sessions=settings.sessions,
         queue_s=storm.queue_s,
         fsync=storm.fsync,
     )
     clients = Clients(storm)
     processes = [Crew(machine, cluster, costs, clients, number, seed) for number in range(crews)]
+    if settings.background:
+        Beside(machine, cluster, storm.data_groups, settings.background)
     returning = storm.returning
     if settings.trigger == "leader-kill":
         machine.at(0.0, _look, machine, cluster, clients, settings.kill_at * returning)

@@ -77,6 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = 1_000
     linger_ms: float = 20.0
     limit_s: float = 60.0
+    background: float = 1_000.0
     seed: int = 1
     replay: bool = False
 
