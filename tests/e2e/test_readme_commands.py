@@ -117,7 +117,9 @@ def test_the_first_command_runs_the_main_job_and_prints_what_the_page_shows(home
 def test_the_second_command_runs_every_test(home: Path) -> None:
     command = ["make", "-n", "-o", ".venv/.installed-dev", "test"]
     planned = subprocess.run(command, cwd=home, env=surroundings(), capture_output=True, text=True, check=True).stdout
-    runs = [shlex.split(line.partition("-m pytest ")[2]) for line in planned.splitlines() if "-m pytest" in line]
+    lines = [line.partition(" || ") for line in planned.splitlines() if "-m pytest" in line]
+    assert all(again.endswith(" -m pytest --last-failed; }") for _, _, again in lines), "what has failed, once more"
+    runs = [shlex.split(first.partition("-m pytest ")[2]) for first, _, _ in lines]
     assert [run[-2:] for run in runs] == [["-m", "not alone"], ["-m", "alone"]], "together they are all tests"
     assert not any(word.endswith(".py") for run in runs for word in run)
 

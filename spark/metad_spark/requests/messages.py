@@ -35,8 +35,8 @@ class Asker(Protocol):
 
 class Request:
     """One call of a broker: clients of one group. ``number`` counts its attempts, so that an answer to an earlier one
-    is told from the answer that is waited for. ``beside``: so many items of the work beside the storm, without clients.
-    """
+    is told from the answer that is waited for. ``background``: it has no clients, but so many items of the work beside
+    the storm."""
 
     __slots__ = (
         *("arrived_s", "asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "long", "number"),
@@ -52,12 +52,12 @@ class Request:
         tenant: bytes,
         deadline_s: float,
         *,
-        beside: int = 0,
+        background: int = 0,
     ) -> None:
         self.asker = asker
         self.clients = clients
         self.group = group
-        self.items = len(clients) + beside
+        self.items = len(clients) + background
         self.small = is_small(self.items, _ITEM_BYTES * self.items)
         self.long = _ITEM_BYTES * self.items > _LONG_BYTES
         self.parts = parts

@@ -61,6 +61,10 @@ class Disk:
         self.after: Callable[[float], None] = lambda now: None
         """Called when it has become idle."""
 
+    def start_again(self) -> None:
+        """Forget what was on its way when the node died."""
+        self._waiting, self.busy = [], False
+
     def append(self, synced: Callable[[float], None]) -> None:
         """Call this once what was appended now is durable."""
         self._waiting.append(synced)
@@ -202,6 +206,7 @@ class Node:
         """Serve after a death, and do this much work first."""
         self.process.alive = True
         self._precedence.small = 0
+        self._disk.start_again()
         self.process.add(lambda now: (catch_up_s, None))
 
     def followed_by(self, node: Node) -> None:

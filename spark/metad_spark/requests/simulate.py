@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .beside import Beside
+from .background import Background
 from .brokers import AWAY, Clients, Crew
 from .cores import Machine
 from .costs import Costs
@@ -88,7 +88,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     clients = Clients(storm)
     processes = [Crew(machine, cluster, costs, clients, number, seed) for number in range(crews)]
     if settings.background:
-        Beside(machine, cluster, storm.data_groups, settings.background)
+        Background(machine, cluster, storm.data_groups, settings.background)
     returning = storm.returning
     if settings.trigger == "leader-kill":
         machine.at(0.0, _look, machine, cluster, clients, settings.kill_at * returning)

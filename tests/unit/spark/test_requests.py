@@ -266,7 +266,7 @@ def test_heavy_work_rests_while_something_small_is_in_progress(monkeypatch: pyte
 
     monkeypatch.setattr(Node, "_evaluate", evaluate_)
     for clients in (*((0,) if small else ()), 600, 600):
-        node.receive(Request(_Nobody(), np.arange(clients), 0, 0, b"t", 100.0, beside=not clients), 0)
+        node.receive(Request(_Nobody(), np.arange(clients), 0, 0, b"t", 100.0, background=not clients), 0)
     machine.run(1.0, lambda: False)
     first, second = (at for items, at in begun if items > 1)
     assert second - first == pytest.approx(0.12 if small else 0.06, abs=0.005)

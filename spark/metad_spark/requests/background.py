@@ -21,7 +21,7 @@ _DEADLINE_S: Final = 5.0
 _NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
-class Beside:
+class Background:
     """Fifty times a second it asks all data groups for something, or the group of offsets that is behind them.
     ``per_s``: items a second."""
 
@@ -38,7 +38,9 @@ class Beside:
         groups = range(self._data_groups) if self._ticks % _VERBS else (self._data_groups,)
         for group in groups:
             items = -(-self._items // len(groups))
-            self.send(Request(self, _NOBODY, group, 0, b"beside", self._machine.now + _DEADLINE_S, beside=items))
+            self.send(
+                Request(self, _NOBODY, group, 0, b"background", self._machine.now + _DEADLINE_S, background=items)
+            )
         self._machine.at(self._ticks * _TICK_S, self._tick)
 
     # --- Asker: nobody minds what becomes of it ---
