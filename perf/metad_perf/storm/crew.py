@@ -78,7 +78,9 @@ class Crew:
             case Prepare(owners):
                 groups, mine = await self._groups(), self._mine
                 rng = np.random.default_rng([self._storm.seed, self._process])
-                self._wave = Wave(self._storm, self._clients, mine, groups, self.brokers, owners, rng, self._trace())
+                parts = (self._storm, self._clients, mine, groups, self.brokers, owners, rng, self._trace())
+                # For millions of clients it takes longer than a lease, and the brokers' heartbeats must go on.
+                self._wave = await asyncio.to_thread(Wave, *parts)
                 gc.freeze()  # a collection would look at each of the storm's objects
                 return None
             case Go(t0_ns):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 
 from metad import embedded
 from metad_client import Client, SessionDeleteItem, connect
+from metad_perf.storm import crew as crew_module
 from metad_perf.storm.background import Background, Begin, End
 from metad_perf.storm.crew import Crew, open_crew
 from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, Verdict
@@ -25,6 +28,7 @@ from metad_perf.storm.outcome import summary
 from metad_perf.storm.plan import Storm, places
 from metad_perf.storm.population import Clients, Kind, Population, client_id
 from metad_perf.storm.trace import read_schedule
+from metad_perf.storm.wave import Wave
 from metad_spark.calibration import load_calibration
 from metad_spark.pipeline.schedule import batches, parts
 from metad_spark.scenario import Disconnect, load_scenario
@@ -114,6 +118,23 @@ async def test_a_session_that_is_lost_before_or_after_its_client_comes_back_is_s
         at_end = await play.read_back()
         assert at_end.faults == {GONE: 4, DAMAGED: 3}, "a takeover has made the first two anew, without what they had"
         assert summary(results, at_end)["lost"] == 7
+
+
+async def test_heartbeats_go_on_while_many_clients_are_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once wrong: with ten million clients it took longer than a lease, and every broker was fenced."""
+    turned = threading.Event()
+
+    class Slow(Wave):
+        def __init__(self, *parts: Any) -> None:
+            asyncio_loop.call_soon_threadsafe(turned.set)
+            assert turned.wait(60.0), "the event loop stood still"
+            super().__init__(*parts)
+
+    asyncio_loop = asyncio.get_running_loop()
+    monkeypatch.setattr(crew_module, "Wave", Slow)
+    async with stage() as play:
+        await play.store()
+        assert sum(int((one.waited_ns >= 0).sum()) for one in await play.go()) == 120
 
 
 async def test_clients_that_are_not_back_in_time_are_counted_and_not_waited_for() -> None:
