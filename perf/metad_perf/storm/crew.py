@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from metad_client.results import WriteResult
 from metad_wire import methods
 from metad_wire.cluster import unpack_slots
 from metad_wire.messages import (
+    Owner,
     SessionDeleteItem,
     SessionDisconnectItem,
     SessionKey,
@@ -76,12 +77,8 @@ class Crew:
             case Leave(moment_s):
                 return await self._leave(moment_s)
             case Prepare(owners):
-                groups, mine = await self._groups(), self._mine
-                rng = np.random.default_rng([self._storm.seed, self._process])
-                parts = (self._storm, self._clients, mine, groups, self.brokers, owners, rng, self._trace())
                 # For millions of clients it takes longer than a lease, and the brokers' heartbeats must go on.
-                self._wave = await asyncio.to_thread(Wave, *parts)
-                gc.freeze()  # a collection would look at each of the storm's objects
+                self._wave = await asyncio.to_thread(self._made_ready, owners, await self._slots())
                 return None
             case Go(t0_ns):
                 assert self._wave is not None
@@ -194,13 +191,28 @@ class Crew:
         path = str(Path(directory) / f"attempts-{self._process:02}.parquet") if directory else ""
         return Trace(path, words=words)
 
-    async def _groups(self) -> Ints:
-        """The group of each client, so that one call needs one request. If slots move, the SDK splits it again."""
+    async def _slots(self) -> Ints:
+        """Slot -> ordinal of its group."""
         mapped = (await next(iter(self.brokers.values())).client.cluster.map()).map
         if mapped is None:
             raise ServerError("the cluster has no map yet")
         route = ROUTES[methods.SESSION_TAKEOVER.code]
-        slots = np.array(unpack_slots(mapped.slots[route.kind]), dtype=np.int64)
+        return np.array(unpack_slots(mapped.slots[route.kind]), dtype=np.int64)
+
+    def _made_ready(self, owners: Mapping[int, Owner], slots: Ints) -> Wave:
+        """The clients that come back to these brokers."""
+        gc.disable()  # a collection would look at each of the storm's objects
+        try:
+            rng = np.random.default_rng([self._storm.seed, self._process])
+            parts = (self._storm, self._clients, self._mine, self._groups(slots), self.brokers, owners, rng)
+            return Wave(*parts, self._trace())
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    def _groups(self, slots: Ints) -> Ints:
+        """The group of each client, so that one call needs one request. If slots move, the SDK splits it again."""
+        route = ROUTES[methods.SESSION_TAKEOVER.code]
         keys = [
             SessionKey(kind.tenant, client_id(number))
             for number, kind in self._described(self._mine, np.arange(len(self._mine.numbers)))

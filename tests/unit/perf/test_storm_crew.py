@@ -122,16 +122,24 @@ async def test_a_session_that_is_lost_before_or_after_its_client_comes_back_is_s
 
 async def test_heartbeats_go_on_while_many_clients_are_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once wrong: with ten million clients it took longer than a lease, and every broker was fenced."""
-    turned = threading.Event()
+    loop, turned, groups = asyncio.get_running_loop(), threading.Event(), Crew._groups
+
+    def wait_for_a_turn() -> None:
+        turned.clear()
+        loop.call_soon_threadsafe(turned.set)
+        assert turned.wait(60.0), "the event loop stood still"
 
     class Slow(Wave):
         def __init__(self, *parts: Any) -> None:
-            asyncio_loop.call_soon_threadsafe(turned.set)
-            assert turned.wait(60.0), "the event loop stood still"
+            wait_for_a_turn()
             super().__init__(*parts)
 
-    asyncio_loop = asyncio.get_running_loop()
+    def slow_groups(self: Crew, *arguments: Any) -> Any:
+        wait_for_a_turn()
+        return groups(self, *arguments)
+
     monkeypatch.setattr(crew_module, "Wave", Slow)
+    monkeypatch.setattr(Crew, "_groups", slow_groups)
     async with stage() as play:
         await play.store()
         assert sum(int((one.waited_ns >= 0).sum()) for one in await play.go()) == 120
