@@ -52,7 +52,7 @@ class ElectionTimer:
         self._evidence = False
         self.postpone(now)
 
-    def refused(self, now: float, *, crowded: bool = False) -> None:
+    def refused(self, now: float, *, crowded: bool) -> None:
         """Take a refusal by the leader's host as evidence that the leader is dead. ``crowded``: many requests wait on
         this node, so it lets others ask first. Otherwise one node may have two crowds, and another none."""
         if not self._evidence:

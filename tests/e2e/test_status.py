@@ -69,7 +69,7 @@ class Nodes:
                 row["verdict"] == verdict
                 and {one["code"] for one in found} == {*codes}
                 and about == (GROUPS if everywhere else about)
-                and any(one["text"].startswith(text) for one in found or [{"text": ""}])
+                and (not text or any(one["text"].startswith(text) for one in found))
             )
 
         try:
@@ -145,6 +145,7 @@ def test_a_node_that_lost_its_disk_is_refused_and_not_up_and_ends(nodes: Nodes) 
     row = nodes.until("warning", *codes, everywhere="group_under_replicated", text=both)
     (refused,) = [one for one in row["problems"] if one["code"] == "node_refused"]
     assert refused["node"] == "n3"
+    assert refused["text"].startswith(both)
     assert " another data directory, and " in refused["text"]
     assert (row["nodes_up"], row["nodes_total"]) == (2, 3)
     assert {node["node"]: node["state"] for node in row["nodes"]} == {"n1": "up", "n2": "up", "n3": "refused"}

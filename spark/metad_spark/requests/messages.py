@@ -13,8 +13,6 @@ from metad_wire.policy.precedence import is_small
 Ints = npt.NDArray[np.int64]
 _ITEM_BYTES: Final = 25
 """Of a takeover's item in a request: tenant, client and a few flags."""
-_LONG_BYTES: Final = 16 * 1024
-"""As the server's: to take in a longer request is a heavy piece of work."""
 
 
 class Asker(Protocol):
@@ -59,7 +57,7 @@ class Request:
         self.group = group
         self.items = len(clients) + background
         self.small = is_small(self.items, _ITEM_BYTES * self.items)
-        self.long = _ITEM_BYTES * self.items > _LONG_BYTES
+        self.long = not is_small(0, _ITEM_BYTES * self.items)  # to take it in is a heavy piece of work
         self.parts = parts
         self.tenant = tenant
         self.deadline_s = deadline_s

@@ -23,7 +23,8 @@ from .costs import REPLICAS, Costs, growth
 from .messages import Entry, Request
 
 ENTRY_ITEMS: Final = 1_000
-"""As ``metad.config``: the window of a commit."""
+"""The window of a commit. The server's default is 256 (``commit.entry_items_max``): its entries of short requests are
+smaller than the model's."""
 PIPELINE_ITEMS: Final = 1_500
 PIPELINE_ENTRIES: Final = 8
 """As the server's driver: entries on their way, and their items."""

@@ -88,7 +88,7 @@ def test_costs_without_noise_are_found_exactly() -> None:
 
 
 def test_cores_that_nobody_used_in_storms_are_found() -> None:
-    """Four cores; before and behind a storm the nodes do the other work."""
+    """Before and behind a storm the nodes do the other work, which is no part of it."""
     made = _grid()
     assert fit(made).unused_cores == 0.0, "rows of an older version"
     rows: list[Row] = []
@@ -99,8 +99,7 @@ def test_cores_that_nobody_used_in_storms_are_found() -> None:
         rows.append(row)
     storms = [row for row in rows if row.kind == "storm"]
     used = sum(row.cpu_s - (2.0 * (IDLE + BESIDE) if row.part == "node" else 0.0) for row in storms) / 8.0
-    few = fitting._unused(rows, 1_000, IDLE + BESIDE)
-    assert few == pytest.approx(1_000 - used)
+    assert fitting._unused(rows, 1_000, IDLE + BESIDE) == pytest.approx(1_000 - used)
     assert fitting._unused(rows, 1, IDLE + BESIDE) == 0.0, "never below 0"
 
 

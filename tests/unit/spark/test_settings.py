@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 
 from metad.config import Config, load_config
 from metad.config.declarations import ClusterConfig, LimitsConfig, StorageConfig
+from metad.control import controller
+from metad.node import driver, gate, scheduler
 from metad.node.in_flight_budget import ITEM_BYTES
+from metad_perf.storm import background as harness_background
 from metad_spark import footprint
 from metad_spark.band import unevenness
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.changes import changes, grid
 from metad_spark.footprint import Footprint
+from metad_spark.requests import background, node
 from metad_spark.requests.storm import Storm
 from metad_spark.scenario import BROKERS_MAX, CLIENTS_MAX, Brokers, Cluster, Returns, Scenario, load_scenario
 from metad_spark.settings import settings as settings_of
@@ -144,6 +148,19 @@ def test_a_file_of_settings_is_toml() -> None:
     read = tomllib.loads(to_toml(settings_of(load_scenario("default"), load_calibration())))
     assert read["groups"] == {"data": 120}
     assert read["commit"]["entry_items_max"] == 1_000
+
+
+def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harness() -> None:
+    assert _declared("commit.pipeline_entries_max") == node.PIPELINE_ENTRIES
+    assert (node.PIPELINE_ITEMS, node._LOOK_FOR_SMALL, node._COMPANY_S) == (
+        driver._PIPELINE_ITEMS_MAX,
+        driver._LOOK_FOR_SMALL,
+        driver._COMPANY_S,
+    )
+    assert node._AT_ONCE_ITEMS == scheduler._AT_ONCE_ITEMS
+    assert (node._WAITED_S, node._SHARE_S) == (gate.WAITED_S, controller.SHARE_S)
+    ours, theirs = background, harness_background
+    assert (ours._TICK_S, ours._DEADLINE_S) == (theirs._TICK_S, theirs._DEADLINE_S)
 
 
 def test_the_model_of_requests_has_the_bound_of_time_that_metad_has_by_default() -> None:
