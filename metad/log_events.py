@@ -379,7 +379,7 @@ SNAPSHOT_RESUMED = _info(
 )
 CHECKPOINT = _debug(
     "checkpoint",
-    "The state was flushed and the logs were cut.",
+    "The state was flushed: a restart replays only what comes after it.",
     log_bytes="bytes of log",
     seconds="duration",
 )

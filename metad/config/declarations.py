@@ -29,7 +29,7 @@ class StorageConfig(Section, frozen=True):
     row_cache_bytes: int = 96 * MIB
     """Cache of rows that commands read before they write them (key-value records, offsets), shared by the groups of a
     node."""
-    log_retained_bytes: int = 64 * MIB
+    log_retained_bytes: int = 96 * MIB
     """After the log has grown by this much, the node flushes the state and truncates the log behind it."""
     watch_retained_bytes: int = 256 * MIB
     """Bytes of a group's log that are kept for open watches that are behind. Beyond it the log is truncated all the

@@ -1,7 +1,9 @@
 """Checkpoints: the state is flushed now and then, and the logs are cut behind it.
 
-Where few writes follow many, the state is flushed as well, and the logs stay: reads of several records look into each
-memtable, and dozens of them take four times as long as the one file that they become.
+A node that is calm flushes what earlier writes have left in memtables: reads of several records look into each, and
+dozens of them take four times as long as the one file that they become. And a crowd that comes finds the memtables
+empty, so that they hold what it writes until it has gone: a flush takes a tenth of the processor from it. The logs
+stay then, for replicas that lag; they are cut to what has been flushed once they are as long as they may be.
 """
 
 from __future__ import annotations
@@ -16,21 +18,23 @@ from ..config import Config
 from ..logs import event
 from ..storage.engine import Engine
 from .agenda import Agenda
+from .driver import GroupDriver
 from .environment import Environment, Timer
 from .groups import Groups
 from .health import Health
 from .node_snapshots import NodeSnapshots
 from .watches import Watches
 
-_QUIET_S: Final = 5.0
-_QUIET_BYTES: Final = 256 * 1024
-"""The node is quiet while the logs grow by less than this in that time."""
+_CALM_S: Final = 5.0
+_CALM_PART: Final = 8
+"""The node is calm while it writes less in that time than this part of what waits to be flushed. So a file of the state
+is worth the writes of 40 s at least, and compaction has little to do."""
 _WORTH_BYTES: Final = 4 * 1024 * 1024
 """Of log, that are worth a file of the state."""
 
 
 class Checkpoints:
-    """Makes a checkpoint whenever the logs have grown by ``storage.log_retained_bytes``."""
+    """Keeps the logs within ``storage.log_retained_bytes``, and flushes the state while the node is calm."""
 
     def __init__(
         self,
@@ -51,13 +55,15 @@ class Checkpoints:
         self._environment = environment
         self._health = health
         self._log_retained_bytes = config.storage.log_retained_bytes
-        self._log_bytes = 0  # appended since the last checkpoint
-        self._unflushed_bytes = 0  # the same, since the state was flushed last
-        self._running = False
+        self._log_bytes = 0  # in the logs: appended since they were cut
+        self._unflushed_bytes = 0  # of these, since the state was flushed last
+        self._flushed: dict[GroupDriver, int] = {}  # what that flush has of each group
+        self.flushing = False
+        """Whether a thread writes the state's memtables to files."""
         self._timer: Timer | None = None
 
     def stop(self) -> None:
-        """Wait no longer for the node to be quiet."""
+        """Wait no longer for the node to be calm."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -66,52 +72,65 @@ class Checkpoints:
         self._log_bytes += size
         self._unflushed_bytes += size
         self._watches.log_grown(size)
-        if self._log_bytes >= self._log_retained_bytes and not self._running:
-            self.make()
+        if self._log_bytes >= self._log_retained_bytes and not self.flushing:
+            if 2 * self._unflushed_bytes <= self._log_bytes:
+                self._cut()
+            else:
+                self.make()
         elif self._unflushed_bytes >= _WORTH_BYTES and self._timer is None:
-            self._wait_for_quiet()
-
-    def _wait_for_quiet(self) -> None:
-        look = partial(self._look, self._unflushed_bytes)
-        self._timer = self._environment.call_at(self._environment.now() + _QUIET_S, look)
-
-    def _look(self, before_bytes: int) -> None:
-        """Flush the state if the node is quiet now."""
-        self._timer = None
-        if self._health.failure is not None or self._unflushed_bytes < _WORTH_BYTES:
-            return
-        if self._running or self._unflushed_bytes - before_bytes >= _QUIET_BYTES:
-            self._wait_for_quiet()
-            return
-        self._running, self._unflushed_bytes = True, 0
-
-        def done(error: BaseException | None) -> None:
-            self._running = False
-            if error is not None:
-                self._health.stop_for(error)
-
-        self._environment.beside(self._state.sync, done)
+            self._wait_for_calm()
 
     def make(self, then: Callable[[], None] | None = None) -> None:
         """Flush the state, then drop the entries that are in it from the logs."""
-        self._running = True
+
+        def done() -> None:
+            self._cut()
+            if then is not None:
+                then()
+
+        self._flush(done)
+
+    def _wait_for_calm(self) -> None:
+        look = partial(self._look, self._unflushed_bytes)
+        self._timer = self._environment.call_at(self._environment.now() + _CALM_S, look)
+
+    def _look(self, before_bytes: int) -> None:
+        """Flush the state if the node is calm now."""
+        self._timer = None
+        if self._health.failure is not None or self._unflushed_bytes < _WORTH_BYTES:
+            return
+        if self.flushing or _CALM_PART * (self._unflushed_bytes - before_bytes) > self._unflushed_bytes:
+            self._wait_for_calm()
+        else:
+            self._flush()
+
+    def _flush(self, then: Callable[[], None] | None = None) -> None:
+        self.flushing = True
         applied = {driver: driver.machine.applied for driver in self._groups.drivers.values()}
-        grown, self._log_bytes, self._unflushed_bytes = self._log_bytes, 0, 0
+        flushed, self._unflushed_bytes = self._unflushed_bytes, 0
         started_s = time.monotonic()
 
         def done(error: BaseException | None) -> None:
-            self._running = False
+            self.flushing = False
             if error is not None:
                 self._health.stop_for(error)
-            elif self._health.failure is None:
-                for driver, through in applied.items():
-                    held = self._snapshots.streams.held_index(driver.group)
-                    driver.group.compact(
-                        self._watches.held_index(driver, through if held is None else min(through, held))
-                    )
-                self._agenda.schedule()
-                event(log_events.CHECKPOINT, log_bytes=grown, seconds=round(time.monotonic() - started_s, 3))
+            else:
+                self._flushed = applied
+                event(log_events.CHECKPOINT, log_bytes=flushed, seconds=round(time.monotonic() - started_s, 3))
             if then is not None:
                 then()
 
         self._environment.beside(self._state.sync, done)
+
+    def _cut(self) -> None:
+        """Drop what has been flushed from the logs."""
+        if self._health.failure is not None:
+            return
+        self._log_bytes = self._unflushed_bytes
+        for driver in self._groups.drivers.values():
+            through = self._flushed.get(driver)
+            if through is None:
+                continue  # its group has come since
+            held = self._snapshots.streams.held_index(driver.group)
+            driver.group.compact(self._watches.held_index(driver, through if held is None else min(through, held)))
+        self._agenda.schedule()

@@ -90,14 +90,14 @@ def state_options(shared: Shared) -> r.Options:
     """For ``state/``: no WAL (the Raft log serves as one), many small writes, few compactions."""
     # A memtable that fits the core's own cache: a write into one of 2 or 4 MiB costs 0.6 us, of 8 MiB 0.8, of 64 MiB
     # 1.1. A look into the order goes to each memtable, and halving their number halves what it costs.
-    options = _options(shared, memtable_bytes=4 * 1024 * 1024, memtables=48)
+    options = _options(shared, memtable_bytes=4 * 1024 * 1024, memtables=60)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
     # A checkpoint flushes the writes since the last one as one file: every further file means more compaction, and one
-    # filter more for a look-up to ask. They are some 90 MiB. With 20 memtables the store flushed these by itself a
-    # moment before each checkpoint, so there were twice as many files. Blooms of some 30 bits per record keep reads
-    # from searching memtables that do not hold the key.
-    options.set_min_write_buffer_number_to_merge(32)
+    # filter more for a look-up to ask. They are some 140 MiB. With fewer memtables the store would flush these by
+    # itself a moment before each checkpoint, and there would be twice as many files. Blooms of some 30 bits per record
+    # keep reads from searching memtables that do not hold the key.
+    options.set_min_write_buffer_number_to_merge(44)
     options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_memtable_whole_key_filtering(True)
     # Files that may wait for each other: ten million records take about as many, so few passes bring a record to the

@@ -140,10 +140,18 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "log_is_cut_behind_what_is_applied",
         "the log is cut behind what a power failure leaves of the state",
-        "metad.node.checkpoints:Checkpoints.make",
-        "for driver, through in applied.items():",
-        "for driver, through in ((driver, driver.machine.applied) for driver in applied):",
+        "metad.node.checkpoints:Checkpoints._cut",
+        "through = self._flushed.get(driver)",
+        "through = driver.machine.applied",
         "log_is_cut_behind_what_is_flushed",
+    ),
+    _m(
+        "what_came_meanwhile_is_flushed",
+        "the log is cut behind what was applied when the flush began, however long ago it ended",
+        "metad.node.checkpoints:Checkpoints._flush",
+        "self._flushed = applied",
+        "self._flushed = {driver: driver.machine.applied for driver in applied}",
+        "log_is_cut_behind_what_a_calm_node_flushed",
     ),
     # --- what a leader remembers
     _m(

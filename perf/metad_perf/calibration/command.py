@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from metad_client import MetadError, Options
 from metad_wire.messages import StatusReply
 
+from ..core_speed import CoreSpeed
 from ..errors import ServerError, UsageError
 from ..load import measure
 from ..load.fleet import run_fleet
@@ -145,18 +146,25 @@ def _run_loads(chosen: Sequence[Load], out: Path, scale: float, step: Any) -> No
 
 def _measured(target: str, load: measure.Load, epoch: int, one: Load) -> dict[str, Any]:
     seen: list[tuple[float, dict[str, accounts.NodeAccount], accounts.Others]] = []
+    speed, stack = CoreSpeed(), ExitStack()
 
     def look() -> None:
         seen.append((time.monotonic(), run_async(_accounts(target)), accounts.Others()))
+
+    def begin() -> None:
+        look()
+        stack.enter_context(speed)
 
     plans = measure.plans(target, load, epoch, seconds=one.seconds)
     others = [0.0]
 
     def end() -> None:
+        stack.close()
         others[0] = seen[0][2].cores(time.monotonic() - seen[0][0])
         look()
 
-    result = run_fleet(plans, on_begin=look, on_end=end, progress=lambda _: None)
+    with stack:
+        result = run_fleet(plans, on_begin=begin, on_end=end, progress=lambda _: None)
     if result.failed:
         raise ServerError(f"{one.name}: {result.failed:,} items failed: {result.errors}")
     (begin_s, before, _), (end_s, after, _) = seen
@@ -166,6 +174,7 @@ def _measured(target: str, load: measure.Load, epoch: int, one: Load) -> dict[st
         "run": msgspec.to_builtins(one),
         "seconds": end_s - begin_s,
         "others_cores": others[0],
+        "core_us": speed.us,
         "requests": result.requests,
         "items": result.items,
         "items_per_s": result.items_per_s(),

@@ -15,6 +15,8 @@ import msgspec
 _DATA = "data={},offset=1"
 SESSIONS_MIN: Final = 2_000
 SECONDS_MIN: Final = 0.5
+_STEADY_S: Final = 8
+"""Until a storm begins, so that nodes have written what was stored to their files, as they have in hours of peace."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class StormRun(msgspec.Struct, frozen=True, kw_only=True):
             "trigger": self.trigger,
             "seconds-limit": f"{self.limit_s:g}",
             "lease-s": 30,
-            "steady-s": 1,
+            "steady-s": _STEADY_S,
             "seed": self.seed,
         }
         return ["storm", *(word for key, value in given.items() for word in (f"--{key}", str(value)))]
@@ -79,21 +81,22 @@ def loads() -> list[Load]:
 def storms() -> list[StormRun]:
     """The seen first."""
     return [
-        StormRun(name="seen-slots", seen=True, sessions=60_000, brokers=8),
-        StormRun(name="seen-jitter", seen=True, sessions=60_000, brokers=8, policy="full-jitter", seed=2),
-        StormRun(name="seen-groups", seen=True, sessions=100_000, brokers=20, groups=2, seed=3),
-        StormRun(name="seen-parts", seen=True, sessions=40_000, brokers=8, parts=(6, 2), seed=4),
-        StormRun(name="seen-bare", seen=True, sessions=60_000, brokers=8, parts=(0, 0), seed=5),
-        StormRun(name="seen-more", seen=True, sessions=200_000, brokers=12, seed=6),
+        StormRun(name="seen-slots", seen=True, sessions=150_000, brokers=8),
+        StormRun(name="seen-jitter", seen=True, sessions=150_000, brokers=8, policy="full-jitter", seed=2),
+        StormRun(name="seen-groups", seen=True, sessions=200_000, brokers=20, groups=2, seed=3),
+        StormRun(name="seen-parts", seen=True, sessions=120_000, brokers=8, parts=(6, 2), seed=4),
+        StormRun(name="seen-bare", seen=True, sessions=150_000, brokers=8, parts=(0, 0), seed=5),
+        StormRun(name="seen-more", seen=True, sessions=300_000, brokers=12, seed=6),
         StormRun(name="seen-most", seen=True, sessions=500_000, brokers=20, groups=2, seed=7),
         StormRun(name="seen-million", seen=True, sessions=1_000_000, brokers=20, groups=2, seed=8),
-        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=21),
+        StormRun(name="seen-naive", seen=True, sessions=700_000, brokers=10, policy="none", limit_s=4.0, seed=9),
+        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=31),
         StormRun(
-            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=22
+            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=32
         ),
-        StormRun(name="unseen-rolling", seen=False, sessions=400_000, brokers=10, trigger="rolling", seed=23),
-        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=24),
-        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=25),
+        StormRun(name="unseen-rolling", seen=False, sessions=400_000, brokers=10, trigger="rolling", seed=33),
+        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=34),
+        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=35),
         StormRun(
             name="unseen-decorrelated",
             seen=False,
@@ -101,9 +104,9 @@ def storms() -> list[StormRun]:
             brokers=18,
             groups=2,
             policy="decorrelated-jitter",
-            seed=26,
+            seed=36,
         ),
-        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=6.0, seed=27),
+        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=6.0, seed=37),
     ]
 
 

@@ -20,6 +20,7 @@ from metad_client import Client, Options
 from metad_wire.messages import Owner, StatusReply
 from metad_wire.tables.broker import LIVE
 
+from ..core_speed import CoreSpeed
 from ..errors import ServerError, UsageError
 from ..faults.members import Member
 from ..report import output
@@ -206,7 +207,8 @@ class _Run:
         t0_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
         self._cluster.trigger(t0_ns)
         await asyncio.gather(*(crew.ask(Go(t0_ns)) for crew in self._crews))
-        end_ns = await self._follow(t0_ns, others)
+        with CoreSpeed() as speed:
+            end_ns = await self._follow(t0_ns, others)
         seconds = time.monotonic() - before_s
         others_cores = others.cores(seconds)
         nodes = accounts.since(before, await self._nodes())
@@ -256,6 +258,7 @@ class _Run:
                 "seconds": seconds,
                 "others_cores": others_cores,
                 "others_running": others.running(),
+                "core_us": speed.us,
                 "nodes": msgspec.to_builtins(nodes),
                 "crews": msgspec.to_builtins(crews),
             },

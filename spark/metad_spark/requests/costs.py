@@ -83,6 +83,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """From the end of a broker's life until it takes clients in its next."""
     delay_s: float = 0.0002
     """Of a message between two processes."""
+    core_us: float = 0.0
+    """How fast the cores were to which the costs belong: microseconds that a fixed piece of work takes of one
+    (``metad_perf.core_speed``), in the mean of the storms that the costs were fitted to. 0: not known."""
     intervals: dict[str, Interval] = {}
     """Of the fitted costs, by name."""
     r2: dict[str, float] = {}
@@ -96,8 +99,18 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("request_s and item_s must not both be 0")
         if not 1 <= self.cores <= 10_000:
             raise ValueError(f"cores must be from 1 to 10,000, not {self.cores!r}")
+        if not 0 <= self.core_us <= 1e6:
+            raise ValueError(f"core_us must be from 0 to 1,000,000, not {self.core_us!r}")
         if not 1 <= len(self.fsync_s) <= 10_000 or min(self.fsync_s) < 0:
             raise ValueError("fsync_s must be 1 to 10,000 times from 0 on")
+
+    def at_speed(self, core_us: float) -> Costs:
+        """The same on cores on which that work takes so long; unchanged if either speed is not known (0)."""
+        if not core_us or not self.core_us:
+            return self
+        factor = core_us / self.core_us
+        slower = {key: getattr(self, key) * factor for key in (*NODE, *BROKER, "start_s")}
+        return msgspec.structs.replace(self, core_us=core_us, **slower)
 
 
 def growth(sessions: int, nodes: int) -> float:

@@ -7,9 +7,11 @@ because what disturbs one disturbs all of them. Pure.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -78,8 +80,9 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
         raise CalibrationError("needs at least four loads and two storms that may be used for a fit")
     if not grid.fsync_s:
         raise CalibrationError("the runs have no measure of fsync: run metad-perf calibration-grid --only fsync")
-    node_costs, node_intervals, node_r2 = _fitted(nodes, NODE_COLUMNS, seed)
-    broker_costs, broker_intervals, broker_r2 = _fitted(brokers, BROKER_COLUMNS, seed)
+    core_us = _core_us(rows)
+    node_costs, node_intervals, node_r2 = _fitted(_at_speed(nodes, core_us), NODE_COLUMNS, seed)
+    broker_costs, broker_intervals, broker_r2 = _fitted(_at_speed(brokers, core_us), BROKER_COLUMNS, seed)
     back = broker_intervals["back_s"]
     broker_costs["attempt_s"] = SENT * broker_costs["back_s"]
     broker_intervals["attempt_s"] = Interval(_short(SENT * back.low), _short(SENT * back.high))
@@ -95,11 +98,26 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
         setting=grid.setting,
         cores=grid.cpus,
         unused_cores=_short(_unused(rows, grid.cpus, node_costs["idle_cores"])),
+        core_us=_short(core_us),
         fsync_s=tuple(_short(float(time_s)) for time_s in fsync_s),
         intervals=node_intervals | broker_intervals,
         r2={"nodes": round(node_r2, 3), "brokers": round(broker_r2, 3)},
         **{key: _short(value) for key, value in (node_costs | broker_costs).items()},
     )
+
+
+def _core_us(rows: Sequence[Row]) -> float:
+    """The speed of cores that costs are of: the mean of the storms. 0 if it was not measured in every run."""
+    if not all(row.core_us for row in rows):
+        return 0.0
+    return statistics.fmean({row.run: row.core_us for row in rows if row.storm_s}.values())
+
+
+def _at_speed(rows: Sequence[Row], core_us: float) -> list[Row]:
+    """What the processes would have used on cores of that speed; 0: they had it."""
+    if not core_us:
+        return list(rows)
+    return [msgspec.structs.replace(row, cpu_s=row.cpu_s * core_us / row.core_us) for row in rows]
 
 
 def _unused(rows: Sequence[Row], cores: int, idle_cores: float) -> float:

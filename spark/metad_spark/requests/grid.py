@@ -35,6 +35,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     others_cores: float
     """That programs used which do not belong to the run."""
     cpu_s: float
+    core_us: float = 0.0
+    """How fast the cores were meanwhile (:attr:`.costs.Costs.core_us`); 0 in a row of before it was measured."""
     storm_s: float = 0.0
     """Of those seconds, how long a storm lasted for all but a thousandth of its clients."""
     requests: float = 0.0
@@ -141,6 +143,7 @@ def _of_load(made: Mapping[str, Any]) -> list[Row]:
             part="node",
             seconds=made["seconds"],
             others_cores=made["others_cores"],
+            core_us=made["core_us"],
             cpu_s=node["cpu_s"],
             **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0, 0.0),
         )
@@ -159,6 +162,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
         "seconds": account["seconds"],
         "storm_s": report["t999_s"] or report["storm_s"],
         "others_cores": account["others_cores"],
+        "core_us": account["core_us"],
     }
     refusals = sum(node["refused"] for node in nodes.values())
     retried = sum(report["sdk_retries_by_reason"].values())

@@ -22,9 +22,8 @@ from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth
 from .messages import Entry, Request
 
-ENTRY_ITEMS: Final = 1_000
-"""The window of a commit. The server's default is 256 (``commit.entry_items_max``): its entries of short requests are
-smaller than the model's."""
+ENTRY_ITEMS: Final = 256
+"""The window of a commit, as the server's (``commit.entry_items_max``); a longer request has an entry of its own."""
 PIPELINE_ITEMS: Final = 1_500
 PIPELINE_ENTRIES: Final = 8
 """As the server's driver: entries on their way, and their items."""

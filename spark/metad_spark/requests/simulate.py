@@ -72,6 +72,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     """Predict a storm. The same storm, costs and seed give the same outcome."""
     settings = storm.settings
     crews = settings.processes
+    costs = costs.at_speed(storm.core_us)
     cores = costs.cores - costs.idle_cores * storm.nodes - costs.unused_cores
     machine = Machine(max(0.1 * costs.cores, cores), storm.beside)
     rng = random.Random(seed)

@@ -1,7 +1,8 @@
 """The storm to predict: what each client does, where it goes, and the cluster. Pure.
 
 It comes from the report of a storm that happened (``metad-perf storm --json``): its settings say all that is known
-before the storm begins, and nothing of what became of it is read. Which client is of which kind, and which broker it
+before the storm begins, and nothing of what became of it is read; its accounts say what the machine was meanwhile, how
+fast its cores were and what else they did. Which client is of which kind, and which broker it
 comes back to, is drawn as the harness draws it; ``tests/unit/spark/test_requests.py`` compares the two.
 """
 
@@ -96,6 +97,8 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = True
     beside: float = 0.0
     """Other programs that wanted a core meanwhile: a condition of the measurement."""
+    core_us: float = 0.0
+    """How fast the cores were meanwhile (:attr:`.costs.Costs.core_us`): the same. 0: as for the costs."""
     queue_s: float = 10.0
     """How long a request may wait in front of its group: the server's setting."""
 
@@ -142,11 +145,13 @@ def storm_of(report: Mapping[str, Any], begin_ns: Ints | None = None) -> Storm:
         # Threads that wanted a core, and had none of it, were of the storm's own processes.
         disturbed = float(account.get("others_cores", 0.0)) > IDLE_CORES
         beside = float(account.get("others_running", 0.0)) if disturbed else 0.0
+        core_us = float(account.get("core_us", 0.0))
     except (KeyError, TypeError, ValueError) as why:
         raise ScenarioError(f"not a report of metad-perf storm: {type(why).__name__}: {why}") from None
     if settings.replay and begin_ns is None:
         raise ScenarioError("the storm was replayed from a schedule: the model needs that schedule")
-    return storm_from(settings, nodes=nodes, data_groups=groups, fsync=fsync, beside=beside, begin_ns=begin_ns)
+    storm = storm_from(settings, nodes=nodes, data_groups=groups, fsync=fsync, beside=beside, begin_ns=begin_ns)
+    return msgspec.structs.replace(storm, core_us=core_us)
 
 
 def storm_from(

@@ -87,6 +87,27 @@ def test_costs_without_noise_are_found_exactly() -> None:
     assert found.fsync_s[-1] > 0.0038
 
 
+def test_costs_are_those_of_cores_of_one_speed() -> None:
+    """A shared machine has cores that are slower in one minute than in the next."""
+    rng = np.random.default_rng(3)
+    speeds = {run: float(rng.uniform(50, 100)) for run in sorted({row.run for row in _grid().rows})}
+    rows = [
+        msgspec.structs.replace(row, cpu_s=row.cpu_s * speeds[row.run] / 50, core_us=speeds[row.run], storm_s=storm_s)
+        for row in _grid().rows
+        for storm_s in [row.seconds * (row.kind == "storm")]
+    ]
+    found = fit(msgspec.structs.replace(_grid(), rows=rows))
+    storms = [speed for run, speed in speeds.items() if run.startswith("storm")]
+    assert found.core_us == pytest.approx(sum(storms) / len(storms), rel=1e-3)
+    at_50 = found.at_speed(50.0)
+    for name, value in TRUE.items():
+        assert getattr(at_50, name) == pytest.approx(value, rel=1e-3), name
+    assert at_50.fsync_s == found.fsync_s, "a disk is not faster"
+    assert found.at_speed(0.0) is found, "a report of before it was measured"
+    one_unknown = [msgspec.structs.replace(row, core_us=0.0) if row.run == "load-0" else row for row in rows]
+    assert fit(msgspec.structs.replace(_grid(), rows=one_unknown)).core_us == 0.0
+
+
 def test_cores_that_nobody_used_in_storms_are_found() -> None:
     """Before and behind a storm the nodes do the other work, which is no part of it."""
     made = _grid()

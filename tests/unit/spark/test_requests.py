@@ -265,8 +265,9 @@ def test_heavy_work_rests_while_something_small_is_in_progress(monkeypatch: pyte
         return evaluate(self, group, entry, begun_s)
 
     monkeypatch.setattr(Node, "_evaluate", evaluate_)
-    for clients in (*((0,) if small else ()), 600, 600):
-        node.receive(Request(_Nobody(), np.arange(clients), 0, 0, b"t", 100.0, background=not clients), 0)
+    for number, clients in enumerate((*((0,) if small else ()), 600, 600)):
+        request = Request(_Nobody(), np.arange(clients), 0, 0, b"t", 100.0, background=not clients)
+        machine.at(number / 1000, node.receive, request, 0)
     machine.run(1.0, lambda: False)
     first, second = (at for items, at in begun if items > 1)
     assert second - first == pytest.approx(0.12 if small else 0.06, abs=0.005)
@@ -291,6 +292,18 @@ def test_threads_of_an_idle_machine_are_the_storms_own() -> None:
     report = _report(policy="return-slot")
     assert storm_of(report | {"accounts": {"others_running": 2.5, "others_cores": 0.01}}).beside == 0.0
     assert storm_of(report | {"accounts": {"others_running": 2.5, "others_cores": 0.8}}).beside == 2.5
+
+
+def test_a_storm_is_predicted_for_the_speed_that_its_cores_had() -> None:
+    costs = msgspec.structs.replace(COSTS, core_us=50.0)
+    report = _report(policy="return-slot", sessions=60_000)
+    as_measured, slow = (
+        simulate(storm_of(report | {"accounts": {"core_us": core_us}}), costs, 0) for core_us in (50.0, 100.0)
+    )
+    assert as_measured.t999_s is not None
+    assert slow.t999_s is not None
+    assert as_measured == simulate(storm_of(report), costs, 0) == simulate(storm_of(report), COSTS, 0)
+    assert 1.5 * as_measured.t999_s < slow.t999_s < 2.5 * as_measured.t999_s
 
 
 def test_who_ignores_its_slot_comes_more_often() -> None:

@@ -165,6 +165,37 @@ def log_is_cut_behind_what_is_flushed() -> None:
 
 
 @scenario
+def log_is_cut_behind_what_a_calm_node_flushed() -> None:
+    """A calm node flushes its state and keeps its log; meanwhile more is applied. Later the log is cut without a flush,
+    and then the power fails."""
+    large, mib = b"." * 500_000, 1024 * 1024
+    storage = StorageConfig(engine="memory", log_retained_bytes=9 * mib)
+    with Scene(nodes=1, storage=storage, raft=_raft(log_cache_bytes=1), pace=Pace(beside=(0.4, 0.5))) as scene:
+        (sim,) = scene.nodes.values()
+        assert sim.node is not None
+        log, checkpoints = sim.node.drivers[DATA].group.log, sim.node.checkpoints
+        for number in range(10):
+            scene.put(scene.one, f"k{number}", large)
+        assert scene.run_until(lambda: checkpoints.flushing, 10 * _DEADLINE_S), "a calm node flushes"
+        puts = 0
+        while checkpoints.flushing:
+            puts += 1
+            scene.put(scene.one, "a", b"%d" % puts)
+        assert puts > 0
+        assert log.base_index == 0, "it keeps its log"
+        for number in range(10):
+            assert not checkpoints.flushing
+            if log.base_index:
+                break
+            scene.put(scene.one, f"k{number}", large)
+        else:
+            raise AssertionError("the log was not cut")
+        sim.crash(power=True)
+        sim.start()
+        assert scene.get(scene.two, "a") == (b"%d" % puts, puts)
+
+
+@scenario
 def write_waits_for_the_quorum() -> None:
     """A leader alone answers nothing, and what it could not answer the others do not have."""
     with Scene() as scene:
