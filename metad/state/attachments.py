@@ -6,10 +6,15 @@ one session are never in one entry, for both write its owner row.
 
 A broker may say an attachment with what it asks for. The owner row alone does not tell two connections of one life
 apart: a disconnect of the first must not end the second. So a row of the session holds the *least attachment that may
-speak*, and an item with a lower one is a conflict. The row is written where a connection ends, by its disconnect or by
-a takeover that finds it, and where a session is created, for one of its name may have been deleted. So whatever ended
-a connection has raised the row, or else nobody can speak for that connection: its life is fenced. A takeover of a
+speak*, and an item with a lower one is a conflict. The row is raised where a connection ends, by its disconnect or by
+a takeover that finds it, and where a session is created, for one of its name may have been deleted. A takeover of a
 session whose client is away writes nothing. A clean start begins the session anew, and keeps the row.
+
+When everybody comes back, each takeover finds a connection of another broker. What that one still says is refused for
+its owner's sake, as long as it does not take the session back. So such a takeover writes no second row: it says in the
+owner row, which it writes anyway, that the connection was *stolen*, and whatever comes next raises the row, a takeover
+as well as a disconnect. So whatever ended a connection has raised the row, or the owner row says that this is to be
+done; or else nobody can speak for that connection: its life is fenced.
 
 It is kept for brokers that have registered, because these are the ones that a group knows. A group that has no fence
 has none of these rows.
@@ -37,27 +42,50 @@ from .view import View
 _LEAST = SESSION.rows["attachment"]
 _attachment = attrgetter("attachment")
 _decode = msgspec.msgpack.Decoder(int).decode
+_decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
 
 
-def ends_connection(fences: Fences, owner: m.SessionOwner) -> bool:
-    """Whether a takeover of a session with this owner ends a connection that a broker can still speak for."""
+class Takeover:
+    """What a takeover by a life of a broker does to the owner rows that it finds: each is to be said once."""
+
+    def __init__(self, view: View, broker: str, epoch: int) -> None:
+        self._fences = view.parts[Fences]
+        self._life = broker, epoch
+        self.raising: set[bytes | None] = {None}
+        """Those whose sessions' least attachment it raises; None: of a session that it creates."""
+        self.stealing: set[bytes | None] = set()
+        """Those whose connection it ends, and leaves that to be said."""
+
+    def finds(self, row: bytes, owner: m.SessionOwner) -> None:
+        """It finds sessions with this owner row."""
+        if owner.stolen:
+            self.raising.add(row)
+        elif self._fences and _can_speak(self._fences, owner):
+            ended = self.raising if (owner.broker, owner.broker_epoch) == self._life else self.stealing
+            ended.add(row)
+
+
+def _can_speak(fences: Fences, owner: m.SessionOwner) -> bool:
+    """Whether a broker can speak for the connection of a session with this owner."""
     return owner.connected and fences.of(owner.broker) is not None and fences.over(owner) is None
 
 
 def taken_over(
-    view: View, rows: Rows, before: list[bytes | None], found: dict[bytes | None, None], ended: set[bytes | None]
+    view: View, rows: Rows, before: list[bytes | None], found: dict[bytes | None, None], raising: set[bytes | None]
 ) -> None:
-    """Let the takeover that is evaluated raise the least attachment of sessions that had one of the owner rows
-    ``ended``, and of those that it creates. ``before`` are the owner rows of all, ``found`` each of them once."""
-    raising = {*ended, None}
+    """Let the takeover that is evaluated raise the least attachment of sessions that had one of these owner rows.
+    ``before`` are the owner rows of all, ``found`` each of them once."""
     if view.parts[Fences] and not raising.isdisjoint(found):
         _raise(view, [session for session, row in zip(rows.keys, before, strict=True) if row in raising])
 
 
-def disconnected(view: View, broker: str, sessions: Sequence[bytes]) -> None:
-    """Let the disconnect that is evaluated raise the least attachment of these sessions, which the broker connected."""
+def disconnected(view: View, broker: str, before: dict[bytes, bytes]) -> None:
+    """Let the disconnect that is evaluated raise the least attachment of sessions that the broker connected: their
+    owner rows until now."""
     if is_kept(view, broker):
-        _raise(view, sessions)
+        _raise(view, list(before))
+    elif stolen := {row for row in before.values() if _decode_owner(row).stolen}:
+        _raise(view, [session for session, row in before.items() if row in stolen])
 
 
 def is_kept(view: View, broker: str) -> bool:

@@ -49,6 +49,7 @@ def away(
     will: m.Will | None,
     least_ms: int,
     outlives: int = 0,
+    stolen: int = 0,
 ) -> m.SessionOwner:
     """The owner row of a session whose client has been away since then: with its deadlines, of which none is before
     ``least_ms``. That is the time of the entry: behind what is due at a time, nothing earlier comes into the index."""
@@ -60,6 +61,7 @@ def away(
         expires_ms=0 if interval_s == m.NEVER_S else max(least_ms, since_ms + 1_000 * interval_s),
         will_ms=0 if will is None else max(least_ms, since_ms + 1_000 * min(will.delay_s, interval_s)),
         outlives=outlives,
+        stolen=stolen,
     )
 
 

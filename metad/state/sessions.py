@@ -76,9 +76,9 @@ _NO_DEADLINES = b"\0\0"
 _LIST_READ_ROWS = 32  # properties read at once for a page: of the largest size they take 32 MiB for a moment
 
 
-def _owner(broker: str, epoch: int) -> bytes:
-    """Of a connected session: the first fields only, for the others are empty."""
-    return encode((True, broker, epoch, 0))
+def _owner(broker: str, epoch: int) -> tuple[bytes, bytes]:
+    """Of a connected session, and of one whose connection was stolen: the first fields only, the others are empty."""
+    return encode((True, broker, epoch, 0)), encode((True, broker, epoch, 0, 1))
 
 
 def _outlives(row: bytes | None) -> int:
@@ -130,7 +130,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     length = len(broker.encode())
     if length > m.BROKER_BYTES_MAX:
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
-    mine = _owner(broker, epoch)
+    mine, stolen = _owner(broker, epoch)
     known_owners = view.parts[SessionOwners]
     before = known_owners.before(view, keyed)
     owners = _Owners()
@@ -138,7 +138,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     fenced: dict[bytes | None, int] = {}
     away: dict[bytes | None, m.SessionOwner] = {}  # with a deadline
     lost: dict[bytes | None, Fence] = {}  # look connected, and their broker's life is over
-    stolen: set[bytes | None] = set()  # are connected, and their broker can speak for that
+    connections = attachments.Takeover(view, broker, epoch)
     fences = view.parts[Fences]
     found = dict.fromkeys(before)
     for row in found:
@@ -152,8 +152,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
                 away[row] = last
             elif fences and (fence := fences.over(last)) is not None:
                 lost[row] = fence
-            elif fences and attachments.ends_connection(fences, last):
-                stolen.add(row)
+            connections.finds(row, last)
             numbers[row] = -1 if _is_over(view, last) else owners.add(last)
     previous = list(map(numbers.__getitem__, before))
     left = _left_by_lives_that_are_over(view, keyed, before, lost) if lost else {}
@@ -175,18 +174,25 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         refused = [position for position, row in enumerate(before) if row in fenced]
         errors = [mismatch(position, FencedError, "epoch", fenced[before[position]]) for position in refused]
         allowed = [key for key, row in zip(allowed, before, strict=True) if row not in fenced]
-    writes: Writes = dict.fromkeys(map(known_owners.prefix.__add__, allowed), mine)
+    stealing = connections.stealing
+    rows = map(known_owners.prefix.__add__, allowed)
+    if stealing.isdisjoint(found) or stealing.issuperset(found):  # as nearly always
+        writes: Writes = dict.fromkeys(rows, stolen if stealing else mine)
+    else:
+        owner = {row: stolen if row in stealing else mine for row in found}
+        writes = dict(zip(rows, [owner[row] for row in before if row not in fenced], strict=True))
     for position, ends in pending.items():
         key = known_owners.prefix + keyed.keys[position]
         if key in writes:
-            writes[key] = encode(m.SessionOwner(True, broker, epoch, 0, outlives=ends[-1].number))
+            stole = int(before[position] in stealing)
+            writes[key] = encode(m.SessionOwner(True, broker, epoch, 0, stolen=stole, outlives=ends[-1].number))
     if len(writes) < len(allowed):
         _take_over_again(keyed, before, fenced, previous, owners.add(_decode_owner(mine)))
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
     _end_and_tell(view, command, before, fenced, away, left, over)
     restored, size = _write_properties(view, command, before, fenced, previous)
-    attachments.taken_over(view, keyed, before, found, stolen)
+    attachments.taken_over(view, keyed, before, found, connections.raising)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
@@ -221,7 +227,14 @@ def owner_left(view: View, owner: m.SessionOwner, fence: Fence, kept: m.SessionP
     said."""
     since_ms = min(fence.at_ms, view.now_ms) or view.now_ms
     return index.away(
-        owner.broker, owner.broker_epoch, since_ms, kept.expiry_interval_s, kept.will, view.now_ms, owner.outlives
+        owner.broker,
+        owner.broker_epoch,
+        since_ms,
+        kept.expiry_interval_s,
+        kept.will,
+        view.now_ms,
+        owner.outlives,
+        owner.stolen,
     )
 
 
@@ -392,15 +405,15 @@ def _recalled_properties(
 
 def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteReply:
     broker, epoch = command.body.broker, command.body.broker_epoch
-    mine = _owner(broker, epoch)
+    mine, stolen = _owner(broker, epoch)
     suffixes, items = command.rows.keys, command.rows.items
     owners = view.parts[SessionOwners].before(view, command.rows)
     errors: list[m.ItemError] = []
     late = attachments.outdated(view, command.rows)
-    if late or owners.count(mine) != len(owners):
+    if late or owners.count(mine) + owners.count(stolen) != len(owners):
         allowed: list[int] = []
         for position, owner in enumerate(owners):
-            if owner != mine and (refusal := _refusal(owner, broker, epoch, position)) is not None:
+            if owner not in (mine, stolen) and (refusal := _refusal(owner, broker, epoch, position)) is not None:
                 errors.append(refusal)
             elif position in late:
                 errors.append(late[position])
@@ -420,7 +433,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     before = owners.before(view, command.rows)
     late = attachments.outdated(view, command.rows)
     spoken_for = attachments.is_kept(view, broker)
-    going: dict[bytes, tuple[m.SessionDisconnectItem, bytes | None]] = {}
+    going: dict[bytes, tuple[m.SessionDisconnectItem, bytes]] = {}
     for (position, item, session), row in zip(command.rows, before, strict=True):
         if (refusal := _refusal(row, broker, epoch, position)) is not None:
             errors.append(refusal)
@@ -452,7 +465,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
             rows[gone] = encode(gone)
         writes[owners.prefix + session] = rows[gone]
         index.note(due, view.group, session, gone)
-    attachments.disconnected(view, broker, list(going))
+    attachments.disconnected(view, broker, {session: row for session, (_, row) in going.items()})
     end_sessions(view, ended)
     replaced = [row for _, row in going.values()]
     view.replaces(_OWNER, replaced, dict.fromkeys(replaced))

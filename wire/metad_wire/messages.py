@@ -243,7 +243,8 @@ class Session(Message, frozen=True):
 
 class SessionOwner(Message, frozen=True):
     """The part of a session that says who owns it; a row of its own, which watches report. ``expires_ms`` is when a
-    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``hint`` is unused.
+    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``stolen`` is 1 if the
+    takeover that wrote the row has ended another life's connection, and the least attachment does not say so yet.
     ``outlives`` is the last :attr:`TenantEnd.number` that the session outlives, because it was taken over after that; 0
     where no such order was pending then."""
 
@@ -251,7 +252,7 @@ class SessionOwner(Message, frozen=True):
     broker: str
     broker_epoch: U63
     disconnected_ms: U63
-    hint: U32 = 0
+    stolen: U32 = 0
     expires_ms: U63 = 0
     will_ms: U63 = 0
     outlives: U63 = 0

@@ -75,9 +75,17 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_takeover_from_another_broker_raises_nothing",
         "who takes a session from a broker that can speak for it ends what that may say",
-        "metad.state.attachments:ends_connection",
+        "metad.state.attachments:_can_speak",
         "return owner.connected and",
         "return False and",
+        "who_speaks_for_an_earlier_connection_is_not_heard",
+    ),
+    _m(
+        "what_was_stolen_is_forgotten",
+        "who takes a stolen session raises what may speak for it",
+        "metad.state.attachments:Takeover.finds",
+        "if owner.stolen:",
+        "if False:",
         "who_speaks_for_an_earlier_connection_is_not_heard",
     ),
     _m(
@@ -92,8 +100,8 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "who_spoke_for_a_session_speaks_for_the_next",
         "what a broker said of a session does not count for the next of its name",
         "metad.state.attachments:taken_over",
-        "{*ended, None}",
-        "ended",
+        "raising.isdisjoint(found)",
+        "(raising := raising - {None}).isdisjoint(found)",
         "who_speaks_for_an_earlier_connection_is_not_heard",
     ),
     _m(

@@ -32,7 +32,7 @@ def sessions(tenant: str, count: int, *, begin: int = 0) -> pa.Table:
             "broker": f"b-{number % 3}",
             "broker_epoch": 1,
             "disconnected_ms": 0,
-            "hint": 0,
+            "stolen": 0,
             "expires_ms": 0,
             "will_ms": 0,
             "expiry_interval_s": 5,
