@@ -17,7 +17,7 @@ from ..errors import CalibrationError
 
 NODE: tuple[str, ...] = (
     *("request_s", "item_s", "restore_s", "part_s", "refusal_s", "refused_item_s", "entry_s"),
-    *("follower_entry_s", "follower_item_s", "grown_item_s", "grown_follower_item_s", "idle_cores"),
+    *("follower_entry_s", "follower_item_s", "grown_item_s", "grown_follower_item_s", "memtable_s", "idle_cores"),
 )
 """The costs of nodes."""
 BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s")
@@ -26,6 +26,9 @@ REPLICAS: Final = 3
 LITTLE: Final = 40_000
 """Sessions on a node that are little: what is looked up is in a core's own cache. With each doubling of them less is,
 and an item costs more."""
+
+MEMTABLE_ITEMS: Final = 60_000
+"""Owner rows of 70 bytes that fill a memtable of 4 MiB."""
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +65,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     grown_item_s: float = 0.0
     """Leader: an item, for each doubling of the stored sessions beyond :data:`LITTLE`."""
     grown_follower_item_s: float = 0.0
+    memtable_s: float = 0.0
+    """Leader: an item, for each memtable that the storm has filled before: its look-ups ask all of them. Nodes flush
+    while they are calm, so a storm begins with none."""
     idle_cores: float = 0.0
     """Of a node, without any work of the storm: heartbeats, and the other work beside it."""
     unused_cores: float = 0.0
@@ -116,6 +122,11 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def growth(sessions: int, nodes: int) -> float:
     """How often the sessions that a node stores have doubled beyond :data:`LITTLE`. ``sessions``: of the cluster."""
     return max(0.0, math.log2(max(1.0, sessions * min(REPLICAS, nodes) / nodes) / LITTLE))
+
+
+def memtables(items: float, nodes: int) -> float:
+    """How many memtables of a node so many takeovers of the cluster have filled."""
+    return items * min(REPLICAS, nodes) / nodes / MEMTABLE_ITEMS
 
 
 def load_costs(name_or_path: str | Path = "default") -> Costs:

@@ -32,6 +32,7 @@ NODE_COLUMNS: Final = {
     "follower_item_s": "follower_items",
     "grown_item_s": "grown_items",
     "grown_follower_item_s": "grown_follower_items",
+    "memtable_s": "memtable_items",
     "idle_cores": "seconds",
 }
 """Cost of a node: the count that it is multiplied with."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import CalibrationError
-from .costs import growth
+from .costs import growth, memtables
 
 SENT: Final = 0.6
 """What an item of a call costs a process of brokers, beside one of an answer: by a profile of the harness. Nearly every
@@ -22,7 +22,8 @@ _META: Final = b"metad.calibration_grid"
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One process in one run. Of a node: requests and items that it did as a leader, what they restored, what it turned
     away, and the entries and items of others that it followed; ``grown``: the same items times how much more than
-    little was stored (:func:`.costs.growth`). Of a process of brokers: calls, attempts, and clients that came back."""
+    little was stored (:func:`.costs.growth`), ``memtable_items`` times the memtables that the storm had filled before.
+    Of a process of brokers: calls, attempts, and clients that came back."""
 
     run: str
     kind: str
@@ -50,6 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     follower_items: float = 0.0
     grown_items: float = 0.0
     grown_follower_items: float = 0.0
+    memtable_items: float = 0.0
     calls: float = 0.0
     attempts: float = 0.0
     back: float = 0.0
@@ -180,6 +182,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             cpu_s=node["cpu_s"],
             refusals=node["refused"],
             refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
+            memtable_items=items * node["leads"] / groups * memtables(items, len(nodes)) / 2,
             **_led(node, groups, max(0.0, done), items, items, items * parts, grown),
         )
         for node in nodes.values()

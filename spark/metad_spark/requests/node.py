@@ -19,7 +19,7 @@ from metad_wire.policy.return_share import ReturnShare
 from metad_wire.policy.service_rate import ServiceRate
 
 from .cores import Machine, Process
-from .costs import REPLICAS, Costs, growth
+from .costs import REPLICAS, Costs, growth, memtables
 from .messages import Entry, Request
 
 ENTRY_ITEMS: Final = 256
@@ -360,7 +360,9 @@ class Node:
             self._append(group, entry, end)
 
         parts = sum(request.parts for request, _ in entry.requests)
-        look_up_s = entry.clients * self._cluster.look_up_s * group.look_ups / LOOK_UPS + parts * self._costs.part_s
+        cluster = self._cluster
+        item_s = cluster.look_up_s + self._costs.memtable_s * memtables(cluster.done_items, len(cluster.nodes))
+        look_up_s = entry.clients * item_s * group.look_ups / LOOK_UPS + parts * self._costs.part_s
         return self._costs.entry_s + look_up_s, ended
 
     def _look_again(self, group: Group, at_s: float) -> None:

@@ -27,6 +27,7 @@ TRUE = {
     "follower_item_s": 5e-6,
     "grown_item_s": 2e-6,
     "grown_follower_item_s": 1e-6,
+    "memtable_s": 1e-7,
     "call_s": 2e-4,
     "attempt_s": 0.9e-5,
     "back_s": 1.5e-5,  # of the two a fit tells only the sum
@@ -46,6 +47,7 @@ def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: flo
     if kind == "storm":
         counts |= {name: rng.integers(1_000, 50_000) for name in ("parts", "refusals", "refused_items")}
         counts |= {name: rng.integers(1_000, 300_000) for name in ("grown_items", "grown_follower_items")}
+        counts["memtable_items"] = rng.integers(1_000, 1_000_000)
     if part == "brokers":
         counts = {name: rng.integers(1_000, 50_000) for name in ("calls", "attempts", "back")}
     row = Row(
@@ -62,6 +64,7 @@ def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: flo
     of |= {"refusal_s": row.refusals, "refused_item_s": row.refused_items, "entry_s": row.entries}
     of |= {"follower_entry_s": row.follower_entries, "follower_item_s": row.follower_items}
     of |= {"grown_item_s": row.grown_items, "grown_follower_item_s": row.grown_follower_items}
+    of["memtable_s"] = row.memtable_items
     of |= {"call_s": row.calls, "attempt_s": row.attempts, "back_s": row.back}
     cpu_s = sum(TRUE[name] * count for name, count in of.items())
     cpu_s += row.seconds * (IDLE + BESIDE * (kind == "storm")) * (part == "node")

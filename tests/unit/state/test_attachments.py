@@ -191,6 +191,68 @@ def test_nothing_is_kept_for_brokers_that_never_registered() -> None:
     assert noted(rig) == 1
 
 
+def test_who_takes_from_another_broker_writes_only_the_owner(rig: Rig) -> None:
+    """All clients come back at once: a second row for each would cost a fifth of the processor."""
+    first = take(rig, "a")
+    before = least(rig)
+    take(rig, "b")
+    assert least(rig) == before
+    take(rig, "a")
+    assert least(rig) != before, "it finds what was stolen"
+    assert leave(rig, "a", first) == CONFLICT
+    before = least(rig)
+    take(rig, "b")
+    assert least(rig) == before
+
+
+@pytest.mark.parametrize("then", ["leaves", "is fenced", "is fenced and swept", "is deleted"])
+def test_what_was_stolen_stays_so_whatever_comes_next(rig: Rig, then: str) -> None:
+    first = take(rig, "a")
+    second = take(rig, "b")
+    if then == "leaves":
+        assert leave(rig, "b", second) == {}
+    elif then == "is deleted":
+        rig.write(methods.SESSION_DELETE, m.SessionDelete([SessionDeleteItem("t", "x")]))
+    else:
+        fence(rig, b=2)
+    if then == "is fenced and swept":
+        rig.write(methods.SESSION_LOSE, c.SessionLose([m.SessionKey("t", "x")], []))
+    last = take(rig, "a")
+    assert leave(rig, "a", first) == CONFLICT
+    assert connected(rig)
+    assert leave(rig, "a", last) == {}
+
+
+def test_a_broker_that_never_registered_keeps_nothing_but_what_it_has_stolen(rig: Rig) -> None:
+    first = take(rig, "a")
+    take(rig, "c")
+    assert leave(rig, "c", 0) == {}
+    last = take(rig, "a")
+    assert leave(rig, "a", first) == CONFLICT
+    assert leave(rig, "a", last) == {}
+
+
+def test_one_takeover_may_find_sessions_of_all_kinds(rig: Rig) -> None:
+    firsts = {name: take(rig, "a", name) for name in ("stolen", "own", "twice")}
+    take(rig, "b", "twice")
+    items = [SessionTakeoverItem("t", name) for name in ("stolen", "own", "twice", "new")]
+    reply = rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+    assert not reply.errors
+    for name, first in firsts.items():
+        last = take(rig, "a", name)
+        assert leave(rig, "a", first, name) == CONFLICT
+        assert leave(rig, "a", last, name) == {}
+
+
+def test_an_update_is_heard_from_who_has_stolen_a_session(rig: Rig) -> None:
+    take(rig, "a")
+    mine = take(rig, "b")
+    for attachment in (0, mine):
+        items = [m.SessionUpdateItem("t", "x", SessionProperties(payload=b"%d" % attachment), attachment)]
+        assert item_errors(rig.write(methods.SESSION_UPDATE, m.SessionUpdate("b", 1, items))) == {}
+    assert item_errors(rig.write(methods.SESSION_UPDATE, m.SessionUpdate("a", 1, items))) == {0: "not_owner"}
+
+
 def test_a_takeover_from_a_life_that_is_over_notes_nothing(rig: Rig) -> None:
     for number in range(3):
         take(rig, "a", str(number))
