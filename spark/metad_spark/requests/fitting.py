@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CalibrationError
-from .costs import Costs, Interval
+from .costs import MEMTABLE_S, Costs, Interval
 from .grid import SENT, Grid, Row
 
 Floats = npt.NDArray[np.float64]
@@ -31,8 +31,6 @@ NODE_COLUMNS: Final = {
     "follower_entry_s": "follower_entries",
     "follower_item_s": "follower_items",
     "grown_item_s": "grown_items",
-    "grown_follower_item_s": "grown_follower_items",
-    "memtable_s": "memtable_items",
     "idle_cores": "seconds",
 }
 """Cost of a node: the count that it is multiplied with."""
@@ -82,7 +80,7 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
     if not grid.fsync_s:
         raise CalibrationError("the runs have no measure of fsync: run metad-perf calibration-grid --only fsync")
     core_us = _core_us(rows)
-    node_costs, node_intervals, node_r2 = _fitted(_at_speed(nodes, core_us), NODE_COLUMNS, seed)
+    node_costs, node_intervals, node_r2 = _fitted(_without_memtables(_at_speed(nodes, core_us)), NODE_COLUMNS, seed)
     broker_costs, broker_intervals, broker_r2 = _fitted(_at_speed(brokers, core_us), BROKER_COLUMNS, seed)
     back = broker_intervals["back_s"]
     broker_costs["attempt_s"] = SENT * broker_costs["back_s"]
@@ -119,6 +117,12 @@ def _at_speed(rows: Sequence[Row], core_us: float) -> list[Row]:
     if not core_us:
         return list(rows)
     return [msgspec.structs.replace(row, cpu_s=row.cpu_s * core_us / row.core_us) for row in rows]
+
+
+def _without_memtables(rows: Sequence[Row]) -> list[Row]:
+    """Without what look-ups take for what the storm itself has written. In sums it cannot be told from what they take
+    for what is stored; only in their course."""
+    return [msgspec.structs.replace(row, cpu_s=row.cpu_s - MEMTABLE_S * row.memtable_items) for row in rows]
 
 
 def _unused(rows: Sequence[Row], cores: int, idle_cores: float) -> float:

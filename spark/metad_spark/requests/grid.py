@@ -21,9 +21,9 @@ _META: Final = b"metad.calibration_grid"
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One process in one run. Of a node: requests and items that it did as a leader, what they restored, what it turned
-    away, and the entries and items of others that it followed; ``grown``: the same items times how much more than
-    little was stored (:func:`.costs.growth`), ``memtable_items`` times the memtables that the storm had filled before.
-    Of a process of brokers: calls, attempts, and clients that came back."""
+    away, and the entries and items of others that it followed; ``grown_items``: those that it led, times how much
+    more than few sessions it leads (:func:`.costs.growth`), ``memtable_items`` times the memtables that the storm had
+    filled before. Of a process of brokers: calls, attempts, and clients that came back."""
 
     run: str
     kind: str
@@ -50,7 +50,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     follower_entries: float = 0.0
     follower_items: float = 0.0
     grown_items: float = 0.0
-    grown_follower_items: float = 0.0
     memtable_items: float = 0.0
     calls: float = 0.0
     attempts: float = 0.0
@@ -147,7 +146,7 @@ def _of_load(made: Mapping[str, Any]) -> list[Row]:
             others_cores=made["others_cores"],
             core_us=made["core_us"],
             cpu_s=node["cpu_s"],
-            **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0, 0.0),
+            **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0),
         )
         for node in nodes.values()
     ]
@@ -174,7 +173,6 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
     share = sum(kind["share"] for kind in kinds)
     parts = sum(kind["share"] / share * (kind["subscriptions"] + kind["inflight"]) for kind in kinds)
     groups = report["data_groups"]
-    grown = growth(report["settings"]["sessions"], len(nodes))
     rows = [
         Row(
             **common,
@@ -182,10 +180,12 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             cpu_s=node["cpu_s"],
             refusals=node["refused"],
             refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
-            memtable_items=items * node["leads"] / groups * memtables(items, len(nodes)) / 2,
-            **_led(node, groups, max(0.0, done), items, items, items * parts, grown),
+            grown_items=items * share * growth(report["settings"]["sessions"] * share),
+            memtable_items=items * share * memtables(items, len(nodes)) / 2,
+            **_led(node, groups, max(0.0, done), items, items, items * parts),
         )
         for node in nodes.values()
+        for share in [node["leads"] / groups]
     ]
     return rows + [
         Row(
@@ -201,7 +201,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
 
 
 def _led(
-    node: Mapping[str, Any], groups: int, requests: float, items: float, restored: float, parts: float, grown: float
+    node: Mapping[str, Any], groups: int, requests: float, items: float, restored: float, parts: float
 ) -> dict[str, Any]:
     """The part of a node in the work of all: it leads its share of the groups, and follows the others."""
     share = node["leads"] / groups
@@ -213,6 +213,4 @@ def _led(
         "entries": node["entries"] * share,
         "follower_entries": node["entries"] * (1 - share),
         "follower_items": items * (1 - share),
-        "grown_items": items * share * grown,
-        "grown_follower_items": items * (1 - share) * grown,
     }

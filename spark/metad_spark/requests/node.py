@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from metad_wire.policy import Admission, QueueRate
@@ -124,10 +124,8 @@ class Cluster:
     ) -> None:
         self.machine = machine
         self.costs = costs
-        grown = growth(sessions, nodes)
-        self.look_up_s = costs.restore_s + grown * costs.grown_item_s
-        """Of an item that is evaluated: what is restored is looked up, in ever more."""
-        self.follower_item_s = costs.follower_item_s + grown * costs.grown_follower_item_s
+        self._sessions = sessions
+        self._data_groups = max(1, groups - 1)  # the last one is of offsets
         self.budget = ReturnBudget()
         self.nodes = [Node(self, number, rng, queue_s=queue_s, fsync=fsync) for number in range(nodes)]
         self.leaders = [self.nodes[group % nodes] for group in range(groups)]
@@ -139,6 +137,13 @@ class Cluster:
         """That were answered so far."""
         for number, leader in enumerate(self.leaders):
             leader.lead(number)
+
+    def look_up_s(self, groups: Collection[int]) -> float:
+        """What is looked up for an item by a node that leads these groups: among their sessions, and in each memtable
+        that has been filled."""
+        led = sum(number < self._data_groups for number in groups) / self._data_groups
+        grown_s = self.costs.grown_item_s * growth(self._sessions * led)
+        return self.costs.restore_s + grown_s + self.costs.memtable_s * memtables(self.done_items, len(self.nodes))
 
     def alive(self) -> Sequence[Node]:
         """Nodes that have not died."""
@@ -155,7 +160,7 @@ class Cluster:
 
     def _start_again(self, node: Node, had_items: int) -> None:
         """It follows again, and first does what it lacks. It leads nothing while the crowd waits."""
-        node.start_again(self.costs.start_s + self.follower_item_s * (self.done_items - had_items))
+        node.start_again(self.costs.start_s + self.costs.follower_item_s * (self.done_items - had_items))
         for leader in self.alive():
             leader.followed_by(node)
 
@@ -360,8 +365,7 @@ class Node:
             self._append(group, entry, end)
 
         parts = sum(request.parts for request, _ in entry.requests)
-        cluster = self._cluster
-        item_s = cluster.look_up_s + self._costs.memtable_s * memtables(cluster.done_items, len(cluster.nodes))
+        item_s = self._cluster.look_up_s(self._groups)
         look_up_s = entry.clients * item_s * group.look_ups / LOOK_UPS + parts * self._costs.part_s
         return self._costs.entry_s + look_up_s, ended
 
@@ -398,7 +402,7 @@ class Node:
 
         def synced(now: float) -> None:
             self._machine.at(now + self._costs.delay_s, acknowledged, now + self._costs.delay_s)
-            self.process.add(lambda at: (self._cluster.follower_item_s * entry.clients, None))
+            self.process.add(lambda at: (self._costs.follower_item_s * entry.clients, None))
 
         self.process.add(lambda now: (self._costs.follower_entry_s, lambda end: self._disk.append(synced)))
 

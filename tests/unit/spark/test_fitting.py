@@ -10,7 +10,7 @@ import pytest
 
 from metad_spark.errors import CalibrationError
 from metad_spark.requests import fitting, grid
-from metad_spark.requests.costs import BROKER, NODE, growth, load_costs
+from metad_spark.requests.costs import BROKER, MEMTABLE_S, NODE, growth, load_costs
 from metad_spark.requests.fitting import fit, nnls
 from metad_spark.requests.grid import Grid, Row
 from metad_spark.run_calibrate import run
@@ -26,8 +26,6 @@ TRUE = {
     "follower_entry_s": 2e-4,
     "follower_item_s": 5e-6,
     "grown_item_s": 2e-6,
-    "grown_follower_item_s": 1e-6,
-    "memtable_s": 1e-7,
     "call_s": 2e-4,
     "attempt_s": 0.9e-5,
     "back_s": 1.5e-5,  # of the two a fit tells only the sum
@@ -46,7 +44,7 @@ def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: flo
     counts["restored"] = counts["items"] * (number % 2)
     if kind == "storm":
         counts |= {name: rng.integers(1_000, 50_000) for name in ("parts", "refusals", "refused_items")}
-        counts |= {name: rng.integers(1_000, 300_000) for name in ("grown_items", "grown_follower_items")}
+        counts["grown_items"] = rng.integers(1_000, 300_000)
         counts["memtable_items"] = rng.integers(1_000, 1_000_000)
     if part == "brokers":
         counts = {name: rng.integers(1_000, 50_000) for name in ("calls", "attempts", "back")}
@@ -63,10 +61,10 @@ def _row(rng: np.random.Generator, number: int, kind: str, part: str, noise: flo
     of = {"request_s": row.requests, "item_s": row.items, "restore_s": row.restored, "part_s": row.parts}
     of |= {"refusal_s": row.refusals, "refused_item_s": row.refused_items, "entry_s": row.entries}
     of |= {"follower_entry_s": row.follower_entries, "follower_item_s": row.follower_items}
-    of |= {"grown_item_s": row.grown_items, "grown_follower_item_s": row.grown_follower_items}
-    of["memtable_s"] = row.memtable_items
+    of |= {"grown_item_s": row.grown_items}
     of |= {"call_s": row.calls, "attempt_s": row.attempts, "back_s": row.back}
     cpu_s = sum(TRUE[name] * count for name, count in of.items())
+    cpu_s += MEMTABLE_S * row.memtable_items
     cpu_s += row.seconds * (IDLE + BESIDE * (kind == "storm")) * (part == "node")
     return msgspec.structs.replace(row, cpu_s=cpu_s * float(rng.normal(1.0, noise)))
 
@@ -199,6 +197,6 @@ def test_the_costs_that_ship_are_those_of_the_grid_that_is_kept() -> None:
 
 
 def test_an_item_costs_more_with_each_doubling_of_what_a_node_stores() -> None:
-    assert growth(10, 3) == growth(40_000, 3) == growth(40_000, 1) == 0.0
-    assert growth(80_000, 3) == pytest.approx(1.0)
-    assert growth(640_000, 12) == pytest.approx(2.0)  # three of twelve nodes store each
+    assert growth(0) == growth(10) == growth(40_000) == 0.0
+    assert growth(80_000) == pytest.approx(1.0)
+    assert growth(640_000) == pytest.approx(4.0)

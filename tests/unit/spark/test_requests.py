@@ -284,7 +284,7 @@ def test_a_killed_node_follows_again_once_it_has_what_it_lacks() -> None:
     assert cluster.done_items == 10_000
     assert dead.process.used_s == 0.0
     machine.run(4.0, lambda: False)
-    assert dead.process.used_s == pytest.approx(COSTS.start_s + 10_000 * cluster.follower_item_s)
+    assert dead.process.used_s == pytest.approx(COSTS.start_s + 10_000 * COSTS.follower_item_s)
     assert leader._groups[0].followers == [other, dead]
 
 
