@@ -467,7 +467,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
         index.note(due, view.group, session, gone)
     attachments.disconnected(view, broker, {session: row for session, (_, row) in going.items()})
     end_sessions(view, ended)
-    replaced = [row for _, row in going.values()]
+    replaced: list[bytes | None] = [row for _, row in going.values()]
     view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
     return written(view, errors)
 
