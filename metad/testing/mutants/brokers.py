@@ -92,7 +92,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "a_disconnect_raises_nothing",
         "a disconnect ends what its broker may say of the connection",
         "metad.state.attachments:disconnected",
-        "_raise(view, sessions)",
+        "_raise(view, list(before))",
         "pass",
         "who_speaks_for_an_earlier_connection_is_not_heard",
     ),
