@@ -13,8 +13,9 @@ session whose client is away writes nothing. A clean start begins the session an
 When everybody comes back, each takeover finds a connection of another broker. What that one still says is refused for
 its owner's sake, as long as it does not take the session back. So such a takeover writes no second row: it says in the
 owner row, which it writes anyway, that the connection was *stolen*, and whatever comes next raises the row, a takeover
-as well as a disconnect. So whatever ended a connection has raised the row, or the owner row says that this is to be
-done; or else nobody can speak for that connection: its life is fenced.
+as well as a disconnect. (Of two crowds with nothing in between, the second writes both rows.) So whatever ended a
+connection has raised the row, or the owner row says that this is to be done; or else nobody can speak for that
+connection: its life is fenced.
 
 It is kept for brokers that have registered, because these are the ones that a group knows. A group that has no fence
 has none of these rows.

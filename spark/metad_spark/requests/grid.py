@@ -146,9 +146,10 @@ def _of_load(made: Mapping[str, Any]) -> list[Row]:
             others_cores=made["others_cores"],
             core_us=made["core_us"],
             cpu_s=node["cpu_s"],
-            **_led(node, groups, made["requests"], made["items"], made["items"] * run["restore"], 0.0),
+            **_led(node, share, made["requests"], made["items"], made["items"] * run["restore"], 0.0),
         )
         for node in nodes.values()
+        for share in [node["leads"] / groups]
     ]
 
 
@@ -182,7 +183,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
             grown_items=items * share * growth(report["settings"]["sessions"] * share),
             memtable_items=items * share * memtables(items, len(nodes)) / 2,
-            **_led(node, groups, max(0.0, done), items, items, items * parts),
+            **_led(node, share, max(0.0, done), items, items, items * parts),
         )
         for node in nodes.values()
         for share in [node["leads"] / groups]
@@ -201,10 +202,9 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
 
 
 def _led(
-    node: Mapping[str, Any], groups: int, requests: float, items: float, restored: float, parts: float
+    node: Mapping[str, Any], share: float, requests: float, items: float, restored: float, parts: float
 ) -> dict[str, Any]:
-    """The part of a node in the work of all: it leads its share of the groups, and follows the others."""
-    share = node["leads"] / groups
+    """The part of a node in the work of all: it leads that share of the groups, and follows the others."""
     return {
         "requests": requests * share,
         "items": items * share,

@@ -201,7 +201,7 @@ def test_the_costs_that_ship_are_those_of_the_grid_that_is_kept() -> None:
     assert fit(grid.read([kept]), "default") == load_costs()
 
 
-def test_an_item_costs_more_with_each_doubling_of_what_a_node_stores() -> None:
+def test_an_item_costs_more_with_each_doubling_of_what_a_node_leads() -> None:
     assert growth(0) == growth(10) == growth(40_000) == 0.0
     assert growth(80_000) == pytest.approx(1.0)
     assert growth(640_000) == pytest.approx(4.0)
