@@ -137,7 +137,9 @@ class RocksEngine:
         self._replacing = threading.Lock()  # several threads may replace groups
         _refuse_headless(path)
         try:
-            self._db: Any = r.Rdict(str(path), options)
+            # The binding opens a store that exists with the options in its files, unless the column family is given
+            # its own: without our block cache and bloom filters, and deaf to the configuration.
+            self._db: Any = r.Rdict(str(path), options, column_families={"default": options})
         except Exception as error:  # the binding raises plain Exception
             raise _open_error(path, error) from None
         self._family = self._db.get_column_family_handle("default")

@@ -1,0 +1,40 @@
+"""The options with which RocksDB works are those of :mod:`metad.storage.rocks`, also in a store that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import rocksdict as r
+
+from metad.config import StorageConfig
+from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("make_options", [state_options, log_options])
+def test_a_store_that_exists_is_opened_with_the_options_of_today(
+    make_options: Callable[[Shared], r.Options], tmp_path: Path
+) -> None:
+    first = opened_with(make_options, tmp_path, cache_mib=24)
+    again = opened_with(make_options, tmp_path, cache_mib=24)
+    larger = opened_with(make_options, tmp_path, cache_mib=40)
+
+    assert (first[0], again[0], larger[0]) == (24 * MIB, 24 * MIB, 40 * MIB)  # the shared block cache
+    assert first[1] == again[1] == larger[1]
+    assert "filter_policy=bloomfilter" in first[1]
+
+
+def opened_with(
+    make_options: Callable[[Shared], r.Options], directory: Path, *, cache_mib: int
+) -> tuple[int, list[str]]:
+    """The capacity of the block cache, and the options that RocksDB has written down, of a store opened like this."""
+    shared = Shared(StorageConfig(block_cache_bytes=cache_mib * MIB))
+    engine = RocksEngine(directory, make_options(shared), wal=True)
+    engine.write({b"key": b"value"})
+    capacity = engine._db.property_int_value("rocksdb.block-cache-capacity")
+    engine.close()
+    newest = max(directory.glob("OPTIONS-*"))
+    return capacity, [line.strip() for line in newest.read_text().splitlines() if "=" in line]
