@@ -22,7 +22,7 @@ from ..storage.log import LogStore
 from ..storage.mark import DurableMark
 from ..storage.memory import MemoryEngine
 
-STORE_FORMAT = 3
+STORE_FORMAT = 4
 _DIRECTORY_MODE = 0o700
 _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 

@@ -58,8 +58,7 @@ def _parts_of(view: View, sessions: Sequence[bytes]) -> Iterator[tuple[int, list
             continue
         having = sessions
         if table.name in COUNTED:
-            at = COUNTED.index(table.name)
-            having = [session for session, of in zip(sessions, counts, strict=True) if of[at].rows]
+            having = [session for session, of in zip(sessions, counts, strict=True) if getattr(of, table.name).rows]
         for row in table.rows.values() if having else ():
             prefix = keys.table_prefix(view.group, row)
             deleted: list[bytes] = []

@@ -2,8 +2,8 @@
 
 A session may have a limited number of such rows, and of bytes in them. So its end, which drops them all, fits an entry,
 and what is restored of it fits a reply. One row of the session counts both, for all tables. While the session's rows
-are short, it has a copy of them, encoded as they go on the wire: so all sessions of a storm are restored without a
-scan. See :mod:`.counts`.
+are short, it has a copy of them and of its properties, encoded as they go on the wire: so all sessions of a storm are
+restored by one look-up, without a scan. See :mod:`.counts`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metad_wire.table import Table
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
-from .counts import COUNTED, Changes, Count, Counts, changed_counts, decode_counts
+from .counts import Changes, Count, Counts, changed_counts, decode_counts, with_properties
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import absences, refusals
 from .part import Writes
@@ -29,7 +29,7 @@ from .rows import Rows, column
 from .tables import SPENT_BYTES, Command, Reader
 from .view import View
 
-_COUNTS = SESSION.rows["parts"]
+_PROPERTIES, _COUNTS = SESSION.rows["properties"], SESSION.rows["parts"]
 _PAIR = b"\x92"  # the header of an array on the wire, of a name and a value
 READ_ROWS_MAX = 16_384
 """Rows of one kind that one request reads, of all its sessions: some 100 ms, for which nobody else is served."""
@@ -72,7 +72,8 @@ def _sizes(count: Count) -> tuple[int, int]:
     return count.rows, count.size
 
 
-def _counts_of(source: View | Reader, sessions: Iterable[bytes]) -> list[Counts]:
+def counts_of(source: View | Reader, sessions: Iterable[bytes]) -> list[Counts]:
+    """What these sessions have, by position."""
     prefix = keys.table_prefix(source.group, _COUNTS)
     return decode_counts(source.get_many(list(map(prefix.__add__, sessions)), LOOKED_AT_BYTES_MAX))
 
@@ -82,8 +83,9 @@ class SessionParts:
 
     def __init__(self, table: Table[Any], part: str, *, rows_max: int, bytes_max: int) -> None:
         self.row = table.rows[part]
-        self.at = COUNTED.index(table.name)
-        """The place of its counts."""
+        self.count: Callable[[Counts], Count] = attrgetter(table.name)
+        """Its count, of all that a session has."""
+        self._table = table.name
         self._name = attrgetter(table.key[-1])
         self._rows_max = rows_max
         self._bytes_max = bytes_max
@@ -123,7 +125,7 @@ class SessionParts:
         known = self._known(view, added)
         after: _Sizes = {}
         for session, (count, size) in added.items():
-            of = known[session][self.at]
+            of = self.count(known[session])
             count, size = of.rows + count, of.size + size
             if self._is_over(count, size):  # perhaps not, if a row that shrinks has its turn before
                 return self._put_in_turn(view, rows, sessions, targets, before, values, {})
@@ -157,7 +159,7 @@ class SessionParts:
             old = stored[target]
             if value == old:
                 continue
-            count, size = after.get(session) or _sizes(known[session][self.at])
+            count, size = after.get(session) or _sizes(self.count(known[session]))
             if old is None:
                 now = count + 1, size + len(rows.keys[at]) + len(value)
             else:
@@ -196,7 +198,7 @@ class SessionParts:
         after = {
             session: (of.rows - count, of.size - size)
             for session, (count, size) in removed.items()
-            for of in [known[session][self.at]]
+            for of in [self.count(known[session])]
         }
         view.write(self.row, writes)
         self._write_counts(view, known, after, changes)
@@ -260,42 +262,69 @@ class SessionParts:
     def _known(self, view: View, sessions: Iterable[bytes]) -> dict[bytes, Counts]:
         """What these sessions have before the command."""
         distinct = list(dict.fromkeys(sessions))
-        return dict(zip(distinct, _counts_of(view, distinct), strict=True))
+        return dict(zip(distinct, counts_of(view, distinct), strict=True))
 
     def _write_counts(
         self, view: View, known: Mapping[bytes, Counts], after: _Sizes, changes: Mapping[bytes, Changes]
     ) -> None:
         """Write how many rows and bytes sessions have after these changes."""
+        properties = _properties_of(view, [session for session in after if known[session].is_empty])
         prefix = keys.table_prefix(view.group, _COUNTS)
         counts: Writes = {}
         for session, now in after.items():
             before = known[session]
-            if before[self.at].copy or now != _sizes(before[self.at]):
-                counts[prefix + session] = changed_counts(session, before, self.at, *now, changes[session])
+            count = self.count(before)
+            if count.copy or now != _sizes(count):
+                kept = properties.get(session, before.properties)
+                counts[prefix + session] = changed_counts(session, before, self._table, *now, changes[session], kept)
         view.beside += sum([len(count) for count in counts.values() if count is not None])
         view.writes_of(_COUNTS).update(counts)
 
 
+def _properties_of(view: View, sessions: list[bytes]) -> dict[bytes, bytes]:
+    """The properties of sessions that have no copy of them yet."""
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    stored = view.get_many(list(map(prefix.__add__, sessions)), LOOKED_AT_BYTES_MAX)
+    return {session: value for session, value in zip(sessions, stored, strict=True) if value is not None}
+
+
+def copy_properties(view: View, properties: Mapping[bytes, bytes]) -> None:
+    """The command that is evaluated writes these properties, by session: write their copies, too, where there are
+    counts."""
+    prefix = keys.table_prefix(view.group, _COUNTS)
+    targets = [prefix + session for session in properties]
+    stored = view.get_many(targets, LOOKED_AT_BYTES_MAX)
+    copies = {
+        target: with_properties(counts, copied)
+        for target, counts, copied in zip(targets, stored, properties.values(), strict=True)
+        if counts is not None
+    }
+    view.beside += sum([len(target) + len(counts) for target, counts in copies.items()])
+    view.writes_of(_COUNTS).update(copies)
+
+
 def read(reader: Reader, parts: Sequence[SessionParts], sessions: Sequence[bytes], bytes_max: int) -> list[Found]:
     """The rows of each session, by table. Raises TooLargeError if they are more than ``bytes_max`` together."""
-    return _each(parts, reader, sessions, bytes_max, SessionParts.read)
+    return _each(parts, reader, sessions, counts_of(reader, sessions), bytes_max, SessionParts.read)
 
 
-def restored(view: View, parts: Sequence[SessionParts], sessions: Sequence[bytes], bytes_max: int) -> list[Found]:
-    """:func:`read` for a command: what it must believe in."""
-    return _each(parts, view, sessions, bytes_max, SessionParts.restored)
+def restored(
+    view: View, parts: Sequence[SessionParts], sessions: Sequence[bytes], counts: Sequence[Counts], bytes_max: int
+) -> list[Found]:
+    """:func:`read` for a command, of sessions that have these counts: what it must believe in."""
+    return _each(parts, view, sessions, counts, bytes_max, SessionParts.restored)
 
 
 def _each(
     parts: Sequence[SessionParts],
     source: Any,
     sessions: Sequence[bytes],
+    counts: Sequence[Counts],
     bytes_max: int,
     read_one: Callable[[SessionParts, Any, Sequence[bytes], Sequence[Count], int], Found],
 ) -> list[Found]:
-    counts = _counts_of(source, sessions)
     found: list[Found] = []
     for one in parts:
-        found.append(read_one(one, source, sessions, [of[one.at] for of in counts], bytes_max))
+        found.append(read_one(one, source, sessions, list(map(one.count, counts)), bytes_max))
         bytes_max -= found[-1].size
     return found

@@ -37,15 +37,17 @@ from metad_wire.tables.session import SESSION
 from ..storage import keys
 from . import attachments
 from . import due as index
+from .counts import Counts
 from .due import DUE
 from .fences import Fence, Fences
 from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import refusal as _refusal
 from .owners import CONNECTED, SessionOwners
 from .part import Writes
-from .restoring import recalled_parts, restored_parts
+from .restoring import Column, present, recalled_parts, restored_parts
 from .rows import Rows
 from .session_end import end_parts, end_sessions
+from .session_parts import copy_properties, counts_of
 from .tables import (
     PAGE_BYTES_MAX,
     Command,
@@ -191,12 +193,16 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
     _end_and_tell(view, command, before, fenced, away, left, over)
-    restored, size = _write_properties(view, command, before, fenced, previous)
+    of = present(command, previous) if body.restore_parts else None
+    counts = None if of is None else counts_of(view, of.sessions)
+    restored, size = _write_properties(view, command, before, fenced, previous, counts)
     attachments.taken_over(view, keyed, before, found, connections.raising)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
-    parts = restored_parts(view, command, previous, command.reply_bytes_max - size)
+    parts: tuple[Column, Column] = [], []
+    if of is not None and counts is not None:
+        parts = restored_parts(view, of, counts, command.reply_bytes_max - size)
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored, *parts)  # type: ignore[arg-type]  # encoded
 
 
@@ -321,13 +327,15 @@ def _write_properties(
     before: list[bytes | None],
     fenced: Container[bytes | None],
     previous: list[int],
+    counts: Sequence[Counts] | None,
 ) -> tuple[list[msgspec.Raw | None], int]:
     """Write the properties that a takeover gives, and those of sessions that begin. Returns the properties that it
-    restores, by position, and how many bytes they are; none if it restores none."""
+    restores, by position, and how many bytes they are; none if it restores none. ``counts``: those of all sessions that
+    it restores, if it has looked them up."""
     rows, restore = command.rows, command.body.restore
     prefix = keys.table_prefix(view.group, _PROPERTIES)
     if -1 not in previous and not any(map(_begins_or_gives, rows.items)):  # as nearly all in a storm
-        return _restored(view, list(map(prefix.__add__, rows.keys)), command.reply_bytes_max) if restore else ([], 0)
+        return _restored(view, rows.keys, counts, command.reply_bytes_max) if restore else ([], 0)
     writes = view.writes_of(_PROPERTIES)
     stored: dict[bytes, bytes | None] = {}
     if restore:
@@ -339,6 +347,7 @@ def _write_properties(
         stored = dict(zip(known, view.get_many(known, command.reply_bytes_max), strict=True))
     restored: list[msgspec.Raw | None] = []
     restored_bytes = 0
+    given: dict[bytes, bytes] = {}
     for (_, item, suffix), row, number in zip(rows, before, previous, strict=True):
         if row in fenced:
             restored.append(None)
@@ -352,9 +361,11 @@ def _write_properties(
             restored_bytes += 0 if value is None else len(value)
             check_reply(restored_bytes, command.reply_bytes_max)
         if properties is not None:
-            writes[key] = encode(properties)
+            writes[key] = given[suffix] = encode(properties)
         elif number < 0 or item.clean_start:
-            writes[key] = _DEFAULT_PROPERTIES
+            writes[key] = given[suffix] = _DEFAULT_PROPERTIES
+    known_before = [session for session, row in zip(rows.keys, before, strict=True) if row is not None]
+    copy_properties(view, {session: given[session] for session in known_before if session in given})
     return restored if restore else [], restored_bytes
 
 
@@ -362,12 +373,19 @@ def _begins_or_gives(item: m.SessionTakeoverItem) -> bool:
     return item.clean_start or item.properties is not None
 
 
-def _restored(view: View, stored: list[bytes], bytes_max: int) -> tuple[list[msgspec.Raw | None], int]:
-    """The properties with these keys, and how many bytes they are."""
-    values = view.get_many(stored, bytes_max)
-    size = sum([len(value) for value in values if value is not None])
+def _restored(
+    view: View, sessions: Sequence[bytes], counts: Sequence[Counts] | None, bytes_max: int
+) -> tuple[list[msgspec.Raw | None], int]:
+    """The properties of sessions, and how many bytes they are. Where their counts have a copy, it is not looked up."""
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    copies: list[msgspec.Raw | None] = [None] * len(sessions) if counts is None else [of.properties for of in counts]
+    uncopied = [at for at, copy in enumerate(copies) if not copy]
+    values = view.get_many([prefix + sessions[at] for at in uncopied], bytes_max)
+    for at, value in zip(uncopied, values, strict=True):
+        copies[at] = None if value is None else msgspec.Raw(value)
+    size = len(b"".join([copy for copy in copies if copy is not None]))
     check_reply(size, bytes_max)
-    return [None if value is None else msgspec.Raw(value) for value in values], size
+    return copies, size
 
 
 def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:
@@ -421,8 +439,9 @@ def _evaluate_update(view: View, command: Command[m.SessionUpdate]) -> m.WriteRe
                 allowed.append(position)
         suffixes, items = [suffixes[at] for at in allowed], [items[at] for at in allowed]
     prefix = keys.table_prefix(view.group, _PROPERTIES)
-    properties = [encode(item.properties) for item in items]
-    view.write(_PROPERTIES, dict(zip(map(prefix.__add__, suffixes), properties, strict=True)))
+    properties = dict(zip(suffixes, [encode(item.properties) for item in items], strict=True))
+    view.write(_PROPERTIES, dict(zip(map(prefix.__add__, properties), properties.values(), strict=True)))
+    copy_properties(view, properties)
     return written(view, errors)
 
 

@@ -71,6 +71,8 @@ def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Option
     # A hash in each data block replaces the binary search: a point read costs a fifth less.
     table.set_data_block_index_type(r.DataBlockIndexType.binary_and_hash())
     table.set_data_block_hash_ratio(0.75)
+    # What it finds is four keys, read one after the other. With 16 a look-up costs a tenth more.
+    table.set_block_restart_interval(4)
     # Index and filters live in the cache, so that tens of millions of records cannot exceed the memory bound.
     table.set_cache_index_and_filter_blocks(True)
     # They are split into parts, found by a small root that stays cached. Whole ones take a megabyte per file, and a

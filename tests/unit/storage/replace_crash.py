@@ -69,7 +69,11 @@ class WatchedDb:
 
 def watch(mortal: Mortal) -> None:
     real = rocksdict.Rdict
-    rocks.r.Rdict = lambda *arguments: WatchedDb(real(*arguments), mortal)  # type: ignore[assignment,misc,attr-defined]
+
+    def opened(*arguments: Any, **named: Any) -> WatchedDb:
+        return WatchedDb(real(*arguments, **named), mortal)
+
+    rocks.r.Rdict = opened  # type: ignore[assignment,misc,attr-defined]
     for name in SYSTEM_STEPS:
         setattr(os, name, mortal.watched(getattr(os, name)))
 

@@ -47,7 +47,8 @@ SESSION = Table(
     keys=_keys,
 )
 """``attachment``: the least that may speak for the session; a session may have none. ``parts``: how many subscriptions
-and rows in flight it has, and how many bytes; none if it has neither."""
+and rows in flight it has, and how many bytes, with a copy of them and of the properties while they are short; none if
+it has neither."""
 SESSION_DUE = Table(
     "session_due", kind="data", rows={"due": 0x15}, record=m.SessionKey, key=("tenant", "client_id"), ordered_by=9
 )
