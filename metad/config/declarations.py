@@ -21,7 +21,7 @@ class StorageConfig(Section, frozen=True):
     """``rocksdb``, or ``memory`` for tests and embedding, where nothing survives the process."""
     block_cache_bytes: int = 192 * MIB
     """Cache of data blocks, filters and indexes, shared by log and state."""
-    memtable_bytes: int = 208 * MIB
+    memtable_bytes: int = 272 * MIB
     """Budget of all memtables of log and state together. Beyond it they are flushed."""
     owner_cache_bytes: int = 128 * MIB
     """Maximum size of the cache of session owners. The smaller table from which it has grown stays beside it: 8 MiB

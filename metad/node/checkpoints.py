@@ -2,8 +2,9 @@
 
 A node that is calm flushes what earlier writes have left in memtables: reads of several records look into each, and
 dozens of them take four times as long as the one file that they become. And a crowd that comes finds the memtables
-empty, so that they hold what it writes until it has gone: a flush takes a tenth of the processor from it. The logs
-stay then, for replicas that lag; they are cut to what has been flushed once they are as long as they may be.
+empty, those of the log, too, so that they hold what it writes until it has gone: a flush takes a tenth of the processor
+from it. The logs stay then, for replicas that lag; they are cut to what has been flushed once they are as long as they
+may be.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ _WORTH_BYTES: Final = 4 * 1024 * 1024
 
 
 class Checkpoints:
-    """Keeps the logs within ``storage.log_retained_bytes``, and flushes the state while the node is calm."""
+    """Keeps the logs within ``storage.log_retained_bytes``, and flushes state and log while the node is calm."""
 
     def __init__(
         self,
         config: Config,
         state: Engine,
+        log: Engine,
         groups: Groups,
         snapshots: NodeSnapshots,
         watches: Watches,
@@ -48,6 +50,7 @@ class Checkpoints:
         health: Health,
     ) -> None:
         self._state = state
+        self._log = log
         self._groups = groups
         self._snapshots = snapshots
         self._watches = watches
@@ -88,7 +91,7 @@ class Checkpoints:
             if then is not None:
                 then()
 
-        self._flush(done)
+        self._flush(self._state.sync, done)
 
     def _wait_for_calm(self) -> None:
         look = partial(self._look, self._unflushed_bytes)
@@ -102,9 +105,13 @@ class Checkpoints:
         if self.flushing or _CALM_PART * (self._unflushed_bytes - before_bytes) > self._unflushed_bytes:
             self._wait_for_calm()
         else:
-            self._flush()
+            self._flush(self._empty_memtables)
 
-    def _flush(self, then: Callable[[], None] | None = None) -> None:
+    def _empty_memtables(self) -> None:
+        self._state.sync()
+        self._log.flush()
+
+    def _flush(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         self.flushing = True
         applied = {driver: driver.machine.applied for driver in self._groups.drivers.values()}
         flushed, self._unflushed_bytes = self._unflushed_bytes, 0
@@ -120,7 +127,7 @@ class Checkpoints:
             if then is not None:
                 then()
 
-        self._environment.beside(self._state.sync, done)
+        self._environment.beside(work, done)
 
     def _cut(self) -> None:
         """Drop what has been flushed from the logs."""

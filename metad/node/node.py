@@ -128,7 +128,9 @@ class Node:
         self.lifecycle = ReplicaLifecycle(
             config, stores, writer, groups, replicas, machines, snapshots, agenda, watches, precedence, health
         )
-        self.checkpoints = Checkpoints(config, stores.state, groups, snapshots, watches, agenda, environment, health)
+        self.checkpoints = Checkpoints(
+            config, stores.state, stores.log.engine, groups, snapshots, watches, agenda, environment, health
+        )
         self._scheduler = Scheduler(
             stores.state,
             writer,

@@ -82,5 +82,9 @@ class Engine(Protocol):
         """Block until every write that returned before this call survives a power loss. Call it in a thread: it
         releases the interpreter while it waits."""
 
+    def flush(self) -> None:
+        """Write to files what is in memory, so that later writes find room there. Call it in a thread, as :meth:`sync`;
+        it says nothing of what survives a power loss."""
+
     def close(self) -> None:
         """Release the files. No call may be under way in another thread."""

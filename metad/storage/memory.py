@@ -72,6 +72,9 @@ class MemoryEngine:
     def sync(self) -> None:
         self._undo.clear()
 
+    def flush(self) -> None:
+        pass
+
     def crash(self) -> None:
         """Lose every unsynced write, as a power loss would."""
         while self._undo:

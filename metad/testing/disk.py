@@ -41,6 +41,8 @@ class SimDisk:
         """The disk is full: writes raise and change nothing."""
         self.fail_syncs = False
         """Syncs raise and make nothing durable; a crash may keep it all the same."""
+        self.flushes = 0
+        """Calls of :meth:`flush`."""
 
     @property
     def unsynced(self) -> int:
@@ -91,6 +93,9 @@ class SimDisk:
 
     def sync(self) -> None:
         self.finish_sync(self.begin_sync())
+
+    def flush(self) -> None:
+        self.flushes += 1
 
     def begin_sync(self) -> int:
         """Start a sync that takes virtual time; the token stands for every write until now."""

@@ -38,7 +38,7 @@ OWNER_BYTES = 8
 """``storage.owner_cache_bytes`` of one session."""
 # Budgets of metad's configuration, by its defaults; the tests compare them with metad's own.
 BLOCK_CACHE_BYTES = 192 * MIB
-MEMTABLE_BYTES = 208 * MIB
+MEMTABLE_BYTES = 272 * MIB
 OWNER_CACHE_BYTES = 128 * MIB
 ROW_CACHE_BYTES = 96 * MIB
 LOG_RETAINED_BYTES = 96 * MIB

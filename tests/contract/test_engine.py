@@ -226,6 +226,17 @@ def test_a_crash_loses_a_suffix_of_writes_and_never_half_of_one(opener: Opener) 
         assert after == states[0]  # it has nothing but flushed files
 
 
+def test_a_flush_changes_nothing_that_anybody_sees(opener: Opener) -> None:
+    engine = opener.open()
+    engine.write({b"a": b"1", b"b": b"2", b"c": b"3"})
+    engine.write({}, delete_ranges=[(b"b", b"c")])
+    engine.flush()
+    engine.write({b"d": b"4"})
+    engine.sync()
+    assert everything(engine) == [(b"a", b"1"), (b"c", b"3"), (b"d", b"4")]
+    assert everything(opener.reopen()) == [(b"a", b"1"), (b"c", b"3"), (b"d", b"4")]
+
+
 def test_memory_crash_restores_what_a_range_delete_took() -> None:
     engine = MemoryEngine()
     engine.write({b"a": b"1", b"b": b"2"})

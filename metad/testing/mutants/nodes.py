@@ -153,6 +153,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "self._flushed = {driver: driver.machine.applied for driver in applied}",
         "log_is_cut_behind_what_a_calm_node_flushed",
     ),
+    _m(
+        "a_calm_node_keeps_its_log_in_memory",
+        "a crowd finds the memtables of the log empty",
+        "metad.node.checkpoints:Checkpoints._empty_memtables",
+        "self._log.flush()",
+        "pass",
+        "log_is_cut_behind_what_a_calm_node_flushed",
+    ),
     # --- what a leader remembers
     _m(
         "unapplied_writes_are_believed",

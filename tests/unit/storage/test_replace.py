@@ -105,7 +105,7 @@ def test_an_error_behind_the_manifest_says_that_the_store_must_be_opened_again(
         raise StorageError("no space")
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "_flush", full)
+        patched.setattr(engine, "flush", full)
         with pytest.raises(StorageError, match=r"no space .*finished when the store is opened again"):
             engine.replace(BEGIN, END, parts)
     with pytest.raises(StorageError, match="restart the node"):  # the unfinished one must not be forgotten

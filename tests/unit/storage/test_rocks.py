@@ -27,6 +27,18 @@ def test_a_store_that_exists_is_opened_with_the_options_of_today(
     assert "filter_policy=bloomfilter" in first[1]
 
 
+def test_a_flush_of_the_log_leaves_room_in_memory(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path, log_options(Shared(StorageConfig())), wal=True)
+    memory_bytes = "rocksdb.cur-size-all-mem-tables"
+    empty = engine._db.property_int_value(memory_bytes)
+    engine.write({b"%d" % number: bytes(100_000) for number in range(100)})
+    assert engine._db.property_int_value(memory_bytes) > 100 * 100_000
+    engine.flush()
+    assert engine._db.property_int_value(memory_bytes) <= empty
+    assert engine.get(b"0") == bytes(100_000)
+    engine.close()
+
+
 def opened_with(
     make_options: Callable[[Shared], r.Options], directory: Path, *, cache_mib: int
 ) -> tuple[int, list[str]]:

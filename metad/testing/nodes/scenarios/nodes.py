@@ -166,8 +166,8 @@ def log_is_cut_behind_what_is_flushed() -> None:
 
 @scenario
 def log_is_cut_behind_what_a_calm_node_flushed() -> None:
-    """A calm node flushes its state and keeps its log; meanwhile more is applied. Later the log is cut without a flush,
-    and then the power fails."""
+    """A calm node flushes its state and its log, of which it keeps all entries; meanwhile more is applied. Later the log
+    is cut without a flush, and then the power fails."""
     large, mib = b"." * 500_000, 1024 * 1024
     storage = StorageConfig(engine="memory", log_retained_bytes=9 * mib)
     with Scene(nodes=1, storage=storage, raft=_raft(log_cache_bytes=1), pace=Pace(beside=(0.4, 0.5))) as scene:
@@ -182,7 +182,8 @@ def log_is_cut_behind_what_a_calm_node_flushed() -> None:
             puts += 1
             scene.put(scene.one, "a", b"%d" % puts)
         assert puts > 0
-        assert log.base_index == 0, "it keeps its log"
+        assert sim.disks.log.flushes == 1, "its log, too"
+        assert log.base_index == 0, "it keeps its entries"
         for number in range(10):
             assert not checkpoints.flushing
             if log.base_index:
