@@ -31,7 +31,7 @@ _CALM_PART: Final = 8
 """The node is calm while it writes less in that time than this part of what waits to be flushed. So a file of the state
 is worth the writes of 40 s at least, and compaction has little to do."""
 _WORTH_BYTES: Final = 4 * 1024 * 1024
-"""Of log, that are worth a file of the state."""
+"""Of log, that are worth a file of the state and one of the log."""
 
 
 class Checkpoints:
@@ -60,6 +60,7 @@ class Checkpoints:
         self._log_retained_bytes = config.storage.log_retained_bytes
         self._log_bytes = 0  # in the logs: appended since they were cut
         self._unflushed_bytes = 0  # of these, since the state was flushed last
+        self._in_memory_bytes = 0  # since state and log were
         self._flushed: dict[GroupDriver, int] = {}  # what that flush has of each group
         self.flushing = False
         """Whether a thread writes the state's memtables to files."""
@@ -74,13 +75,14 @@ class Checkpoints:
         """Note that so many bytes more are in the log, or have been applied from it."""
         self._log_bytes += size
         self._unflushed_bytes += size
+        self._in_memory_bytes += size
         self._watches.log_grown(size)
         if self._log_bytes >= self._log_retained_bytes and not self.flushing:
             if 2 * self._unflushed_bytes <= self._log_bytes:
                 self._cut()
             else:
                 self.make()
-        elif self._unflushed_bytes >= _WORTH_BYTES and self._timer is None:
+        elif self._in_memory_bytes >= _WORTH_BYTES and self._timer is None:
             self._wait_for_calm()
 
     def make(self, then: Callable[[], None] | None = None) -> None:
@@ -94,17 +96,18 @@ class Checkpoints:
         self._flush(self._state.sync, done)
 
     def _wait_for_calm(self) -> None:
-        look = partial(self._look, self._unflushed_bytes)
+        look = partial(self._look, self._in_memory_bytes)
         self._timer = self._environment.call_at(self._environment.now() + _CALM_S, look)
 
     def _look(self, before_bytes: int) -> None:
-        """Flush the state if the node is calm now."""
+        """Flush state and log if the node is calm now."""
         self._timer = None
-        if self._health.failure is not None or self._unflushed_bytes < _WORTH_BYTES:
+        if self._health.failure is not None:
             return
-        if self.flushing or _CALM_PART * (self._unflushed_bytes - before_bytes) > self._unflushed_bytes:
+        if self.flushing or _CALM_PART * (self._in_memory_bytes - before_bytes) > self._in_memory_bytes:
             self._wait_for_calm()
         else:
+            self._in_memory_bytes = 0
             self._flush(self._empty_memtables)
 
     def _empty_memtables(self) -> None:

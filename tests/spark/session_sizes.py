@@ -111,6 +111,7 @@ def main() -> None:
         (chosen.sessions, 32, 0, 2),
         (few, 200, 0, 2),
         (few, 32, 5, 2),
+        (few, 200, 5, 2),
         (few, 32, 0, 32),
     ):
         measure(sessions, payload_bytes, subscriptions, groups)

@@ -154,6 +154,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "log_is_cut_behind_what_a_calm_node_flushed",
     ),
     _m(
+        "a_checkpoint_leaves_the_log_in_memory",
+        "a calm node flushes its log, also if the state was flushed just now",
+        "metad.node.checkpoints:Checkpoints._look",
+        "if self._health.failure is not None:",
+        "if self._health.failure is not None or self._unflushed_bytes < _WORTH_BYTES:",
+        "calm_node_flushes_its_log_behind_a_checkpoint",
+    ),
+    _m(
         "a_calm_node_keeps_its_log_in_memory",
         "a crowd finds the memtables of the log empty",
         "metad.node.checkpoints:Checkpoints._empty_memtables",

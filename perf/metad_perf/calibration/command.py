@@ -203,11 +203,15 @@ def _run_storm(one: StormRun, out: Path, scale: float) -> None:
     report = out / f"{one.name}.report.json"
     report.unlink(missing_ok=True)
     command = [program("metad-perf"), *smaller.arguments(), "--json", str(report), "--trace", str(out / one.name)]
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as population:
+    with tempfile.TemporaryDirectory() as directory:
         if one.parts is not None:
-            population.write(_population(*one.parts))
-            population.flush()
-            command += ["--population", population.name]
+            population = Path(directory, "population.toml")
+            population.write_text(_population(*one.parts))
+            command += ["--population", str(population)]
+        if one.queue_ms:
+            config = Path(directory, "metad.toml")
+            config.write_text(f"[limits]\nqueue_ms = {one.queue_ms}\n")
+            command += ["--server-config", str(config)]
         try:
             # Exit code 1: not all came back in time, which may be what a run is for. Its report says what happened.
             done = subprocess.run(command, capture_output=True, text=True, timeout=_STORM_S_MAX, check=False)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from metad.config import load_config
 from metad_client import Client, Options
 from metad_wire.messages import Owner, StatusReply
 from metad_wire.tables.broker import LIVE
@@ -112,7 +113,8 @@ async def _run(storm: Storm, where: Where, problems: list[str]) -> dict[str, Any
         ) as nodes:
             members = nodes.members
             found = await _on(storm, where, members.target, members.all, story, problems)
-            return found | {"fsync": nodes.fsync}
+            queue_ms = load_config(where.config, {"data_dir": "unused"}).limits.queue_ms
+            return found | {"fsync": nodes.fsync, "queue_ms": queue_ms}
 
 
 async def _on(

@@ -16,7 +16,7 @@ from metad_wire.policy import Backoff
 from metad_wire.policy.vector import Backoffs
 
 from .cores import Machine, Process
-from .costs import Costs
+from .costs import Costs, growth
 from .messages import Ints, Request
 from .node import Cluster, Node
 from .storm import Storm
@@ -101,9 +101,9 @@ class Broker:
         """Its clients are back once the broker has looked at the answer."""
         request.waits = False
         self._crew.flying.pop(request, None)
-        self._crew.process.add(
-            lambda at: (self._crew.costs.back_s * request.items, lambda end: self._crew.back(request.clients, end))
-        )
+        crew = self._crew
+        cost_s = crew.back_s * request.items + crew.costs.back_part_s * request.parts
+        crew.process.add(lambda at: (cost_s, lambda end: crew.back(request.clients, end)))
 
     def refused(self, request: Request, after_ms: int, jitter_ms: int, now: float) -> None:
         """Repeat it if the SDK does, and it fits the deadline; otherwise tell its clients."""
@@ -145,6 +145,7 @@ class Crew:
         self.process = Process(machine)
         self.rng = random.Random(seed * 1_000_003 + number)
         self.calls = self.attempted = 0
+        self.back_s = costs.back_s + costs.grown_back_s * growth(storm.settings.sessions / storm.settings.processes)
         self.stranded: list[Request] = []
         self.flying: dict[Request, None] = {}
         """Without an answer."""

@@ -6,7 +6,6 @@ runs brokers. :mod:`metad_spark.requests.fitting` makes such a file from runs.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Final
 
@@ -20,17 +19,19 @@ NODE: tuple[str, ...] = (
     *("follower_entry_s", "follower_item_s", "grown_item_s", "idle_cores"),
 )
 """The costs of nodes."""
-BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s")
+BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s", "back_part_s", "grown_back_s")
 """The costs of a process of brokers."""
 REPLICAS: Final = 3
-LITTLE: Final = 40_000
-"""Sessions that a node leads which are little: what is looked up is in a core's own cache. With each doubling of them
-less is, and an item costs more."""
+LITTLE: Final = 100_000
+"""Sessions that a node leads, or clients of a process of brokers, which are little: those of the loads. Of more, less
+is in the cores' own caches."""
+_MUCH: Final = 5
+"""Times :data:`LITTLE`: of more, nothing was measured."""
 
 MEMTABLE_ITEMS: Final = 60_000
 """Owner rows of 70 bytes that fill a memtable of 4 MiB."""
-MEMTABLE_S: Final = 8e-8
-"""That the two look-ups of an item take for each memtable: by a measurement of the store with up to 23 of them."""
+MEMTABLE_S: Final = 4e-8
+"""That the look-up of an item takes for each memtable: by a measurement of the store with up to 23 of them."""
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True):
@@ -65,9 +66,9 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     follower_entry_s: float = 0.0
     follower_item_s: float = 0.0
     grown_item_s: float = 0.0
-    """Leader: an item, for each doubling of its sessions beyond :data:`LITTLE`."""
+    """Leader: an item, for each :data:`LITTLE` sessions that it leads beyond the first."""
     memtable_s: float = MEMTABLE_S
-    """Leader: an item, for each memtable that the storm has filled before: its look-ups ask all of them. Nodes flush
+    """Leader: an item, for each memtable that the storm has filled before: its look-up asks all of them. Nodes flush
     while they are calm, so a storm begins with none."""
     idle_cores: float = 0.0
     """Of a node, without any work of the storm: heartbeats, and the other work beside it."""
@@ -80,6 +81,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Brokers: an item of a call."""
     back_s: float = 0.0
     """Brokers: an item that is restored, and looked at."""
+    back_part_s: float = 0.0
+    """Brokers: a subscription or message of it."""
+    grown_back_s: float = 0.0
+    """Brokers: an item that is restored, for each :data:`LITTLE` clients of its process beyond the first."""
     fsync_s: tuple[float, ...] = (0.001,)
     """Quantiles, evenly spaced, of the time in which what was appended is durable."""
     failover_s: float = 0.25
@@ -121,8 +126,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def growth(sessions: float) -> float:
-    """How often the sessions that a node leads have doubled beyond :data:`LITTLE`."""
-    return max(0.0, math.log2(max(1.0, sessions) / LITTLE))
+    """How many times :data:`LITTLE` these are beyond the first."""
+    return min(max(sessions / LITTLE, 1.0), _MUCH) - 1.0
 
 
 def memtables(items: float, nodes: int) -> float:

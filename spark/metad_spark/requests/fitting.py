@@ -37,6 +37,8 @@ NODE_COLUMNS: Final = {
 BROKER_COLUMNS: Final = {
     "call_s": "calls",
     "back_s": "handled",
+    "back_part_s": "parts",
+    "grown_back_s": "grown_items",
 }
 _BACKGROUND: Final = "beside"
 _BOOTSTRAP: Final = 400

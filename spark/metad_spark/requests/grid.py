@@ -21,9 +21,10 @@ _META: Final = b"metad.calibration_grid"
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One process in one run. Of a node: requests and items that it did as a leader, what they restored, what it turned
-    away, and the entries and items of others that it followed; ``grown_items``: those that it led, times how much
-    more than few sessions it leads (:func:`.costs.growth`), ``memtable_items`` times the memtables that the storm had
-    filled before. Of a process of brokers: calls, attempts, and clients that came back."""
+    away, and the entries and items of others that it followed; ``grown_items``: those that it led, times how many
+    sessions more than few it leads (:func:`.costs.growth`), ``memtable_items`` times the memtables that the storm had
+    filled before. Of a process of brokers: calls, attempts, clients that came back, their parts, and ``grown_items``:
+    the same for the clients that it has."""
 
     run: str
     kind: str
@@ -196,6 +197,8 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             calls=crew["calls"],
             attempts=crew["attempts"],
             back=crew["restored"],
+            parts=crew["restored"] * parts,
+            grown_items=crew["restored"] * growth(report["settings"]["sessions"] / len(crews)),
         )
         for crew in crews
     ]

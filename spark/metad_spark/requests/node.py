@@ -33,9 +33,9 @@ _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
 _WAITED_S: Final = 0.05
 """What has waited less to be taken in is not late."""
-LOOK_UPS: Final = 2
-"""In the store, for an item that is restored: its properties, and the row of what else it has. A leader that did not
-lead when its sessions changed hands does not know their owners, which takes a third."""
+LOOK_UPS: Final = 1
+"""In the store, for an item that is restored: the row that has all of it. A leader that did not lead when its sessions
+changed hands does not know their owners, which takes another."""
 RECEIVED: Final = 0.1
 """The part of what a request and its items cost that falls due where they are received; the rest where they are applied
 and answered."""

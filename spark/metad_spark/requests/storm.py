@@ -83,6 +83,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replay: bool = False
 
 
+_QUEUE_MS = 10_000  # the server's default
+
+
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
     """Columns are by client; times are nanoseconds after the trigger."""
 
@@ -99,7 +102,7 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     """Other programs that wanted a core meanwhile: a condition of the measurement."""
     core_us: float = 0.0
     """How fast the cores were meanwhile (:attr:`.costs.Costs.core_us`): the same. 0: as for the costs."""
-    queue_s: float = 10.0
+    queue_s: float = _QUEUE_MS / 1_000
     """How long a request may wait in front of its group: the server's setting."""
 
     @property
@@ -146,12 +149,13 @@ def storm_of(report: Mapping[str, Any], begin_ns: Ints | None = None) -> Storm:
         disturbed = float(account.get("others_cores", 0.0)) > IDLE_CORES
         beside = float(account.get("others_running", 0.0)) if disturbed else 0.0
         core_us = float(account.get("core_us", 0.0))
+        queue_s = float(report.get("queue_ms", _QUEUE_MS)) / 1_000
     except (KeyError, TypeError, ValueError) as why:
         raise ScenarioError(f"not a report of metad-perf storm: {type(why).__name__}: {why}") from None
     if settings.replay and begin_ns is None:
         raise ScenarioError("the storm was replayed from a schedule: the model needs that schedule")
     storm = storm_from(settings, nodes=nodes, data_groups=groups, fsync=fsync, beside=beside, begin_ns=begin_ns)
-    return msgspec.structs.replace(storm, core_us=core_us)
+    return msgspec.structs.replace(storm, core_us=core_us, queue_s=queue_s)
 
 
 def storm_from(

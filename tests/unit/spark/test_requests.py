@@ -306,6 +306,14 @@ def test_a_storm_is_predicted_for_the_speed_that_its_cores_had() -> None:
     assert 1.5 * as_measured.t999_s < slow.t999_s < 2.5 * as_measured.t999_s
 
 
+def test_nodes_with_a_short_queue_turn_more_away() -> None:
+    report = _report(policy="return-slot", sessions=60_000)
+    assert storm_of(report).queue_s == 10.0, "the default, and what endpoints have for all that is known"
+    longer, short = (simulate(storm_of(report | {"queue_ms": queue_ms}), COSTS, 0) for queue_ms in (10_000, 100))
+    assert longer == simulate(storm_of(report), COSTS, 0)
+    assert short.rejected > longer.rejected
+
+
 def test_who_ignores_its_slot_comes_more_often() -> None:
     heeds, ignores = (
         simulate(msgspec.structs.replace(storm_of(report), queue_s=1.0), COSTS, 0)

@@ -166,8 +166,8 @@ def log_is_cut_behind_what_is_flushed() -> None:
 
 @scenario
 def log_is_cut_behind_what_a_calm_node_flushed() -> None:
-    """A calm node flushes its state and its log, of which it keeps all entries; meanwhile more is applied. Later the log
-    is cut without a flush, and then the power fails."""
+    """A calm node flushes its state and its log, of which it keeps all entries; meanwhile more is applied. Later the
+    log is cut without a flush, and then the power fails."""
     large, mib = b"." * 500_000, 1024 * 1024
     storage = StorageConfig(engine="memory", log_retained_bytes=9 * mib)
     with Scene(nodes=1, storage=storage, raft=_raft(log_cache_bytes=1), pace=Pace(beside=(0.4, 0.5))) as scene:
@@ -194,6 +194,25 @@ def log_is_cut_behind_what_a_calm_node_flushed() -> None:
         sim.crash(power=True)
         sim.start()
         assert scene.get(scene.two, "a") == (b"%d" % puts, puts)
+
+
+@scenario
+def calm_node_flushes_its_log_behind_a_checkpoint() -> None:
+    """Just before the node is calm its log has grown so much that the state was flushed: little of that is left to do,
+    but all of the log is in memory."""
+    storage = StorageConfig(engine="memory", log_retained_bytes=9 * 1024 * 1024)
+    with Scene(nodes=1, storage=storage, raft=_raft(log_cache_bytes=1)) as scene:
+        (sim,) = scene.nodes.values()
+        assert sim.node is not None
+        log = sim.node.drivers[DATA].group.log
+        for number in range(30):
+            scene.put(scene.one, f"k{number}", b"." * 500_000)
+            if log.base_index:
+                break
+        else:
+            raise AssertionError("the log was not cut")
+        assert sim.disks.log.flushes == 0
+        assert scene.run_until(lambda: sim.disks.log.flushes == 1, 10 * _DEADLINE_S), "a calm node flushes its log"
 
 
 @scenario
