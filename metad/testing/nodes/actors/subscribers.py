@@ -76,6 +76,8 @@ class Subscriber(Actor):
             found |= {("state", each.name): each.value for each in taken.inflight}
             if present:
                 found[_PROPERTIES] = taken.properties and taken.properties.payload
+                if given is not None:  # a retry restores what there is by then
+                    before[_PROPERTIES].add(given.payload)
                 for key in {*before, *found}:
                     if found.get(key) not in before.get(key, {None}):
                         raise Violation("sessions", f"{self.name}: {key} is {found.get(key)!r} of {before.get(key)}")
