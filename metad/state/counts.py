@@ -8,7 +8,7 @@ row makes the copy anew, so it is bounded: a session that has outgrown the bound
 all its rows there are gone.
 
 The same row has a copy of the session's properties, so that look-up is the only one that a storm needs for a session:
-look-ups are a quarter of what it costs the nodes. Who writes properties writes the copy, too, where there is one. A
+two of them were a quarter of what it cost the nodes. Who writes properties writes the copy, too, where there is one. A
 session that has no such rows has no counts, and no copy.
 """
 
@@ -42,7 +42,7 @@ class Count(msgspec.Struct, frozen=True, array_like=True, gc=False):
     copy: msgspec.Raw = msgspec.Raw()
 
 
-class Counts(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
+class Counts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of one session: a count of each table in :data:`COUNTED`, and a copy of the session's properties; empty if these
     are long."""
 
@@ -53,7 +53,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True, gc=False, omit_defaul
     @property
     def is_empty(self) -> bool:
         """The session has no rows."""
-        return not self.subscription.rows and not self.inflight.rows
+        return not any(getattr(self, name).rows for name in COUNTED)
 
 
 _NONE: Final = b"\x93\0\0\x90"  # a count of no rows, with a copy of them
@@ -75,14 +75,12 @@ def changed_counts(
 ) -> bytes | None:
     """What is stored of a session that had ``before``, and has so many rows and bytes of a table after these changes,
     and these properties; empty if they are not to be copied."""
-    encoded = [
-        _changed(session, count, rows, size, changes) if name == table else _encoded(count)
-        for name in COUNTED
-        for count in [getattr(before, name)]
-    ]
-    if not rows and all(getattr(before, name).rows == 0 for name in COUNTED if name != table):
+    counts = {name: getattr(before, name) for name in COUNTED}
+    if not rows and not any(count.rows for name, count in counts.items() if name != table):
         return None
-    return _stored(encoded, properties)
+    encoded = {name: _encoded(count) for name, count in counts.items() if name != table}
+    encoded[table] = _changed(session, counts[table], rows, size, changes)
+    return _stored([encoded[name] for name in COUNTED], properties)
 
 
 def with_properties(stored: bytes, properties: bytes) -> bytes:
@@ -92,9 +90,8 @@ def with_properties(stored: bytes, properties: bytes) -> bytes:
 
 
 def _stored(counts: list[bytes], properties: bytes | msgspec.Raw) -> bytes:
-    copied = len(memoryview(properties)) if properties else 0
-    fields = counts if not 0 < copied <= COPY_BYTES_MAX else [*counts, bytes(properties)]
-    return encode(list(map(msgspec.Raw, fields)))
+    copies = [properties] if 0 < len(memoryview(properties)) <= COPY_BYTES_MAX else []
+    return encode(list(map(msgspec.Raw, [*counts, *copies])))
 
 
 def _encoded(count: Count) -> bytes:

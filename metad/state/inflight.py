@@ -31,7 +31,9 @@ def _evaluate_delete(view: View, command: Command[wire.InflightDelete]) -> m.Wri
 
 
 def _read_get(reader: Reader, command: Command[wire.InflightGet]) -> wire.InflightGetReply:
-    (found,) = session_parts.read(reader, (PARTS,), command.rows.keys, command.reply_bytes_max)
+    sessions = command.rows.keys
+    counts = session_parts.counts_of(reader, sessions)
+    (found,) = session_parts.read(reader, (PARTS,), sessions, counts, command.reply_bytes_max)
     return wire.InflightGetReply(found.rows)  # type: ignore[arg-type]  # encoded
 
 

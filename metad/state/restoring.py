@@ -11,6 +11,7 @@ from metad_wire import messages as m
 
 from . import inflight, session_parts, subscriptions
 from .counts import Counts
+from .session_parts import Found
 from .tables import Command, Reader
 from .view import View
 
@@ -19,45 +20,54 @@ Column: TypeAlias = list[msgspec.Raw | None]
 _PARTS: Final = (subscriptions.PARTS, inflight.PARTS)
 
 
-class Present(NamedTuple):
-    """The sessions that a takeover restores."""
+class Kept(NamedTuple):
+    """What is kept of the sessions that a takeover restores."""
 
     are: list[bool]
     """Whether it restores the session, by position."""
     sessions: Sequence[bytes]
     """Those that it restores."""
+    counts: Sequence[Counts]
+    """What they have."""
 
-    def column(self, found: Sequence[msgspec.Raw]) -> Column:
-        """What was found of the sessions that are restored, by position."""
+    def columns(self, found: Sequence[Found]) -> tuple[Column, Column]:
+        """What was found of the sessions that are restored, by table."""
+        subscribed, in_flight = (self._column(part.rows) for part in found)
+        return subscribed, in_flight
+
+    def _column(self, found: Sequence[msgspec.Raw]) -> Column:
         if len(found) == len(self.are):
             return [*found]
         rows = iter(found)
         return [next(rows) if is_present else None for is_present in self.are]
 
 
-def present(command: Command[m.SessionTakeover], previous: Sequence[int]) -> Present:
-    """Those of a takeover that found ``previous``: it restores none that begins."""
+def look_up(source: View | Reader, command: Command[m.SessionTakeover], previous: Sequence[int]) -> Kept | None:
+    """What a takeover restores that found ``previous``: nothing of sessions that begin. None if the request does not
+    ask for it."""
+    if not command.body.restore_parts:
+        return None
     items, sessions = command.rows.items, command.rows.keys
     are = [number >= 0 and not item.clean_start for number, item in zip(previous, items, strict=True)]
     if not all(are):
         sessions = [session for session, is_present in zip(sessions, are, strict=True) if is_present]
-    return Present(are, sessions)
+    return Kept(are, sessions, session_parts.counts_of(source, sessions))
 
 
-def restored_parts(view: View, of: Present, counts: Sequence[Counts], left: int) -> tuple[Column, Column]:
-    """The subscriptions of sessions, and what is in flight for them. Raises TooLargeError if they are more than the
-    ``left`` bytes that the reply has room for beside the properties."""
-    found = session_parts.restored(view, _PARTS, of.sessions, counts, left)
-    return of.column(found[0].rows), of.column(found[1].rows)
+def restored_parts(view: View, kept: Kept | None, left: int) -> tuple[Column, Column]:
+    """The subscriptions of sessions, and what is in flight for them; no columns if they were not looked up. Raises
+    TooLargeError if they are more than the ``left`` bytes that the reply has room for beside the properties."""
+    if kept is None:
+        return [], []
+    return kept.columns(session_parts.restored(view, _PARTS, kept.sessions, kept.counts, left))
 
 
 def recalled_parts(
     reader: Reader, command: Command[m.SessionTakeover], previous: Sequence[int], left: int
 ) -> tuple[Column, Column]:
     """The same for a retry, as it is now: the broker itself may have changed it since, and others may have left
-    something in flight. No columns if the request does not ask for them."""
-    if not command.body.restore_parts:
+    something in flight."""
+    kept = look_up(reader, command, previous)
+    if kept is None:
         return [], []
-    of = present(command, previous)
-    found = session_parts.read(reader, _PARTS, of.sessions, left)
-    return of.column(found[0].rows), of.column(found[1].rows)
+    return kept.columns(session_parts.read(reader, _PARTS, kept.sessions, kept.counts, left))

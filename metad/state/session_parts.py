@@ -303,15 +303,18 @@ def copy_properties(view: View, properties: Mapping[bytes, bytes]) -> None:
     view.writes_of(_COUNTS).update(copies)
 
 
-def read(reader: Reader, parts: Sequence[SessionParts], sessions: Sequence[bytes], bytes_max: int) -> list[Found]:
-    """The rows of each session, by table. Raises TooLargeError if they are more than ``bytes_max`` together."""
-    return _each(parts, reader, sessions, counts_of(reader, sessions), bytes_max, SessionParts.read)
+def read(
+    reader: Reader, parts: Sequence[SessionParts], sessions: Sequence[bytes], counts: Sequence[Counts], bytes_max: int
+) -> list[Found]:
+    """The rows of sessions that have these counts, by table. Raises TooLargeError if they are more than ``bytes_max``
+    together."""
+    return _each(parts, reader, sessions, counts, bytes_max, SessionParts.read)
 
 
 def restored(
     view: View, parts: Sequence[SessionParts], sessions: Sequence[bytes], counts: Sequence[Counts], bytes_max: int
 ) -> list[Found]:
-    """:func:`read` for a command, of sessions that have these counts: what it must believe in."""
+    """:func:`read` for a command: what it must believe in."""
     return _each(parts, view, sessions, counts, bytes_max, SessionParts.restored)
 
 

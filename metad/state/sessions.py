@@ -44,10 +44,10 @@ from .limits import LOOKED_AT_BYTES_MAX, check_reply
 from .owned import refusal as _refusal
 from .owners import CONNECTED, SessionOwners
 from .part import Writes
-from .restoring import Column, present, recalled_parts, restored_parts
+from .restoring import look_up, recalled_parts, restored_parts
 from .rows import Rows
 from .session_end import end_parts, end_sessions
-from .session_parts import copy_properties, counts_of
+from .session_parts import copy_properties
 from .tables import (
     PAGE_BYTES_MAX,
     Command,
@@ -193,16 +193,13 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
     _end_and_tell(view, command, before, fenced, away, left, over)
-    of = present(command, previous) if body.restore_parts else None
-    counts = None if of is None else counts_of(view, of.sessions)
-    restored, size = _write_properties(view, command, before, fenced, previous, counts)
+    kept = look_up(view, command, previous)
+    restored, size = _write_properties(view, command, before, fenced, previous, kept and kept.counts)
     attachments.taken_over(view, keyed, before, found, connections.raising)
     if len(writes) > 1:
         known_owners.wrote(writes, keyed)
     revisions = [m.Revision(view.name, view.revision)]
-    parts: tuple[Column, Column] = [], []
-    if of is not None and counts is not None:
-        parts = restored_parts(view, of, counts, command.reply_bytes_max - size)
+    parts = restored_parts(view, kept, command.reply_bytes_max - size)
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored, *parts)  # type: ignore[arg-type]  # encoded
 
 
@@ -361,11 +358,12 @@ def _write_properties(
             restored_bytes += 0 if value is None else len(value)
             check_reply(restored_bytes, command.reply_bytes_max)
         if properties is not None:
-            writes[key] = given[suffix] = encode(properties)
+            writes[key] = encoded = encode(properties)
+            if number >= 0 and not item.clean_start:  # one that begins has no counts
+                given[suffix] = encoded
         elif number < 0 or item.clean_start:
-            writes[key] = given[suffix] = _DEFAULT_PROPERTIES
-    known_before = [session for session, row in zip(rows.keys, before, strict=True) if row is not None]
-    copy_properties(view, {session: given[session] for session in known_before if session in given})
+            writes[key] = _DEFAULT_PROPERTIES
+    copy_properties(view, given)
     return restored if restore else [], restored_bytes
 
 

@@ -38,7 +38,9 @@ def _evaluate_remove(view: View, command: Command[wire.SubscriptionRemove]) -> m
 
 
 def _read_get(reader: Reader, command: Command[wire.SubscriptionGet]) -> wire.SubscriptionGetReply:
-    (found,) = session_parts.read(reader, (PARTS,), command.rows.keys, command.reply_bytes_max)
+    sessions = command.rows.keys
+    counts = session_parts.counts_of(reader, sessions)
+    (found,) = session_parts.read(reader, (PARTS,), sessions, counts, command.reply_bytes_max)
     return wire.SubscriptionGetReply(found.rows)  # type: ignore[arg-type]  # encoded
 
 

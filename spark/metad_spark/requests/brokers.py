@@ -99,9 +99,9 @@ class Broker:
 
     def done(self, request: Request, now: float) -> None:
         """Its clients are back once the broker has looked at the answer."""
-        request.waits = False
-        self._crew.flying.pop(request, None)
         crew = self._crew
+        request.waits = False
+        crew.flying.pop(request, None)
         cost_s = crew.back_s * request.items + crew.costs.back_part_s * request.parts
         crew.process.add(lambda at: (cost_s, lambda end: crew.back(request.clients, end)))
 

@@ -97,7 +97,7 @@ def test_properties_that_a_batch_gives_twice_are_copied_as_the_last_left_them() 
 
 
 def test_a_storm_looks_up_one_row_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the cost of a storm: look-ups are a quarter of it."""
+    """Guards the cost of a storm: a second look-up is an eighth of it."""
     rig = Rig()
     begin(rig, "takeover", PROPERTIES)
     step(rig, s.SUBSCRIPTION.name, adds=True, names=["a"])
