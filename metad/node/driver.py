@@ -47,6 +47,7 @@ _PIPELINE_ITEMS_MAX = 1_500
 batch that does not fit lets what is small, and others' smaller batches, pass."""
 _LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
+_COMPANY_ITEMS = 256  # more of them do not wait: an entry's fixed cost is small beside theirs
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 
 
@@ -121,6 +122,7 @@ class GroupDriver:
         self._awaited: dict[int, tuple[int, Callable[[bool], None]]] = {}
         self._awaited_from = 0  # the lowest revision of those, or lower
         self._take_max = window.items_max  # requests for the next entry
+        self._alone_max = min(window.items_max, _COMPANY_ITEMS)  # items that wait for company
         self.rate = QueueRate()
         """How fast the queue is served."""
         self.installing = False
@@ -210,7 +212,7 @@ class GroupDriver:
         # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
         # as much work as a large one, beside its items.
         linger_s = _COMPANY_S if self._in_flight else self._window.linger_s
-        if linger_s and self._queue.items < self._window.items_max and not put_off:
+        if linger_s and self._queue.items < self._alone_max and not put_off:
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:
                 return due_s

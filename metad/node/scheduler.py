@@ -24,11 +24,11 @@ from .health import Health
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
 # items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.
 _AT_ONCE_ITEMS = 128
-# Items of entries made in one turn of the loop, about a millisecond of it; an entry is made whole. Groups that are left
+# Items of entries made in one turn of the loop, a few milliseconds of it; an entry is made whole. Groups that are left
 # over come first in the next turn.
-_TURN_ITEMS = 256
-# Writes applied in one turn of the loop: a millisecond of it, and as many as one RocksDB batch takes well.
-_APPLY_ITEMS = 500
+_TURN_ITEMS = 1_000
+# Writes applied in one turn of the loop: two milliseconds of it. A turn has costs of its own, so fewer are dearer.
+_APPLY_ITEMS = 1_000
 
 
 class Scheduler:

@@ -398,16 +398,17 @@ class SessionOwners(StatePart):
         """The owner rows of sessions, by position, of the applied state; None if it takes :meth:`read` to know."""
         return [None] * len(rows) if self._salt is None else self.cache.get_many(rows.keys, rows.crcs, self._salt)
 
-    def read(self, rows: Rows, at: Sequence[int]) -> list[bytes | None]:
+    def read(self, rows: Rows, at: Sequence[int], *, learned: bool = True) -> list[bytes | None]:
         """The owner rows of some of these sessions, from the engine."""
         keys = [rows.keys[i] for i in at]
         values = self._engine.get_many(list(map(self.prefix.__add__, keys)))
-        if self._salt is not None:
+        if learned and self._salt is not None:
             self.cache.note(keys, rows.crcs[list(at)], self._salt, values)
         return values
 
-    def before(self, view: View, rows: Rows) -> list[bytes | None]:
-        """The owner rows of sessions, by position, before the command that is evaluated."""
+    def before(self, view: View, rows: Rows, *, written: bool = False) -> list[bytes | None]:
+        """The owner rows of sessions, by position, before the command that is evaluated. ``written``: it writes them
+        anew, so those that have to be read are not worth learning. A leader that has just begun reads all of them."""
         if self._salt is None:
             self._salt = self.cache.new_salt()
         found, places = self.cache.look(rows.keys, rows.crcs, self._salt)
@@ -423,7 +424,7 @@ class SessionOwners(StatePart):
         if keys:  # what an entry in flight deletes is known
             missed = [at for at in missed if keys[at] not in young and keys[at] not in old]
         if missed:
-            for at, value in zip(missed, self.read(rows, missed), strict=True):
+            for at, value in zip(missed, self.read(rows, missed, learned=not written), strict=True):
                 found[at] = value
         return found
 

@@ -134,7 +134,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
     mine, stolen = _owner(broker, epoch)
     known_owners = view.parts[SessionOwners]
-    before = known_owners.before(view, keyed)
+    before = known_owners.before(view, keyed, written=True)
     owners = _Owners()
     numbers: dict[bytes | None, int] = {None: -1}
     fenced: dict[bytes | None, int] = {}

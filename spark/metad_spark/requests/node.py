@@ -22,7 +22,7 @@ from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables
 from .messages import Entry, Request
 
-ENTRY_ITEMS: Final = 256
+ENTRY_ITEMS: Final = 1_000
 """The window of a commit, as the server's (``commit.entry_items_max``); a longer request has an entry of its own."""
 PIPELINE_ITEMS: Final = 1_500
 PIPELINE_ENTRIES: Final = 8
@@ -31,6 +31,8 @@ _AT_ONCE_ITEMS: Final = 128
 """So many waiting items become an entry although an fsync is under way."""
 _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
+_COMPANY_ITEMS: Final = 256
+"""More do not wait."""
 _WAITED_S: Final = 0.05
 """What has waited less to be taken in is not late."""
 LOOK_UPS: Final = 1
@@ -317,7 +319,7 @@ class Node:
             if wait_s := self._precedence.heavy_wait_s:
                 self._look_again(group, now + wait_s)
             return
-        if group.in_flight and queue.items < ENTRY_ITEMS and now < group.first_s + _COMPANY_S:
+        if group.in_flight and queue.items < _COMPANY_ITEMS and now < group.first_s + _COMPANY_S:
             self._look_again(group, group.first_s + _COMPANY_S)
             return
         waiting, items = queue.items, 0

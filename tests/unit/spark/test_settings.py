@@ -153,10 +153,11 @@ def test_a_file_of_settings_is_toml() -> None:
 def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harness() -> None:
     assert _declared("commit.pipeline_entries_max") == node.PIPELINE_ENTRIES
     assert _declared("commit.entry_items_max") == node.ENTRY_ITEMS
-    assert (node.PIPELINE_ITEMS, node._LOOK_FOR_SMALL, node._COMPANY_S) == (
+    assert (node.PIPELINE_ITEMS, node._LOOK_FOR_SMALL, node._COMPANY_S, node._COMPANY_ITEMS) == (
         driver._PIPELINE_ITEMS_MAX,
         driver._LOOK_FOR_SMALL,
         driver._COMPANY_S,
+        driver._COMPANY_ITEMS,
     )
     assert node._AT_ONCE_ITEMS == scheduler._AT_ONCE_ITEMS
     assert (node._WAITED_S, node._SHARE_S) == (gate.WAITED_S, controller.SHARE_S)
