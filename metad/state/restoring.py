@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -42,16 +42,22 @@ class Kept(NamedTuple):
         return [next(rows) if is_present else None for is_present in self.are]
 
 
-def look_up(source: View | Reader, command: Command[m.SessionTakeover], previous: Sequence[int]) -> Kept | None:
+def look_up(
+    source: View | Reader,
+    command: Command[m.SessionTakeover],
+    previous: Sequence[int],
+    known: Mapping[bytes, Counts] | None = None,
+) -> Kept | None:
     """What a takeover restores that found ``previous``: nothing of sessions that begin. None if the request does not
-    ask for it."""
+    ask for it. ``known``: what all its sessions have, if that has been looked up."""
     if not command.body.restore_parts:
         return None
     items, sessions = command.rows.items, command.rows.keys
     are = [number >= 0 and not item.clean_start for number, item in zip(previous, items, strict=True)]
     if not all(are):
         sessions = [session for session, is_present in zip(sessions, are, strict=True) if is_present]
-    return Kept(are, sessions, session_parts.counts_of(source, sessions))
+    counts = list(map(known.__getitem__, sessions)) if known else session_parts.counts_of(source, sessions)
+    return Kept(are, sessions, counts)
 
 
 def restored_parts(view: View, kept: Kept | None, left: int) -> tuple[Column, Column]:

@@ -281,6 +281,20 @@ class SessionParts:
         view.writes_of(_COUNTS).update(counts)
 
 
+def kept_properties(
+    view: View, sessions: Sequence[bytes], counts: Sequence[Counts] | None, bytes_max: int
+) -> list[msgspec.Raw | None]:
+    """The properties of sessions, by position. ``counts``: what they have, if that has been looked up; where it has a
+    copy of them, they are not looked up."""
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    found: list[msgspec.Raw | None] = [None] * len(sessions) if counts is None else [of.properties for of in counts]
+    uncopied = [at for at, copy in enumerate(found) if not copy]
+    values = view.get_many([prefix + sessions[at] for at in uncopied], bytes_max)
+    for at, value in zip(uncopied, values, strict=True):
+        found[at] = None if value is None else msgspec.Raw(value)
+    return found
+
+
 def _properties_of(view: View, sessions: list[bytes]) -> dict[bytes, bytes]:
     """The properties of sessions that have no copy of them yet."""
     prefix = keys.table_prefix(view.group, _PROPERTIES)

@@ -15,7 +15,7 @@ is refused: see :mod:`.attachments`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -47,7 +47,7 @@ from .part import Writes
 from .restoring import look_up, recalled_parts, restored_parts
 from .rows import Rows
 from .session_end import end_parts, end_sessions
-from .session_parts import copy_properties
+from .session_parts import copy_properties, counts_of, kept_properties
 from .tables import (
     PAGE_BYTES_MAX,
     Command,
@@ -157,7 +157,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
             connections.finds(row, last)
             numbers[row] = -1 if _is_over(view, last) else owners.add(last)
     previous = list(map(numbers.__getitem__, before))
-    left = _left_by_lives_that_are_over(view, keyed, before, lost) if lost else {}
+    known = _counts_of_lost(view, command) if lost else None
+    left = _left_by_lives_that_are_over(view, keyed, before, lost, known) if lost else {}
     for position, session in enumerate(keyed.keys if left else ()):
         if session in left and _is_over(view, left[session]):
             previous[position] = -1
@@ -193,7 +194,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
     _end_and_tell(view, command, before, fenced, away, left, over)
-    kept = look_up(view, command, previous)
+    kept = look_up(view, command, previous, known)
     restored, size = _write_properties(view, command, before, fenced, previous, kept and kept.counts)
     attachments.taken_over(view, keyed, before, found, connections.raising)
     if len(writes) > 1:
@@ -203,13 +204,28 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     return m.SessionTakeoverReply(revisions, errors, owners.table, previous, restored, *parts)  # type: ignore[arg-type]  # encoded
 
 
+def _counts_of_lost(view: View, command: Command[m.SessionTakeover]) -> dict[bytes, Counts] | None:
+    """What all sessions of a takeover have, if it asks for that: their counts have copies of their properties. All
+    clients of a broker come here once it has begun its next life."""
+    if not command.body.restore_parts:
+        return None
+    sessions = command.rows.keys
+    return dict(zip(sessions, counts_of(view, sessions), strict=True))
+
+
 def _left_by_lives_that_are_over(
-    view: View, rows: Rows, before: list[bytes | None], lost: dict[bytes | None, Fence]
+    view: View,
+    rows: Rows,
+    before: list[bytes | None],
+    lost: dict[bytes | None, Fence],
+    known: Mapping[bytes, Counts] | None,
 ) -> dict[bytes, m.SessionOwner]:
-    """The owner rows that the sweep would give to the sessions with these owner rows: by session."""
+    """The owner rows that the sweep would give to the sessions with these owner rows: by session. ``known``: what they
+    have, if that has been looked up."""
     found = [(session, row) for session, row in zip(rows.keys, before, strict=True) if row in lost]
-    prefix = keys.table_prefix(view.group, _PROPERTIES)
-    stored = view.get_many([prefix + session for session, _ in found], LOOKED_AT_BYTES_MAX)
+    sessions = [session for session, _ in found]
+    counts = None if known is None else list(map(known.__getitem__, sessions))
+    stored = kept_properties(view, sessions, counts, LOOKED_AT_BYTES_MAX)
     # All clients of a broker come here once it has crashed. Most have the same owner row, interval and delay.
     owners = {row: _decode_owner(row) for row in lost if row is not None}
     alike: dict[tuple[bytes, int, int | None], m.SessionOwner] = {}
@@ -374,16 +390,11 @@ def _begins_or_gives(item: m.SessionTakeoverItem) -> bool:
 def _restored(
     view: View, sessions: Sequence[bytes], counts: Sequence[Counts] | None, bytes_max: int
 ) -> tuple[list[msgspec.Raw | None], int]:
-    """The properties of sessions, and how many bytes they are. Where their counts have a copy, it is not looked up."""
-    prefix = keys.table_prefix(view.group, _PROPERTIES)
-    copies: list[msgspec.Raw | None] = [None] * len(sessions) if counts is None else [of.properties for of in counts]
-    uncopied = [at for at, copy in enumerate(copies) if not copy]
-    values = view.get_many([prefix + sessions[at] for at in uncopied], bytes_max)
-    for at, value in zip(uncopied, values, strict=True):
-        copies[at] = None if value is None else msgspec.Raw(value)
-    size = len(b"".join([copy for copy in copies if copy is not None]))
+    """The properties of sessions, and how many bytes they are."""
+    found = kept_properties(view, sessions, counts, bytes_max)
+    size = len(b"".join([value for value in found if value is not None]))
     check_reply(size, bytes_max)
-    return copies, size
+    return found, size
 
 
 def _forget_restored(reply: m.SessionTakeoverReply) -> m.SessionTakeoverReply:

@@ -15,6 +15,7 @@ from metad.state.counts import COPY_BYTES_MAX
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import FenceItem, GroupFence
 from metad_wire.errors import TooLargeError
 from metad_wire.messages import Identity, InflightState, SessionProperties, SessionTakeover, Subscribed
 from metad_wire.messages import SessionTakeoverItem as Take
@@ -84,6 +85,23 @@ def test_a_fenced_item_restores_nothing(rig: Rig) -> None:
     reply = take(rig, "b1", Take("t", "a"), Take("t", "b"))
     assert [error.index for error in reply.errors] == [0]
     assert (reply.subscriptions, reply.inflight) == ([None, []], [None, []])
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_session_of_a_life_that_is_over_is_judged_by_its_own_properties(rig: Rig, *, parts: bool) -> None:
+    # Some have counts with a copy of their properties, some with none because these are long, and some have no counts.
+    given = {f"c{n}": SessionProperties(60 if n % 2 else 7_200, bytes(1_000 if n % 3 else n)) for n in range(12)}
+    take(rig, "b1", *[Take("t", name, properties=kept) for name, kept in given.items()], parts=False)
+    for name in list(given)[:8]:
+        subscribe(rig, name, f"to/{name}")
+    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b1", 2, rig.now_ms)]))
+    rig.advance(3_600_000)
+    reply = take(rig, "b2", *[Take("t", name) for name in reversed(given)], Take("t", "new"), restore=True, parts=parts)
+    lives = [*[name if kept.expiry_interval_s > 3_600 else None for name, kept in reversed(given.items())], None]
+    assert reply.previous == [-1 if name is None else 0 for name in lives]
+    assert reply.properties == [None if name is None else given[name] for name in lives]
+    had = [None if name is None else [Subscribed(f"to/{name}")] if int(name[1:]) < 8 else [] for name in lives]
+    assert reply.subscriptions == (had if parts else [])
 
 
 def test_an_item_that_is_refused_has_its_place(rig: Rig) -> None:
