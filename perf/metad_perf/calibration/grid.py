@@ -93,13 +93,13 @@ def storms() -> list[StormRun]:
         StormRun(name="seen-million", seen=True, sessions=1_000_000, brokers=20, groups=2, seed=8),
         StormRun(name="seen-naive", seen=True, sessions=700_000, brokers=10, policy="none", limit_s=4.0, seed=9),
         StormRun(name="seen-refused", seen=True, sessions=400_000, brokers=16, groups=2, queue_ms=1_500, seed=10),
-        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=51),
+        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=81),
         StormRun(
-            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=52
+            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=82
         ),
-        StormRun(name="unseen-rolling", seen=False, sessions=400_000, brokers=10, trigger="rolling", seed=53),
-        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=54),
-        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=55),
+        StormRun(name="unseen-rolling", seen=False, sessions=500_000, brokers=4, trigger="rolling", seed=83),
+        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=84),
+        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=85),
         StormRun(
             name="unseen-decorrelated",
             seen=False,
@@ -107,9 +107,9 @@ def storms() -> list[StormRun]:
             brokers=18,
             groups=2,
             policy="decorrelated-jitter",
-            seed=56,
+            seed=86,
         ),
-        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=6.0, seed=57),
+        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=6.0, seed=87),
     ]
 
 

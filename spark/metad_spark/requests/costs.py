@@ -21,6 +21,7 @@ NODE: tuple[str, ...] = (
 """The costs of nodes."""
 BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s", "back_part_s", "grown_back_s")
 """The costs of a process of brokers."""
+_MEASURED = ("memtable_s", "sweep_row_s")  # by themselves: no run of a grid says them
 REPLICAS: Final = 3
 LITTLE: Final = 100_000
 """Sessions that a node leads, or clients of a process of brokers, which are little: those of the loads. Of more, less
@@ -32,6 +33,9 @@ MEMTABLE_ITEMS: Final = 60_000
 """Owner rows of 70 bytes that fill a memtable of 4 MiB."""
 MEMTABLE_S: Final = 4e-8
 """That the look-up of an item takes for each memtable: by a measurement of the store with up to 23 of them."""
+SWEEP_ROW_S: Final = 2e-6
+"""That a leader takes to read and to look at one owner row, for those of a life that is over: by a measurement of the
+sweep."""
 
 
 class Interval(msgspec.Struct, frozen=True, array_like=True):
@@ -70,11 +74,15 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     memtable_s: float = MEMTABLE_S
     """Leader: an item, for each memtable that the storm has filled before: its look-up asks all of them. Nodes flush
     while they are calm, so a storm begins with none."""
+    sweep_row_s: float = SWEEP_ROW_S
+    """Leader: an owner row that it looks at once a broker has begun its next life."""
     idle_cores: float = 0.0
     """Of a node, without any work of the storm: heartbeats, and the other work beside it."""
     unused_cores: float = 0.0
     """Of the machine, that neither nodes nor brokers use while a storm lasts: they wait for each other, or for a thread
     to be woken, where the model has no wait."""
+    unled_cores: float = 0.0
+    """The same, beyond it, for each node that leads no group of sessions: it only follows, and waits for the others."""
     call_s: float = 0.0
     """Brokers: a call of the SDK, from its begin to its answer."""
     attempt_s: float = 0.0
@@ -104,7 +112,17 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Share of the variance of CPU time that the fit explains: of nodes, of brokers."""
 
     def __post_init__(self) -> None:
-        for key in (*NODE, *BROKER, "memtable_s", "unused_cores", "failover_s", "start_s", "restart_s", "delay_s"):
+        for key in (
+            *NODE,
+            *BROKER,
+            *_MEASURED,
+            "unused_cores",
+            "unled_cores",
+            "failover_s",
+            "start_s",
+            "restart_s",
+            "delay_s",
+        ):
             if not 0 <= getattr(self, key) <= 60:
                 raise ValueError(f"{key} must be from 0 to 60, not {getattr(self, key)!r}")
         if self.request_s + self.item_s <= 0:
@@ -121,7 +139,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if not core_us or not self.core_us:
             return self
         factor = core_us / self.core_us
-        slower = {key: getattr(self, key) * factor for key in (*NODE, *BROKER, "memtable_s", "start_s")}
+        slower = {key: getattr(self, key) * factor for key in (*NODE, *BROKER, *_MEASURED, "start_s")}
         return msgspec.structs.replace(self, core_us=core_us, **slower)
 
 

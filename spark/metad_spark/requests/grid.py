@@ -40,7 +40,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     core_us: float = 0.0
     """How fast the cores were meanwhile (:attr:`.costs.Costs.core_us`); 0 in a row of before it was measured."""
     storm_s: float = 0.0
-    """Of those seconds, how long a storm lasted for all but a thousandth of its clients."""
+    """Of those seconds, how long a storm lasted for all but a thousandth of its clients; 0 if not so many came back."""
     requests: float = 0.0
     items: float = 0.0
     restored: float = 0.0
@@ -163,7 +163,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
         "kind": "storm",
         "seen": bool(made["seen"]),
         "seconds": account["seconds"],
-        "storm_s": report["t999_s"] or report["storm_s"],
+        "storm_s": report["t999_s"] or 0.0,
         "others_cores": account["others_cores"],
         "core_us": account["core_us"],
     }

@@ -61,7 +61,7 @@ def storm_of_scenario(scenario: Scenario, seed: int) -> Storm:
 
 def costs_apart(costs: Costs, storm: Storm) -> Costs:
     """The costs where each process has a core to itself."""
-    return replace(costs, cores=storm.nodes + storm.settings.processes, unused_cores=0.0)
+    return replace(costs, cores=storm.nodes + storm.settings.processes, unused_cores=0.0, unled_cores=0.0)
 
 
 def _kinds(scenario: Scenario) -> Iterator[Kind]:

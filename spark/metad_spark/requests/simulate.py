@@ -15,6 +15,7 @@ from .cores import Machine
 from .costs import Costs
 from .node import Cluster
 from .storm import Storm
+from .sweep import sweep_restarts
 
 _KILL_LOOK_S: Final = 0.1
 """How often the harness looks whether it is time to kill the leader."""
@@ -73,7 +74,8 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     settings = storm.settings
     crews = settings.processes
     costs = costs.at_speed(storm.core_us)
-    cores = costs.cores - costs.idle_cores * storm.nodes - costs.unused_cores
+    unused = costs.unused_cores + costs.unled_cores * max(0, storm.nodes - storm.data_groups)
+    cores = costs.cores - costs.idle_cores * storm.nodes - unused
     machine = Machine(max(0.1 * costs.cores, cores), storm.beside)
     rng = random.Random(seed)
     cluster = Cluster(
@@ -88,6 +90,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     )
     clients = Clients(storm)
     processes = [Crew(machine, cluster, costs, clients, number, seed) for number in range(crews)]
+    sweep_restarts(machine, cluster, clients, [at_ns / 1e9 + costs.restart_s for at_ns in storm.restarts_ns()])
     if settings.background:
         Background(machine, cluster, storm.data_groups, settings.background)
     returning = storm.returning

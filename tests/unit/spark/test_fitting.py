@@ -131,8 +131,22 @@ def test_cores_that_nobody_used_in_storms_are_found() -> None:
         rows.append(row)
     storms = [row for row in rows if row.kind == "storm"]
     used = sum(row.cpu_s - (2.0 * (IDLE + BESIDE) if row.part == "node" else 0.0) for row in storms) / 8.0
-    assert fitting._unused(rows, 1_000, IDLE + BESIDE) == pytest.approx(1_000 - used)
-    assert fitting._unused(rows, 1, IDLE + BESIDE) == 0.0, "never below 0"
+    unused, unled = fitting._unused(rows, 1_000, IDLE + BESIDE)
+    assert (unused, unled) == (pytest.approx(1_000 - used), 0.0)
+    assert fitting._unused(rows, 1, IDLE + BESIDE) == (0.0, 0.0), "never below 0"
+    # In another storm two nodes lead nothing, and half as much is used.
+    idle = [msgspec.structs.replace(row, run="two", cpu_s=row.cpu_s - 0.5 * used * 8.0 / len(storms)) for row in storms]
+    nodes = [at for at, row in enumerate(idle) if row.part == "node"]
+    assert len(nodes) > 2
+    for at in nodes:
+        idle[at] = msgspec.structs.replace(idle[at], items=0.0 if at in nodes[:2] else 1.0)
+    led = [msgspec.structs.replace(row, items=1.0) for row in storms]
+    assert fitting._unused([*led, *idle], 1_000, IDLE + BESIDE) == (
+        pytest.approx(1_000 - used),
+        pytest.approx(0.25 * used),
+    )
+    never_ended = [msgspec.structs.replace(row, storm_s=0.0) for row in idle]
+    assert fitting._unused([*led, *never_ended], 1_000, IDLE + BESIDE)[1] == 0.0
 
 
 def test_what_restoring_costs_is_found_through_noise_with_an_interval() -> None:

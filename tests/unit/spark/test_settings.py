@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metad.config import Config, load_config
 from metad.config.declarations import ClusterConfig, LimitsConfig, StorageConfig
 from metad.control import controller
-from metad.node import driver, gate, scheduler
+from metad.node import driver, gate, lost_sweep, scheduler, sweep_turns
 from metad.node.in_flight_budget import ITEM_BYTES
 from metad_perf.storm import background as harness_background
 from metad_spark import footprint
@@ -22,7 +22,7 @@ from metad_spark.band import unevenness
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.changes import changes, grid
 from metad_spark.footprint import Footprint
-from metad_spark.requests import background, node
+from metad_spark.requests import background, node, sweep
 from metad_spark.requests.storm import Storm
 from metad_spark.scenario import BROKERS_MAX, CLIENTS_MAX, Brokers, Cluster, Returns, Scenario, load_scenario
 from metad_spark.settings import settings as settings_of
@@ -161,6 +161,10 @@ def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harn
     )
     assert node._AT_ONCE_ITEMS == scheduler._AT_ONCE_ITEMS
     assert (node._WAITED_S, node._SHARE_S) == (gate.WAITED_S, controller.SHARE_S)
+    assert (sweep.PASS_ROWS, sweep.BATCH) == (lost_sweep._PASS_ROWS, _declared("expiry.batch_sessions"))
+    turns = sweep_turns
+    assert (sweep.REST, sweep.LOOK_S, sweep.TURN_S) == (turns.REST, turns.LOOK_S, turns.TURN_S)
+    assert sweep._REST_MIN_S == turns._REST_MIN_S
     ours, theirs = background, harness_background
     assert (ours._TICK_S, ours._DEADLINE_S) == (theirs._TICK_S, theirs._DEADLINE_S)
 
