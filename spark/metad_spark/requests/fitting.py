@@ -42,8 +42,8 @@ BROKER_COLUMNS: Final = {
     "grown_back_s": "grown_items",
 }
 STORM_WEIGHT: Final = 3.0
-"""What a relative error of a storm weighs, where that of a load weighs 1: storms are to be predicted, and loads tell the
-costs apart. With 3 the storms that are left out of a fit are predicted best, in two grids that were measured apart."""
+"""What a relative error of a storm weighs, where that of a load weighs 1: storms are to be predicted, and loads tell
+the costs apart. With 3 the storms that are left out of a fit are predicted best, in two grids."""
 _BACKGROUND: Final = "beside"
 _BOOTSTRAP: Final = 400
 _LOW, _HIGH = 2.5, 97.5

@@ -161,7 +161,7 @@ def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harn
     )
     assert node._AT_ONCE_ITEMS == scheduler._AT_ONCE_ITEMS
     assert (node._WAITED_S, node._SHARE_S) == (gate.WAITED_S, controller.SHARE_S)
-    assert (sweep.PASS_ROWS, sweep.BATCH) == (lost_sweep._PASS_ROWS, _declared("expiry.batch_sessions"))
+    assert (lost_sweep._PASS_ROWS, _declared("expiry.batch_sessions")) == (sweep.PASS_ROWS, sweep.BATCH)
     turns = sweep_turns
     assert (sweep.REST, sweep.LOOK_S, sweep.TURN_S) == (turns.REST, turns.LOOK_S, turns.TURN_S)
     assert sweep._REST_MIN_S == turns._REST_MIN_S
