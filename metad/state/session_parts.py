@@ -268,7 +268,9 @@ class SessionParts:
         self, view: View, known: Mapping[bytes, Counts], after: _Sizes, changes: Mapping[bytes, Changes]
     ) -> None:
         """Write how many rows and bytes sessions have after these changes."""
-        properties = _properties_of(view, [session for session in after if known[session].is_empty])
+        uncounted = [session for session in after if known[session].is_empty]  # without a copy of their properties
+        stored = kept_properties(view, uncounted, None, LOOKED_AT_BYTES_MAX)
+        properties = {session: value for session, value in zip(uncounted, stored, strict=True) if value is not None}
         prefix = keys.table_prefix(view.group, _COUNTS)
         counts: Writes = {}
         for session, now in after.items():
@@ -293,13 +295,6 @@ def kept_properties(
     for at, value in zip(uncopied, values, strict=True):
         found[at] = None if value is None else msgspec.Raw(value)
     return found
-
-
-def _properties_of(view: View, sessions: list[bytes]) -> dict[bytes, bytes]:
-    """The properties of sessions that have no copy of them yet."""
-    prefix = keys.table_prefix(view.group, _PROPERTIES)
-    stored = view.get_many(list(map(prefix.__add__, sessions)), LOOKED_AT_BYTES_MAX)
-    return {session: value for session, value in zip(sessions, stored, strict=True) if value is not None}
 
 
 def copy_properties(view: View, properties: Mapping[bytes, bytes]) -> None:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from .cores import Machine
-from .messages import Request
+from .messages import NOBODY, Request
 from .node import Cluster
 
 _TICK_S: Final = 0.02
 _VERBS: Final = 3
 """Two of which are for the data groups, in turns, and one for a group of offsets."""
 _DEADLINE_S: Final = 5.0
-_NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 class Background:
@@ -38,9 +35,7 @@ class Background:
         groups = range(self._data_groups) if self._ticks % _VERBS else (self._data_groups,)
         for group in groups:
             items = -(-self._items // len(groups))
-            self.send(
-                Request(self, _NOBODY, group, 0, b"background", self._machine.now + _DEADLINE_S, background=items)
-            )
+            self.send(Request(self, NOBODY, group, 0, b"background", self._machine.now + _DEADLINE_S, background=items))
         self._machine.at(self._ticks * _TICK_S, self._tick)
 
     # --- Asker: nobody minds what becomes of it ---

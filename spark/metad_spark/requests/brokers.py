@@ -134,6 +134,11 @@ class Broker:
             self._crew.stranded.append(request)
 
 
+def begins_anew_s(storm: Storm, costs: Costs) -> list[float]:
+    """When each broker takes clients in its next life, in seconds; none if they are not restarted."""
+    return [at_ns / 1e9 + costs.restart_s for at_ns in storm.restarts_ns()]
+
+
 class Crew:
     """A process of brokers."""
 
@@ -156,9 +161,9 @@ class Crew:
         self._arriving = False
         self._brokers = {n: Broker(self, n) for n in range(number, storm.settings.brokers, storm.settings.processes)}
         mine = np.flatnonzero((storm.brokers % storm.settings.processes == number) & storm.returns)
-        restarts = storm.restarts_ns()
-        for n, broker in self._brokers.items():
-            broker.ready_s = restarts[n] / 1e9 + costs.restart_s if restarts else 0.0
+        if ready_s := begins_anew_s(storm, costs):
+            for n, broker in self._brokers.items():
+                broker.ready_s = ready_s[n]
         cluster.kept.append(self._led)
         cluster.dead.append(self._died)
         self._push(mine, clients.begun_s[mine] + clients.rtt_s[mine])

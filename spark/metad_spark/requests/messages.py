@@ -11,6 +11,8 @@ from metad_wire.messages import Identity
 from metad_wire.policy.precedence import is_small
 
 Ints = npt.NDArray[np.int64]
+NOBODY: Final[Ints] = np.empty(0, dtype=np.int64)
+"""The clients of a request that is not a crowd's."""
 _ITEM_BYTES: Final = 25
 """Of a takeover's item in a request: tenant, client and a few flags."""
 

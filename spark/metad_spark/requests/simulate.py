@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .background import Background
-from .brokers import AWAY, Clients, Crew
+from .brokers import AWAY, Clients, Crew, begins_anew_s
 from .cores import Machine
 from .costs import Costs
 from .node import Cluster
@@ -90,7 +90,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     )
     clients = Clients(storm)
     processes = [Crew(machine, cluster, costs, clients, number, seed) for number in range(crews)]
-    sweep_restarts(machine, cluster, clients, [at_ns / 1e9 + costs.restart_s for at_ns in storm.restarts_ns()])
+    sweep_restarts(machine, cluster, clients, begins_anew_s(storm, costs))
     if settings.background:
         Background(machine, cluster, storm.data_groups, settings.background)
     returning = storm.returning

@@ -12,7 +12,7 @@ import numpy as np
 
 from .brokers import AWAY, Clients
 from .cores import Machine
-from .messages import Request
+from .messages import NOBODY, Request
 from .node import Cluster, Node
 
 PASS_ROWS: Final = 500
@@ -27,7 +27,6 @@ TURN_S: Final = 1.0
 """A turn that has taken so long keeps the next one waiting no more."""
 _REST_MIN_S: Final = 0.002
 _DEADLINE_S: Final = 5.0
-_NOBODY: Final = np.empty(0, dtype=np.int64)
 
 
 class Sweep:
@@ -96,7 +95,7 @@ class Sweep:
     def _ask(self, group: int, items: int, begun_s: float, now: float) -> None:
         """Name what was found, or say that the pass is over."""
         if items:
-            request = Request(self, _NOBODY, group, 0, b"sweep", now + _DEADLINE_S, background=items)
+            request = Request(self, NOBODY, group, 0, b"sweep", now + _DEADLINE_S, background=items)
             request.sent_s = begun_s
             request.small = False  # nobody waits for it
             self.send(request)
