@@ -44,20 +44,24 @@ def run(*, out: Path, scale: float, only: Sequence[str]) -> int:
         raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
     trace.check_parquet()
     all_loads, all_storms = loads(), storms()
-    names = ["fsync", *(one.name for one in all_loads), *(one.name for one in all_storms)]
-    if unknown := [name for name in only if name not in names]:
-        raise UsageError(f"no run {unknown[0]}; there are {', '.join(names)}")
+    names = ["fsync", *(one.name for one in all_loads), *(one.run for one in all_storms)]
+    of_setting: dict[str, list[str]] = {}
+    for one in all_storms:
+        of_setting.setdefault(one.name, []).append(one.run)
+    if unknown := [name for name in only if name not in names and name not in of_setting]:
+        raise UsageError(f"no run {unknown[0]}; there are {', '.join([*names, *of_setting])}")
+    chosen = {run for name in only for run in of_setting.get(name, [name])}
     out.mkdir(parents=True, exist_ok=True)
     _check_same(out, scale)
-    wanted = [name for name in names if (not only or name in only) and not (out / f"{name}.json").exists()]
+    wanted = [name for name in names if (not only or name in chosen) and not (out / f"{name}.json").exists()]
     with _shown(len(names) - len(wanted), len(names)) as step:
         if "fsync" in wanted:
             step("fsync")
             _write(out, "fsync", {"kind": "fsync", "seconds": _fsyncs(round(max(50, FSYNCS * scale)))})
         _run_loads([one for one in all_loads if one.name in wanted], out, scale, step)
         for one in all_storms:
-            if one.name in wanted:
-                step(one.name)
+            if one.run in wanted:
+                step(one.run)
                 _run_storm(one, out, scale)
         step("")
     output.say(
@@ -200,9 +204,9 @@ def _run_storm(one: StormRun, out: Path, scale: float) -> None:
     """In a process of its own, as an operator would run it."""
     smaller = scaled(one, scale)
     assert isinstance(smaller, StormRun)
-    report = out / f"{one.name}.report.json"
+    report = out / f"{one.run}.report.json"
     report.unlink(missing_ok=True)
-    command = [program("metad-perf"), *smaller.arguments(), "--json", str(report), "--trace", str(out / one.name)]
+    command = [program("metad-perf"), *smaller.arguments(), "--json", str(report), "--trace", str(out / one.run)]
     with tempfile.TemporaryDirectory() as directory:
         if one.parts is not None:
             population = Path(directory, "population.toml")
@@ -216,13 +220,13 @@ def _run_storm(one: StormRun, out: Path, scale: float) -> None:
             # Exit code 1: not all came back in time, which may be what a run is for. Its report says what happened.
             done = subprocess.run(command, capture_output=True, text=True, timeout=_STORM_S_MAX, check=False)
         except subprocess.TimeoutExpired:
-            raise ServerError(f"{one.name}: the storm did not end in {_STORM_S_MAX:g} s") from None
+            raise ServerError(f"{one.run}: the storm did not end in {_STORM_S_MAX:g} s") from None
     if not report.exists():
-        raise ServerError(f"{one.name}: {(done.stderr or done.stdout).strip()[-500:]}")
+        raise ServerError(f"{one.run}: {(done.stderr or done.stdout).strip()[-500:]}")
     made = msgspec.json.decode(report.read_bytes())
     if made["lost"] or made["problems"]:
-        raise ServerError(f"{one.name}: {made['lost']} sessions lost; {made['problems']}")
-    _write(out, one.name, {"kind": "storm", "name": one.name, "seen": one.seen, "report": made})
+        raise ServerError(f"{one.run}: {made['lost']} sessions lost; {made['problems']}")
+    _write(out, one.run, {"kind": "storm", "name": one.run, "setting": one.name, "seen": one.seen, "report": made})
     report.unlink()
 
 

@@ -4,6 +4,9 @@ Loads are takeovers by one client process, so that the work of a leader, and tha
 from run to run: items in a request, requests in flight, whether properties are restored, groups. Storms that are *seen*
 are for the fit as well: they have what a load does not, refusals, and brokers that look at what they restore.
 *Unseen* ones are never used for a fit; they differ from the seen in size, brokers, groups, policy and trigger.
+
+Storms of one setting differ by a twentieth. So each is made several times, in rounds over all of them: what changes on a
+machine from one quarter of an hour to the next does not fall on one setting.
 """
 
 from __future__ import annotations
@@ -17,6 +20,11 @@ SESSIONS_MIN: Final = 2_000
 SECONDS_MIN: Final = 0.5
 _STEADY_S: Final = 8
 """Until a storm begins, so that nodes have written what was stored to their files, as they have in hours of peace."""
+
+
+_SEEN_RUNS: Final = 2
+_UNSEEN_RUNS: Final = 3
+"""Odd, so that there is a median."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +54,13 @@ class StormRun(msgspec.Struct, frozen=True, kw_only=True):
     """``limits.queue_ms`` of the nodes; 0: the default."""
     limit_s: float = 60.0
     seed: int = 1
+    number: int = 1
+    """Of the run, among those of this setting."""
+
+    @property
+    def run(self) -> str:
+        """The name of this run."""
+        return f"{self.name}-{self.number}"
 
     def arguments(self) -> list[str]:
         """Of the command, without those that say where to write."""
@@ -81,7 +96,16 @@ def loads() -> list[Load]:
 
 
 def storms() -> list[StormRun]:
-    """The seen first."""
+    """All runs in their order, a round after the other; the seen first in each."""
+    return [
+        msgspec.structs.replace(one, number=number)
+        for number in range(1, max(_SEEN_RUNS, _UNSEEN_RUNS) + 1)
+        for one in _settings()
+        if number <= (_SEEN_RUNS if one.seen else _UNSEEN_RUNS)
+    ]
+
+
+def _settings() -> list[StormRun]:
     return [
         StormRun(name="seen-slots", seen=True, sessions=150_000, brokers=8),
         StormRun(name="seen-jitter", seen=True, sessions=150_000, brokers=8, policy="full-jitter", seed=2),
@@ -93,13 +117,13 @@ def storms() -> list[StormRun]:
         StormRun(name="seen-million", seen=True, sessions=1_000_000, brokers=20, groups=2, seed=8),
         StormRun(name="seen-naive", seen=True, sessions=700_000, brokers=10, policy="none", limit_s=4.0, seed=9),
         StormRun(name="seen-refused", seen=True, sessions=400_000, brokers=16, groups=2, queue_ms=1_500, seed=10),
-        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=81),
+        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=91),
         StormRun(
-            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=82
+            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=92
         ),
-        StormRun(name="unseen-rolling", seen=False, sessions=500_000, brokers=4, trigger="rolling", seed=83),
-        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=84),
-        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=85),
+        StormRun(name="unseen-rolling", seen=False, sessions=500_000, brokers=4, trigger="rolling", seed=93),
+        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=94),
+        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=95),
         StormRun(
             name="unseen-decorrelated",
             seen=False,
@@ -107,9 +131,9 @@ def storms() -> list[StormRun]:
             brokers=18,
             groups=2,
             policy="decorrelated-jitter",
-            seed=86,
+            seed=96,
         ),
-        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=6.0, seed=87),
+        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=8.0, seed=97),
     ]
 
 

@@ -16,8 +16,28 @@ from metad_wire.messages import GroupStatus, LaneStatus, StatusReply
 
 
 def test_every_run_has_a_name_of_its_own() -> None:
-    names = [one.name for one in (*loads(), *storms())]
+    names = [*(one.name for one in loads()), *(one.run for one in storms())]
     assert len(set(names)) == len(names)
+    assert not set(names) & {one.name for one in storms()}  # so that --only may name a setting, too
+
+
+def test_settings_are_run_in_rounds_and_unseen_ones_have_a_median() -> None:
+    found = storms()
+    rounds = [one.number for one in found]
+    assert rounds == sorted(rounds)
+    for name in {one.name for one in found}:
+        of_it = [one for one in found if one.name == name]
+        assert len({msgspec.structs.replace(one, number=1) for one in of_it}) == 1
+        assert of_it[0].seen or len(of_it) % 2
+
+
+def test_a_setting_names_all_its_runs(tmp_path: Path) -> None:
+    """Of which none is made here, because all are there."""
+    for one in storms():
+        if one.name == "unseen-slots":
+            (tmp_path / f"{one.run}.json").write_text("{}")
+    assert run(out=tmp_path, scale=1.0, only=["unseen-slots"]) == 0
+    assert sorted(file.stem for file in tmp_path.glob("unseen*")) == [f"unseen-slots-{at}" for at in (1, 2, 3)]
 
 
 def test_loads_differ_in_what_is_to_be_told_apart() -> None:
