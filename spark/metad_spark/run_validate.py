@@ -28,11 +28,11 @@ def run(
     if seeds < 1:
         raise UsageError("--seeds must be at least 1")
     judged, left_out = [], []
-    for storm in validation.storms_of(traces):
+    for runs in validation.by_storm(validation.storms_of(traces)):
         try:
-            judged.append(validation.judge(storm, costs, seeds))
+            judged.append(validation.judge(runs, costs, seeds))
         except ScenarioError as why:
-            left_out.append({"trace": storm.name, "why": str(why)})
+            left_out.append({"trace": runs[0].name, "why": str(why)})
     if not judged:
         raise ScenarioError(f"no storm can be predicted: {left_out[0]['trace']}: {left_out[0]['why']}")
     judged.sort(key=lambda one: (not one.seen, one.trace))
@@ -40,7 +40,7 @@ def run(
     write_json(
         json,
         {
-            "storms": [msgspec.to_builtins(one) | {"within": one.within} for one in judged],
+            "storms": [msgspec.to_builtins(one) | {"runs": one.runs, "within": one.within} for one in judged],
             "passed": said.passed,
             "verdict": msgspec.to_builtins(said),
             "left_out": left_out,
@@ -74,9 +74,10 @@ def _show(judged: Sequence[validation.Judged]) -> None:
                     name,
                     *("never" if value is None else f"{value:.3g}" for value in (metric.predicted, metric.measured)),
                     error,
+                    "" if one.runs == 1 else " ".join(validation.rounded_errors(one.errors_pct[name])),
                     "" if at else f"{one.ks:.2f}",
                     "" if at else ("right" if one.class_right else "WRONG"),
                 ]
             )
-    columns = ["storm", "fit", "metric", "predicted", "measured", "error", "KS", "recovers"]
+    columns = ["storm", "fit", "metric", "predicted", "measured", "error", "runs", "KS", "recovers"]
     table("Predicted and measured storms", columns, rows)

@@ -97,7 +97,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Quantiles, evenly spaced, of the time in which what was appended is durable."""
     failover_s: float = 0.25
     """From the death of a node until others lead its groups (``metad-perf leader-kill``)."""
-    start_s: float = 1.0
+    start_s: float = 0.75
     """CPU time of a node that starts again, until it follows (of the killed nodes in ``metad-perf storm``)."""
     restart_s: float = 0.1
     """From the end of a broker's life until it takes clients in its next."""

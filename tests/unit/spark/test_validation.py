@@ -54,7 +54,7 @@ def _written(folder: Path, name: str, report: dict[str, Any], *, seen: bool = Fa
 
 def test_what_the_model_says_is_predicted_without_error() -> None:
     report = _report()
-    found = judge(validation.Measured("itself", False, report, None, None), COSTS, seeds=1)
+    found = judge([validation.Measured("itself", False, report, None, None)], COSTS, seeds=1)
     assert {name: one.error_pct for name, one in found.metrics.items()} == dict.fromkeys(validation.BARS_PCT, 0.0)
     assert found.class_right
     assert found.within
@@ -63,7 +63,7 @@ def test_what_the_model_says_is_predicted_without_error() -> None:
 @pytest.mark.parametrize(("stretch", "attempts", "within"), [(1.08, 1.0, True), (1.2, 1.0, False), (1.0, 1.1, False)])
 def test_errors_are_of_what_was_measured(stretch: float, attempts: float, within: bool) -> None:
     report = _report(stretch=stretch, attempts=attempts)
-    found = judge(validation.Measured("off", False, report, None, None), COSTS, seeds=1)
+    found = judge([validation.Measured("off", False, report, None, None)], COSTS, seeds=1)
     assert found.metrics["t99_s"].error_pct == pytest.approx(100 * (1 / stretch - 1))
     assert found.metrics["attempts_per_session"].error_pct == pytest.approx(100 * (1 / attempts - 1))
     assert found.within is within
@@ -71,14 +71,14 @@ def test_errors_are_of_what_was_measured(stretch: float, attempts: float, within
 
 def test_a_storm_that_did_not_end_is_no_storm_that_is_predicted_to_end() -> None:
     report = _report() | {"restored": 5, "t50_s": None, "t99_s": None, "t999_s": None}
-    found = judge(validation.Measured("stuck", False, report, None, None), COSTS, seeds=1)
+    found = judge([validation.Measured("stuck", False, report, None, None)], COSTS, seeds=1)
     assert not found.class_right
     assert not found.within
     assert found.metrics["t50_s"].measured is None
     assert found.metrics["t50_s"].error_pct is None
 
 
-def _judged(seen: bool, error_pct: float = 1.0, *, right: bool = True, others: float = 0.0) -> Judged:
+def _judged(seen: bool, error_pct: float = 1.0, *, right: bool = True, others: float = 0.0, runs: tuple[float, ...] = ()) -> Judged:
     metrics = {name: Metric(1.0, 1.0, error_pct) for name in validation.BARS_PCT}
     return Judged(
         trace="one",
@@ -86,6 +86,7 @@ def _judged(seen: bool, error_pct: float = 1.0, *, right: bool = True, others: f
         trigger="all",
         sessions=1_000,
         metrics=metrics,
+        errors_pct={name: [error_pct, *runs] for name in validation.BARS_PCT},
         recovered=True,
         class_right=right,
         ks=0.1,
@@ -117,6 +118,54 @@ def test_what_ran_beside_is_counted() -> None:
     assert (found.disturbed, found.within, found.worst_pct["t50_s"]) == (1, 1, 7.0)
 
 
+def test_the_run_with_the_median_error_counts_for_each_metric_by_itself() -> None:
+    off = [(1.3, 1.0), (1.05, 1.2), (0.7, 1.02)]
+    reports = [_report(stretch=stretch, attempts=attempts) for stretch, attempts in off]
+    found = judge([validation.Measured("three", False, one, None, None) for one in reports], COSTS, seeds=1)
+    assert found.metrics["t99_s"].measured == reports[1]["t99_s"]
+    assert found.metrics["t99_s"].error_pct == pytest.approx(100 * (1 / 1.05 - 1))
+    assert found.metrics["attempts_per_session"].measured == reports[2]["attempts_per_session"]
+    assert found.errors_pct["t99_s"] == pytest.approx([100 * (1 / stretch - 1) for stretch, _ in off])
+    assert (found.runs, found.within) == (3, True)
+
+
+def test_of_two_runs_the_worse_counts() -> None:
+    reports = [_report(stretch=stretch) for stretch in (1.0, 1.3)]
+    runs = [validation.Measured("two", False, one, None, None) for one in reports]
+    for order in (runs, runs[::-1]):
+        assert judge(order, COSTS, seeds=1).metrics["t99_s"].measured == reports[1]["t99_s"]
+
+
+def test_one_run_that_ends_wrongly_is_enough() -> None:
+    """Whatever the others do: recover or collapse is to be right always."""
+    good = validation.Measured("mixed", False, _report(), None, None)
+    stuck = validation.Measured(
+        "mixed", False, good.report | {"restored": 5, "t50_s": None, "t99_s": None, "t999_s": None}, None, None
+    )
+    found = judge([good, good, stuck], COSTS, seeds=1)
+    assert found.recovered
+    assert not found.class_right
+    assert not found.within
+    assert found.errors_pct["t50_s"] == [0.0, 0.0, None]
+    assert judge([good, stuck, stuck], COSTS, seeds=1).metrics["t50_s"].measured is None
+
+
+def test_runs_of_one_setting_are_one_storm(tmp_path: Path) -> None:
+    for name, sessions in (("a-1", 1_000), ("a-2", 1_000), ("a-3", 1_500), ("b-1", 1_000)):
+        made = {"kind": "storm", "name": name, "setting": name[0], "seen": False, "report": _report(sessions=sessions)}
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    (tmp_path / "c.json").write_text(json.dumps(_report(sessions=1_000) | {"setting": "a"}))  # the report's own: 2 CPUs
+    storms = validation.by_storm(storms_of([tmp_path, tmp_path / "c.json"]))
+    assert [(runs[0].name, len(runs)) for runs in storms] == [("a", 2), ("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_a_single_run_may_be_further_off_and_is_told() -> None:
+    found = validation.verdict_of([_judged(False, 4.0, runs=(-12.0, 3.0))] * 6, COSTS, "")
+    assert (found.passed, found.runs, found.worst_pct["t99_s"], found.worst_run_pct["t99_s"]) == (True, 18, 4.0, 12.0)
+    assert "(18 runs; the median of each counts)" in headline(found, "requests")
+    assert "| -12, +3, +4 |" in table_of([_judged(False, 4.0, runs=(-12.0, 3.0))], found)
+
+
 def test_reports_say_that_nothing_is_validated_until_it_is() -> None:
     good = Verdict(
         passed=True, storms=6, unseen=3, within=3, disturbed=0, worst_pct={"t50_s": 3.0, "attempts_per_session": 2.0}
@@ -135,7 +184,7 @@ def test_reports_say_that_nothing_is_validated_until_it_is() -> None:
 
 
 def test_only_a_verdict_that_passed_has_an_error_to_reckon_with() -> None:
-    good = Verdict(passed=True, storms=6, unseen=3, within=3, disturbed=0, worst_pct={"t999_s": 8.0})
+    good = Verdict(passed=True, storms=6, unseen=3, within=3, disturbed=0, worst_run_pct={"t999_s": 8.0})
     assert measured_error(good, "t999_s") == pytest.approx(0.08)
     assert measured_error(good, "t50_s") is None
     assert measured_error(msgspec.structs.replace(good, passed=False), "t999_s") is None
@@ -187,7 +236,7 @@ def test_a_trace_gives_the_times_of_clients_and_when_they_began(tmp_path: Path) 
     np.testing.assert_array_equal(storm.begin_ns, begun)
     np.testing.assert_allclose(np.sort(storm.waits_s)[:30], np.sort(20.0 - begun[:30] / 1e9))
     assert np.isinf(storm.waits_s).sum() == 10
-    assert judge(storm, COSTS, seeds=1).sessions == 40
+    assert judge([storm], COSTS, seeds=1).sessions == 40
 
 
 def test_the_command_says_what_it_found(tmp_path: Path) -> None:
