@@ -13,9 +13,13 @@ import random
 
 from .state import ReplicaState
 
-OWN_PART = 0.25
-"""The random part of one's own that follows the end of the promise, as a part of the leader's lease. Of the followers
-that have evidence, the first is to be elected before the others ask."""
+OWN_PART = 0.1
+"""The random part of one's own that follows the end of the promise, as a part of the leader's lease. It is short, for
+of those that ask at the same time one goes before the others."""
+CROWD_PART = 0.25
+"""For so much longer a follower waits that has a crowd: the others are to be elected before it asks."""
+_AGAIN_PART = 0.25
+"""A follower with evidence that was refused asks again after once or twice this part."""
 
 
 class ElectionTimer:
@@ -57,13 +61,13 @@ class ElectionTimer:
         this node, so it lets others ask first. Otherwise one node may have two crowds, and another none."""
         if not self._evidence:
             self._evidence = True
-            part_s = OWN_PART * self._timing.lease_s * (self._rng.random() + crowded)
+            part_s = self._timing.lease_s * (OWN_PART * self._rng.random() + CROWD_PART * crowded)
             self.deadline_s = min(self.deadline_s, max(now, self._promised_until_s) + part_s)
 
     def asked(self, now: float) -> None:
         """Wait before asking again whether one would be elected. With evidence that is soon: a voter that has refused
         because of its promise is free a moment later."""
-        wait_s = OWN_PART * self._timing.lease_s if self._evidence else self._timing.election_s
+        wait_s = _AGAIN_PART * self._timing.lease_s if self._evidence else self._timing.election_s
         self.deadline_s = now + wait_s * (1 + self._rng.random())
 
     def campaigns(self, now: float) -> None:

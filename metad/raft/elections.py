@@ -9,7 +9,8 @@
   timeout, and no evidence to the contrary. So one replica's evidence alone deposes nobody.
 - Of replicas that ask at the same time, the one with the newest log, or the greatest name, goes on, and the others
   would vote for it: whoever has evidence has it at the same time as the others. Their promises end at different times,
-  though. So who is refused while there is evidence asks again soon, which costs nobody a term.
+  though. So who is refused while there is evidence asks again soon, which costs nobody a term; and at once, if one of the
+  others asks, because that one has no promise left.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
 - A replica whose disk hangs (:mod:`.disk_watch`) does not campaign.
@@ -71,7 +72,11 @@ class Elections:
         if state.has_quorum(self._would_vote):
             self._campaign(transfer=False)
             return
-        self._send_voters(PreVote(state.term + 1, state.log.last_index, state.log.last_term))
+        self._send_voters(self._question())
+
+    def _question(self) -> PreVote:
+        log = self._state.log
+        return PreVote(self._state.term + 1, log.last_index, log.last_term)
 
     def _campaign(self, *, transfer: bool) -> None:
         state = self._state
@@ -133,16 +138,19 @@ class Elections:
     def on_pre_vote(self, peer: str, message: PreVote, now: float) -> None:
         """A peer wants to campaign."""
         term = self._state.term
+        goes_before = self._goes_before(peer, message)
         granted = (
             message.term > term
             and self._may_vote()
             and not self._leader_alive(now)
             and self._up_to_date(message.last_index, message.last_term)
-            and not self._goes_before(peer, message)
+            and not goes_before
         )
         if granted:
             self._would_vote = None
         self._host.send(peer, PreVoteReply(message.term if granted else term, granted))
+        if goes_before:
+            self._host.send(peer, self._question())  # it may have refused before, while its promise lasted
         if self._activity.asleep:  # the peer misses its leader
             self._activity.wake_up()
 

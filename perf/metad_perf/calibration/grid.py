@@ -115,15 +115,17 @@ def _settings() -> list[StormRun]:
         StormRun(name="seen-more", seen=True, sessions=300_000, brokers=12, seed=6),
         StormRun(name="seen-most", seen=True, sessions=500_000, brokers=20, groups=2, seed=7),
         StormRun(name="seen-million", seen=True, sessions=1_000_000, brokers=20, groups=2, seed=8),
+        StormRun(name="seen-large", seen=True, sessions=800_000, brokers=16, seed=11),
+        StormRun(name="seen-four", seen=True, sessions=400_000, brokers=16, groups=4, seed=12),
         StormRun(name="seen-naive", seen=True, sessions=700_000, brokers=10, policy="none", limit_s=4.0, seed=9),
         StormRun(name="seen-refused", seen=True, sessions=400_000, brokers=16, groups=2, queue_ms=1_500, seed=10),
-        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=91),
+        StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=101),
         StormRun(
-            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=92
+            name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=102
         ),
-        StormRun(name="unseen-rolling", seen=False, sessions=500_000, brokers=4, trigger="rolling", seed=93),
-        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=94),
-        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=95),
+        StormRun(name="unseen-rolling", seen=False, sessions=500_000, brokers=4, trigger="rolling", seed=103),
+        StormRun(name="unseen-region", seen=False, sessions=900_000, brokers=15, groups=2, trigger="region", seed=104),
+        StormRun(name="unseen-kill", seen=False, sessions=500_000, brokers=9, trigger="leader-kill", seed=105),
         StormRun(
             name="unseen-decorrelated",
             seen=False,
@@ -131,9 +133,9 @@ def _settings() -> list[StormRun]:
             brokers=18,
             groups=2,
             policy="decorrelated-jitter",
-            seed=96,
+            seed=106,
         ),
-        StormRun(name="unseen-too-many", seen=False, sessions=900_000, brokers=12, policy="none", limit_s=8.0, seed=97),
+        StormRun(name="unseen-too-many", seen=False, sessions=560_000, brokers=12, policy="none", limit_s=4.0, seed=107),
     ]
 
 

@@ -143,6 +143,12 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.structs.replace(self, core_us=core_us, **slower)
 
 
+def working_set(sessions: int, returning: int) -> float:
+    """Of how many sessions the look-ups of a storm are like: files grow with all that are stored, and what the caches
+    are to hold with those that come back. Where both differ, storms cost as much as halfway between the two."""
+    return (sessions + returning) / 2
+
+
 def growth(sessions: float) -> float:
     """How many times :data:`LITTLE` these are beyond the first."""
     return min(max(sessions / LITTLE, 1.0), _MUCH) - 1.0

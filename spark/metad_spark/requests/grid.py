@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import CalibrationError
-from .costs import growth, memtables
+from .costs import growth, memtables, working_set
 
 SENT: Final = 0.6
 """What an item of a call costs a process of brokers, beside one of an answer: by a profile of the harness. Nearly every
@@ -182,7 +182,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             cpu_s=node["cpu_s"],
             refusals=node["refused"],
             refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
-            grown_items=items * share * growth(report["settings"]["sessions"] * share),
+            grown_items=items * share * growth(working_set(report["settings"]["sessions"], report["returning"]) * share),
             memtable_items=items * share * memtables(items, len(nodes)) / 2,
             **_led(node, share, max(0.0, done), items, items, items * parts),
         )

@@ -120,7 +120,7 @@ class Cluster:
         *,
         nodes: int,
         groups: int,
-        sessions: int,
+        sessions: float,
         queue_s: float,
         fsync: bool,
     ) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .background import Background
 from .brokers import AWAY, Clients, Crew, begins_anew_s
 from .cores import Machine
-from .costs import Costs
+from .costs import Costs, working_set
 from .node import Cluster
 from .storm import Storm
 from .sweep import sweep_restarts
@@ -84,7 +84,7 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
         rng,
         nodes=storm.nodes,
         groups=storm.data_groups + 1,  # one of offsets
-        sessions=settings.sessions,
+        sessions=working_set(settings.sessions, storm.returning),
         queue_s=storm.queue_s,
         fsync=storm.fsync,
     )

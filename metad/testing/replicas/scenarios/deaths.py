@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from ....raft.base import FOLLOWER, LEADER
-from ....raft.election_timer import OWN_PART
+from ....raft.election_timer import CROWD_PART, OWN_PART
 from ....raft.messages import Append, AppendReply, PreVote
 from .scene import ELECTION_S, LEASE_S, PARTED, REDIALLED, Scene, parted, scenario
 
@@ -60,7 +60,7 @@ def crowded_follower_lets_others_ask_first() -> None:
     scene = parted()
     scene.node("n2").crowded = scene.node("n3").crowded = True
     scene.node("n1").crash(power=False)
-    _successor(scene, SOON_S + OWN_PART * LEASE_S, "those who are all crowded wait for each other")
+    _successor(scene, SOON_S + CROWD_PART * LEASE_S, "those who are all crowded wait for each other")
 
 
 @scenario
@@ -366,20 +366,36 @@ def two_that_ask_at_once_do_not_split_the_votes() -> None:
 
 
 @scenario
-def who_asks_before_the_others_may_answer_asks_again_soon() -> None:
+def who_goes_before_one_that_asks_asks_it_again() -> None:
     """n3 has not heard n1 for a while when n1 dies, so its promise ends first. n2 refuses it, and n3 goes before n2."""
+    for ahead_s in (0.01, 0.02, 0.06, 0.07):
+        scene = _ahead(ahead_s)
+        _successor(scene, LEASE_S + 0.025, "nobody led as soon as the last promise was over")
+
+
+@scenario
+def who_asks_before_the_others_may_answer_asks_again_soon() -> None:
+    """The same, and n2 does not ask: it was late itself, and gives n1 more time."""
     for ahead_s in (0.02, 0.04, 0.06, 0.08):
-        scene = parted()
-        scene.write("n1", 1)
+        scene = _ahead(ahead_s)
         scene.run(0.05)
-        scene.hold(Append, source="n1", target="n3")
-        scene.do("n1", lambda group: group.wake())
-        scene.run(ahead_s)
-        scene.group("n2")._timer.heard_leader(scene.node("n2").now(), int(LEASE_S * 1000))
-        for name in ("n2", "n3"):
-            scene.group(name)._timer._rng = _Least()
-        scene.node("n1").crash(power=False)
-        _successor(scene, SOON_S, "nobody led soon, because a promise had ended sooner than another")
+        scene.group("n2")._timer.wait_until(scene.node("n2").now() + ELECTION_S)
+        _successor(scene, SOON_S, "who was refused because of a promise waited long")
+
+
+def _ahead(ahead_s: float) -> Scene:
+    """n1 is dead, n2 has heard it by so much later than n3, and both ask as soon as they may."""
+    scene = parted()
+    scene.write("n1", 1)
+    scene.run(0.05)
+    scene.hold(Append, source="n1", target="n3")
+    scene.do("n1", lambda group: group.wake())
+    scene.run(ahead_s)
+    scene.group("n2")._timer.heard_leader(scene.node("n2").now(), int(LEASE_S * 1000))
+    for name in ("n2", "n3"):
+        scene.group(name)._timer._rng = _Least()
+    scene.node("n1").crash(power=False)
+    return scene
 
 
 class _Least(Random):
