@@ -116,7 +116,6 @@ def _settings() -> list[StormRun]:
         StormRun(name="seen-most", seen=True, sessions=500_000, brokers=20, groups=2, seed=7),
         StormRun(name="seen-million", seen=True, sessions=1_000_000, brokers=20, groups=2, seed=8),
         StormRun(name="seen-large", seen=True, sessions=800_000, brokers=16, seed=11),
-        StormRun(name="seen-four", seen=True, sessions=400_000, brokers=16, groups=4, seed=12),
         StormRun(name="seen-naive", seen=True, sessions=700_000, brokers=10, policy="none", limit_s=4.0, seed=9),
         StormRun(name="seen-refused", seen=True, sessions=400_000, brokers=16, groups=2, queue_ms=1_500, seed=10),
         StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=101),
