@@ -9,8 +9,8 @@
   timeout, and no evidence to the contrary. So one replica's evidence alone deposes nobody.
 - Of replicas that ask at the same time, the one with the newest log, or the greatest name, goes on, and the others
   would vote for it: whoever has evidence has it at the same time as the others. Their promises end at different times,
-  though. So who is refused while there is evidence asks again soon, which costs nobody a term; and at once, if one of the
-  others asks, because that one has no promise left.
+  though. So who is refused while there is evidence asks again soon, which costs nobody a term; and at once, if one of
+  the others asks, because that one has no promise left.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
 - A replica whose disk hangs (:mod:`.disk_watch`) does not campaign.

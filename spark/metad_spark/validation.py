@@ -1,9 +1,9 @@
 """Predictions held against storms that happened: the errors, and the verdict that every report repeats.
 
 A storm is one setting of ``metad-perf calibration-grid``, or of reports of ``metad-perf storm --json``. It is predicted
-from that alone, and from the speed of the cores. It may have several runs, which differ by a twentieth: then the run with
-the median error counts, for each metric by itself, while recover or collapse must be right for all. What is *seen* was
-used for the fit of the costs; only storms that are not count for the verdict.
+from that alone, and from the speed of the cores. It may have several runs, which differ by a twentieth: then the run
+with the median error counts, for each metric by itself, while recover or collapse must be right for all. What is *seen*
+was used for the fit of the costs; only storms that are not count for the verdict.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Metric(msgspec.Struct, frozen=True):
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """One storm. ``metrics`` are those of the run with the median error, and ``errors_pct`` the errors of all runs.
     ``ks``: the largest difference between the shares that were back at any time, predicted and measured.
-    ``wasserstein_s``: the mean difference of the times, over the clients that came back in both. Both are medians of the
-    runs, and ``others_cores`` is the most of any."""
+    ``wasserstein_s``: the mean difference of the times, over the clients that came back in both. Both are medians of
+    the runs, and ``others_cores`` is the most of any."""
 
     trace: str
     seen: bool
@@ -101,8 +101,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One run of a storm that happened. ``name``: of the storm. ``waits_s``: of each client that was to come back, infinite if it did not; None where
-    there is no trace of it."""
+    """One run of a storm that happened. ``name``: of the storm. ``waits_s``: of each client that was to come back,
+    infinite if it did not; None where there is no trace of it."""
 
     name: str
     seen: bool
@@ -176,8 +176,8 @@ class _Compared(msgspec.Struct, frozen=True):
 
 
 def judge(runs: Sequence[Measured], costs: Costs, seeds: int = 3) -> Judged:
-    """Predict each run of a storm, with the median of some seeds, and compare. Raises ScenarioError for a storm that the
-    model does not know."""
+    """Predict each run of a storm, with the median of some seeds, and compare. Raises ScenarioError for a storm that
+    the model does not know."""
     compared = [_compared(one, costs, seeds) for one in runs]
     first = runs[0]
     return Judged(
@@ -325,8 +325,8 @@ def headline(verdict: Verdict | None, model: str) -> str:
 
 
 def measured_error(verdict: Verdict | None, metric: str) -> float | None:
-    """The largest error of a metric over the runs of unseen storms, as a share of what was measured: an operator's storm
-    is a single run. None where there is no verdict that passed."""
+    """The largest error of a metric over the runs of unseen storms, as a share of what was measured: an operator's
+    storm is a single run. None where there is no verdict that passed."""
     if verdict is None or not verdict.passed or metric not in verdict.worst_run_pct:
         return None
     return verdict.worst_run_pct[metric] / 100.0
@@ -343,11 +343,26 @@ BEGIN_MARK: Final = "<!-- metad-spark validate -->"
 END_MARK: Final = "<!-- end of metad-spark validate -->"
 
 
+_COLUMNS: Final = (
+    "storm",
+    "seen",
+    "sessions",
+    "t50, s",
+    "t99, s",
+    "t99.9, s",
+    "attempts",
+    "recovers",
+    "KS",
+    "others, cores",
+    "t99 of each run, %",
+)
+
+
 def table_of(judged: Sequence[Judged], verdict: Verdict) -> str:
     """The table in Markdown."""
     lines = [
-        "| storm | seen | sessions | t50, s | t99, s | t99.9, s | attempts | recovers | KS | others, cores | runs: t99, % |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| {' | '.join(_COLUMNS)} |",
+        f"|{' --- |' * len(_COLUMNS)}",
     ]
     for one in judged:
         cells = [
@@ -364,7 +379,8 @@ def table_of(judged: Sequence[Judged], verdict: Verdict) -> str:
     said = "passed" if verdict.passed else "not passed"
     lines += [
         "",
-        f"Each cell: predicted / measured (error), of the run with the median error. {verdict.within} of {verdict.unseen} unseen storms are within the"
+        "Each cell: predicted / measured (error), of the run with the median error."
+        f" {verdict.within} of {verdict.unseen} unseen storms are within the"
         f" bars (10 % of times, 5 % of attempts): **{said}**. {verdict.date}; costs {verdict.costs}.",
     ]
     return "\n".join(lines)

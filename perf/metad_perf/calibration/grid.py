@@ -5,8 +5,8 @@ from run to run: items in a request, requests in flight, whether properties are 
 are for the fit as well: they have what a load does not, refusals, and brokers that look at what they restore.
 *Unseen* ones are never used for a fit; they differ from the seen in size, brokers, groups, policy and trigger.
 
-Storms of one setting differ by a twentieth. So each is made several times, in rounds over all of them: what changes on a
-machine from one quarter of an hour to the next does not fall on one setting.
+Storms of one setting differ by a twentieth. So each is made several times, in rounds over all of them: what changes on
+a machine from one quarter of an hour to the next does not fall on one setting.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _settings() -> list[StormRun]:
             policy="decorrelated-jitter",
             seed=106,
         ),
-        StormRun(name="unseen-too-many", seen=False, sessions=560_000, brokers=12, policy="none", limit_s=4.0, seed=107),
+        StormRun(
+            name="unseen-too-many", seen=False, sessions=560_000, brokers=12, policy="none", limit_s=4.0, seed=107
+        ),
     ]
 
 

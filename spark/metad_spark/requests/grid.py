@@ -182,7 +182,9 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             cpu_s=node["cpu_s"],
             refusals=node["refused"],
             refused_items=report["rejected"] * node["refused"] / refusals if refusals else 0.0,
-            grown_items=items * share * growth(working_set(report["settings"]["sessions"], report["returning"]) * share),
+            grown_items=items
+            * share
+            * growth(working_set(report["settings"]["sessions"], report["returning"]) * share),
             memtable_items=items * share * memtables(items, len(nodes)) / 2,
             **_led(node, share, max(0.0, done), items, items, items * parts),
         )

@@ -78,7 +78,9 @@ def test_a_storm_that_did_not_end_is_no_storm_that_is_predicted_to_end() -> None
     assert found.metrics["t50_s"].error_pct is None
 
 
-def _judged(seen: bool, error_pct: float = 1.0, *, right: bool = True, others: float = 0.0, runs: tuple[float, ...] = ()) -> Judged:
+def _judged(
+    seen: bool, error_pct: float = 1.0, *, right: bool = True, others: float = 0.0, runs: tuple[float, ...] = ()
+) -> Judged:
     metrics = {name: Metric(1.0, 1.0, error_pct) for name in validation.BARS_PCT}
     return Judged(
         trace="one",
