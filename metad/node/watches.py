@@ -56,6 +56,9 @@ _LIVE_FRAMES = 128
 # In durations of a piece of catching up: what others have of the loop after it, while there are others. Where many
 # streams are behind, as after the death of a node, each piece leaves less, or most of them would fall off the log.
 _REST, _REST_MIN = 24, 4
+# The same after a piece of a snapshot. It is short: somebody waits for the whole, and until it is over the store keeps
+# what is overwritten. Small writes go before each piece all the same.
+_REST_SNAPSHOT = 0.25
 _BUSY_S = 0.05  # there are others for so long after their last work: writes come one after the other
 _PIECES = 16
 """A stream that is behind gets so many pieces before the next one does. Each reads the log for itself: if all went on
@@ -342,13 +345,14 @@ class Watches:
             stream = self._behind.popleft()
             self._pieces = self._pieces + 1 if stream is self._in_turn else 1
             self._in_turn = stream
+            in_snapshot = stream.has_pin
             self._serve(stream)
             self._precedence.heavy_done(begun_s)
             done_s = now()
             if self._is_busy():
                 self._busy_until_s = done_s + _BUSY_S
             if done_s < self._busy_until_s:
-                rest = max(_REST_MIN, _REST // (len(self._behind) + 1))
+                rest = _REST_SNAPSHOT if in_snapshot else max(_REST_MIN, _REST // (len(self._behind) + 1))
                 self._rest_until_s = done_s + rest * (done_s - begun_s)
         self._at_behind = bool(self._behind)
         return self._at_behind

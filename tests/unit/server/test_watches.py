@@ -19,6 +19,7 @@ from wire_strategies import values_of
 import metad.node.watches as watches_module
 import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
+import metad.watch.rows as rows_module
 from metad.errors import StorageError
 from metad.node.watched import WatchedReplica
 from metad.state.slot_assignment import pack, unpack
@@ -474,6 +475,27 @@ async def test_catching_up_rests_while_the_log_grows(make: Make, monkeypatch: py
     assert busy.stream is not None
     assert busy.stream.position <= base + 2
     assert len(quiet.keys) == 11  # who is live hears of it at once
+
+
+async def test_a_snapshot_rests_little_while_the_log_grows(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the log beside it rests for good, and does not hold it up."""
+    monkeypatch.setattr(rows_module, "_PIECE_ROWS", 1)
+    monkeypatch.setattr(reader_module, "_PIECE_WORK", 10)
+    rig = await make()
+    base = rig.driver("data-0").machine.applied
+    await put(rig, *map(str, range(40)))
+    monkeypatch.setattr(watches_module, "_BUSY_S", 1e9)
+    monkeypatch.setattr(watches_module, "_REST", 1e9)
+    await put(rig, "x")
+    whole, behind = Client(rig.node), Client(rig.node)
+    whole.open(snapshot=ALL)
+    await until(rig, lambda: whole.rows == 41)
+    behind.open(position=base)
+    await until(rig, lambda: behind.stream is not None and behind.stream.position > base)
+    for _ in range(10):
+        await rig.settle()
+    assert behind.stream is not None
+    assert behind.stream.position < base + 40
 
 
 async def test_streams_that_are_behind_are_level_one_after_the_other(
