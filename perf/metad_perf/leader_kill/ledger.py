@@ -125,10 +125,13 @@ class Ledger:
             self.verdict.lost += 1
             self.example(lot, name, f"was of {owner}, and {expected} had taken it")
 
-    def stale(self, lot: Lot, name: str, number: int, least: int) -> None:
-        """A read did not see a write that was acknowledged before."""
-        self.verdict.lost += 1
-        self.example(lot, name, f"was read as of write {number}, and {least} were acknowledged")
+    def was_read(self, lot: Lot, name: str, seen: Seen | None, least: int) -> None:
+        """A read has to see the write that was acknowledged before it began. There may have been none: a lot is free
+        again, too, if its first write was turned away."""
+        number = 0 if seen is None else seen.number
+        if number < least:
+            self.verdict.lost += 1
+            self.example(lot, name, f"was read as of write {number}, and {least} were acknowledged")
 
     def example(self, lot: Lot, name: str, what: str) -> None:
         """Keep some of them in words."""

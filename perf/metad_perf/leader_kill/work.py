@@ -300,8 +300,7 @@ class Work:
         except MetadError as error:
             return [error.name] * len(lot.names)
         for name, one in zip(lot.names, seen, strict=True):
-            if one is None or one.number < least:
-                self.ledger.stale(lot, name, 0 if one is None else one.number, least)
+            self.ledger.was_read(lot, name, one, least)
         return ()
 
     # --- the judgement ---

@@ -171,8 +171,19 @@ def test_a_takeover_names_its_predecessor() -> None:
 
 def test_a_read_that_is_behind_counts() -> None:
     ledger = Ledger()
-    ledger.stale(lot(), "a", 2, 3)
-    assert found(ledger.verdict) == {"lost": 1}
+    ledger.was_read(lot(), "a", Seen(2), 3)
+    ledger.was_read(lot(), "b", None, 1)
+    assert found(ledger.verdict) == {"lost": 2}
+
+
+def test_a_read_of_what_was_never_acknowledged_may_find_nothing() -> None:
+    """A lot whose first write was turned away is free again."""
+    ledger = Ledger()
+    first = ledger.take("kv.put", "data-0", lambda: lot(acknowledged=0))
+    ledger.failed(first, known=True)
+    ledger.was_read(first, "a", None, first.acknowledged)
+    ledger.was_read(first, "b", Seen(1), 1)
+    assert found(ledger.verdict) == {}
 
 
 def test_a_lot_is_written_by_one_at_a_time_and_never_again_once_in_doubt() -> None:
