@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metad_spark import run_requests
 from metad_spark.calibration import Calibration
 from metad_spark.cli import main
 from metad_spark.models.node_input import node_inputs
 from metad_spark.models.population import firsts_us
 from metad_spark.requests.costs import load_costs
 from metad_spark.requests.scenarios import costs_apart, storm_of_scenario, unknown
-from metad_spark.requests.simulate import simulate
+from metad_spark.requests.simulate import Outcome, simulate
 from metad_spark.scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Transports
 
 SCENARIO = Scenario(
@@ -82,5 +83,23 @@ def test_the_command_gives_what_it_knows_and_refuses_the_rest(
     assert found["p999_s"] <= found["t999_s"]
     assert len(found["by_seed"]) == 2
     assert "lost packets" in found["left_out"]
+    assert not found["doubt"]
     assert main([*asked, "--tables", str(tmp_path / "tables")]) == 2
     assert "leave --tables" in capsys.readouterr().err
+
+
+def test_a_storm_in_which_many_are_turned_away_is_less_certain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "storm.json"
+    turned_away = run_requests._MANY_REFUSED * 2_000 + 1
+
+    def refused(scenario: Scenario, outcome: Outcome) -> dict[str, object]:
+        return _told(scenario, outcome) | {"rejected": turned_away}
+
+    _told = run_requests._told
+    monkeypatch.setattr(run_requests, "_told", refused)
+    asked = ["simulate", "--model", "requests", "--scenario", "small", "--clients", "2000"]
+    assert main([*asked, "--json", str(told)]) == 0
+    assert json.loads(told.read_text())["doubt"].startswith("Many are turned away")
+    assert "Many are turned away" in "".join(capsys.readouterr())
