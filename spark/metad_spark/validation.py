@@ -21,7 +21,7 @@ from . import toml
 from .errors import CalibrationError, ScenarioError
 from .requests.costs import Costs
 from .requests.simulate import Outcome, quantiles, simulate
-from .requests.storm import Ints, storm_of
+from .requests.storm import Ints, Settings, storm_of
 
 Floats = npt.NDArray[np.float64]
 BARS_PCT: Final = {"t50_s": 10.0, "t99_s": 10.0, "t999_s": 10.0, "attempts_per_session": 5.0}
@@ -165,8 +165,9 @@ def by_storm(runs: Sequence[Measured]) -> list[list[Measured]]:
 
 
 class _Compared(msgspec.Struct, frozen=True):
-    """One run."""
+    """One run. ``settings``: of its storm, as the model takes them."""
 
+    settings: Settings
     metrics: dict[str, Metric]
     recovered: bool
     class_right: bool
@@ -179,12 +180,12 @@ def judge(runs: Sequence[Measured], costs: Costs, seeds: int = 3) -> Judged:
     """Predict each run of a storm, with the median of some seeds, and compare. Raises ScenarioError for a storm that
     the model does not know."""
     compared = [_compared(one, costs, seeds) for one in runs]
-    first = runs[0]
+    settings = compared[0].settings  # those of all
     return Judged(
-        trace=first.name,
-        seen=first.seen,
-        trigger=first.report["settings"]["trigger"],
-        sessions=first.report["settings"]["sessions"],
+        trace=runs[0].name,
+        seen=runs[0].seen,
+        trigger=settings.trigger,
+        sessions=settings.sessions,
         metrics={name: _middle([one.metrics[name] for one in compared]) for name in BARS_PCT},
         errors_pct={name: [one.metrics[name].error_pct for one in compared] for name in BARS_PCT},
         recovered=2 * sum(one.recovered for one in compared) > len(compared),
@@ -205,6 +206,7 @@ def _compared(run: Measured, costs: Costs, seeds: int) -> _Compared:
     waits_s = run.waits_s if run.waits_s is not None else _from_percentiles(report)
     ks, wasserstein_s = distance(np.array(middle.waits_s), np.array(quantiles(waits_s)))
     return _Compared(
+        settings=known.settings,
         metrics={name: _metric([getattr(one, name) for one in outcomes], report[name]) for name in BARS_PCT},
         recovered=recovered,
         class_right=recovered == predicted,
@@ -297,8 +299,8 @@ def last_verdict() -> Verdict | None:
 def to_toml(verdict: Verdict) -> str:
     """The text of a verdict's file."""
     values = msgspec.to_builtins(verdict)
-    tables = {key: values.pop(key) for key in [key for key, value in values.items() if isinstance(value, dict)]}
-    lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in values.items()]
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in values.items() if key not in tables]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {value}" for key, value in table.items())]
     return "# Made by metad-spark validate.\n" + "\n".join(lines) + "\n"

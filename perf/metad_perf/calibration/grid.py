@@ -20,8 +20,6 @@ SESSIONS_MIN: Final = 2_000
 SECONDS_MIN: Final = 0.5
 _STEADY_S: Final = 8
 """Until a storm begins, so that nodes have written what was stored to their files, as they have in hours of peace."""
-
-
 _SEEN_RUNS: Final = 2
 _UNSEEN_RUNS: Final = 3
 """Odd, so that there is a median."""

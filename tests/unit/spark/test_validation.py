@@ -60,6 +60,12 @@ def test_what_the_model_says_is_predicted_without_error() -> None:
     assert found.within
 
 
+def test_what_a_report_does_not_say_is_as_the_model_takes_it() -> None:
+    report = _report()
+    del report["settings"]["trigger"]
+    assert judge([validation.Measured("old", False, report, None, None)], COSTS, seeds=1).trigger == "all"
+
+
 @pytest.mark.parametrize(("stretch", "attempts", "within"), [(1.08, 1.0, True), (1.2, 1.0, False), (1.0, 1.1, False)])
 def test_errors_are_of_what_was_measured(stretch: float, attempts: float, within: bool) -> None:
     report = _report(stretch=stretch, attempts=attempts)
