@@ -1,7 +1,7 @@
 """The watches of a node: streams of its replicas begin here and are served in turns.
 
-Live streams are served first: a frame of what has just been applied. Those that read the log or a snapshot take turns
-with each other in small pieces, and wait like other heavy work while small writes are unanswered
+Live streams are served first: a frame of what has just been applied. Those that read the log take turns with each other
+in small pieces, and so do those that read a snapshot; both wait like other heavy work while small writes are unanswered
 (:mod:`metad_wire.policy.precedence`).
 A stream for which there is nothing to do costs memory and nothing else: what has to be looked at now and then, the
 node's status looks at anyway.
@@ -105,11 +105,11 @@ class Watches:
         self._progress: dict[Stream, float] = {}  # when each says next how far it is
         self._progress_timer: Timer | None = None
         self._live: deque[Stream] = deque()
-        self._behind: deque[Stream] = deque()
-        self._in_turn: Stream | None = None  # of those that are behind, and its pieces so far
-        self._pieces = 0
+        self._in_log = _Turns(lambda others: max(_REST_MIN, _REST // (others + 1)))
+        self._in_snapshot = _Turns(lambda _: _REST_SNAPSHOT)
         self._at_live = self._at_behind = False
-        self._rest_until_s = self._busy_until_s = 0.0
+        self._busy_until_s = 0.0
+        self._pause: Timer | None = None  # until one of those that are behind is served again
         self._expiry = Deadlines(environment, self._expire)
 
     # --- their beginnings and ends -----------------------------------------------------------------------
@@ -187,8 +187,8 @@ class Watches:
         self._interest_bytes -= stream.cost
         self._pinned.pop(stream, None)
         self._progress.pop(stream, None)
-        if stream is self._in_turn:
-            self._in_turn = None
+        for turns in (self._in_log, self._in_snapshot):
+            turns.forget(stream)
         for driver, hub in list(self._hubs.items()):
             if not hub.streams and not hub.waiting:
                 driver.unlisten(self._listeners.pop(driver))
@@ -214,8 +214,9 @@ class Watches:
     def stop(self) -> None:
         """Stop the timers."""
         self._expiry.stop()
-        if self._progress_timer is not None:
-            self._progress_timer.cancel()
+        for timer in (self._progress_timer, self._pause):
+            if timer is not None:
+                timer.cancel()
 
     def _expire(self, now_s: float) -> bool:
         waiting = [hub.expire(now_s) for hub in list(self._hubs.values())]
@@ -289,12 +290,12 @@ class Watches:
                 self._at_live = True
                 self._environment.call_soon(self._serve_live)
         else:
-            if stream is self._in_turn and self._pieces < _PIECES:
-                self._behind.appendleft(stream)
-            else:
-                self._behind.append(stream)
+            (self._in_snapshot if stream.in_snapshot else self._in_log).add(stream)
             if not self._at_behind:
                 self._at_behind = True
+                self._take_turns()
+            elif self._pause is not None:  # for others, perhaps
+                self._pause.cancel()
                 self._take_turns()
 
     def may_hold(self, size: int) -> bool:
@@ -332,29 +333,27 @@ class Watches:
             self._environment.call_soon(self._serve_live)
 
     def _take_turns(self) -> None:
+        self._pause = None
         FairShare.here().take(self._serve_behind)
 
     def _serve_behind(self) -> bool:
         """A piece of one stream's work; whether there is more that can be done at once."""
         now = self._environment.now
-        if self._behind and (wait_s := max(self._rest_until_s - now(), self._precedence.heavy_wait_s)) > 0:
-            self._environment.call_at(now() + wait_s, self._take_turns)
-            return False
-        if self._behind:
+        due = [turns for turns in (self._in_log, self._in_snapshot) if turns.streams]
+        if due:
+            turns = min(due, key=lambda turns: turns.from_s)
+            wait_s = max(turns.from_s - now(), self._precedence.heavy_wait_s)
+            if wait_s > 0:
+                self._pause = self._environment.call_at(now() + wait_s, self._take_turns)
+                return False
             begun_s = now()
-            stream = self._behind.popleft()
-            self._pieces = self._pieces + 1 if stream is self._in_turn else 1
-            self._in_turn = stream
-            in_snapshot = stream.has_pin
-            self._serve(stream)
+            self._serve(turns.next())
             self._precedence.heavy_done(begun_s)
             done_s = now()
             if self._is_busy():
                 self._busy_until_s = done_s + _BUSY_S
-            if done_s < self._busy_until_s:
-                rest = _REST_SNAPSHOT if in_snapshot else max(_REST_MIN, _REST // (len(self._behind) + 1))
-                self._rest_until_s = done_s + rest * (done_s - begun_s)
-        self._at_behind = bool(self._behind)
+            turns.served(begun_s, done_s, busy=done_s < self._busy_until_s)
+        self._at_behind = bool(self._in_log.streams or self._in_snapshot.streams)
         return self._at_behind
 
     def _is_busy(self) -> bool:
@@ -368,6 +367,43 @@ class Watches:
                 self.wake(stream)
         except Exception as error:  # noqa: BLE001 - told to the client, and logged
             stream.end(failed(WATCH_OPEN.name, error, self._health))
+
+
+class _Turns:
+    """Streams that are behind in the same way, and from when on the next of them is served. ``rest``: how long after a
+    piece, in durations of the piece, while so many others wait."""
+
+    __slots__ = ("_in_turn", "_pieces", "_rest", "from_s", "streams")
+
+    def __init__(self, rest: Callable[[int], float]) -> None:
+        self.streams: deque[Stream] = deque()
+        self.from_s = 0.0
+        self._rest = rest
+        self._in_turn: Stream | None = None
+        self._pieces = 0  # of the one in turn, so far
+
+    def add(self, stream: Stream) -> None:
+        """It goes on if it is in turn, or waits for the others."""
+        if stream is self._in_turn and self._pieces < _PIECES:
+            self.streams.appendleft(stream)
+        else:
+            self.streams.append(stream)
+
+    def next(self) -> Stream:
+        """The one whose turn it is."""
+        stream = self.streams.popleft()
+        self._pieces = self._pieces + 1 if stream is self._in_turn else 1
+        self._in_turn = stream
+        return stream
+
+    def served(self, begun_s: float, done_s: float, *, busy: bool) -> None:
+        """A piece is done. If the loop has other things to do, the next begins later."""
+        self.from_s = done_s + (self._rest(len(self.streams)) * (done_s - begun_s) if busy else 0.0)
+
+    def forget(self, stream: Stream) -> None:
+        """It has ended."""
+        if stream is self._in_turn:
+            self._in_turn = None
 
 
 def _tell(streams: list[Stream]) -> None:

@@ -4,6 +4,7 @@ depend on how many rows there are."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -52,12 +53,13 @@ class PinnedRows:
         row = begin[KEY_AT - 1]
         if row in self._by_broker:
             found = [pair for pair in found if self._index.wants(*pair)]
-        if (mask := self._mask) is not None:
-            slot_of = ROWS[row].slot_of
-            found = [pair for pair in found if (slot := slot_of(pair[0][KEY_AT:])) is None or mask[slot]]
-        if not found:
-            return [], not self._ranges
         keys = [key[KEY_AT:] for key, _ in found]
+        if (mask := self._mask) is not None and (slots := ROWS[row].slots_of(keys)) is not None:
+            wanted = [mask[slot] for slot in slots]
+            if not all(wanted):
+                keys, found = list(compress(keys, wanted)), list(compress(found, wanted))
+        if not keys:
+            return [], not self._ranges
         values: list[bytes | None] = [None] * len(keys) if self._keys_only else [value for _, value in found]
         return [WatchRows(row, keys, values)], not self._ranges
 

@@ -155,9 +155,9 @@ class Stream:
         return bool(self._pending)
 
     @property
-    def has_pin(self) -> bool:
-        """Whether its snapshot is under way."""
-        return self._rows is not None
+    def in_snapshot(self) -> bool:
+        """Whether its snapshot is still to be sent, or the rest of it."""
+        return self._rows is not None or bool(self.snapshot)
 
     # --- its beginning -----------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ import operator
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-from zlib import crc32
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from metad_client.watch.events import array_of
-from metad_wire.key import ESCAPED, SLOT_MASK, TEXT_END
+from metad_wire.key import ESCAPED, TEXT_END
 
 from .shapes import REVISION, SLOT, Row, Shape
 
@@ -84,9 +83,7 @@ def key_columns(shape: Shape, keys: pa.BinaryArray, schema: pa.Schema) -> dict[s
 
 def slot_column(shape: Shape, keys: Sequence[bytes]) -> pa.Array:
     """The slots of encoded keys."""
-    if len(shape.table.routing) == len(shape.keys):
-        return pa.array([crc32(key) & SLOT_MASK for key in keys], pa.int64())
-    return pa.array([shape.table.slot_of(key) for key in keys], pa.int64())
+    return pa.array(shape.table.slots_of(keys), pa.int64())
 
 
 def joined(shape: Shape, tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:

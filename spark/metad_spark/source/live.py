@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 import pyarrow as pa
@@ -103,10 +104,11 @@ class Collector:
 
 def rows_in(rows: WatchRows, slots: Collection[int]) -> WatchRows:
     """The rows of these slots, and those of no slot."""
-    slot_of = ROWS[rows.row].slot_of
-    pairs = zip(rows.keys, rows.values, strict=True)
-    kept = [(key, value) for key, value in pairs if (slot := slot_of(key)) is None or slot in slots]
-    return WatchRows(rows.row, [key for key, _ in kept], [value for _, value in kept])
+    found = ROWS[rows.row].slots_of(rows.keys)
+    if found is None:
+        return rows
+    wanted = [slot in slots for slot in found]
+    return WatchRows(rows.row, list(compress(rows.keys, wanted)), list(compress(rows.values, wanted)))
 
 
 def wanted_rows(shape: Shape, schema: pa.Schema) -> list[Row]:

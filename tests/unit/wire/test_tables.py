@@ -204,6 +204,17 @@ def test_a_key_is_read_back_as_its_fields(texts: list[str], partition: int) -> N
     assert table.slot_of(key) == crc32(table.key_of(texts[:2])) % SLOTS
 
 
+@pytest.mark.parametrize("name", sorted(TABLES))
+@given(texts=st.lists(st.lists(st.text("ab\0\x01\xffé", max_size=4), min_size=8, max_size=8), max_size=3))
+def test_slots_of_many_keys_are_those_of_each(name: str, texts: list[list[str]]) -> None:
+    table = TABLES[name]
+    rows = [list(enumerate(row[: len(table.key)])) for row in texts]
+    fields = [[text if table.is_text(at) else len(text) for at, text in row] for row in rows]
+    keys = [bytes(table.ordered_by) + table.key_of(row) for row in fields]
+    slots = [table.slot_of(key) for key in keys]
+    assert (table.slots_of(keys) or [None] * len(keys)) == slots
+
+
 @given(st.text(alphabet="ab\0\x01\xffé", max_size=6), st.text(alphabet="ab\0\x01\xffé", max_size=6))
 def test_a_key_of_texts_is_read_back_as_its_fields(first: str, second: str) -> None:
     key = TABLES["kv"].key_of([first, second])
