@@ -238,6 +238,9 @@ class Wave:
         now_ns = self._now_ns()
         self._judge_restored(broker, where, good, taken)
         clients = where[good]
+        if now_ns >= self._limit_ns:  # as of calls that are cut off: nobody waits for the answer any more
+            self._doubt[clients] = True
+            return
         self._restored_ns[clients] = now_ns
         self._life[clients] = broker.lives.index(owner)
         self._restored += len(clients)

@@ -154,6 +154,19 @@ async def test_clients_that_are_not_back_in_time_are_counted_and_not_waited_for(
         assert (found["restored"], found["returning"], found["t50_s"], found["lost"]) == (0, 120, None, 0)
 
 
+async def test_an_answer_after_the_limit_brings_nobody_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Wave):
+        def _back(self, *parts: Any) -> None:
+            self._limit_ns = 0
+            super()._back(*parts)
+
+    monkeypatch.setattr(crew_module, "Wave", Late)
+    async with stage() as play:
+        await play.store()
+        found = summary(await play.go(), await play.read_back())
+        assert (found["restored"], found["returning"], found["lost"]) == (0, 120, 0)
+
+
 async def test_a_schedule_is_replayed_as_it_says(tmp_path: Path) -> None:
     """What ``metad-spark schedule`` writes, ``metad-perf storm --replay`` does: each client's first attempt begins at
     the time that the schedule has for it, and at no other."""
