@@ -11,6 +11,7 @@ import numpy as np
 
 from .output import say, table, warn, write_json
 from .pipeline.memory import watched
+from .pipeline.progress import clock
 from .requests.costs import load_costs
 from .requests.scenarios import costs_apart, storm_of_scenario, unknown
 from .requests.simulate import Outcome, simulate
@@ -37,7 +38,8 @@ def run(scenario: Scenario, *, calibration: str | None, seed: int, seeds: int, j
         found = []
         for each in range(seed, seed + seeds):
             storm = storm_of_scenario(scenario, each)
-            found.append(simulate(storm, costs_apart(costs, storm), each))
+            with clock(f"seed {each}", storm.settings.limit_s, f"of {storm.returning:,} clients back") as look:
+                found.append(simulate(storm, costs_apart(costs, storm), each, look))
         peak.look()
     by_seed = [_told(scenario, outcome) for outcome in found]
     told = sorted(by_seed, key=lambda one: math.inf if one["t999_s"] is None else one["t999_s"])[len(by_seed) // 2]

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 _EVERY_S = 0.2
+_LINE_EVERY_S = 10.0
 
 
 class Steps:
@@ -64,6 +65,35 @@ def _drawn(label: str, tasks: int, done: Path) -> Iterator[None]:
         finally:
             over.set()
             watcher.join()
+
+
+@contextlib.contextmanager
+def clock(label: str, limit_s: float, unit: str) -> Iterator[Callable[[float, int], None]]:
+    """Yields what to tell how many simulated seconds are over, and how many of ``unit`` there are: a bar on a terminal,
+    and in a log a line every ten seconds of real time."""
+    if sys.stderr.isatty():
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as bar:
+            shown = bar.add_task(label, total=limit_s)
+
+            def draw(time_s: float, count: int) -> None:
+                bar.update(shown, completed=time_s, description=_at(label, time_s, limit_s, count, unit))
+
+            yield draw
+        return
+    told_s = time.monotonic()
+
+    def tell(time_s: float, count: int) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s >= _LINE_EVERY_S:
+            told_s = time.monotonic()
+            print(_at(label, time_s, limit_s, count, unit), file=sys.stderr, flush=True)
+
+    yield tell
+
+
+def _at(label: str, time_s: float, limit_s: float, count: int, unit: str) -> str:
+    return f"{label}: {time_s:.1f} of at most {limit_s:,.0f} simulated seconds, {count:,} {unit}"
 
 
 def mark(done_file: str | None) -> None:

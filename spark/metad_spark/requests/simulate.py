@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -19,6 +21,8 @@ from .sweep import sweep_restarts
 
 _KILL_LOOK_S: Final = 0.1
 """How often the harness looks whether it is time to kill the leader."""
+_LOOK_STEPS: Final = 2_000
+"""Whoever looks on is told after so many events."""
 CURVE_POINTS: Final = 1_000
 
 
@@ -69,8 +73,9 @@ def _times(waited_s: npt.NDArray[np.float64]) -> tuple[float | None, float | Non
     return restored_by_s(waited_s, 50.0), restored_by_s(waited_s, 99.0), restored_by_s(waited_s, 99.9)
 
 
-def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
-    """Predict a storm. The same storm, costs and seed give the same outcome."""
+def simulate(storm: Storm, costs: Costs, seed: int = 0, look: Callable[[float, int], None] | None = None) -> Outcome:
+    """Predict a storm. The same storm, costs and seed give the same outcome. ``look`` is told now and then how many
+    simulated seconds are over, and how many clients are back."""
     settings = storm.settings
     crews = settings.processes
     costs = costs.at_speed(storm.core_us)
@@ -96,7 +101,14 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0) -> Outcome:
     returning = storm.returning
     if settings.trigger == "leader-kill":
         machine.at(0.0, _look, machine, cluster, clients, settings.kill_at * returning)
-    machine.run(settings.limit_s, lambda: clients.restored >= returning)
+    steps = itertools.count()
+
+    def over() -> bool:
+        if look is not None and next(steps) % _LOOK_STEPS == 0:
+            look(machine.now, clients.restored)
+        return clients.restored >= returning
+
+    machine.run(settings.limit_s, over)
     back = clients.restored_s[storm.returns]
     waited_s = np.where(back == AWAY, np.inf, back - storm.begin_ns[storm.returns] / 1e9)
     t50_s, t99_s, t999_s = _times(waited_s)

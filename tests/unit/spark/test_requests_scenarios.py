@@ -13,6 +13,7 @@ from metad_spark.calibration import Calibration
 from metad_spark.cli import main
 from metad_spark.models.node_input import node_inputs
 from metad_spark.models.population import firsts_us
+from metad_spark.pipeline import progress
 from metad_spark.requests.costs import load_costs
 from metad_spark.requests.scenarios import costs_apart, storm_of_scenario, unknown
 from metad_spark.requests.simulate import Outcome, simulate
@@ -103,3 +104,13 @@ def test_a_storm_in_which_many_are_turned_away_is_less_certain(
     assert main([*asked, "--json", str(told)]) == 0
     assert json.loads(told.read_text())["doubt"].startswith("Many are turned away")
     assert "Many are turned away" in "".join(capsys.readouterr())
+
+
+def test_a_long_simulation_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
+    assert main(["simulate", "--model", "requests", "--scenario", "small", "--clients", "2000"]) == 0
+    first, *_, last = [line for line in capsys.readouterr().err.splitlines() if "simulated seconds" in line]
+    assert first == "seed 0: 0.0 of at most 120 simulated seconds, 0 of 2,000 clients back"
+    assert "0 of 2,000" not in last
