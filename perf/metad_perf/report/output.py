@@ -1,4 +1,4 @@
-"""Output for people and scripts: tables on stdout, progress on stderr if it is a terminal, JSON files."""
+"""Output for people and scripts: tables on stdout, progress on stderr, JSON files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 T = TypeVar("T")
+_LINE_EVERY_S = 30.0
 
 _PACKAGES = ("metad-service", "msgspec", "rocksdict", "uvloop", "aioquic", "grpcio", "protobuf", "paho-mqtt")
 
@@ -48,9 +50,19 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function that counts ``n`` more items as done."""
+    """Yields a function that counts ``n`` more items as done: a bar on a terminal, a line every half minute in a
+    log."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        done, told_s = 0, time.monotonic()
+
+        def tell(count: int) -> None:
+            nonlocal done, told_s
+            done += count
+            if time.monotonic() - told_s >= _LINE_EVERY_S:
+                told_s = time.monotonic()
+                print(f"{label}: {done:,} of {total:,}", file=sys.stderr, flush=True)
+
+        yield tell
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5) as bar:
