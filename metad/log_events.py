@@ -384,6 +384,17 @@ CHECKPOINT = _debug(
     seconds="duration",
 )
 
+# --- sweeps ---
+
+SWEEP_PASSED_OVER = _warning(
+    "sweep_passed_over",
+    "What belongs to a session is too much for an entry, so this leader does not end it. Others are ended.",
+    "group",
+    group="its name",
+    tenant="the session's tenant",
+    client_id="and its client",
+)
+
 # --- watches ---
 
 WATCHES_FULL = _warning(

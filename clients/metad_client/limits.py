@@ -3,7 +3,7 @@ InvalidItemError, and the others are carried out; an argument that all items sha
 
 - ``KEY_BYTES_MAX``: all key fields of one record together (tenant and client id; namespace and key; tenant, group and
   topic), UTF-8 encoded, with a few bytes between them. To be safe, leave 64 bytes.
-- ``VALUE_BYTES_MAX``: the payload of a session, the metadata of an offset, the value of a key
+- ``VALUE_BYTES_MAX``: the payload of a session with its will, the metadata of an offset, the value of a key
 - ``BROKER_BYTES_MAX``: the name of a broker, UTF-8 encoded
 - ``GENERATION_MAX``: a consumer group's generation
 - ``TRANSACTION_ITEMS_MAX``: each list of one transaction

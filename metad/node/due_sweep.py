@@ -17,6 +17,8 @@ from metad_wire import cluster as c
 from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.methods import SESSION_SWEEP
 
+from .. import log_events
+from ..logs import event
 from ..state.due import DUE, due_key, split_due
 from ..state.machine import Machine
 from ..state.slot_assignment import HeldSlots
@@ -72,7 +74,7 @@ class DueSweep:
                 self._environment.call_soon(partial(done, 0))
             return is_more
         self._asking = True
-        answered = partial(self._answered, done, len(items), self._state, behind)
+        answered = partial(self._answered, done, items, self._state, behind)
         self._requests.request(SESSION_SWEEP, c.SessionSweep(items), answered, group=self._driver.group.name)
         return True
 
@@ -128,7 +130,7 @@ class DueSweep:
     def _answered(
         self,
         done: Done,
-        asked: int,
+        items: list[c.SessionDue],
         state: tuple[Machine, bytes, int] | None,
         behind: bytes,
         outcome: bytes | MetadError,
@@ -142,14 +144,22 @@ class DueSweep:
             if reply.waiting:  # nothing is over for a while
                 done(None)
                 return
-            if state == self._state:
-                self._first = max(self._first, behind)
-            done(asked)
+            self._pass(state, behind)
+            done(len(items))
         elif isinstance(outcome, TooLargeError):
+            if len(items) == 1:  # it fits no entry, and is to hold up no other
+                group, (item,) = self._driver.group.name, items
+                event(log_events.SWEEP_PASSED_OVER, group=group, tenant=item.tenant, client_id=item.client_id)
+                self._pass(state, behind)
             self._batch = max(1, self._batch // 2)
-            done(asked)
+            done(len(items))
         else:
             done(None)
+
+    def _pass(self, state: tuple[Machine, bytes, int] | None, behind: bytes) -> None:
+        """Look behind this place from now on, if it was found in the state that is still there."""
+        if state == self._state:
+            self._first = max(self._first, behind)
 
 
 def _end(driver: GroupDriver, past_ms: int) -> bytes:

@@ -18,6 +18,8 @@ from metad_wire.tables.retained import RETAINED
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.will import WILL
 
+from .. import log_events
+from ..logs import event
 from ..state.machine import Machine
 from ..state.tenant_ends import Pending, TenantEnds
 from ..storage import keys
@@ -68,7 +70,7 @@ class TenantSweep:
             return True
         self._asking = True
         body = c.SessionEndStep(items, pending.row, end.phase, end.cursor, at, last)
-        answered = partial(self._answered, done, len(items))
+        answered = partial(self._answered, done, items, at)
         self._requests.request(SESSION_END_STEP, body, answered, group=driver.group.name)
         return True
 
@@ -94,15 +96,19 @@ class TenantSweep:
                 items.append(c.SessionEndItem(*table.fields_of(at, len(table.key))))
         return items, at, len(rows) < _PASS_ROWS and size < _PASS_BYTES
 
-    def _answered(self, done: Done, asked: int, outcome: bytes | MetadError) -> None:
+    def _answered(self, done: Done, items: list[c.SessionEndItem], at: bytes, outcome: bytes | MetadError) -> None:
         self._asking = False
         if isinstance(outcome, TooLargeError):
+            if len(items) == 1:  # it fits no entry, and is to hold up no other
+                group, (item,) = self._driver.group.name, items
+                event(log_events.SWEEP_PASSED_OVER, group=group, tenant=item.tenant, client_id=item.client_id)
+                self._at = at
             self._batch = max(1, self._batch // 2)
-            done(asked)
+            done(len(items))
         elif isinstance(outcome, bytes):
             reply = SESSION_END_STEP.decode_reply(outcome)
             self.ended += reply.sessions
             self._batch = min(self._batch_max, 2 * self._batch)
-            done(asked if reply.done else None)
+            done(len(items) if reply.done else None)
         else:
             done(None)

@@ -4,7 +4,11 @@ single items are in :mod:`metad_wire.table`."""
 from __future__ import annotations
 
 from metad_wire.errors import TooLargeError
-from metad_wire.messages import BATCH_ITEMS_MAX, BROKER_BYTES_MAX, CHANGE_BYTES_MAX
+from metad_wire.messages import BATCH_ITEMS_MAX, BROKER_BYTES_MAX, CHANGE_BYTES_MAX, KEY_BYTES_MAX
+from metad_wire.tables.inflight import INFLIGHT_BYTES_MAX, INFLIGHT_MAX
+from metad_wire.tables.subscription import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
+
+from ..storage.keys import GROUP_PREFIX_BYTES
 
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of records in one reply, some milliseconds of reading and encrypting; what holds more is asked for in parts."""
@@ -13,7 +17,15 @@ ENTRY_BYTES_FULL = 1024 * 1024
 """An entry that has grown to this takes no further command."""
 PREVIOUS_BYTES_MAX = BATCH_ITEMS_MAX * (BROKER_BYTES_MAX + 32)
 """Of the owners that one command replaces, if each session has another one with a long name."""
-ENTRY_BYTES_MAX = ENTRY_BYTES_FULL + CHANGE_BYTES_MAX + PREVIOUS_BYTES_MAX + 2 * 1024 * 1024
+ENDED_BYTES_MAX = (
+    SUBSCRIPTION_BYTES_MAX
+    + INFLIGHT_BYTES_MAX
+    + (GROUP_PREFIX_BYTES + 1) * (SUBSCRIPTIONS_MAX + INFLIGHT_MAX + 1)
+    + KEY_BYTES_MAX
+)
+"""Of the keys of what belongs to the sessions that one command ends. It is what one session may have, for each can be
+ended; so it does not count as what the command changes, either."""
+ENTRY_BYTES_MAX = ENTRY_BYTES_FULL + CHANGE_BYTES_MAX + ENDED_BYTES_MAX + PREVIOUS_BYTES_MAX + 2 * 1024 * 1024
 """No entry is larger: full but for a byte, one more command with what it replaces, and the deletions of what was
 remembered for retries. It fits a frame between nodes with what else travels in that (a test adds them up), or no
 follower could ever take it."""

@@ -159,13 +159,13 @@ class Machine:
                     reply = command.refused.widened(reply)
                 encoded = encode(reply)
                 remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
-                grown = view.grown or change_estimate(command.size, command.items) + view.beside
+                grown = view.grown or change_estimate(command.size, command.items) + view.beside + view.ended
                 if not command.size or grown > ENTRY_BYTES_FULL:  # so many bytes are worth being counted
                     grown = _size_of(view.writes) + sum(map(_size_of, view.heard.values()))
                 if identity is not None:
                     grown += len(remembered)
                 if grown > ENTRY_BYTES_FULL:
-                    check_change(grown)
+                    check_change(grown - view.ended)
                 grown += len(encoded)
             except MetadError as error:
                 outcomes.append(error)

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from metad_wire.errors import TooLargeError
-from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.tables import TABLES
 from metad_wire.tables.session import SESSION
 
 from ..storage import keys
 from . import attachments
 from .counts import COUNTED, decode_counts
-from .limits import LOOKED_AT_BYTES_MAX
+from .limits import ENDED_BYTES_MAX, LOOKED_AT_BYTES_MAX
 from .view import View
 
 PARTS_MAX = 20_000
 """Rows that belong to the sessions which one command ends: what an entry has room for."""
-_PARTS_BYTES_MAX = CHANGE_BYTES_MAX // 2  # of their keys
 _PROPERTIES, _COUNTS = SESSION.rows["properties"], SESSION.rows["parts"]
 
 
@@ -43,8 +41,9 @@ def end_parts(view: View, sessions: Sequence[bytes]) -> None:
         view.writes_of(row).update(dict.fromkeys(deleted))
         room -= len(deleted)
         size += sum(map(len, deleted))
-        if room < 0 or size > _PARTS_BYTES_MAX:
+        if room < 0 or size > ENDED_BYTES_MAX:
             raise TooLargeError("what belongs to these sessions is too much for one request: name fewer of them")
+    view.ended += size
 
 
 def _parts_of(view: View, sessions: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:

@@ -193,7 +193,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
         _take_over_again(keyed, before, fenced, previous, owners.add(_decode_owner(mine)))
     view.write(_OWNER, writes)
     _say_replaced(view, keyed, before, found, writes)
-    _end_and_tell(view, command, before, fenced, away, left, over)
+    if _end_and_tell(view, command, before, fenced, away, left, over):
+        known = None  # what ended has nothing any more
     kept = look_up(view, command, previous, known)
     restored, size = _write_properties(view, command, before, fenced, previous, kept and kept.counts)
     attachments.taken_over(view, keyed, before, found, connections.raising)
@@ -270,13 +271,13 @@ def _end_and_tell(
     away: dict[bytes | None, m.SessionOwner],
     left: dict[bytes, m.SessionOwner],
     over: dict[bytes, m.TenantEnd],
-) -> None:
+) -> bool:
     """What a takeover ends: deadlines, for the clients are back; and sessions that are over, or begin anew. The will of
     a session that ends is due, and so is one whose time has come; but not if an order to end its tenant drops it. No
-    other will is published."""
+    other will is published. Returns whether sessions have ended."""
     rows = command.rows
     if not away and not left and not over and not any(item.clean_start for item in rows.items):
-        return
+        return False
     writes = view.writes_of(DUE)
     ended: dict[bytes, None] = {}
     wills: list[Any] = []
@@ -299,6 +300,7 @@ def _end_and_tell(
             ended[session] = None
     wills_due(view, wills)
     end_parts(view, list(ended))
+    return bool(ended)
 
 
 def wills_due(view: View, sessions: Sequence[tuple[Any, bytes]]) -> None:

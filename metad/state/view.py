@@ -44,6 +44,7 @@ class View:
         "_overlays",
         "_rows",
         "beside",
+        "ended",
         "group",
         "grown",
         "heard",
@@ -96,6 +97,8 @@ class View:
         """What the command changes, in bytes, if it says so itself."""
         self.beside = 0
         """What it changes in rows that :func:`.limits.change_estimate` does not expect."""
+        self.ended = 0
+        """Bytes of its deletions of what belongs to sessions that end."""
         self.replaced: dict[int, Replaced] | None = None
         """What the writes to some rows replace: see :meth:`replaces`."""
 
@@ -182,8 +185,9 @@ class View:
     def keys_under(self, row: int, prefix: bytes, limit: int) -> list[bytes]:
         """The keys of a row that begin so and have a value, before the command; ``limit`` of them at most."""
         young, old = self.in_flight(row)
-        found = dict.fromkeys([key for key, _ in self._engine.scan(prefix, after_prefix(prefix), limit)], True)
-        self._look_at(len(found) * SCANNED_ROW_BYTES)
+        scanned = self._engine.scan(prefix, after_prefix(prefix), limit)
+        self._look_at(sum([SCANNED_ROW_BYTES + len(key) + len(value) for key, value in scanned]))
+        found = dict.fromkeys([key for key, _ in scanned], True)
         for writes in (old, young):
             for key, value in writes.items():
                 if key.startswith(prefix):

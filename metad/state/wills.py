@@ -40,7 +40,9 @@ _NIL = b"\xc0"
 def due_will(view: View, tenant: str, client_id: str, will: m.Will, number: int) -> None:
     """The will of a client is due. ``number`` tells it from the client's other wills, and grows."""
     key = keys.text2(tenant, client_id) + keys.text(f"{number:016x}")
-    view.writes_of(DUE)[keys.table_prefix(view.group, DUE) + key] = encode(wire.WillDue(will, view.now_ms))
+    row, value = keys.table_prefix(view.group, DUE) + key, encode(wire.WillDue(will, view.now_ms))
+    view.writes_of(DUE)[row] = value
+    view.beside += len(row) + len(value)
     for each in view.parts[WillNews].hears:
         each.claimable(view.revision, tenant, key)
 

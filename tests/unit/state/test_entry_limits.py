@@ -17,7 +17,7 @@ from metad.config import DedupeConfig
 from metad.raft.leader import APPEND_BYTES_MAX
 from metad.raft.replicas import PAYLOAD_BYTES_MAX
 from metad.state.entry import RECORD_HEADER_BYTES
-from metad.state.limits import ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTES_MAX, change_estimate
+from metad.state.limits import ENDED_BYTES_MAX, ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTES_MAX, change_estimate
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
@@ -173,7 +173,7 @@ def test_the_largest_entry_is_no_larger_than_is_said() -> None:
         NOW_MS,
     )
     assert all(isinstance(outcome, bytes) for outcome in outcomes)
-    assert ENTRY_BYTES_MAX - 3 * MIB < len(group.log[-1]) <= ENTRY_BYTES_MAX
+    assert ENTRY_BYTES_MAX - ENDED_BYTES_MAX - 3 * MIB < len(group.log[-1]) <= ENTRY_BYTES_MAX
 
 
 @pytest.mark.parametrize(

@@ -221,3 +221,14 @@ def test_rows_that_have_outgrown_their_copy_have_one_again_after_they_are_gone(r
     put(rig, "a", b"short", "1", "3")
     assert take(rig, "b1", Take("t", "a")).inflight == [[InflightState("1", b"short"), InflightState("3", b"short")]]
     check_counts(rig, INFLIGHT, "state")
+
+
+def test_a_client_that_begins_anew_and_is_there_twice_has_nothing_of_its_lost_session() -> None:
+    rig = Rig()
+    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b1", 1, rig.now_ms)]))
+    take(rig, "b1", Take("t", "a", properties=SessionProperties(1_000)))
+    subscribe(rig, "a", "x/y")
+    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b1", 2, rig.now_ms)]))
+    body = SessionTakeover("b1", 2, [Take("t", "a", clean_start=True), Take("t", "a")], True, True)
+    reply = rig.write(methods.SESSION_TAKEOVER, body)
+    assert [None if rows is None else len(rows) for rows in reply.subscriptions] == [None, 0]

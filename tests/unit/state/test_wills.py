@@ -224,6 +224,7 @@ class Due:
         self.parts = rig.group.machine.parts
         self.revision = rig.group.machine.revision
         self.writes: dict[bytes, bytes | None] = {}
+        self.beside = 0
 
     def writes_of(self, row: int) -> dict[bytes, bytes | None]:
         return self.writes

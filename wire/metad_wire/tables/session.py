@@ -32,7 +32,10 @@ def _keys(items: Sequence[Any]) -> Keys:
 
 def _value_bytes(item: Any) -> int:
     properties: m.SessionProperties | None = getattr(item, "properties", None)
-    return 0 if properties is None else len(properties.payload)
+    if properties is None:
+        return 0
+    size, will = len(properties.payload), properties.will
+    return size if will is None else size + len(will.topic.encode()) + len(will.payload) + len(will.properties)
 
 
 SESSION = Table(
