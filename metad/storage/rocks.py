@@ -347,15 +347,8 @@ class IteratorPin:
                 iterator.seek(begin)
             elif self._is_read:
                 iterator.next()
-            append, valid, of_key, of_value, go_on = (
-                found.append,
-                iterator.valid,
-                iterator.key,
-                iterator.value,
-                iterator.next,
-            )
-            while valid():
-                key = of_key()
+            append, of_key, of_value, go_on = found.append, iterator.key, iterator.value, iterator.next
+            while (key := of_key()) is not None:  # without one it is at its end
                 if key >= end:
                     self._at, self._is_read = found[-1][0] + b"\0" if found else begin, False
                     return found
