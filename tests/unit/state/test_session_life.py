@@ -745,7 +745,7 @@ def test_a_row_of_the_index_that_is_nobodys_goes(rig: Rig) -> None:
 
 
 def test_one_command_ends_parts_of_so_many_bytes_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_end, "_PARTS_BYTES_MAX", 700)
+    monkeypatch.setattr(session_end, "ENDED_BYTES_MAX", 700)
     for name in "ab":
         connect(rig, name, SessionProperties(600))
         items = [subscription.Subscription("t", name, letter * 200) for letter in "xy"]
