@@ -59,9 +59,12 @@ def _evaluate_grant(view: View, command: Command[w.LeaseGrant]) -> w.LeaseGrantR
                 continue
         else:
             # Revisions of a namespace only grow, also over moves of its slot, so the name was never in use. Other
-            # commands of the entry have the same revision.
+            # commands of the entry have the same revision. Clients that guess it may have leases of such names: with
+            # steps that double few of them are met.
+            step = 1
             while not name or view.get(key) is not None:
-                made += 1
+                made += step
+                step *= 2
                 name = f"{view.revision:x}.{made}"
                 key = prefix + keys.text2(item.namespace, name)
         revision = view.revision

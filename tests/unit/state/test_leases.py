@@ -14,6 +14,7 @@ from metad.state.live_leases import LiveLeases
 from metad.state.machine import Machine
 from metad.state.part import Origin
 from metad.state.registry import VERBS
+from metad.state.view import View
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
@@ -599,3 +600,20 @@ def test_rows_of_leases_and_records_agree_whatever_is_done(steps: list[tuple[Any
     for rig in (prompt, late):
         check_rows(rig)
     assert contents(prompt.group.engine) == contents(late.group.engine)
+
+
+def test_names_that_a_client_has_guessed_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    revision = int(grant(rig, "").split(".")[0], 16) + 2
+    guessed = [w.LeaseGrantItem("n", TTL_MS, f"{revision:x}.{n}", "holder", b"") for n in range(1, 901)]
+    assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(guessed))) == {}
+    looked: list[bytes] = []
+    get = View.get
+
+    def noted(view: View, key: bytes) -> bytes | None:
+        looked.append(key)
+        return get(view, key)
+
+    monkeypatch.setattr(View, "get", noted)
+    assert grant(rig, "") == f"{revision:x}.1023"
+    assert len(looked) <= 10
