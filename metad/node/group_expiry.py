@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.key import TEXT_END
 from metad_wire.methods import OFFSET_EXPIRE_GROUPS
 from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo
@@ -34,6 +34,7 @@ _PAUSE_S: Final = 60.0
 _ROWS: Final = 256
 """Looked at in one go, less than a millisecond."""
 _PAGE_ROWS: Final = 64
+_PAGE_BYTES: Final = 1024 * 1024
 _ORDERED_MAX: Final = 50
 _QUEUE_ITEMS_MAX: Final = 128
 """A group with more items waiting is busy with its clients."""
@@ -53,6 +54,8 @@ class _Pass:
         self.offset = b""
         """All offsets of ``group`` before this one are old."""
         self.due: list[m.ConsumerGroup] = []
+        self.batch = _ORDERED_MAX
+        """How many are deleted by the next order."""
         self.asking = False
 
 
@@ -107,6 +110,9 @@ class GroupExpiry:
             if suffix is None:
                 each.group, each.begin_s = b"", now_s + min(_PAUSE_S, self._unused_ms / 1000 / 4)
                 break
+            if not self._is_held(each, suffix):  # it came early, or is yet to be dropped
+                each.group, each.offset = keys.after_prefix(suffix), b""
+                continue
             used, rows = self._look(each, suffix, before_ms)
             room -= rows
             if used is None:
@@ -118,19 +124,19 @@ class GroupExpiry:
             self._order(each, before_ms)
 
     def _next(self, each: _Pass) -> bytes | None:
-        """The key of the next consumer group that has offsets, or had members, and is held."""
+        """The key of the next consumer group that has offsets, or had members."""
         machine = each.driver.machine
         found: list[bytes] = []
         for row in (_OFFSET, _GROUP):
             prefix = keys.table_prefix(each.driver.group.prefix, row)
             rows = machine.reader.engine.scan(prefix + each.group, keys.after_prefix(prefix), 1)
             found += [_group_of(key[len(prefix) :]) for key, _ in rows]
-        suffix = min(found, default=None)
-        held = machine.slots.mask
-        if suffix is not None and held is not None and not held[CONSUMER.slot_of(suffix)]:
-            each.group = keys.after_prefix(suffix)  # it came early, or is yet to be dropped
-            return self._next(each)
-        return suffix
+        return min(found, default=None)
+
+    def _is_held(self, each: _Pass, suffix: bytes) -> bool:
+        """Whether the slot of a consumer group is held."""
+        held = each.driver.machine.slots.mask
+        return held is None or bool(held[CONSUMER.slot_of(suffix)])
 
     def _look(self, each: _Pass, suffix: bytes, before_ms: int) -> tuple[bool | None, int]:
         """Whether a consumer group was used since then; None: its next offsets will say. And how many rows said so."""
@@ -141,17 +147,17 @@ class GroupExpiry:
             return True, 1
         begin = keys.table_prefix(prefix, _OFFSET) + suffix
         at = max(begin, each.offset) if each.group == suffix else begin
-        rows = engine.scan(at, keys.after_prefix(begin), _PAGE_ROWS)
+        rows = engine.scan(at, keys.after_prefix(begin), _PAGE_ROWS, _PAGE_BYTES)
         if any(_decode(value).committed_ms > before_ms for _, value in rows):
             return True, len(rows)
-        if len(rows) < _PAGE_ROWS:
+        if len(rows) < _PAGE_ROWS and sum([len(key) + len(value) for key, value in rows]) < _PAGE_BYTES:
             return False, len(rows)
         each.group, each.offset = suffix, rows[-1][0] + b"\0"
         return None, len(rows)
 
     def _order(self, each: _Pass, before_ms: int) -> None:
         each.asking = True
-        ordered, each.due = each.due, []
+        ordered, each.due = each.due[: each.batch], each.due[each.batch :]
         body = OffsetExpireGroups(ordered, before_ms)
         answered = partial(self._answered, each, ordered, before_ms)
         self._requests.request(OFFSET_EXPIRE_GROUPS, body, answered, group=each.driver.group.name)
@@ -163,10 +169,15 @@ class GroupExpiry:
         if isinstance(answer, bytes):
             reply = OFFSET_EXPIRE_GROUPS.decode_reply(answer)
             self.ended += sum(reply.deleted)
-            each.due = [group for group, left in zip(ordered, reply.left, strict=True) if left]
-            if each.due:
-                self._environment.call_soon(partial(self._order_rest, each, before_ms))
-        # After an error the next pass finds them again.
+            each.due[:0] = [group for group, left in zip(ordered, reply.left, strict=True) if left]
+            each.batch = min(_ORDERED_MAX, 2 * each.batch)
+        elif not isinstance(answer, TooLargeError):
+            each.due = []  # the next pass finds them again, as it does one that is too much by itself
+        elif len(ordered) > 1:
+            each.due[:0] = ordered
+            each.batch = len(ordered) // 2
+        if each.due:
+            self._environment.call_soon(partial(self._order_rest, each, before_ms))
 
     def _order_rest(self, each: _Pass, before_ms: int) -> None:
         if each.due and not each.asking and each.driver.group.accepting:

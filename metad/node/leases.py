@@ -5,6 +5,9 @@ A holder must not lose its lease because the service was slow. So a lease ends o
 is at the next, with proof in between that this node leads: what had arrived, or waited for that proof, is heard of
 meanwhile. When the node begins to lead a group, when its looks come late, or when the proof took long, everybody gets a
 full lease from then on.
+
+An order that is too much for one entry is given in smaller ones. What is refused even alone gets a full lease, too: the
+same few would otherwise be ordered again at each look, before all others.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.group import GroupId
 from metad_wire.method import Method
 from metad_wire.methods import CONSUMER_EXPIRE, LEASE_EXPIRE
@@ -69,10 +72,12 @@ _LASTING = {
 class _Reign:
     """What is known of a group while this node leads it in one term."""
 
-    __slots__ = ("ordered", "proof_begun_s", "proven", "silent", "suspects", "term")
+    __slots__ = ("batch", "ordered", "proof_begun_s", "proven", "silent", "suspects", "term")
 
     def __init__(self, term: int) -> None:
         self.term = term
+        self.batch = _BATCH
+        """How many are ended by the next order."""
         self.suspects: frozenset[bytes] = frozenset()
         """The leases that were over when the proof was begun."""
         self.proof_begun_s: float | None = None
@@ -135,7 +140,7 @@ class LeaseEnds:
             reign.proven = False
             reign.silent = [lease for lease in over if lease in reign.suspects]
             if reign.silent:
-                self._order(driver.group.name, lasting, reign)
+                self._order(driver.group.name, lasting, reign, live)
                 return
         if over and reign.proof_begun_s is None:
             reign.suspects, reign.proof_begun_s = frozenset(over), now_s
@@ -148,18 +153,41 @@ class LeaseEnds:
         else:
             reign.proven = ok
 
-    def _order(self, group: str, lasting: _Lasting, reign: _Reign) -> None:
+    def _order(self, group: str, lasting: _Lasting, reign: _Reign, live: LiveRows) -> None:
         """Order the end of some. The state looks once more whether each is over."""
         reign.ordered = True
         table = lasting.table
-        body = lasting.order([table.fields_of(key, len(table.key)) for key in reign.silent[:_BATCH]])
-        del reign.silent[:_BATCH]
-        self._requests.request(lasting.method, body, partial(self._ended, group, lasting, reign), group=group)
+        ordered = reign.silent[: reign.batch]
+        del reign.silent[: reign.batch]
+        body = lasting.order([table.fields_of(key, len(table.key)) for key in ordered])
+        done = partial(self._ended, group, lasting, reign, live, ordered)
+        self._requests.request(lasting.method, body, done, group=group)
 
-    def _ended(self, group: str, lasting: _Lasting, reign: _Reign, answer: bytes | MetadError) -> None:
+    def _ended(
+        self,
+        group: str,
+        lasting: _Lasting,
+        reign: _Reign,
+        live: LiveRows,
+        ordered: list[bytes],
+        answer: bytes | MetadError,
+    ) -> None:
         reign.ordered = False  # whatever was not done is over at the next look, too
-        if reign.silent and isinstance(answer, bytes):
-            self._environment.call_soon(partial(self._order, group, lasting, reign))
+        refused: list[bytes] = []
+        if isinstance(answer, bytes):
+            refused = [ordered[error.index] for error in lasting.method.decode_reply(answer).errors]
+            reign.batch = min(_BATCH, 2 * reign.batch)
+        elif not isinstance(answer, TooLargeError):
+            return
+        elif len(ordered) > 1:
+            reign.batch = len(ordered) // 2
+            reign.silent[:0] = ordered
+        else:
+            refused = ordered
+        for key in refused:
+            live.renew(key, None)
+        if reign.silent:
+            self._environment.call_soon(partial(self._order, group, lasting, reign, live))
             reign.ordered = True
 
 

@@ -83,7 +83,8 @@ class ChangedGroup:
             since_ms = 0 if info is None else info.since_ms
             info = w.ConsumerGroupInfo(tenant, group, GroupState.EMPTY, generation, "", "", 0, 0, 0, since_ms, [], 0)
         self.info = info
-        self._before = info
+        self.before = info
+        """What was known of the group before the command."""
 
     # --- members -----------------------------------------------------------------------------------------
 
@@ -158,9 +159,12 @@ class ChangedGroup:
             self._set(state=GroupState.JOINING, waiting=self.info.members)
 
     def join(self, member: Member, before: Member | None) -> None:
-        """A new member, or one that changes, joins the next generation."""
+        """A new member, or one that changes, joins the next generation. What is assigned to it stays until that has its
+        assignment. What was assigned before goes: it counts no more, and over many generations it would add up."""
         self.begin_rebalance()
         info = self.info
+        if member.assigned != info.generation:
+            member = msgspec.structs.replace(member, assigned=0, assignment=b"")
         grown = _bytes_of(member) - (0 if before is None else _bytes_of(before))
         waited = before is not None and before.joined <= info.generation
         self._set(
@@ -198,6 +202,14 @@ class ChangedGroup:
         """Everybody has what the leader said."""
         self._set(state=GroupState.STABLE)
 
+    def undo(self) -> None:
+        """Take back whatever happened to the group and its members, where :meth:`finish` has failed or not been
+        called."""
+        self.info = self.before
+        writes = self._view.writes_of(_MEMBER)
+        for key in [key for key in writes if key.startswith(self._prefix)]:
+            del writes[key]
+
     def finish(self) -> None:
         """Begin the next generation if all have joined it, and write the group."""
         if self.info.state == GroupState.JOINING and not self.info.waiting:
@@ -205,9 +217,9 @@ class ChangedGroup:
                 self._begin_generation()
             else:
                 self._set(state=GroupState.EMPTY, protocol="", leader="", rebalance_ms=0, common=[])
-        if self.info == self._before:
+        if self.info == self.before:
             return
-        if self.info.state != self._before.state:
+        if self.info.state != self.before.state:
             self._set(since_ms=self._view.now_ms)
         written = encode(self.info)
         self._view.writes_of(_GROUP)[self._key] = (

@@ -15,17 +15,18 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, FencedError, InvalidItemError, MetadError, NotFoundError, NotOwnerError
 from metad_wire.tables import consumer as w
-from metad_wire.tables.consumer import CONSUMER, GroupState, Member
+from metad_wire.tables.consumer import CONSUMER, GroupState, Member, MemberKey
 
 from ..storage import keys
 from .consumer_groups import GENERATION, ChangedGroup, decode_group, error_at, shown_empty
-from .limits import ENTRY_BYTES_FULL, REPLY_BYTES_MAX, check_change
+from .limits import ENTRY_BYTES_FULL, LOOKED_AT_BYTES_MAX, REPLY_BYTES_MAX, check_change
 from .live_consumers import LiveConsumers
 from .part import Origin
 from .tables import Command, Reader, Verb, read_page, read_records, written
 from .view import View
 
 _MEMBER, _GROUP = CONSUMER.rows["member"], CONSUMER.rows["group"]
+_LOOKED_AT_FULL = LOOKED_AT_BYTES_MAX // 2  # an order that has read so much begins with nothing more
 
 
 class _Groups:
@@ -44,8 +45,8 @@ class _Groups:
 
     @property
     def looked_at(self) -> int:
-        """Bytes of all members of these groups."""
-        return sum([group.info.member_bytes for group in self._found.values()])
+        """Bytes that all members of these groups had before."""
+        return sum([group.before.member_bytes for group in self._found.values()])
 
     def finish(self) -> None:
         """Write them. Raises TooLargeError."""
@@ -121,6 +122,8 @@ def _join(group: ChangedGroup, item: w.JoinItem, names: _Names) -> Member:
     if before is not None and item.instance != before.instance:
         raise InvalidItemError(f"the member's instance is {before.instance!r}")
     name = item.member or names.make(group, item.instance)
+    if fault := CONSUMER.key_fault(MemberKey(item.tenant, item.group, name)):
+        raise InvalidItemError(fault)  # nobody could say that it lives, nor send it away
     member = Member(
         item.tenant,
         item.group,
@@ -208,20 +211,37 @@ def _assign(group: ChangedGroup, item: w.AssignItem) -> None:
 
 
 def _evaluate_expire(view: View, command: Command[w.ConsumerExpire]) -> m.WriteReply:
+    """Each group is changed as a whole or not at all, so that one that cannot be changed keeps no other waiting."""
     live = view.parts[LiveConsumers]
     groups = _Groups(view)
-    for _, item, suffix in command.rows:
-        if groups.looked_at > ENTRY_BYTES_FULL // 2:
+    ordered: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for position, item, suffix in command.rows:
+        if live.is_over(suffix):  # else it was heard of since the order was given, or another order was first
+            ordered.setdefault((item.tenant, item.group), []).append((position, item.member))
+    errors: list[m.ItemError] = []
+    for (tenant, name), members in ordered.items():
+        if groups.looked_at > ENTRY_BYTES_FULL // 2 or view.looked_at > _LOOKED_AT_FULL:
             break  # the others are still over, and ordered again
-        if not live.is_over(suffix):
-            continue  # it may have been heard of since the order was given, or another order was first
-        group = groups.get(item.tenant, item.group)
-        if item.member:
-            _send_away(group, item.member)
+        group = groups.get(tenant, name)
+        try:
+            _end_silent(view, group, live, [member for _, member in members])
+            group.finish()
+        except MetadError as error:
+            group.undo()
+            errors += [error_at(position, error) for position, _ in members]
+    groups.finish()
+    return written(view, sorted(errors, key=lambda error: error.index))
+
+
+def _end_silent(view: View, group: ChangedGroup, live: LiveConsumers, members: list[str]) -> None:
+    """Send these members away, as many as are not too much for one command; no name: end the rebalance."""
+    for member in members:
+        if view.looked_at > _LOOKED_AT_FULL:
+            break
+        if member:
+            _send_away(group, member)
         else:
             _end_rebalance(group, live)
-    groups.finish()
-    return written(view, [])
 
 
 def _send_away(group: ChangedGroup, name: str) -> None:

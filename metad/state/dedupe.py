@@ -4,10 +4,11 @@ Each entry that held identified writes leaves one row: the (client, seq, reply) 
 A client's next write says up to where it has its answers (``low``); a row all of whose replies have been received is
 deleted by the entry that learns of it. So in the steady state the window holds what is in flight, not what ever was.
 
-The window is bounded. Past the bound the client that holds most of it gives up its oldest writes although it did not
+The window is bounded. Past the bound a client that holds most of it gives up its oldest writes although it did not
 confirm them, and a *mark* remembers up to which number: a retry at or below it cannot be told from a write that never
 happened, and is refused as ``identity_expired`` instead of being done twice. So a client that confirms nothing harms
-itself only.
+itself only. Clients are kept by how much they hold, doubling from level to level, so that nothing here looks at all of
+them: a client gives up something while no other holds more than twice as much.
 
 Clients are bounded, too. If one goes whose mark is still needed, each replica notes when it learned that, by its own
 monotonic clock: for as long as a retry of a client that it does not know may be older than that, it is refused. Nothing
@@ -16,7 +17,8 @@ here compares the clocks of two machines.
 
 from __future__ import annotations
 
-import heapq
+from collections import OrderedDict
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -41,8 +43,12 @@ _DRIFT: Final = 0.1
 _LOAD_ROWS = 1_000
 _IDENTITY_BYTES = 32
 """Of an identity that is remembered, beside its reply."""
-_KEPT = 15 / 16
-"""Of the window's bound, once something had to go: looking for who holds most takes a pass over all clients."""
+_SMALL: Final = 4_096
+"""Clients that hold less than one of so many parts of the window's bound are alike: few move between levels."""
+_LEVELS: Final = 2 + _SMALL.bit_length()
+"""Of what a client may hold: nothing, little, then by doubling up to the whole window."""
+_GIVEN_UP: Final = 64
+"""A client that must give up something gives up one of so many of its writes at a time."""
 _MARKS: Final = b"\xff" * 8
 """Behind every row of the window, in front of a client's id."""
 
@@ -80,14 +86,18 @@ class _Row:
 
 
 class _Client:
-    __slots__ = ("bytes", "low", "mark", "seqs", "since_s")
+    __slots__ = ("bytes", "client_id", "level", "low", "mark", "seqs", "since_s")
 
-    def __init__(self, since_s: float) -> None:
+    def __init__(self, client_id: int, since_s: float) -> None:
+        self.client_id = client_id
         self.low = 0
         self.mark = 0
         """Writes up to here were given up although they were not confirmed."""
-        self.seqs: dict[int, tuple[int, int, int]] = {}  # seq -> index of the row, bytes, digest
+        self.seqs: OrderedDict[int, tuple[int, int, int]] = OrderedDict()  # seq -> index of the row, bytes, digest
+        """In the order in which they came. The oldest goes first, and a plain dict would look for its first key behind
+        all those that are gone."""
         self.bytes = 0
+        self.level = 0
         self.since_s = since_s
 
 
@@ -117,6 +127,7 @@ class DedupeWindow(StatePart):
 
     def _reset(self) -> None:
         self._clients: dict[int, _Client] = {}
+        self._levels: list[OrderedDict[int, _Client]] = [OrderedDict() for _ in range(_LEVELS)]  # by what they hold
         self._rows: dict[int, _Row] = {}
         self._live = 0
         self._bytes = 0
@@ -172,7 +183,7 @@ class DedupeWindow(StatePart):
             for one in made:
                 client = self._clients.get(one.client_id) or self._new_client(one.client_id)
                 client.low = max(client.low, one.low)
-                client.seqs[one.seq] = (index, _IDENTITY_BYTES + len(one.reply), one.digest)
+                self._hold(client, index, one)
             self._count(index, made)
             self._forgot.clear()  # the leader's entry says it, if it is so there, too
 
@@ -226,10 +237,10 @@ class DedupeWindow(StatePart):
 
     def remember(self, index: int, identity: Identity, digest: int, reply: bytes) -> None:
         """Entry ``index``, which is being made, does this write. :meth:`record` follows once it is complete."""
-        client_id, seq = identity.client_id, identity.seq
-        self._making.append(Remembered(client_id, seq, reply, identity.low, digest))
-        client = self._clients.get(client_id) or self._new_client(client_id)
-        client.seqs[seq] = (index, _IDENTITY_BYTES + len(reply), digest)  # a repetition in this entry meets it
+        client_id = identity.client_id
+        made = Remembered(client_id, identity.seq, reply, identity.low, digest)
+        self._making.append(made)
+        self._hold(self._clients.get(client_id) or self._new_client(client_id), index, made)  # a repetition meets it
 
     def record(self, index: int, heard: dict[int, Writes]) -> None:
         """Add entry ``index``'s row, if it has remembered anything, and the deletions it makes possible to the entry's
@@ -256,11 +267,7 @@ class DedupeWindow(StatePart):
     def _count(self, index: int, made: list[Remembered]) -> None:
         self._rows[index] = _Row([(one.client_id, one.seq) for one in made])
         self._live += len(made)
-        clients = self._clients
-        for one in made:
-            size = _IDENTITY_BYTES + len(one.reply)
-            clients[one.client_id].bytes += size
-            self._bytes += size
+        self._bytes += sum([_IDENTITY_BYTES + len(one.reply) for one in made])
 
     def _acknowledge(self, client_id: int, low: int, writes: Writes) -> None:
         client = self._clients[client_id]
@@ -274,41 +281,60 @@ class DedupeWindow(StatePart):
             writes[self._mark_key(client_id)] = None
 
     def _make_room(self, newest: int, writes: Writes) -> None:
-        """Whoever holds most gives up its oldest, until the window is a little below its bounds."""
-        identities, size = int(self._identities_max * _KEPT), int(self._reply_bytes_max * _KEPT)
-
-        def share(client: _Client) -> float:
-            return max(len(client.seqs) / self._identities_max, client.bytes / self._reply_bytes_max)
-
-        holders = [(-share(client), client_id) for client_id, client in self._clients.items() if client.seqs]
-        heapq.heapify(holders)
-        while holders and (self._live > identities or self._bytes > size):
-            _, client_id = heapq.heappop(holders)
-            client = self._clients[client_id]
-            oldest = list(client.seqs)[: max(1, len(client.seqs) // 64)]
+        """Those that hold most give up their oldest in turn, until the window is within its bounds."""
+        bound: list[_Client] = []
+        while self._live > self._identities_max or self._bytes > self._reply_bytes_max:
+            level = next((level for level in reversed(self._levels[1:]) if level), None)
+            if level is None:
+                break
+            client_id, client = next(iter(level.items()))
+            oldest = list(islice(client.seqs, max(1, len(client.seqs) // _GIVEN_UP)))
             # What this entry does is remembered in any case.
             given_up = [seq for seq in oldest if client.seqs[seq][0] != newest]
+            if not given_up:
+                del level[client_id]
+                bound.append(client)
+                continue
+            level.move_to_end(client_id)
             for seq in given_up:
                 self._delete_if_empty(self._give_up(client, seq), writes)
-            if given_up:
-                client.mark = max(client.mark, *given_up)
-                writes[self._mark_key(client_id)] = keys.u64(client.mark)
-                if client.seqs:
-                    heapq.heappush(holders, (-share(client), client_id))
+            client.mark = max(client.mark, *given_up)
+            writes[self._mark_key(client_id)] = keys.u64(client.mark)
+        for client in bound:
+            self._levels[client.level][client.client_id] = client
 
     def _mark_key(self, client_id: int) -> bytes:
         return self._prefix + _MARKS + keys.u64(client_id)
 
     # --- memory ------------------------------------------------------------------------------------------
 
+    def _hold(self, client: _Client, index: int, made: Remembered) -> None:
+        """A client has one identity more in the window."""
+        size = _IDENTITY_BYTES + len(made.reply)
+        client.seqs[made.seq] = (index, size, made.digest)
+        client.bytes += size
+        self._place(client)
+
     def _give_up(self, client: _Client, seq: int) -> int:
         """Forget one identity; the index of its row."""
         index, size, _ = client.seqs.pop(seq)
         client.bytes -= size
+        self._place(client)
         self._bytes -= size
         self._live -= 1
         self._rows[index].live -= 1
         return index
+
+    def _place(self, client: _Client) -> None:
+        """Put a client among those that hold as much as it does now."""
+        level, count = 0, len(client.seqs)
+        if count:
+            share = max(count / self._identities_max, client.bytes / self._reply_bytes_max)
+            level = min(_LEVELS - 1, 1 + int(share * _SMALL).bit_length())
+        if level != client.level:
+            self._levels[client.level].pop(client.client_id, None)
+            client.level = level
+            self._levels[level][client.client_id] = client
 
     def _delete_if_empty(self, index: int, writes: Writes) -> None:
         if not self._rows[index].live:
@@ -326,18 +352,19 @@ class DedupeWindow(StatePart):
         del self._rows[index]
 
     def _new_client(self, client_id: int) -> _Client:
-        client = self._clients[client_id] = _Client(self._clock())
-        if len(self._clients) > CLIENTS_MAX:
-            self._forget_idle_client(client_id)
+        if len(self._clients) >= CLIENTS_MAX:
+            self._forget_idle_client()
+        client = self._clients[client_id] = self._levels[0][client_id] = _Client(client_id, self._clock())
         return client
 
-    def _forget_idle_client(self, newcomer: int) -> None:
-        """Make room for one client: the oldest that has nothing in the window. Its ``low`` goes with it. Where it has a
-        mark, that is noted; the next entry made here notes it on the disk, too. Every replica has this bound."""
-        for client_id, client in self._clients.items():
-            if not client.seqs and client_id != newcomer:
-                del self._clients[client_id]
-                if client.mark:
-                    self._learn_forgotten()
-                    self._forgot.append(client_id)
-                return
+    def _forget_idle_client(self) -> None:
+        """Make room for one client: the one that has had nothing in the window for longest goes, if there is one. Its
+        ``low`` goes with it. Where it has a mark, that is noted; the next entry made here notes it on the disk, too.
+        Every replica has this bound."""
+        if not self._levels[0]:
+            return
+        client_id, client = self._levels[0].popitem(last=False)
+        del self._clients[client_id]
+        if client.mark:
+            self._learn_forgotten()
+            self._forgot.append(client_id)

@@ -635,8 +635,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "one_order_at_each_look",
         "orders follow each other until all that is over has ended",
         "metad.node.leases:LeaseEnds._ended",
-        "if reign.silent and",
-        "if False and",
+        "if reign.silent:",
+        "if False:",
         "many_silent_holders_lose_their_leases_soon",
     ),
     _m(

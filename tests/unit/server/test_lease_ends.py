@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from metad.config import Config
 from metad.node.leases import _IDLE_S, LOOK_S, LeaseEnds
@@ -16,8 +17,9 @@ from metad.state.machine import Machine
 from metad.state.part import NodeMemory
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
+from metad_wire.errors import MetadError, StaleRouteError, TooLargeError
 from metad_wire.group import GroupId
-from metad_wire.messages import WriteReply
+from metad_wire.messages import ItemError, WriteReply
 from metad_wire.methods import encode
 from metad_wire.tables.lease import LEASE, LeaseExpire, LeaseKey
 
@@ -33,6 +35,9 @@ class World:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.reads: list[Callable[[bool], None]] = []
         self.ordered: list[str] = []
+        self.orders: list[list[str]] = []
+        self.answer: Callable[[list[str]], bytes | MetadError] = lambda _: encode(WriteReply([], []))
+        """Of the group, to an order."""
         self.engine = MemoryEngine()
         prefix = keys.table_prefix(keys.group_prefix(DATA), LEASE.rows["lease"])
         for name in leases:
@@ -57,11 +62,17 @@ class World:
         self.timers.append((when_s, callback))
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        callback()
+        self.timers.append((self.now_s, callback))
 
     def request(self, method: Any, body: LeaseExpire, done: Callable[[Any], None], group: str) -> None:
-        self.ordered += [item.lease for item in body.items]
-        done(encode(WriteReply([], [])))
+        names = [item.lease for item in body.items]
+        self.ordered += names
+        self.orders.append(names)
+        done(self.answer(names))
+
+    def end(self, lease: str) -> None:
+        """It has ended, as the entry says."""
+        self.live.end(keys.text2("n", lease))
 
     def pass_s(self, seconds: float) -> None:
         """Time passes, and the node looks."""
@@ -72,6 +83,12 @@ class World:
             self.now_s = first[0]
             first[1]()
         self.now_s = end_s
+
+    def go_on_s(self, seconds: float) -> None:
+        """Time passes, and each proof succeeds at once."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.pass_s(LOOK_S)
+            self.prove()
 
     def prove(self) -> None:
         reads, self.reads[:] = [*self.reads], []
@@ -129,3 +146,78 @@ def test_no_end_is_ordered_of_leases_whose_slots_are_elsewhere() -> None:
     world.prove()
     world.pass_s(2 * LOOK_S)
     assert {*world.ordered} == {"here", "there"}
+
+
+# --- what is refused again and again ---------------------------------------------------------------------
+
+
+def poisoned(world: World, *refused: str, whole: bool) -> None:
+    """The group refuses the end of these: the whole order that has one of them, or it alone."""
+
+    def answer(names: list[str]) -> bytes | MetadError:
+        errors = [ItemError(at, TooLargeError.code) for at, name in enumerate(names) if name in refused]
+        if errors and whole:
+            return TooLargeError("these leases have too many keys")
+        for name in names:
+            if name not in refused:
+                world.end(name)
+        return encode(WriteReply([], errors))
+
+    world.answer = answer
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_refused_keeps_no_other_waiting(whole: bool) -> None:
+    """Once wrong: the same first hundred were ordered again at each look, and failed as one."""
+    world = World(*[f"lease{number:04}" for number in range(1_200)])
+    refused = [f"lease{number:04}" for number in range(0, 50, 7)]
+    poisoned(world, *refused, whole=whole)
+    world.pass_s(TTL_S)
+    world.go_on_s(2.0)
+    assert len(world.live) == len(refused)
+    assert max(world.ordered.count(name) for name in refused) <= (9 if whole else 1)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_more_refused_than_are_looked_at_keep_no_other_waiting(whole: bool) -> None:
+    names = [f"lease{number:04}" for number in range(1_100)]
+    world = World(*names, "last")
+    poisoned(world, *names, whole=whole)
+    world.pass_s(TTL_S - 1.0)
+    world.hear("last")
+    world.go_on_s(TTL_S + 3.0)
+    assert "last" in world.ordered
+    assert len(world.live) == len(names)
+
+
+def test_what_is_refused_is_ordered_again_after_a_full_lease() -> None:
+    world = World("a")
+    poisoned(world, "a", whole=False)
+    world.pass_s(TTL_S)
+    world.go_on_s(1.0)
+    assert world.ordered == ["a"]
+    world.go_on_s(TTL_S - 2.0)
+    assert world.ordered == ["a"]
+    world.go_on_s(2.5)
+    assert world.ordered == ["a", "a"]
+
+
+def test_orders_grow_again_once_they_fit() -> None:
+    names = [f"lease{number:03}" for number in range(400)]
+    world = World(*names)
+    poisoned(world, "lease000", whole=True)
+    world.pass_s(TTL_S)
+    world.go_on_s(1.0)
+    sizes = [len(order) for order in world.orders]
+    assert sizes[:8] == [100, 50, 25, 12, 6, 3, 1, 1]
+    assert max(sizes[8:]) == 100
+
+
+def test_an_order_that_came_to_the_wrong_node_is_given_again_as_it_was() -> None:
+    names = [f"lease{number:03}" for number in range(150)]
+    world = World(*names)
+    world.answer = lambda _: StaleRouteError()
+    world.pass_s(TTL_S)
+    world.go_on_s(1.0)
+    assert len(world.orders) > 1
+    assert {tuple(order) for order in world.orders} == {tuple(names[:100])}

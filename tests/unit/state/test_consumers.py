@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, command_of, item_errors
 
+from metad.state import consumer_groups
+from metad.state.limits import LOOKED_AT_BYTES_MAX
 from metad.state.live_consumers import LiveConsumers
 from metad.state.part import Origin
 from metad.state.registry import VERBS
@@ -539,6 +541,119 @@ def test_assignments_of_many_groups_do_not_make_an_entry_too_long(rig: Rig) -> N
     with pytest.raises(TooLargeError):
         rig.write(methods.CONSUMER_ASSIGN, w.ConsumerAssign(items))
     assert info(rig, "g1").state == GroupState.ASSIGNING
+
+
+def forget_rows(rig: Rig) -> None:
+    """As a new leader, or where the memory for rows went to others."""
+    rig.settle()
+    rig.group.machine.forget()
+
+
+def silent(rig: Rig) -> list[MemberKey]:
+    """What the node orders to end, in its order."""
+    over = rig.group.machine.parts[LiveConsumers].over()
+    return [MemberKey(*w.CONSUMER.fields_of(key, 3)) for key in over]
+
+
+def test_what_is_assigned_does_not_add_up_over_generations(rig: Rig) -> None:
+    """Once wrong: each generation gave another member as much as all may have, until the members were too much to be
+    read, and their group kept all others from losing their silent members."""
+    names = [f"m{number}" for number in range(6)]
+    for generation in range(1, 7):
+        join(rig, *names, rebalance=True)
+        assert assign(rig, "m0", generation, **{names[generation - 1]: b"x" * w.ASSIGNMENT_BYTES_MAX}) == ""
+        held = [member for member in members_of(rig) if member.assignment]
+        assert {member.assigned for member in held} <= {generation, generation - 1}
+        assert sum([len(member.assignment) for member in held]) <= 2 * w.ASSIGNMENT_BYTES_MAX
+
+
+def test_a_member_has_what_it_was_assigned_until_the_next_generation_has_its_assignment(rig: Rig) -> None:
+    stable(rig, "a", "b")
+    assert join(rig, "a") == [1]
+    assert [member.assignment for member in members_of(rig)] == [b"a", b"b"], "it joined as it was"
+    join(rig, "a", "b", rebalance=True)
+    assert info(rig).state == GroupState.ASSIGNING
+    assert [(member.assigned, member.assignment) for member in members_of(rig)] == [(1, b"a"), (1, b"b")]
+    assert assign(rig, "a", 2, a=b"all") == ""
+    join(rig, "a", "b", rebalance=True)
+    assert [(member.assigned, member.assignment) for member in members_of(rig)] == [(2, b"all"), (0, b"")]
+
+
+def test_silent_members_of_many_groups_with_long_assignments_are_sent_away(rig: Rig) -> None:
+    """Once wrong: only what is not assigned was counted, so an order that read too much failed, each time."""
+    groups = [f"g{number:02}" for number in range(40)]
+    for group in groups:
+        join(rig, "a", group=group)
+        one = w.MemberAssignment("a", b"x" * w.ASSIGNMENT_BYTES_MAX)
+        body = w.ConsumerAssign([w.AssignItem("t", group, "a", 1, [one])])
+        assert rig.write(methods.CONSUMER_ASSIGN, body).errors == []
+    forget_rows(rig)
+    rig.advance(SESSION_MS)
+    orders = 0
+    while keys := silent(rig):
+        forget_rows(rig)
+        assert rig.write(methods.CONSUMER_EXPIRE, w.ConsumerExpire(keys)).errors == []
+        rig.settle()
+        orders += 1
+        assert orders <= 5
+    assert {info(rig, group).state for group in groups} == {GroupState.EMPTY}
+
+
+def test_rebalances_of_many_large_groups_end(rig: Rig) -> None:
+    """Once wrong: an order counted the members that were left, so it looked at all of any number of groups."""
+    groups = [f"g{number:02}" for number in range(40)]
+    names = [f"m{number}" for number in range(w.CONSUMER_BYTES_MAX // 4_200)]
+    for group in groups:
+        join(rig, *names, group=group, metadata=b"x" * 4_000, session_ms=2 * REBALANCE_MS, rebalance_ms=500)
+        join(rig, "m0", group=group, metadata=b"y", session_ms=2 * REBALANCE_MS, rebalance_ms=500)
+    forget_rows(rig)
+    rig.advance(2 * REBALANCE_MS)
+    keys = [MemberKey("t", group, "") for group in groups]
+    for _ in groups:
+        forget_rows(rig)
+        assert rig.write(methods.CONSUMER_EXPIRE, w.ConsumerExpire(keys)).errors == []
+        view = rig.group.machine._view
+        assert view.looked_at < LOOKED_AT_BYTES_MAX // 2 + 2 * 1024 * 1024
+    assert {info(rig, group).members for group in groups} == {1}
+
+
+@pytest.mark.parametrize("how", ["its rebalance ends", "its last member that waits is sent away"])
+def test_a_group_that_cannot_be_changed_keeps_no_other_waiting(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Once wrong: one that raised an error failed the order for all."""
+    for group in ("first", "poison", "last"):
+        join(rig, "a", "b", group=group)
+        join(rig, "a", group=group, rebalance=True)
+    rig.settle()
+    before = members_of(rig, "poison"), info(rig, "poison")
+    real = consumer_groups.ChangedGroup.members
+
+    def members(group: consumer_groups.ChangedGroup) -> list[w.Member]:
+        if group.group == "poison":
+            raise TooLargeError("the members are too much")
+        return real(group)
+
+    monkeypatch.setattr(consumer_groups.ChangedGroup, "members", members)
+    rig.advance(REBALANCE_MS)
+    name = "" if how == "its rebalance ends" else "b"
+    keys = [MemberKey("t", group, name) for group in ("first", "poison", "last")]
+    reply = rig.write(methods.CONSUMER_EXPIRE, w.ConsumerExpire(keys))
+    assert item_errors(reply) == {1: "too_large"}
+    for group in ("first", "last"):
+        assert [member.member for member in members_of(rig, group)] == ["a"]
+        assert (info(rig, group).state, info(rig, group).generation) == (GroupState.ASSIGNING, 2)
+    assert (members_of(rig, "poison"), info(rig, "poison")) == before
+
+
+def test_nobody_gets_a_name_that_is_too_long_for_a_key() -> None:
+    """Such a member could neither say that it lives nor be sent away."""
+    rig = Rig("offset")
+    key_bytes = len(w.CONSUMER.key_of(["t", "", ""]))
+    for spare in (10, 0):
+        group = "g" * (m.KEY_BYTES_MAX - key_bytes - spare)
+        errors = join_errors(rig, item(group=group), item("", "other"))
+        assert errors == ({} if spare else {0: "invalid_item"})
 
 
 # --- whole groups ----------------------------------------------------------------------------------------

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -560,3 +565,117 @@ def test_a_retry_that_asks_for_something_else_is_told_so(group: Group, client: C
     group.apply(1)
     with pytest.raises(IdentityExpiredError, match="another request"):
         group.machine.recall(1, command_of(methods.KV_TRANSACT, one), identity)
+
+
+# --- no write pays for what others hold ------------------------------------------------------------------
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """How many lines of the window's own code a call runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != dedupe.__file__:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def costs_of_newcomers(writes: int) -> list[int]:
+    """Clients with descending ids come that confirm nothing, and the window is full after the first 1,000: what each
+    entry costs from then on, on the leader and on the follower."""
+    group = Group("data", 0, DedupeConfig(identities_max=1_000))
+
+    def newcomer(number: int) -> None:
+        client = Client(group, 100_000 - number)
+        client.put(client.identity())
+        group.apply(1)
+
+    for number in range(1_100):
+        newcomer(number)
+    costs = [lines_run(partial(newcomer, number)) for number in range(1_100, 1_100 + writes)]
+    for window in (group.machine.dedupe, group.follower.dedupe):
+        assert len(window._clients) <= 1_001
+        assert 900 <= len(window) <= 1_000
+    return costs
+
+
+def test_a_new_client_costs_the_same_however_many_hold_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once wrong: it passed all that hold something to find one that holds nothing, and all to find who holds most."""
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 1_000)
+    assert max(costs_of_newcomers(100)) < 300
+
+
+def test_a_large_reply_costs_the_same_however_many_hold_something() -> None:
+    """Once wrong: each such reply is a good part of the window, so each looked for who holds most among all."""
+    group = Group("data", 0, DedupeConfig(reply_bytes_max=200_000))
+    for number in range(1_000):
+        client = Client(group, number)
+        client.put(client.identity())
+        group.apply(1)
+    window = group.machine.dedupe
+
+    def large(seq: int) -> None:
+        window.remember(2_000 + seq, Identity(5_000, seq, 0), 0, bytes(50_000))
+        window.record(2_000 + seq, {})
+
+    costs = [lines_run(partial(large, seq)) for seq in range(1, 20)]
+    assert max(costs) < 300
+    assert len(window) > 1_000, "who holds most has given up its own"
+
+
+def test_who_holds_less_than_half_of_what_another_holds_gives_up_nothing() -> None:
+    group = Group("data", 0, DedupeConfig(identities_max=300))
+    clients = [Client(group, number) for number in range(4)]
+    for client, count in zip(clients, (10, 40, 90, 900), strict=True):
+        for _ in range(count):
+            client.put(client.identity())
+    group.apply(len(group.in_flight))
+    window = group.machine.dedupe
+    assert [len(window._clients[number].seqs) for number in range(3)] == [10, 40, 90]
+    assert [window._clients[number].mark for number in range(3)] == [0, 0, 0]
+    assert 150 <= len(window._clients[3].seqs) <= 160
+
+
+def test_what_only_the_newest_entry_holds_is_looked_at_once_and_stays() -> None:
+    group = Group("data", 0, DedupeConfig(identities_max=4))
+    window = group.machine.dedupe
+    for number in range(20):
+        window.remember(1, Identity(number, 1, 0), 0, b"reply")
+    assert lines_run(lambda: window.record(1, {})) < 20 * 30
+    assert len(window) == 20
+    window.remember(2, Identity(50, 1, 0), 0, b"reply")
+    window.record(2, {})
+    assert (len(window), window.lookup(Identity(50, 1, 0))) == (4, 2)
+
+
+def test_the_client_that_has_held_nothing_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 3)
+    group = Group("data", 0, DedupeConfig())
+    one, two, _, four = clients = [Client(group, number) for number in (1, 2, 3, 4)]
+    for client in clients[:3]:
+        client.put(client.identity())
+    for client in (two, one):
+        client.put(client.identity(low=2**32))
+    four.put(four.identity())
+    assert {*group.machine.dedupe._clients} == {1, 3, 4}
+    two.put(two.identity())
+    assert {*group.machine.dedupe._clients} == {2, 3, 4}, "three and four hold something"
+
+
+def test_the_first_of_many_is_found_behind_those_that_are_gone(group: Group, client: Client) -> None:
+    """No line says what this costs: a plain dict finds its first key behind all that were deleted, so a client that
+    confirmed 60,000 writes at once kept everybody waiting for a second."""
+    client.put(client.identity())
+    window = group.machine.dedupe
+    for ordered in (window._clients[1].seqs, *window._levels):
+        assert isinstance(ordered, OrderedDict)
