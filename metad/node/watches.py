@@ -63,6 +63,8 @@ _BUSY_S = 0.05  # there are others for so long after their last work: writes com
 _PIECES = 16
 """A stream that is behind gets so many pieces before the next one does. Each reads the log for itself: if all went on
 at the same time, none would be level before the log has grown by what all of them need."""
+_SEEN_BYTES = 32 * 1024 * 1024
+"""Of values before, that streams which wait for their turn keep together, about."""
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _PIN_S = 600.0  # and for so long at most
 _INTEREST_BYTES_MAX = 128 * 1024 * 1024  # memory of all filters, every copy counted
@@ -158,9 +160,9 @@ class Watches:
 
     def _check_room(self) -> None:
         if self.count >= self._limits.watch_streams_max:
-            raise _full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
+            raise self.full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
         if self._interest_bytes >= _INTEREST_BYTES_MAX:
-            raise _full("the filters of all watches on this node take too much memory")
+            raise self.full("the filters of all watches on this node take too much memory")
 
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
@@ -279,6 +281,11 @@ class Watches:
 
     # --- what the hubs ask for ---------------------------------------------------------------------------
 
+    def full(self, why: str) -> OverloadedError:
+        """What to raise where there is no room for one more stream. It is logged."""
+        event(log_events.WATCHES_FULL, reason=why)
+        return OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+
     def wake(self, stream: Stream) -> None:
         """Serve a stream soon."""
         if stream.queued:
@@ -311,7 +318,7 @@ class Watches:
         if not begins:
             self._pinned.pop(stream, None)
         elif len(self._pinned) >= _PINS_MAX:
-            raise _full(f"{_PINS_MAX} snapshots of watches are under way on this node")
+            raise self.full(f"{_PINS_MAX} snapshots of watches are under way on this node")
         else:
             self._pinned[stream] = self._environment.now()
 
@@ -383,11 +390,13 @@ class _Turns:
         self._pieces = 0  # of the one in turn, so far
 
     def add(self, stream: Stream) -> None:
-        """It goes on if it is in turn, or waits for the others."""
-        if stream is self._in_turn and self._pieces < _PIECES:
+        """It goes on if it is in turn, or waits for the others, and holds nothing meanwhile."""
+        if stream is self._in_turn and (self._pieces < _PIECES or stream.within_entry):
             self.streams.appendleft(stream)
-        else:
-            self.streams.append(stream)
+            return
+        if self.streams:
+            stream.rest(_SEEN_BYTES // len(self.streams))
+        self.streams.append(stream)
 
     def next(self) -> Stream:
         """The one whose turn it is."""
@@ -409,8 +418,3 @@ class _Turns:
 def _tell(streams: list[Stream]) -> None:
     for stream in streams:
         stream.tell()
-
-
-def _full(why: str) -> OverloadedError:
-    event(log_events.WATCHES_FULL, reason=why)
-    return OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)

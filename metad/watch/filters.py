@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
@@ -14,6 +14,11 @@ from metad_wire.tables.session import SESSION
 from metad_wire.watch import WatchFilter
 
 OWNER = SESSION.rows["owner"]
+SHORT_BYTES: Final = 256
+"""Of a prefix that there is always room for, whatever others watch. Nearly all are shorter."""
+LENGTHS_MAX: Final = 64
+"""Of different lengths of longer prefixes that are watched in one group, and so in one watch too. A key may be looked
+up once for each length, before an entry is applied."""
 
 
 class Interest(NamedTuple):
@@ -29,7 +34,19 @@ def compiled(filters: Sequence[WatchFilter], kind: str) -> list[Interest]:
     InvalidRequestError."""
     if not filters:
         raise InvalidRequestError("a watch needs a filter: name a table at least")
-    return _without_covered(interest for filter in filters for interest in _interests(filter, kind))
+    interests = _without_covered(interest for filter in filters for interest in _interests(filter, kind))
+    lengths = len(long_lengths(interests))
+    if lengths > LENGTHS_MAX:
+        raise InvalidRequestError(
+            f"the filters of a watch have keys over {SHORT_BYTES} bytes of {lengths} different lengths; "
+            f"{LENGTHS_MAX} are allowed"
+        )
+    return interests
+
+
+def long_lengths(interests: Iterable[Interest]) -> set[int]:
+    """The different lengths of prefixes that are not short."""
+    return {length for interest in interests if (length := len(interest.prefix)) > SHORT_BYTES}
 
 
 def _interests(filter: WatchFilter, kind: str) -> list[Interest]:

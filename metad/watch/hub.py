@@ -3,21 +3,29 @@ it; :mod:`.stream` has the rest."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from metad_wire.errors import MetadError, PositionAheadError
 
 from ..state.entry import Entry
 from .changes import Change, EntryChanges, with_previous
-from .filters import OWNER, Interest
+from .filters import LENGTHS_MAX, OWNER, SHORT_BYTES, Interest
 from .index import Index
 from .seams import Replica
 from .stream import Stream
 
+_PREVIOUS_BYTES: Final = 4 * 1024 * 1024
+"""So many bytes of the values that an entry replaces are read before it is applied, or one value more. It is twice what
+a request may write."""
+
 
 class Keeper(Protocol):
     """What serves the streams of all hubs of a node."""
+
+    def full(self, why: str) -> MetadError:
+        """What to raise where there is no room for one more."""
 
     def wake(self, stream: Stream) -> None:
         """Serve a stream soon."""
@@ -54,13 +62,21 @@ class Hub:
         self.kept = replica.applied
         """Live streams were told that they are this far at least, or are about to be told."""
         self._marked = replica.applied
+        self._lengths: Counter[int] = Counter()  # of long prefixes, and how many streams look for each
         self._previous = 0  # live streams that want the values before
         self._unwritten: dict[bytes, bytes | None] = {}  # by entries that are staged and not in the engine yet
 
     # --- streams -----------------------------------------------------------------------------------------
 
     def open(self, stream: Stream, wait_until_s: float) -> None:
-        """Begin a stream, or have it wait until the replica has come to its position. Raises MetadError."""
+        """Begin a stream, or have it wait until the replica has come to its position. Raises MetadError; the stream is
+        to be forgotten then."""
+        self._lengths.update(stream.lengths)
+        if len(self._lengths) > LENGTHS_MAX:
+            raise self._keeper.full(
+                f"the filters of all watches of {self.replica.name} on this node would have keys over {SHORT_BYTES} "
+                f"bytes of {len(self._lengths)} different lengths; {LENGTHS_MAX} are allowed"
+            )
         wanted = stream.wanted
         if wanted is not None and wanted > self.replica.applied:
             self.waiting[stream] = wait_until_s
@@ -102,6 +118,10 @@ class Hub:
 
     def left(self, stream: Stream) -> None:
         """It has ended."""
+        self._lengths.subtract(stream.lengths)
+        for length in stream.lengths:
+            if not self._lengths[length]:
+                del self._lengths[length]
         self.streams.pop(stream, None)
         self.waiting.pop(stream, None)
         self._keeper.left(stream)
@@ -152,7 +172,10 @@ class Hub:
         changes = EntryChanges(entry)
         matched = self._index.matches(changes)
         if self._previous:
-            self._find_previous(changes, matched)
+            for stream in self._find_previous(changes, matched):
+                del matched[stream]
+                stream.leave(index)
+                self.wake(stream)
             for writes in entry:
                 self._unwritten.update(writes)
             self._keeper.soon(self._written)
@@ -163,15 +186,24 @@ class Hub:
             stream.take(index, entry, found)
             self.wake(stream)
 
-    def _find_previous(self, changes: EntryChanges, matched: dict[Stream, list[Change]]) -> None:
-        """Read the values that the changes replace, for those who asked for them."""
+    def _find_previous(self, changes: EntryChanges, matched: dict[Stream, list[Change]]) -> list[Stream]:
+        """Read the values that the changes replace, for those who asked for them. Returns the streams for which that
+        would be too much."""
         told: dict[tuple[int, bytes], Change] = {}
+        size = 0
+        left: list[Stream] = []
         for stream in [stream for stream in matched if stream.wants_previous]:
             for change in matched[stream]:
                 at = change[0], change[2]
                 if at not in told:
+                    if size >= _PREVIOUS_BYTES:
+                        left.append(stream)
+                        break
                     told[at] = with_previous(change, self._before(changes, change))
-            matched[stream] = [told[change[0], change[2]] for change in matched[stream]]
+                    size += len(told[at][4] or b"")
+            else:
+                matched[stream] = [told[change[0], change[2]] for change in matched[stream]]
+        return left
 
     def _before(self, changes: EntryChanges, change: Change) -> bytes | None:
         key = self.replica.prefix + bytes((change[0],)) + change[2]

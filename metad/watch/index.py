@@ -2,8 +2,9 @@
 
 A dictionary per length of prefix: a key costs one look-up for each length that occurs, and no work for the streams that
 do not want it. Most keys are wanted by nobody, and those are to cost one look-up only, however many lengths there are.
-So the shortest lengths are *sieves*: they know the beginnings of all longer prefixes, too, and a key that begins like
-none of these is looked at no further.
+So some lengths are *sieves*, each twice the one before: they know the beginnings of all longer prefixes, too, and a key
+that begins like none of these, or is shorter, is looked at no further. Which lengths are sieves does not depend on what
+is there: so a prefix that comes or goes costs the same whatever else is watched.
 
 Interests by broker are found by the brokers that an owner row names, now and before.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -21,7 +23,7 @@ from .filters import Interest
 
 Member = TypeVar("Member")
 
-_SIEVES_MAX: Final = 3
+_SIEVES: Final = tuple([KEY_AT + (4 << step) for step in range(11)])
 """A sieve costs memory for each longer prefix, and a look-up for each key that passes the ones before."""
 
 
@@ -49,8 +51,13 @@ class _Length(Generic[Member]):
     def __init__(self, length: int) -> None:
         self.length = length
         self.by_prefix: dict[bytes, _Interested[Member]] = {}
-        self.stems: dict[bytes, int] | None = None
+        self.stems: dict[bytes, int] | None = {} if length in _SIEVES else None
         """Of a sieve: how many prefixes, of this length and longer ones, begin so."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left to be looked for."""
+        return not self.by_prefix and not self.stems
 
 
 class Index(Generic[Member]):
@@ -59,6 +66,7 @@ class Index(Generic[Member]):
     def __init__(self, group: bytes) -> None:
         self._group = group
         self._lengths: list[_Length[Member]] = []  # ascending
+        self._by_length: dict[int, _Length[Member]] = {}
 
     def add(self, member: Member, interests: Sequence[Interest]) -> None:
         """Have a member hear of what it is interested in: no interest includes another."""
@@ -99,38 +107,39 @@ class Index(Generic[Member]):
                 del found.all[member]
             if found.empty:
                 del of_length.by_prefix[prefix]
+                self._drop_if_empty(of_length)
                 self._count(prefix, -1)
-                if not of_length.by_prefix:
-                    self._lengths.remove(of_length)
 
     def _prefix(self, interest: Interest) -> bytes:
         return self._group + bytes((interest.row,)) + interest.prefix
 
     def _of(self, length: int) -> _Length[Member]:
-        """The prefixes of this length. The first lengths beyond whole rows become sieves."""
-        for known in self._lengths:
-            if known.length == length:
-                return known
-        new: _Length[Member] = _Length(length)
-        if length > KEY_AT and sum([known.stems is not None for known in self._lengths]) < _SIEVES_MAX:
-            new.stems = {}
-            for known in self._lengths:
-                if known.length > length:
-                    for prefix in known.by_prefix:
-                        new.stems[prefix[:length]] = new.stems.get(prefix[:length], 0) + 1
-        insort(self._lengths, new, key=attrgetter("length"))
-        return new
+        """The prefixes of this length."""
+        of_length = self._by_length.get(length)
+        if of_length is None:
+            of_length = self._by_length[length] = _Length(length)
+            insort(self._lengths, of_length, key=attrgetter("length"))
+        return of_length
+
+    def _drop_if_empty(self, of_length: _Length[Member]) -> None:
+        if of_length.empty:
+            del self._by_length[of_length.length]
+            self._lengths.remove(of_length)
 
     def _count(self, prefix: bytes, by: int) -> None:
         """A prefix is there from now on (1), or no longer (-1)."""
-        for known in self._lengths:
-            if known.stems is not None and known.length <= len(prefix):
-                stem = prefix[: known.length]
-                count = known.stems.get(stem, 0) + by
-                if count:
-                    known.stems[stem] = count
-                else:
-                    del known.stems[stem]
+        for length in _SIEVES:
+            if length > len(prefix):
+                break
+            sieve = self._of(length)
+            assert sieve.stems is not None
+            stem = prefix[:length]
+            count = sieve.stems.get(stem, 0) + by
+            if count:
+                sieve.stems[stem] = count
+            else:
+                del sieve.stems[stem]
+                self._drop_if_empty(sieve)
 
     # --- looking -----------------------------------------------------------------------------------------
 
@@ -146,8 +155,10 @@ class Index(Generic[Member]):
         twice: dict[Member, dict[bytes, Change]] = {}
         make = changes.change
         for keys, writes in zip(entry, entry, strict=True) if parts is None else parts:
-            for of_length in self._lengths:
+            for of_length, following in zip_longest(self._lengths, self._lengths[1:]):
                 length, by_prefix, stems = of_length.length, of_length.by_prefix, of_length.stems
+                if not by_prefix and following is not None and following.stems is not None:
+                    continue  # what passes the sieve that follows passes this one
                 if stems is not None:
                     keys = [key for key in keys if key[:length] in stems]
                     if not keys:
@@ -172,7 +183,10 @@ class Index(Generic[Member]):
     def wants(self, key: bytes, value: bytes) -> bool:
         """Whether any member is interested in a row as it is."""
         for of_length in self._lengths:
-            interested = of_length.by_prefix.get(key[: of_length.length])
+            stem = key[: of_length.length]
+            if of_length.stems is not None and stem not in of_length.stems:
+                break
+            interested = of_length.by_prefix.get(stem)
             if interested is not None and (
                 interested.all or interested.some or (interested.by_broker and broker_of(value) in interested.by_broker)
             ):

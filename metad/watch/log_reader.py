@@ -1,10 +1,12 @@
 """Reads a group's log for one stream that is behind, in pieces that are over soon whatever the entries are like: many
-small ones, or one with a thousand writes, which is looked at in parts."""
+small ones, or one with a thousand writes, which is looked at in parts. A piece ends within an entry only if that is
+larger than a piece. It has no more entries in its hands than are fetched at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import length_hint
 from typing import Final, NamedTuple
 
 from ..state.entry import Entry
@@ -49,16 +51,33 @@ class LogReader:
         self._after = position
         self._read = max(replica.base, position - _LOOK_BACK_ENTRIES) if previous else position
         self._fetched: Iterator[Entry] = iter(())
+        self._ahead: Entry | None = None  # fetched, and the next to be looked at
         self._part: _Part | None = None
+
+    @property
+    def within(self) -> bool:
+        """Whether it is within an entry, which it would have to begin again."""
+        return self._part is not None
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it is not yet where it is to go on from."""
+        return self._read < self._after
 
     def piece(self, end: int) -> list[Found]:
         """Do a piece of work towards entry ``end``. Returns the entries that were finished with it, in order."""
         found: list[Found] = []
-        until = self.work + _PIECE_WORK
+        begun, until = self.work, self.work + _PIECE_WORK
         while self._read < end and self.work < until:
             part = self._part
             if part is None:
-                part = self._part = _Part(self._next(end))
+                if self._ahead is None:
+                    self._ahead = next(self._fetched, None)
+                entry = self._ahead
+                if self.work > begun and (entry is None or self.work + _ENTRY_WORK + len(entry) > until):
+                    break
+                part = self._part = _Part(self._fetch(end) if entry is None else entry)
+                self._ahead = None
                 self.work += _ENTRY_WORK
             self.work += part.look(self._index, until - self.work)
             if part.done:
@@ -69,16 +88,21 @@ class LogReader:
                     found.append(Found(self._read, part.changes.entry, changes))
         return found
 
-    def _next(self, end: int) -> Entry:
-        entry = next(self._fetched, None)
-        if entry is None:
-            if self._seen is not None and self._read < self._replica.base and self._read < self._after:
-                # What it looks back to was cut meanwhile. What it has seen may be overwritten by what it will not see.
-                self._read = self._replica.base
-                self._seen = Seen(self._replica.prefix)
-            self._fetched = self._replica.entries(self._read + 1, end + 1, _FETCH_BYTES)
-            entry = next(self._fetched)
-        return entry
+    def rest(self, seen_bytes: int) -> None:
+        """Others are served before it goes on: keep nothing of the log, and so many bytes of the values before. It is
+        not within an entry."""
+        self._fetched, self._ahead = iter(()), None
+        if self._seen is not None:
+            self._seen.shrink(seen_bytes)
+
+    def _fetch(self, end: int) -> Entry:
+        """Fetch some entries. Returns the first."""
+        if self._seen is not None and self._read < self._replica.base and self.looks_back:
+            # What it looks back to was cut meanwhile. What it has seen may be overwritten by what it will not see.
+            self._read = self._replica.base
+            self._seen = Seen(self._replica.prefix)
+        self._fetched = self._replica.entries(self._read + 1, end + 1, _FETCH_BYTES)
+        return next(self._fetched)
 
 
 class _Part:
@@ -97,10 +121,9 @@ class _Part:
         looked_at = 0
         while self._left and looked_at < work:
             keys, writes = self._left[0]
-            some = list(islice(keys, max(1, work - looked_at)))
-            if not some:
-                self._left.pop(0)
-                continue
+            some = list(islice(keys, work - looked_at))
+            if not length_hint(keys):
+                self._left.pop(0)  # at once: an entry is over with its last write
             looked_at += len(some)
             self.found += index.matches(self.changes, [(some, writes)]).get(None, ())
         self.done = not self._left

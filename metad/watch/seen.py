@@ -30,10 +30,14 @@ class Seen:
             self._values.clear()
             self._bytes = 0
         told = [self._told(changes, change) for change in found]
-        while self._bytes > _BYTES_MAX:
+        self.shrink(_BYTES_MAX)
+        return told
+
+    def shrink(self, bytes_max: int) -> None:
+        """Forget the oldest values, until no more bytes are left."""
+        while self._bytes > bytes_max:
             at = next(iter(self._values))
             self._bytes -= _size(at[1], self._values.pop(at))
-        return told
 
     def _told(self, changes: EntryChanges, change: Change) -> Change:
         row, _, key, value, _, _ = change

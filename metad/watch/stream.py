@@ -3,7 +3,8 @@
 A stream is *live* when it has sent, or holds, everything that is applied: then the hub gives it each entry that it
 wants. Otherwise it is *behind*: it reads the log, a piece at a time, until it is level. A stream whose client gives no
 credit, or whose connection does not read, does nothing, and falls behind with the first change that it cannot send. So
-it keeps a position and no data.
+it keeps a position and no data. What it reads of the log it holds only while it is in turn. It neither rests nor waits
+within an entry, which it would have to begin again: however large an entry is, a stream comes to its end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from metad_wire.watch import StreamFlag, WatchOpen
 from ..state.entry import Entry
 from . import frames
 from .changes import Change, keys_only
-from .filters import Interest
+from .filters import Interest, long_lengths
 from .frames import FRAME_BYTES, Pending, size_of
 from .log_reader import LogReader
 from .rows import PinnedRows
@@ -32,8 +33,8 @@ _EVENT_BYTES: Final = 64 * 1024
 """A stream that catches up sends an event once it has found so much."""
 PENDING_BYTES: Final = FRAME_BYTES
 """A live stream holds so many bytes of changes at most until it is served, or one entry."""
-_INTEREST_BYTES: Final = 1_500  # of an interest, with its places in the indexes of the hub and of a reader of the log
-_PREFIX_COPIES: Final = 7  # itself, and in both indexes: whole, and the beginnings in two sieves
+_INTEREST_BYTES: Final = 1_700  # of an interest, with its places in the indexes of the hub and of a reader of the log
+_PREFIX_COPIES: Final = 7  # itself, and in both indexes: whole, and the beginnings in sieves
 _PROGRESS_MS_MIN: Final = 100
 _SILENT_WORK: Final = 65_536
 """While a stream that catches up finds nothing, it says how far it is after so many writes of the log."""
@@ -83,6 +84,7 @@ class Stream:
         "credit",
         "ended",
         "flags",
+        "lengths",
         "live",
         "mark_due",
         "opened",
@@ -103,6 +105,8 @@ class Stream:
         self.outlet = outlet
         self.cost = sum([_INTEREST_BYTES + _PREFIX_COPIES * len(interest.prefix) for interest in interests])
         """Bytes of memory that its interests take at most, about."""
+        self.lengths = long_lengths(interests)
+        """Of the prefixes that it looks for."""
         self.wanted = opening.position
         """Where the client wants it to begin; None: at a pin."""
         self.snapshot = opening.snapshot
@@ -153,6 +157,11 @@ class Stream:
     def has_pending(self) -> bool:
         """Whether it holds entries that are not sent yet."""
         return bool(self._pending)
+
+    @property
+    def within_entry(self) -> bool:
+        """Whether it is reading an entry, and so cannot rest."""
+        return self._reader is not None and self._reader.within
 
     @property
     def in_snapshot(self) -> bool:
@@ -209,9 +218,22 @@ class Stream:
         size = size_of(pending)
         full = bool(self._pending) and self.pending_bytes + size > PENDING_BYTES
         if full or not self._hub.may_hold(size):
-            self._fall_behind(self._pending[0][1].at if self._pending else index)
+            self.leave(index)
             return
         self._hold(pending, size)
+
+    def leave(self, index: int) -> None:
+        """An entry is applied that a live stream cannot hold: it reads the log from there on."""
+        self._fall_behind(self._pending[0][1].at if self._pending else index)
+
+    def rest(self, seen_bytes: int) -> None:
+        """Others are served before it is again: send what it has found, and hold nothing meanwhile but its position and
+        so many bytes of the values before. It is not within an entry."""
+        while self._pending and (room := self._room()) >= self._wanted_room():
+            self._send_entries(room)
+        self._drop_pending()
+        if self._reader is not None:
+            self._reader.rest(seen_bytes)
 
     def serve(self) -> bool:
         """Do a piece of what there is to do, and send a frame at most; whether there is more that can be done now.
@@ -221,10 +243,13 @@ class Stream:
         if not self.opened:
             self.open()
             return False
-        room = self.outlet.room() if self.credit > 0 else 0
+        room = self._room()
         if room < self._wanted_room():
-            self._stall()
-            return False
+            if self._reader is None or not (self._reader.within or self._reader.looks_back):
+                self._stall()
+                return False
+            self._read_log(self._end)
+            return not self.ended
         self.stalled_since_s = 0.0
         if self.mark_due and not self._pending:
             self.mark()
@@ -233,6 +258,10 @@ class Stream:
         elif self._pending:
             self._send_entries(room)
         return not self.ended and (bool(self._pending) or not self.live)
+
+    def _room(self) -> int:
+        """How many bytes can be sent now, about."""
+        return self.outlet.room() if self.credit > 0 else 0
 
     def _wanted_room(self) -> int:
         """Without so much room nothing is done: what is behind waits until there is plenty."""
@@ -248,15 +277,21 @@ class Stream:
         if self._pending and self.live:
             self._fall_behind(self._pending[0][1].at)  # many that wait would leave the others no room
         self._drop_pending()
+        self._reader = None  # it may wait for ever, and the reader holds what it has fetched
+
+    @property
+    def _end(self) -> int:
+        """Up to where it reads the log."""
+        return self._hub.replica.applied if self._rows is None else self._pinned_at
 
     def _advance(self, room: int) -> None:
         """Read on in the log, or in the snapshot, until there is something to send."""
-        replica, rows = self._hub.replica, self._rows
-        end = replica.applied if rows is None else self._pinned_at
+        replica, rows, end = self._hub.replica, self._rows, self._end
         if self.pending_bytes >= _EVENT_BYTES or (self._pending and self.position == end):
             self._send_entries(room)
         elif self.position < end:
             self._read_log(end)
+            self._tell_silent()
         elif rows is not None:
             found, done = rows.next()
             if done:
@@ -279,7 +314,16 @@ class Stream:
             if found.wanted:
                 pending = self._pending_of(found.at, found.entry, found.changes)
                 self._hold(pending, size_of(pending))
-        if not self._pending and reader.work - self._told_at >= _SILENT_WORK:
+
+    def _tell_silent(self) -> None:
+        """Say how far it is if it has found nothing for long. Within a large entry it is no further."""
+        reader = self._reader
+        if (
+            reader is not None
+            and reader.work - self._told_at >= _SILENT_WORK
+            and self.position > self.sent
+            and not self._pending
+        ):
             self._send(frames.mark(self.position), self.position)
 
     def _go_live(self) -> None:
@@ -378,6 +422,7 @@ class Stream:
             self._hub.behind(self, self._interests)
             self.live = False
         self._drop_pending()
+        self._reader = None
         self._unpin()
         self._hub.left(self)
 

@@ -20,7 +20,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "border_to_live_skips_one",
         "a stream is live once it has looked at everything that is applied",
         (
-            ("metad.watch.stream:Stream._advance", "end = replica.applied if", "end = replica.applied - 1 if"),
+            ("metad.watch.stream:Stream._end", "replica.applied if", "replica.applied - 1 if"),
             (
                 "metad.watch.stream:Stream._advance",
                 "self.position == replica.applied",

@@ -524,6 +524,45 @@ async def test_streams_that_are_behind_are_level_one_after_the_other(
     assert pieces[0] == watches_module._PIECES
 
 
+async def test_streams_that_wait_for_their_turn_hold_nothing_of_the_log(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, and though an entry takes longer than a turn: one is within an entry at a time."""
+    monkeypatch.setattr(reader_module, "_PIECE_WORK", 10)
+    monkeypatch.setattr(watches_module, "_PIECES", 3)
+    rig = await make()
+    base = rig.driver("data-0").machine.applied
+    for _ in range(4):
+        await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"k{number}", b"v") for number in range(100)]))
+        await put(rig, "x", "y", "z")
+    clients = [Client(rig.node) for _ in range(8)]
+    streams: list[Stream] = []
+    holders: list[int] = []
+    turns: list[object] = []
+    piece = reader_module.LogReader.piece
+
+    def noted(reader: reader_module.LogReader, end: int) -> Any:
+        done = piece(reader, end)
+        others = [stream._reader for stream in streams if stream._reader not in (None, reader)]
+        holders.append(sum([other.within or other._ahead is not None or any(other._fetched) for other in others]))
+        turns.append(reader)
+        return done
+
+    monkeypatch.setattr(reader_module.LogReader, "piece", noted)
+    for number, client in enumerate(clients):
+        client.open(position=base, flags=StreamFlag.PREVIOUS if number % 2 else 0)
+        assert client.stream is not None
+        streams.append(client.stream)
+    await until(rig, lambda: all(stream.live for stream in streams))
+    assert max(holders) == 0
+    lengths = [len(list(group)) for _, group in itertools.groupby(turns)]
+    assert len(lengths) > 2 * len(clients), "they did not take turns"
+    assert max(lengths) <= 3 + 12, "a turn is longer than an entry"
+    assert all(len(client.keys) == 4 * 103 for client in clients)
+    assert len({tuple(client.indexes) for client in clients}) == 1
+    assert rig.node.watches.held_bytes == 0
+
+
 async def test_the_log_waits_for_a_stream_that_is_behind(make: Make) -> None:
     rig = await make(raft={"log_cache_bytes": 1})
     log = rig.driver("data-0").group.log

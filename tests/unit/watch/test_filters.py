@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad.watch.filters import Interest, compiled
+from metad.watch.filters import LENGTHS_MAX, SHORT_BYTES, Interest, compiled
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
 from metad_wire.table import ANY_KIND
@@ -95,3 +95,12 @@ def test_what_a_wider_filter_covers_is_dropped() -> None:
         Interest(RECORD, b"a\0\x01"),
         Interest(RECORD, b"b\0\x01x"),
     ]
+
+
+def test_filters_of_too_many_lengths_are_refused() -> None:
+    """Each is looked for in every key that is as long."""
+    long = [WatchFilter("kv", ["n"], "a" * (SHORT_BYTES + number) + "b") for number in range(LENGTHS_MAX + 1)]
+    short = [WatchFilter("kv", ["n"], "a" * number + "b") for number in range(SHORT_BYTES - 4)]
+    assert len(compiled([*short, *long[1:]], "data")) == len(short) + LENGTHS_MAX
+    with pytest.raises(InvalidRequestError, match=f"over 256 bytes of {LENGTHS_MAX + 1} different lengths"):
+        compiled([*short, *long], "data")

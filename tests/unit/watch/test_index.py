@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 from watch_rig import PREFIX, entry, key
 
@@ -22,6 +26,24 @@ class Counted(bytes):
     def __getitem__(self, at: object) -> object:  # type: ignore[override]
         Counted.cuts += isinstance(at, slice)
         return super().__getitem__(at)  # type: ignore[index]
+
+
+def steps_of(done: Callable[[], object]) -> int:
+    """How many lines of Python run."""
+    steps = 0
+
+    def step(_: FrameType, what: str, __: object) -> Any:
+        nonlocal steps
+        steps += what == "line"
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        done()
+    finally:
+        sys.settrace(before)
+    return steps
 
 
 def test_whoever_comes_and_goes_the_right_ones_are_found() -> None:
@@ -93,3 +115,43 @@ def test_brokers_that_have_nothing_to_do_with_a_change_cost_nothing() -> None:
         member: [PREFIX + bytes((change[0],)) + change[2] for change in found]
         for member, found in index.matches(changes).items()
     } == {7: [at]}
+
+
+def test_lengths_beyond_a_key_cost_it_nothing() -> None:
+    """In whatever order they come, the longest first, and though the key begins like all of them."""
+    index: Index[int] = Index(PREFIX)
+    for number in range(250, 0, -1):
+        index.add(number, [Interest(RECORD, b"n\0\x01" + b"a" * number + b"b")])
+    short: Writes = {
+        Counted(PREFIX + bytes((RECORD,)) + b"n\0\x01aa" + b"%03d" % number): None for number in range(999)
+    }
+    Counted.cuts = 0
+    assert not index.matches(EntryChanges(entry(short)))
+    assert Counted.cuts <= 8 * len(short)
+
+
+def test_a_prefix_that_comes_or_goes_costs_the_same_however_many_lengths_there_are() -> None:
+    def steps(lengths: int) -> int:
+        index: Index[int] = Index(PREFIX)
+        interests = [Interest(RECORD, b"n\0\x01" + b"a" * number + b"b") for number in range(lengths)][::-1]
+        once = steps_of(lambda: index.add(1, interests))
+        for other, interest in enumerate(interests, 2):
+            index.add(other, [interest])
+        for other, interest in reversed([*enumerate(interests, 2)]):
+            index.remove(other, [interest])
+        twice = once + steps_of(lambda: index.remove(1, interests))
+        assert not index._lengths
+        return twice
+
+    assert steps(480) < 2.5 * steps(240)
+
+
+def test_a_short_prefix_that_comes_and_goes_costs_nothing_for_the_long_ones() -> None:
+    def steps(long: int) -> int:
+        index: Index[int] = Index(PREFIX)
+        for number in range(long):
+            index.add(number, [Interest(RECORD, b"%06d" % number + b"a" * 100)])
+        at = [Interest(RECORD, b"00000")]
+        return steps_of(lambda: (index.add(-1, at), index.remove(-1, at)))
+
+    assert steps(2_000) == steps(20)

@@ -7,16 +7,20 @@ import random
 import tracemalloc
 
 import pytest
-from watch_rig import ALL, PREFIX, World, entry, key, kv, owner
+from watch_rig import ALL, PREFIX, Client, World, entry, key, kv, owner
 
 import metad.watch.changes as changes_module
+import metad.watch.filters as filters_module
+import metad.watch.hub as hub_module
+import metad.watch.log_reader as reader_module
 import metad.watch.rows as rows_module
 import metad.watch.stream as stream_module
 from metad.state.part import Origin
 from metad.watch.frames import FRAME_BYTES
 from metad.watch.log_reader import LogReader
+from metad.watch.stream import Stream
 from metad_wire import messages as m
-from metad_wire.errors import LogCutError, NotReplicaError
+from metad_wire.errors import LogCutError, NotReplicaError, OverloadedError
 from metad_wire.key import SLOT_MASK
 from metad_wire.methods import encode
 from metad_wire.tables import TABLES
@@ -205,6 +209,39 @@ def test_the_value_before_is_read_before_it_is_replaced(world: World) -> None:
     assert [change.previous for change in client.changes] == [None, *values, None]
     assert all(change.previous_known for change in client.changes)
     assert not any(change.previous_known or change.previous for change in plain.changes)
+
+
+def test_values_before_are_read_within_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wants more than that is told from the log; who has them all, or wants none, is live on."""
+    monkeypatch.setattr(hub_module, "_PREVIOUS_BYTES", 10_000)
+    names = [f"k{number}" for number in range(100)]
+    world.apply(*puts(*names, size=1_000), *puts("few", size=1_000))
+    few, many, plain = (
+        world.open(*filters, flags=flags, credit_bytes=1 << 30)
+        for filters, flags in [
+            ([WatchFilter("kv", ["a"], "few")], StreamFlag.PREVIOUS),
+            ([WatchFilter("kv", ["a"])], StreamFlag.PREVIOUS),
+            ([WatchFilter("kv", ["a"])], 0),
+        ]
+    )
+    reads: list[bytes] = []
+    get = world.replica.get
+    monkeypatch.setattr(world.replica, "get", lambda key: reads.append(key) or get(key))
+    writes: dict[bytes, bytes | None] = {}
+    for name in ("few", *names):
+        writes |= kv("a", name, None)
+    world.stage(entry(writes, marker=MARKER))
+    assert len(reads) <= 11
+    assert [stream_of(client).live for client in (few, many, plain)] == [True, False, True]
+    world.settle()
+    assert [[len(one.changes) for one in client.entries] for client in (few, many, plain)] == [[1], [101], [101]]
+    assert [change.previous_known for change in few.changes] == [True]
+    for change in many.changes:
+        assert change.previous_known is (change.previous is not None)
+    world.apply(*puts("few", "k1"))
+    assert [[one.index for one in client.entries] for client in (few, many, plain)] == [
+        [102, 103], [102, 103, 104], [102, 103, 104],
+    ]  # fmt: skip
 
 
 def test_a_record_that_one_request_deletes_and_creates_is_created_and_has_the_one_before(world: World) -> None:
@@ -566,6 +603,119 @@ def test_frames_are_bounded_but_one_entry_always_fits(world: World) -> None:
             assert size <= FRAME_BYTES + 25_000 or len(frame.entries) == 1
 
 
+def large(count: int, name: str = "k") -> object:
+    """An entry with many writes."""
+    writes: dict[bytes, bytes | None] = {}
+    for number in range(count):
+        writes |= kv("a", f"{name}{number}")
+    return entry(writes)
+
+
+def stream_of(client: Client) -> Stream:
+    assert client.stream is not None
+    return client.stream
+
+
+def test_a_stream_that_waits_for_credit_holds_nothing_of_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its credit is used up by a mark, and it is never given more than for one event. It gets through all the same,
+    though an entry is larger than what it looks at in silence."""
+    monkeypatch.setattr(stream_module, "_SILENT_WORK", 500)
+    small = [large(100) for _ in range(7)]
+    world.apply(*small, large(2_000), large(1_500), *small)
+    client = world.open(WatchFilter("kv", ["b"]), position=0, credit_bytes=1, flags=StreamFlag.PREVIOUS)
+    stream = stream_of(client)
+    for _ in range(20):
+        world.settle()
+        assert stream.live or stream._reader is None
+        stream.grant(1 - stream.credit)
+    indexes = [frame.index for frame in client.frames]
+    assert indexes == sorted(set(indexes)), "it says twice how far it is"
+    assert indexes[-1] == 16
+    assert len(indexes) > 3
+
+
+@pytest.mark.parametrize("flags", [0, StreamFlag.PREVIOUS])
+def test_a_stream_that_cannot_send_within_an_entry_comes_to_its_end(world: World, flags: int) -> None:
+    """Then it holds nothing, and has lost nothing."""
+    world.apply(*puts("x"), large(2_000), *puts("y"), large(1_500, "l"), *puts("z"))
+    client = world.open(position=1, credit_bytes=1 << 30, flags=flags)
+    stream = stream_of(client)
+    while not stream.within_entry:
+        world.serve_one()
+    client.ready = False
+    world.settle()
+    assert not client.entries
+    assert stream._reader is None
+    assert not stream.live
+    assert world.held_bytes == 0
+    assert client.waits == 1
+    # From now on it can send now and then, and never as long as it takes to read an entry.
+    rng = random.Random(5)
+    for _ in range(200):
+        client.ready = rng.random() < 0.3
+        stream.wake()
+        world.serve_one()
+    client.ready = False
+    assert [(one.index, len(one.changes)) for one in client.entries] == [(2, 2_000), (3, 1), (4, 1_500), (5, 1)]
+    assert world.held_bytes == 0
+
+
+def test_a_stream_that_cannot_send_reads_no_further_than_it_has_to(world: World) -> None:
+    world.apply(large(1_000), *[large(200) for _ in range(100)])
+    client = world.open(position=0, credit_bytes=1 << 30)
+    world.serve_one()
+    client.ready = False
+    before = world.pieces
+    world.settle()
+    assert world.pieces - before <= 5
+
+
+def test_a_stream_that_rests_keeps_its_place_and_no_entry(world: World) -> None:
+    """What it has found is sent, what it has fetched is fetched again; nothing is lost, and nothing comes twice."""
+    world.apply(*puts(*[f"k{number % 50}" for number in range(300)]), *[entry(marker=MARKER)] * 3, *puts("k1"))
+    client = world.open(position=260, credit_bytes=1 << 30, flags=StreamFlag.PREVIOUS)
+    stream = stream_of(client)
+    while world.serve_one():
+        stream.rest(1 << 20)
+        assert world.held_bytes == 0
+        assert stream._reader is None or next(stream._reader._fetched, None) is stream._reader._ahead is None
+    assert [one.index for one in client.entries] == list(range(261, 305))
+    assert all(change.previous_known for change in client.changes)
+    assert stream.live
+
+
+def test_a_stream_that_rests_may_forget_values_before(world: World) -> None:
+    world.apply(*puts(*[f"k{number % 2}" for number in range(300)], size=100))
+    client = world.open(position=200, credit_bytes=1 << 30, flags=StreamFlag.PREVIOUS)
+    while world.serve_one():
+        stream_of(client).rest(0)
+    known = [change.previous_known for change in client.changes]
+    assert len(known) == 100
+    assert False in known
+    assert True in known
+
+
+def test_entries_without_writes_are_passed_like_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "_PIECE_WORK", 20)
+    some = [entry(marker=MARKER), *puts("x"), entry(), entry(), large(11), entry(marker=MARKER)]
+    world.apply(*some * 20)
+    client = world.open(position=0, credit_bytes=1 << 30)
+    world.settle()
+    wanted = [index for index in range(1, 121) if (index - 1) % 6 in (0, 1, 4, 5)]
+    assert [one.index for one in client.entries] == wanted
+    assert len(world.replica.reads) == 2, "what was fetched is fetched again"
+
+
+def test_a_piece_holds_no_more_than_was_fetched_at_once(world: World) -> None:
+    """However few writes the entries have: their values may be long."""
+    world.replica.record_bytes = 60_000
+    world.apply(*puts(*map(str, range(40)), size=60_000))
+    client = world.open(position=0, credit_bytes=1 << 30)
+    while world.serve_one():
+        assert world.held_bytes <= 3 * 60_000
+    assert [one.index for one in client.entries] == list(range(1, 41))
+
+
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
@@ -623,12 +773,14 @@ def test_every_counted_row_says_where_its_revisions_are() -> None:
         assert changes_module._revisions_of(row) is not None
 
 
-@pytest.mark.parametrize("lengths", [[20, 21, 22, 40], [200, 180, 160, 140]])
+@pytest.mark.parametrize("lengths", [[20, 21, 22, 40], [200, 180, 160, 140], [60, 66, 120, 250], [1_000, 2_040]])
 def test_filters_take_no_more_memory_than_they_are_counted_for(world: World, lengths: list[int]) -> None:
     """A stream that is behind has the most copies of them: in the index of the hub, and in its own."""
     world.apply(*puts("x"))
     names = ["".join(chr(97 + (number >> shift & 15)) for shift in (0, 4, 8)) for number in range(1_000)]
-    filters = [WatchFilter("kv", [name.ljust(lengths[number % 4], "-")]) for number, name in enumerate(names)]
+    filters = [
+        WatchFilter("kv", [name.ljust(lengths[number % len(lengths)], "-")]) for number, name in enumerate(names)
+    ]
     tracemalloc.start()
     try:
         client = world.open(*filters, position=0, credit_bytes=1 << 20)
@@ -641,3 +793,25 @@ def test_filters_take_no_more_memory_than_they_are_counted_for(world: World, len
     finally:
         tracemalloc.stop()
     assert taken <= stream.cost <= 4 * taken
+
+
+def test_the_lengths_of_all_filters_of_a_group_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is looked for in every key. Streams that wait or are behind may be live at any time."""
+    monkeypatch.setattr(filters_module, "SHORT_BYTES", 0)
+    monkeypatch.setattr(hub_module, "LENGTHS_MAX", 3)
+    world.apply(*puts("x"))
+    live, waiting = world.open(WatchFilter("kv", ["a"])), world.open(WatchFilter("kv", ["aa"]), position=9)
+    behind = world.open(WatchFilter("kv", ["aaa"]), position=0, credit_bytes=0)
+    refused = Client()
+    with pytest.raises(OverloadedError, match="4 different lengths"):
+        world.open(WatchFilter("kv", ["aaaa"]), client=refused)
+    stream_of(refused).forget()
+    same = world.open(WatchFilter("kv", ["bbb"]), WatchFilter("kv", ["b"]))
+    stream_of(behind).forget()
+    with pytest.raises(OverloadedError):
+        world.open(WatchFilter("kv", ["aaaa"]), client=refused)
+    stream_of(refused).forget()
+    for client in (live, waiting, same):
+        stream_of(client).forget()
+    assert not world.hub._lengths
+    world.open(WatchFilter("kv", ["aaaa"]))

@@ -17,7 +17,7 @@ from metad.watch.filters import compiled
 from metad.watch.hub import Hub
 from metad.watch.stream import Stream
 from metad_wire import messages as m
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, OverloadedError
 from metad_wire.group import GroupId
 from metad_wire.methods import WATCH_OPEN, encode
 from metad_wire.tables import TABLES
@@ -210,6 +210,9 @@ class World:
         if not stream.queued:
             stream.queued = True
             self._queue.append(stream)
+
+    def full(self, why: str) -> OverloadedError:
+        return OverloadedError(why)
 
     def may_hold(self, size: int) -> bool:
         return self.held_bytes + size <= self.held_max
