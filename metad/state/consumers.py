@@ -13,7 +13,15 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, FencedError, InvalidItemError, MetadError, NotFoundError, NotOwnerError
+from metad_wire.errors import (
+    ConflictError,
+    FencedError,
+    InvalidItemError,
+    MetadError,
+    NotFoundError,
+    NotOwnerError,
+    TooLargeError,
+)
 from metad_wire.tables import consumer as w
 from metad_wire.tables.consumer import CONSUMER, GroupState, Member, MemberKey
 
@@ -93,6 +101,8 @@ def _evaluate_join(view: View, command: Command[w.ConsumerJoin]) -> w.ConsumerJo
         group = groups.get(item.tenant, item.group)
         try:
             member = _join(group, item, names)
+        except TooLargeError:
+            raise  # each further item would read as much once more before it is refused
         except MetadError as error:
             errors.append(error_at(position, error))
             members.append(None)
@@ -175,6 +185,8 @@ def _evaluate_assign(view: View, command: Command[w.ConsumerAssign]) -> m.WriteR
     for position, item, _ in command.rows:
         try:
             _assign(groups.get(item.tenant, item.group), item)
+        except TooLargeError:
+            raise
         except MetadError as error:
             errors.append(error_at(position, error))
     groups.finish()

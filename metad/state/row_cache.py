@@ -12,7 +12,7 @@ from .overlay import MISSING, Missing
 from .part import PartContext, StatePart, Writes
 
 _ROW_BYTES = 128  # of a row in a dictionary, beside its bytes
-_HEAD_BYTES = 192  # of a head and its key
+_HEAD_BYTES = 160  # of a head, beside its key
 
 Value = TypeVar("Value")
 
@@ -115,7 +115,8 @@ class HeadCache(_Generations[Head]):
         """Commands wrote, or read, these."""
         before = len(self._young)
         self._young.update(heads)
-        self._shared.grew(len(self._young) - before, _HEAD_BYTES * (len(self._young) - before))
+        if added := len(self._young) - before:
+            self._shared.grew(added, _HEAD_BYTES * added + sum(map(len, heads)))
 
     def overwritten(self, writes: Iterable[bytes]) -> None:
         for key in writes:

@@ -324,11 +324,11 @@ class Verb(Generic[_Body, _Reply]):
         if len(items) > m.BATCH_ITEMS_MAX:  # the decoder has counted those that came over the wire
             raise TooLargeError(f"{len(items)} items in one request, {m.BATCH_ITEMS_MAX} are allowed")
         if self._operations is None:
-            return len(items)
+            return max(1, len(items))  # a request without items is work, too
         operations = sum(map(self._operations, items))
         if operations > m.BATCH_ITEMS_MAX:
             raise TooLargeError(f"{operations} operations in one request, {m.BATCH_ITEMS_MAX} are allowed")
-        return operations + len(items)
+        return max(1, operations + len(items))
 
 
 def _no_rows(body: m.Message) -> Rows:

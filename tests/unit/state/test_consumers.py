@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, command_of, item_errors
 
-from metad.state import consumer_groups
-from metad.state.limits import LOOKED_AT_BYTES_MAX
+from metad.state import consumer_groups, view
+from metad.state.limits import LOOKED_AT_BYTES_MAX, SCANNED_ROW_BYTES
 from metad.state.live_consumers import LiveConsumers
 from metad.state.part import Origin
 from metad.state.registry import VERBS
+from metad.state.view import View
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import TooLargeError
@@ -793,3 +794,22 @@ def test_whatever_happens_generations_grow_and_rows_agree(steps: list[tuple[str,
         if found.members and seen < found.generation:
             assert commit(rig, seen) == "fenced"
         seen = found.generation
+
+
+def test_a_join_stops_where_it_has_read_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each further item read all members again before it was refused: a second for one request."""
+    monkeypatch.setattr(view, "LOOKED_AT_BYTES_MAX", 5 * 20 * SCANNED_ROW_BYTES)
+    rig = Rig("offset")
+    join(rig, *(f"m{n}" for n in range(20)), protocols=["range"])
+    rig.settle()
+    looks: list[bytes] = []
+    keys_with = View.keys_with
+
+    def noted(self: View, prefix: bytes, limit: int) -> list[bytes]:
+        looks.append(prefix)
+        return keys_with(self, prefix, limit)
+
+    monkeypatch.setattr(View, "keys_with", noted)
+    with pytest.raises(TooLargeError):
+        rig.write(methods.CONSUMER_JOIN, w.ConsumerJoin([item(f"x{n}", protocols=["x"]) for n in range(40)]))
+    assert len(looks) <= 6

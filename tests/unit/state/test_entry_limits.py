@@ -210,3 +210,9 @@ def test_versions_that_are_remembered_are_compared_without_reading() -> None:
     (outcome,) = group.propose([(command_of(methods.KV_TRANSACT, body), None)], NOW_MS)
     assert all(result.succeeded for result in methods.KV_TRANSACT.decode_reply(outcome).results)
     assert group.machine._view.looked_at == 0
+
+
+@pytest.mark.parametrize(("method", "body"), [(methods.KV_PUT, m.KvPut([])), (methods.KV_SCAN, m.KvScan("n"))])
+def test_a_request_without_items_is_work_too(method: Method[Any, Any], body: Any) -> None:
+    """It once counted nothing, so any number of them shared an entry, and a turn."""
+    assert command_of(method, body).items == 1

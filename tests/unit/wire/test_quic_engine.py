@@ -184,7 +184,7 @@ def test_windows_widen_to_what_a_long_path_needs_and_no_further() -> None:
     assert link.now - began < 12
 
 
-def test_a_byte_far_ahead_costs_a_byte() -> None:
+def test_a_byte_far_ahead_costs_no_more_than_a_piece() -> None:
     """Guards against what aioquic does: fill the gap with zeros."""
     link = Link(seed=6, settings=QuicSettings(window_bytes=1024 * KIB))
     link.connect()
@@ -194,7 +194,7 @@ def test_a_byte_far_ahead_costs_a_byte() -> None:
     sender.buffer_is_empty = False
     link.until(lambda: link.server is not None and link.server.held_bytes() > 0)
     server = link.end("server")
-    assert server.held_bytes() == 1
+    assert server.held_bytes() < 1_000
     assert server.unconsumed_bytes() == 1_000_000
 
 

@@ -32,7 +32,7 @@ def test_pieces_in_any_order_are_the_whole(pieces: list[tuple[int, int]], appeti
             taken += receiver.take(appetite)
         in_order = next((at for at in range(len(WHOLE) + 1) if at not in arrived), len(WHOLE))
         assert taken == WHOLE[:in_order]
-        assert receiver.held_bytes == len(arrived) - in_order
+        assert receiver.pieces_bytes + receiver.ready_bytes == len(arrived) - in_order
         assert receiver.consumed == in_order
     assert receiver.finished == (len(taken) == len(WHOLE))
 
@@ -56,7 +56,7 @@ def test_crumbs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         receiver.insert(at, b"x", False)
     with pytest.raises(QuicConnectionError, match="pieces"):
         receiver.insert(21, b"x", False)
-    assert receiver.held_bytes == 10
+    assert receiver.held_bytes > 10 * 100, "a crumb costs more to hold than its byte"
 
 
 def test_what_nobody_reads_is_not_kept() -> None:

@@ -18,6 +18,7 @@ from aioquic.quic.stream import FinalSizeError, QuicStreamReceiver
 
 PIECES_MAX: Final = 16_384
 """Pieces of a stream out of order; a full window of full packets has half as many. Guards against scattered bytes."""
+_PIECE_BYTES: Final = 160  # of a piece, beside its bytes
 
 
 class Receiver(QuicStreamReceiver):
@@ -42,8 +43,8 @@ class Receiver(QuicStreamReceiver):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not consumed."""
-        return self.pieces_bytes + self.ready_bytes
+        """Bytes received and not consumed, with what it costs to hold so many pieces."""
+        return self.pieces_bytes + self.ready_bytes + _PIECE_BYTES * (len(self._starts) + len(self.ready))
 
     def take(self, most: int) -> bytes:
         """The next bytes in order, up to ``most``."""
