@@ -384,6 +384,12 @@ CHECKPOINT = _debug(
     seconds="duration",
 )
 
+COMPACTED = _debug(
+    "compacted",
+    "A part of the state's files was written anew without what had been deleted, because scans took long to pass it.",
+    seconds="duration",
+)
+
 # --- sweeps ---
 
 SWEEP_PASSED_OVER = _warning(

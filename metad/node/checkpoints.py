@@ -5,6 +5,9 @@ dozens of them take four times as long as the one file that they become. And a c
 empty, those of the log, too, so that they hold what it writes until it has gone: a flush takes a tenth of the processor
 from it. The logs stay then, for replicas that lag; they are cut to what has been flushed once they are as long as they
 may be.
+
+A range that had millions of records which are deleted, as after many sessions have expired, is compacted once a scan
+has taken long to pass it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ _CALM_PART: Final = 8
 is worth the writes of 40 s at least, and compaction has little to do."""
 _WORTH_BYTES: Final = 4 * 1024 * 1024
 """Of log, that are worth a file of the state and one of the log."""
+_COMPACT_S: Final = 2.0
+"""From one compaction to the next, or four times what it has taken."""
 
 
 class Checkpoints:
@@ -64,6 +69,8 @@ class Checkpoints:
         self._flushed: dict[GroupDriver, int] = {}  # what that flush has of each group
         self.flushing = False
         """Whether a thread writes the state's memtables to files."""
+        self._compacting = False
+        self._compact_from_s = 0.0
         self._timer: Timer | None = None
 
     def stop(self) -> None:
@@ -84,6 +91,24 @@ class Checkpoints:
                 self.make()
         elif self._in_memory_bytes >= _WORTH_BYTES and self._timer is None:
             self._wait_for_calm()
+
+    def look(self) -> None:
+        """Have a thread drop what is deleted where scans take long to pass it. It is asked for now and then."""
+        now_s = self._environment.now()
+        if self._compacting or now_s < self._compact_from_s or (worn := self._state.take_worn()) is None:
+            return
+        self._compacting = True
+
+        def done(error: BaseException | None) -> None:
+            over_s = self._environment.now()
+            self._compacting = False
+            self._compact_from_s = over_s + max(_COMPACT_S, 4 * (over_s - now_s))
+            if error is not None:
+                self._health.stop_for(error)
+            else:
+                event(log_events.COMPACTED, seconds=round(over_s - now_s, 3))
+
+        self._environment.beside(partial(self._state.compact, *worn), done, long=True)
 
     def make(self, then: Callable[[], None] | None = None) -> None:
         """Flush the state, then drop the entries that are in it from the logs."""

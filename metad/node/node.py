@@ -131,6 +131,7 @@ class Node:
         self.checkpoints = Checkpoints(
             config, stores.state, stores.log.engine, groups, snapshots, watches, agenda, environment, health
         )
+        self._statuses.listen(self.checkpoints.look)
         self._scheduler = Scheduler(
             stores.state,
             writer,

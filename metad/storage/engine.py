@@ -86,5 +86,13 @@ class Engine(Protocol):
         """Write to files what is in memory, so that later writes find room there. Call it in a thread, as :meth:`sync`;
         it says nothing of what survives a power loss."""
 
+    def take_worn(self) -> tuple[bytes, bytes] | None:
+        """A range in which a scan has passed very many deleted pairs since this was asked last. Each such scan costs
+        the same again, however few pairs it finds."""
+
+    def compact(self, begin: bytes, end: bytes) -> None:
+        """Drop deleted pairs with ``begin <= key < end`` from the files. Call it in a thread: it releases the
+        interpreter, and takes seconds for each gigabyte of the store."""
+
     def close(self) -> None:
         """Release the files. No call may be under way in another thread."""

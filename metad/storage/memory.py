@@ -75,6 +75,12 @@ class MemoryEngine:
     def flush(self) -> None:
         pass
 
+    def take_worn(self) -> None:
+        """Deleted pairs are gone at once."""
+
+    def compact(self, begin: bytes, end: bytes) -> None:
+        pass
+
     def crash(self) -> None:
         """Lose every unsynced write, as a power loss would."""
         while self._undo:

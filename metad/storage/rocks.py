@@ -33,6 +33,9 @@ writes, at 64 it stops them, and a waiting write holds the interpreter, so the n
 compaction begins at this number."""
 _ROOM_TIMEOUT_S: Final = 30.0
 """After this time ingestion continues anyway: slow is better than never."""
+_WORN_S: Final = 0.03
+"""Of processor time of a scan: some 100,000 deleted pairs, if it finds few others."""
+_WORN_ROWS: Final = 1_000
 
 
 _BLOCK_BYTES: Final = 4096
@@ -140,6 +143,7 @@ class RocksEngine:
         self._pins: WeakSet[IteratorPin] = WeakSet()
         self._ingest = IngestDirectory(path / "ingest")
         self._replacing = threading.Lock()  # several threads may replace groups
+        self._worn: tuple[bytes, bytes] | None = None
         _refuse_headless(path)
         try:
             # The binding opens a store that exists with the options in its files, unless the column family is given
@@ -172,17 +176,23 @@ class RocksEngine:
 
     def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
+        begun_s = time.thread_time()
+        key = end
         try:
             for key, value in self._db.items(from_key=begin):
                 if key >= end or len(found) >= limit:
-                    return found
+                    break
                 found.append((key, value))
                 bytes_max -= len(key) + len(value)
                 if bytes_max <= 0:
-                    return found
-            self._verify_end(found[-1][0] if found else begin)
+                    break
+            else:
+                key = end
+                self._verify_end(found[-1][0] if found else begin)
         except Exception as error:
             raise self._mapped(error) from None
+        if time.thread_time() - begun_s > _WORN_S and len(found) < _WORN_ROWS:
+            self._worn = begin, max(end, key)
         return found
 
     def scan_backwards(self, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
@@ -282,6 +292,16 @@ class RocksEngine:
     def flush(self) -> None:
         try:
             self._db.flush(True)
+        except Exception as error:
+            raise self._mapped(error) from None
+
+    def take_worn(self) -> tuple[bytes, bytes] | None:
+        worn, self._worn = self._worn, None
+        return worn
+
+    def compact(self, begin: bytes, end: bytes) -> None:
+        try:
+            self._db.compact_range(begin, end)
         except Exception as error:
             raise self._mapped(error) from None
 

@@ -97,6 +97,12 @@ class SimDisk:
     def flush(self) -> None:
         self.flushes += 1
 
+    def take_worn(self) -> None:
+        """Deleted pairs are gone at once."""
+
+    def compact(self, begin: bytes, end: bytes) -> None:
+        """There is nothing to drop."""
+
     def begin_sync(self) -> int:
         """Start a sync that takes virtual time; the token stands for every write until now."""
         return self._durable + len(self._journal)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from metad.config import StorageConfig
 from metad.errors import DamagedStoreError, StorageError
+from metad.storage import rocks
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
@@ -235,6 +236,43 @@ def test_a_flush_changes_nothing_that_anybody_sees(opener: Opener) -> None:
     engine.sync()
     assert everything(engine) == [(b"a", b"1"), (b"c", b"3"), (b"d", b"4")]
     assert everything(opener.reopen()) == [(b"a", b"1"), (b"c", b"3"), (b"d", b"4")]
+
+
+def test_a_compaction_changes_nothing_that_anybody_sees(opener: Opener) -> None:
+    engine = opener.open()
+    engine.write({b"%03d" % n: b"x" for n in range(100)})
+    engine.sync()
+    engine.write({b"%03d" % n: None for n in range(90)} | {b"095": b"y"})
+    before = engine.scan(b"", b"~", 1_000)
+    engine.compact(b"000", b"050")
+    assert engine.scan(b"", b"~", 1_000) == before == [(b"%03d" % n, b"y" if n == 95 else b"x") for n in range(90, 100)]
+
+
+@pytest.mark.parametrize("kind", ["rocks_wal", "rocks_no_wal"])
+def test_a_range_that_scans_take_long_to_pass_is_told_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the deleted keys behind the end of a scan, which it passes to find that it is over."""
+    engine = RocksEngine(tmp_path, (log_options if kind == "rocks_wal" else state_options)(Shared(SMALL)), wal=False)
+    engine.write({b"a": b"1", b"n": b"1"} | {b"b%04d" % n: b"x" for n in range(5_000)})
+    engine.flush()
+    engine.write({b"b%04d" % n: None for n in range(5_000)})
+    assert engine.scan(b"a", b"b", 10) == [(b"a", b"1")]
+    assert engine.take_worn() is None, "it was over soon"
+    monkeypatch.setattr(rocks, "_WORN_S", 0.0)
+    assert engine.scan(b"a", b"b", 10) == [(b"a", b"1")]
+    assert engine.take_worn() == (b"a", b"n")
+    assert engine.take_worn() is None
+    assert engine.scan(b"o", b"p", 10) == []
+    assert engine.take_worn() == (b"o", b"p")
+    monkeypatch.setattr(rocks, "_WORN_ROWS", 1)
+    assert len(engine.scan(b"a", b"o", 10)) == 2
+    assert engine.take_worn() is None, "it has found what it was looking for"
+    files = [one["num_entries"] for one in engine._db.live_files()]
+    assert sum(files) > 5_000
+    engine.compact(b"a", b"n")
+    assert sum([one["num_entries"] for one in engine._db.live_files()]) == 2
+    engine.close()
 
 
 def test_memory_crash_restores_what_a_range_delete_took() -> None:
