@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from metad_wire.errors import (
@@ -25,6 +26,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
 from metad_wire.policy.precedence import Precedence, is_small
 from metad_wire.policy.queue_rate import FULL_ITEMS
 
@@ -49,6 +51,12 @@ _LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _COMPANY_ITEMS = 256  # more of them do not wait: an entry's fixed cost is small beside theirs
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
+_RECALLS = 64
+"""So many retries are answered in one go: about a millisecond, if they read nothing again."""
+_RECALLS_SPENT = 256
+"""The same in rows looked at. A retry may read megabytes, some milliseconds of work, and is then the last of its go."""
+_TOLD = 256  # who waits for a revision and is told in one go that it is there: less than a millisecond
+_STALE_MIN = 64  # so many who wait no more may be left in the order of those who wait
 
 
 class Work:
@@ -101,6 +109,19 @@ class _InFlight:
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
 
 
+class _Recall:
+    """A retry that is answered with what entry ``index`` did, which is applied."""
+
+    __slots__ = ("index", "items", "source", "tenant", "work")
+
+    def __init__(self, work: Work, index: int) -> None:
+        self.work = work
+        self.index = index
+        self.source = work.source
+        self.tenant = work.tenant
+        self.items = SHARE_ITEMS  # each is a turn: its items do not say how much it reads
+
+
 class GroupDriver:
     """Drives one group's machine over its replica. Everything runs on the event loop."""
 
@@ -119,8 +140,9 @@ class GroupDriver:
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
         self._listeners: list[Listener] = []
-        self._awaited: dict[int, tuple[int, Callable[[bool], None]]] = {}
-        self._awaited_from = 0  # the lowest revision of those, or lower
+        self._recalls: FairQueue[_Recall] = FairQueue()
+        self._awaited: dict[int, Callable[[bool], None]] = {}
+        self._awaited_order: list[tuple[int, int]] = []  # a heap: (revision, number), also of some who wait no more
         self._take_max = window.items_max  # requests for the next entry
         self._alone_max = min(window.items_max, _COMPANY_ITEMS)  # items that wait for company
         self.rate = QueueRate()
@@ -149,7 +171,7 @@ class GroupDriver:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is in flight."""
-        return not self._queue and not self._in_flight
+        return not self._queue and not self._in_flight and not self._recalls
 
     def not_leader(self) -> NotLeaderError:
         """Where to go instead; the leader is a node's id."""
@@ -194,8 +216,13 @@ class GroupDriver:
         self._precedence.small += work.small
 
     def pump(self, now_s: float, calendar_ms: int) -> float | None:
-        """Make one entry of what waits, as far as the rules above allow. Returns the time to be called again: now where
-        more could be done at once, None where the next commit or submit will do."""
+        """Make one entry of what waits, as far as the rules above allow, and do a slice of what the entries before left
+        to do. Returns the time to be called again: now where more could be done at once, None where the next commit or
+        submit will do."""
+        due_s = self._make_entry(now_s, calendar_ms)
+        return now_s if self._work_off() else due_s
+
+    def _make_entry(self, now_s: float, calendar_ms: int) -> float | None:
         if not self._queue or not self.group.accepting:
             return None
         if self._in_flight_bytes >= _PIPELINE_BYTES_MAX:
@@ -286,12 +313,28 @@ class GroupDriver:
             raise AssertionError(f"{self.group.name}: evaluated as entry {index}, appended as another")
 
     def _repeat(self, work: Work, index: int) -> None:
-        """Answer a retry with what its first attempt did, now or once that is committed."""
+        """Answer a retry with what its first attempt did, soon or once that is committed."""
         for entry in self._in_flight:
             if entry.index == index:
                 entry.repeats.append(work)
                 return
-        self._recall(work, index)
+        self._recalls.add(_Recall(work, index))
+
+    # --- in slices ---------------------------------------------------------------------------------------
+
+    def _work_off(self) -> bool:
+        """Tell some of those who wait for a revision that is there, and answer some retries; whether there is more to
+        do at once. One entry may have brought what thousands wait for."""
+        return self._tell_some() | self._recall_some()
+
+    def _recall_some(self) -> bool:
+        begun_at = self.machine.reader.spent
+        for _ in range(_RECALLS):
+            if not self._recalls or self.machine.reader.spent - begun_at >= _RECALLS_SPENT:
+                break
+            recall = self._recalls.pop()
+            self._recall(recall.work, recall.index)
+        return bool(self._recalls)
 
     def _recall(self, work: Work, index: int) -> None:
         assert work.identity is not None
@@ -311,20 +354,29 @@ class GroupDriver:
 
     def await_revision(self, number: int, revision: int, done: Callable[[bool], None]) -> None:
         """Call ``done(True)`` once the state has come so far, ``done(False)`` if this replica leads no longer."""
-        self._awaited_from = min(revision, self._awaited_from) if self._awaited else revision
-        self._awaited[number] = revision, done
+        self._awaited[number] = done
+        heappush(self._awaited_order, (revision, number))
 
     def await_no_more(self, number: int) -> None:
         """Nobody waits under this number."""
-        self._awaited.pop(number, None)
+        awaited = self._awaited
+        awaited.pop(number, None)
+        if len(self._awaited_order) > 2 * len(awaited) + _STALE_MIN:  # a revision may never come
+            self._awaited_order = [entry for entry in self._awaited_order if entry[1] in awaited]
+            heapify(self._awaited_order)
 
-    def _tell_awaited(self) -> None:
-        reached = self.machine.revision
-        told = [number for number, (revision, _) in self._awaited.items() if revision <= reached]
-        waiting = [self._awaited.pop(number) for number in told]
-        self._awaited_from = min((revision for revision, _ in self._awaited.values()), default=0)
-        for _, done in waiting:
-            done(True)
+    def _tell_some(self) -> bool:
+        for _ in range(_TOLD):
+            if not self._awaited_is_there():
+                return False
+            _, number = heappop(self._awaited_order)
+            done = self._awaited.pop(number, None)
+            if done is not None:
+                done(True)
+        return self._awaited_is_there()
+
+    def _awaited_is_there(self) -> bool:
+        return bool(self._awaited_order) and self._awaited_order[0][0] <= self.machine.revision
 
     # --- applying ----------------------------------------------------------------------------------------
 
@@ -384,7 +436,7 @@ class GroupDriver:
             self.unlisten(listener)
 
     def finish(self) -> None:
-        """What was staged is applied: answer."""
+        """What was staged is applied: answer. :meth:`pump` goes on with what is more than a slice."""
         self.machine.staged()
         staged, self._staged = self._staged, []
         self.group.applied_to(self.machine.applied)
@@ -393,9 +445,8 @@ class GroupDriver:
                 if not isinstance(outcome, Known):
                     work.answer(outcome)
             for work in entry.repeats:
-                self._recall(work, entry.index)
-        if self._awaited and self.machine.revision >= self._awaited_from:
-            self._tell_awaited()
+                self._recalls.add(_Recall(work, entry.index))
+        self._work_off()  # what is left comes with the turn that follows
 
     def install(self) -> None:
         """Neither read nor apply to the state: a snapshot is being put in its place."""
@@ -410,12 +461,12 @@ class GroupDriver:
 
     def demoted(self) -> None:
         """This replica leads no longer."""
-        self._answer_in_flight(UnknownOutcomeError(f"the leader of {self.group.name} changed before the commit"))
+        self._answer_in_flight(UnknownOutcomeError(f"the leader of {self.group.name} changed before the answer"))
         if not self.installing:
             self.machine.forget()
         self._answer_queue(self.not_leader())
-        awaited, self._awaited = self._awaited, {}
-        for _, done in awaited.values():
+        awaited, self._awaited, self._awaited_order = self._awaited, {}, []
+        for done in awaited.values():
             done(False)
 
     def abandon(self, reason: str) -> None:
@@ -427,12 +478,15 @@ class GroupDriver:
         self._precedence.small -= sum(entry.small for entry in self._in_flight)
         in_flight, self._in_flight = [*self._staged, *self._in_flight], deque()
         self._staged, self._in_flight_bytes, self._in_flight_items = [], 0, 0
+        recalls = self._recalls.drain()
         for entry in in_flight:
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):
                 if not isinstance(outcome, Known):
                     work.answer(error)
             for work in entry.repeats:
                 work.answer(error)
+        for recall in recalls:
+            recall.work.answer(error)
 
     def _answer_queue(self, error: MetadError) -> None:
         for work in self._queue.drain():

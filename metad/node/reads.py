@@ -34,13 +34,16 @@ from .deadlines import Deadlines
 from .driver import GroupDriver
 from .environment import Environment
 from .health import Health
-from .in_flight_budget import InFlightBudget
+from .in_flight_budget import ITEM_BYTES, InFlightBudget
 
 _SLICE_SPENT = 256
 """Of reads that were proven together and are answered in one go, in rows looked at: about a millisecond."""
+_SLICE_READS = 128
+"""The same in reads, which may look at no row; and of reads that waited too long."""
 _PIECE_ROWS = 256
 """A read of more records than this is done in pieces of so many, about a millisecond each, with turns of others between
 them. Each piece sees a state at least as new as the proof of the lead, which is all that a read of several promises."""
+_READ_BYTES = 4 * ITEM_BYTES  # what a read takes while it waits, beside its items
 _BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
 
 
@@ -75,7 +78,8 @@ class _Read:
         self.driver = driver
         self.verb = verb
         self.command = command
-        self.held = held
+        self.held = held + _READ_BYTES + ITEM_BYTES * len(command.body.min_revisions)
+        """What it takes while it waits, even if it asks for nothing: itself, and the revisions that it wants."""
         self.deadline_s = deadline_s
         self.done = done
         self.source = source
@@ -114,6 +118,7 @@ class Reads:
         """What all reads have cost so far, in rows looked at."""
         self._waiting: dict[int, _Read] = {}
         self._proven: deque[int] = deque()
+        self._late: deque[int] = deque()
         self._long: FairQueue[_Read] = FairQueue()
         self._at_long = False
         self._expiry = Deadlines(environment, self._expire)
@@ -132,16 +137,18 @@ class Reads:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
         if driver.group.may_read() and not _behind(driver, command.body):
             if len(command.rows) > _PIECE_ROWS:
-                self._budget.take(held, command.items, self._environment.now())
-                self._begin_long(_Read(driver, verb, command, held, deadline_s, done, source))
+                read = _Read(driver, verb, command, held, deadline_s, done, source)
+                self._budget.take(read.held, command.items, self._environment.now())
+                self._begin_long(read)
             else:
                 done(self._encoded(command, self._read(driver, verb, command)))
             return
         if not driver.group.is_leader:
             raise driver.not_leader()
-        self._budget.take(held, command.items, self._environment.now())
+        read = _Read(driver, verb, command, held, deadline_s, done, source)
+        self._budget.take(read.held, command.items, self._environment.now())
         self._last += 1
-        self._waiting[self._last] = _Read(driver, verb, command, held, deadline_s, done, source)
+        self._waiting[self._last] = read
         self._expiry.arm()
         driver.group.read(partial(self._advance, self._last))
 
@@ -164,7 +171,9 @@ class Reads:
     def _read_proven(self) -> None:
         """Answer reads for a while; one round of heartbeats may have proven thousands."""
         begun_at = self.spent
-        while self._proven and self.spent - begun_at < _SLICE_SPENT:
+        for _ in range(_SLICE_READS):
+            if not self._proven or self.spent - begun_at >= _SLICE_SPENT:
+                break
             read = self._waiting.pop(self._proven.popleft(), None)
             if read is None:
                 continue  # it waited too long, or the node has ended
@@ -203,10 +212,24 @@ class Reads:
         read.done(answer)
 
     def _expire(self, now_s: float) -> bool:
-        for number, read in [(n, read) for n, read in self._waiting.items() if read.deadline_s < now_s]:
+        if not self._late:  # else the last look is not through
+            self._late += [number for number, read in self._waiting.items() if read.deadline_s < now_s]
+            self._answer_late()
+        return bool(self._waiting)
+
+    def _answer_late(self) -> None:
+        """Answer some of those that waited too long; thousands may have come together."""
+        for _ in range(_SLICE_READS):
+            if not self._late:
+                return
+            number = self._late.popleft()
+            read = self._waiting.get(number)
+            if read is None:
+                continue  # it was answered after all, or the node has ended
             why = "the group has not come to the revision that was asked for" if read.awaits else "it was not begun"
             self._answer(number, DeadlineExceededError(f"the read waited too long: {why}; nothing was done"))
-        return bool(self._waiting)
+        if self._late:
+            self._environment.call_soon(self._answer_late)
 
     # --- in pieces ---------------------------------------------------------------------------------------
 

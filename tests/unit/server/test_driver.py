@@ -503,6 +503,166 @@ def test_a_recall_that_cannot_read_is_reported_and_answered() -> None:
 MIB = 1024 * 1024
 
 
+def transacted(rig: Rig, size: int) -> None:
+    """A write is done that reads a record of so many bytes; :func:`retry` repeats it."""
+    rig.submit(key="large", value=bytes(size), size=0)
+    rig.pump_all()
+    rig.commit()
+    retry(rig)
+    rig.pump_all()
+    rig.commit()
+    assert rig.names() == [(0, "ok"), (1, "ok")]
+    rig.answers.clear()
+
+
+def retry(rig: Rig, source: object = None) -> None:
+    number, rig.sent = rig.sent, rig.sent + 1
+    body = m.KvTransact([m.KvTransaction("n", [], [m.KvOperation("other", b"v")], [], ["large"])])
+    command = Command(methods.KV_TRANSACT, body, VERBS[methods.KV_TRANSACT.code].rows(body))
+    identity = Identity(1, 1, 0)
+    rig.driver.submit(
+        Work(command, identity, 1e9, lambda answer: rig.answers.append((number, answer)), source), rig.now_s
+    )
+
+
+def slices(rig: Rig) -> list[int]:
+    """How many answers each call of pump gives, until nothing more happens by itself."""
+    given: list[int] = []
+    due_s: float | None = rig.now_s
+    while due_s is not None:
+        before, due_s = len(rig.answers), rig.pump()
+        given.append(len(rig.answers) - before)
+    return given
+
+
+def test_retries_that_read_much_are_answered_one_in_each_turn() -> None:
+    """Once wrong: hundreds that read megabytes each were answered in one callback of the loop."""
+    rig = Rig(items_max=100)
+    transacted(rig, MIB)
+    for _ in range(20):
+        retry(rig)
+    assert slices(rig) == [1] * 20
+    assert rig.names() == [(number, "ok") for number in range(2, 22)]
+    rig.commit()
+    assert rig.driver.idle
+
+
+def test_retries_that_read_little_are_answered_together_within_bounds() -> None:
+    rig = Rig(items_max=1_000)
+    transacted(rig, 10)
+    for _ in range(200):
+        retry(rig)
+    given = slices(rig)
+    assert sum(given) == 200
+    assert 32 <= max(given) <= 64
+
+
+def test_retries_of_what_is_in_flight_are_answered_in_slices_too() -> None:
+    rig = Rig(items_max=100)
+    rig.submit(key="large", value=bytes(MIB), size=0)
+    rig.pump_all()
+    rig.commit()
+    for _ in range(20):
+        retry(rig)
+    rig.pump_all()
+    rig.commit()
+    assert len(rig.answers) == 3  # with the two writes
+    assert not rig.driver.idle
+    assert slices(rig) == [1] * 18
+    rig.commit(len(rig.group.proposed) - rig.group.applied)
+    assert rig.driver.idle
+
+
+def test_a_connection_with_many_retries_delays_anothers_by_one() -> None:
+    rig = Rig(items_max=100)
+    transacted(rig, MIB)
+    for _ in range(20):
+        retry(rig, "greedy")
+    retry(rig, "modest")
+    rig.pump_all()
+    assert [number for number, _ in rig.answers].index(22) <= 1
+
+
+@pytest.mark.parametrize("end", ["demoted", "abandoned"])
+def test_retries_that_wait_for_their_turn_are_answered_once_when_the_lead_ends(end: str) -> None:
+    rig = Rig(items_max=100)
+    transacted(rig, MIB)
+    for _ in range(5):
+        retry(rig)
+    rig.pump()
+    assert len(rig.answers) == 1
+    if end == "demoted":
+        rig.driver.demoted()
+    else:
+        rig.driver.abandon("gone")
+    assert sorted(rig.names()) == [(2, "ok"), *((number, "unknown_outcome") for number in range(3, 7))]
+    assert rig.driver.idle
+    assert rig.pump() is None
+    assert len(rig.answers) == 5
+
+
+# --- who waits for a revision ----------------------------------------------------------------------------
+
+
+class Looked(int):
+    """A revision that counts how often it is compared."""
+
+    count = 0
+
+    def __lt__(self, other: int) -> bool:
+        Looked.count += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        Looked.count += 1
+        return int(self) <= int(other)
+
+
+def test_an_entry_looks_only_at_those_who_wait_for_it() -> None:
+    """Once wrong: while somebody waited for each next revision, every entry looked at all who wait for others."""
+    rig = Rig()
+    told: list[int] = []
+    for number in range(1_000):
+        rig.driver.await_revision(number, Looked(1_000 - number), lambda ok, number=number: told.append(number))  # type: ignore[misc]
+    Looked.count = 0
+    for _ in range(3):
+        rig.submit()
+        rig.pump()
+        rig.commit()
+    assert told == [999, 998, 997]
+    assert Looked.count < 200
+
+
+def test_those_who_wait_for_one_revision_are_told_in_slices() -> None:
+    rig = Rig()
+    told: list[bool] = []
+    for number in range(1_000):
+        rig.driver.await_revision(number, 1, told.append)
+    rig.submit()
+    rig.pump()
+    rig.commit()
+    assert len(told) <= 256
+    while rig.pump() is not None:
+        pass
+    assert told == [True] * 1_000
+
+
+def test_those_who_wait_no_more_are_forgotten_though_their_revision_does_not_come() -> None:
+    rig = Rig()
+    told: list[int] = []
+    for number in range(10_000):
+        rig.driver.await_revision(number, 10**9 if number % 100 else 1, lambda ok, number=number: told.append(number))  # type: ignore[misc]
+        if number % 200:
+            rig.driver.await_no_more(number)
+    assert len(rig.driver._awaited_order) < 250
+    rig.submit()
+    rig.pump()
+    rig.commit()
+    assert told == list(range(0, 10_000, 200))
+    rig.driver.demoted()
+    assert len(told) == 50
+
+
 def test_what_has_no_room_in_an_entry_is_in_the_next() -> None:
     rig = Rig()
     for i in range(7):

@@ -10,6 +10,7 @@ from server_rig import Answer, Rig
 
 from metad.node import reads
 from metad.node.driver import GroupDriver
+from metad.node.in_flight_budget import ITEM_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits
@@ -103,6 +104,54 @@ async def test_nobody_waits_longer_than_the_deadline_and_the_bound(
     assert "has not come to the revision" in str(answer.error)
     assert waits_for_nothing(rig)
     assert get(rig).done
+
+
+def empty_reads(rig: Rig, count: int) -> list[Answer]:
+    """Reads of the next revision that look at no row."""
+    body = m.KvGet([], [ahead(rig, 1)])
+    return [rig.send(methods.KV_GET, body, deadline_ms=LONG_MS, group="data-0") for _ in range(count)]
+
+
+async def answered_at_once(answers: list[Answer]) -> int:
+    """The most that are answered in one turn of the loop, until all are."""
+    most, before = 0, sum(answer.done for answer in answers)
+    while before < len(answers):
+        await asyncio.sleep(0)
+        done = sum(answer.done for answer in answers)
+        most, before = max(most, done - before), done
+    return most
+
+
+async def test_reads_that_look_at_nothing_are_answered_in_turns_too(rig: Rig) -> None:
+    """Once wrong: however many waited for a revision, all were answered in one callback of the loop."""
+    answers = empty_reads(rig, 1_000)
+    rig.send(methods.KV_PUT, PUT)
+    rig.turn()
+    assert rig.step()
+    assert await answered_at_once(answers) <= 128
+    assert [answer.reply(methods.KV_GET).records for answer in answers] == [[]] * 1_000
+    assert waits_for_nothing(rig)
+
+
+async def test_reads_that_waited_too_long_are_answered_in_turns(rig: Rig) -> None:
+    answers = empty_reads(rig, 1_000)
+    late_s = rig.node.environment.now() + 3_600
+    assert rig.node._reads._expire(late_s)
+    rig.node._reads._expire(late_s)  # while the last look is not through
+    assert sum(answer.done for answer in answers) <= 128
+    assert await answered_at_once(answers) <= 128
+    assert {type(answer.error) for answer in answers} == {DeadlineExceededError}
+    assert waits_for_nothing(rig)
+
+
+async def test_a_read_that_waits_is_counted_with_what_it_takes_itself(rig: Rig) -> None:
+    """Once wrong: one without items took forty bytes of the budget, and a kilobyte of memory."""
+    empty_reads(rig, 10)
+    assert rig.node.status().in_flight_bytes > 10 * 5 * ITEM_BYTES
+    rig.send(methods.KV_GET, m.KvGet([], [ahead(rig, 1)] * 100), group="data-0")
+    assert rig.node.status().in_flight_bytes > (11 * 4 + 110) * ITEM_BYTES
+    await rig.ask(methods.KV_PUT, PUT)
+    assert waits_for_nothing(rig)
 
 
 async def test_who_leads_no_longer_says_so(rig: Rig) -> None:
