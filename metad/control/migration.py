@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from metad_wire import cluster as c
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
-from metad_wire.errors import MetadError, NotLeaderError
+from metad_wire.errors import ConflictError, InternalError, MetadError, NotLeaderError
 from metad_wire.group import GroupId
 from metad_wire.tables import moving_rows
 
@@ -35,6 +35,8 @@ from .host import Replica
 _ROWS = 500  # of one batch
 _BYTES = 512 * 1024  # a row of the largest value still fits an entry with it
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed
+_TAIL_BYTES = 16 * 1024 * 1024  # a tail that has more is sent while rows are still copied
+_TAIL_ROW_BYTES = 256  # what a row in memory takes beside its own bytes
 _AGAIN_S = 1.0
 _ATTEMPTS_OF_A_TERM = 1_000_000
 
@@ -51,8 +53,9 @@ class Host(Protocol):
     async def ask_here(self, group: GroupId, command: GroupCommand) -> GroupReply:
         """Have this node, as the group's leader, carry out a step. Raises MetadError."""
 
-    async def ask_group(self, group: GroupId, command: GroupCommand) -> GroupReply:
-        """Have a group's leader, wherever it is, carry out a step. Raises MetadError."""
+    async def ask_group(self, group: GroupId, command: GroupCommand, *, patient: bool = False) -> GroupReply:
+        """Have a group's leader, wherever it is, carry out a step. ``patient``: however long it takes, unless the
+        connection to it is lost. Raises MetadError."""
 
     async def ask_metadata(self, body: c.Moved) -> None:
         """Have the map say that slots have moved. Raises MetadError."""
@@ -67,6 +70,7 @@ class Migrations:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._attempts: dict[int, int] = {}  # the last of each move
         self._sweeps: set[asyncio.Task[None]] = set()
+        self._newest_sweeps: dict[GroupId, GroupCommand] = {}  # the order of each
 
     def follow(self, known: ClusterMap) -> None:
         """Work on those moves of the map that are this node's to work on."""
@@ -129,24 +133,23 @@ class Migrations:
 
     def sweep(self, driver: Replica, order: GroupCommand, done: Callable[[MetadError | None], None]) -> None:
         """Drop the rows of slots that a group does not hold, which this node leads; then say so. In a target, before it
-        imports, those are what earlier attempts have left."""
-
-        async def sweep() -> None:
-            try:
-                await self._sweep(driver, order)
-            except MetadError as error:
-                done(error)
-            else:
-                done(None)
-
-        task = asyncio.get_running_loop().create_task(sweep())
+        imports, those are what earlier attempts have left. An earlier sweep of the group ends: who asked for it has
+        begun again, or somebody else has."""
+        self._newest_sweeps[driver.group.group_id] = order
+        task = asyncio.get_running_loop().create_task(self._sweep(driver, order))
         self._sweeps.add(task)
-        task.add_done_callback(self._swept)
+        task.add_done_callback(partial(self._swept, done))
 
-    def _swept(self, task: asyncio.Task[None]) -> None:
+    def _swept(self, done: Callable[[MetadError | None], None], task: asyncio.Task[None]) -> None:
         self._sweeps.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            event(log_events.BUG, exc_info=bug, where="a sweep")
+        if task.cancelled():  # the node stops, so whoever waits loses the connection
+            return
+        outcome = task.exception()
+        if outcome is None or isinstance(outcome, MetadError):
+            done(outcome)
+        else:  # whoever asked waits as long as it takes, so it has to be told
+            event(log_events.BUG, exc_info=outcome, where="a sweep")
+            done(InternalError("a sweep failed; the server's log says why"))
 
     async def _sweep(self, driver: Replica, order: GroupCommand) -> None:
         group = driver.group
@@ -154,6 +157,10 @@ class Migrations:
         dropped = 0
         for row in moving_rows(group.group_id.kind):
             for page in _pages(driver, row):
+                if not group.ready:
+                    raise NotLeaderError("another leads the group that is swept")
+                if self._newest_sweeps[group.group_id] is not order:
+                    raise ConflictError("a later sweep of the group has begun")
                 rows: Tail = {key: None for key, _ in page if not held[keys.slot_of_key(key) or 0]}
                 if rows:
                     dropped += len(rows)
@@ -180,6 +187,7 @@ class _Migration:
         self._batch = 0
         self._slots = unpack(move.slots)
         self._tail: Tail = {}
+        self._tail_bytes = 0  # that were noted: a row that is written again counts again
         self._moved = 0
 
     async def run(self) -> None:
@@ -189,8 +197,9 @@ class _Migration:
             return
         if machine.holding.sealed_move == move.move:
             await self._source("unseal")  # it did not, and can no more: its attempt is void
+        machine.parts[TenantEnds].check_carried()  # before slots are sealed for an adoption that would be refused
         event(log_events.SLOT_MOVE_BEGAN, move=move.move, source=move.source, target=move.target, attempt=self._attempt)
-        await self._target("sweep")
+        await self._target("sweep", patient=True)
         with self._driver.listening(self._note):
             await self._copy()
             while len(self._tail) > _SHORT_TAIL:
@@ -217,8 +226,11 @@ class _Migration:
                 slot = keys.slot_of_key(behind)
                 if slot is not None and self._slots[slot]:
                     self._tail[behind] = value
+                    self._tail_bytes += len(behind) + len(value or b"") + _TAIL_ROW_BYTES
 
     async def _copy(self) -> None:
+        """Send the rows. Between two pages the tail may be sent: an entry is noted when it is written to the engine, so
+        a page that is read later has each row of the tail as it was noted, or newer."""
         for row in moving_rows(self._move.kind):
             for page in _pages(self._driver, row):
                 rows: Tail = {key: value for key, value in page if self._slots[keys.slot_of_key(key) or 0]}
@@ -226,9 +238,11 @@ class _Migration:
                     await self._import(rows)
                 else:
                     await asyncio.sleep(0)
+                if self._tail_bytes > _TAIL_BYTES:
+                    await self._send_tail()
 
     async def _send_tail(self) -> None:
-        tail, self._tail = self._tail, {}
+        tail, self._tail, self._tail_bytes = self._tail, {}, 0
         part: Tail = {}
         size = 0
         for key, value in tail.items():
@@ -245,7 +259,9 @@ class _Migration:
         self._moved += len(rows)
         await self._target("import", rows)
 
-    async def _target(self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None) -> GroupReply:
+    async def _target(
+        self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None, *, patient: bool = False
+    ) -> GroupReply:
         """``sealed``: the source's answer to the seal, for the adoption. It has been applied here, so the source's
         fences are those of then or later: one that comes to the source now comes to the target as well. So are its
         orders to end tenants, with which it does not go on while slots are sealed."""
@@ -266,6 +282,7 @@ class _Migration:
                 [] if sealed is None else self._driver.machine.parts[Fences].carried(),
                 [] if sealed is None else self._driver.machine.parts[TenantEnds].carried(),
             ),
+            patient=patient,
         )
 
     async def _source(self, step: str) -> GroupReply:

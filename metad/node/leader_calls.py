@@ -33,35 +33,42 @@ class LeaderCalls:
         """Ask this node, as the group's leader. Raises MetadError."""
         return await self._requests.call(method, body, group=group.name)
 
-    async def ask_group(self, group: GroupId, method: Method[Body, Reply], body: Body) -> Reply:
-        """Ask the leader of a group, wherever it is, and follow it for a while. Raises MetadError."""
+    async def ask_group(
+        self, group: GroupId, method: Method[Body, Reply], body: Body, *, patient: bool = False
+    ) -> Reply:
+        """Ask the leader of a group, wherever it is, and follow it for a while. Who is ``patient`` waits for the answer
+        until the connection is lost. Raises MetadError."""
         deadline_s = self._environment.now() + _ANSWER_S
         target = ""
         while True:
             try:
-                return await self._ask_group(group, method, body, target)
+                return await self._ask_group(group, method, body, target, patient)
             except (NotLeaderError, OverloadedError) as error:  # nothing was done
                 if self._environment.now() >= deadline_s:
                     raise
                 target = error.leader
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _ask_group(self, group: GroupId, method: Method[Body, Reply], body: Body, target: str) -> Reply:
+    async def _ask_group(
+        self, group: GroupId, method: Method[Body, Reply], body: Body, target: str, patient: bool
+    ) -> Reply:
         driver = self._groups.drivers.get(group)
         if driver is not None and (driver.group.is_leader or not target):
             target = driver.group.leader or ""
         if not target:
             target = self._groups.elsewhere(group).leader
-        return await self.ask_node(target, method, body, group.name)
+        return await self.ask_node(target, method, body, group.name, patient=patient)
 
-    async def ask_node(self, node: str, method: Method[Body, Reply], body: Body, group: str = "") -> Reply:
-        """Ask a node. Raises MetadError."""
+    async def ask_node(
+        self, node: str, method: Method[Body, Reply], body: Body, group: str = "", *, patient: bool = False
+    ) -> Reply:
+        """Ask a node. ``patient``: see :meth:`ask_group`. Raises MetadError."""
         if node == self._node_id:
             return await self._requests.call(method, body, group=group)
         answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
         self._outbound.call(node, method.code, method.encode_request(body, group=group), set_result(answer))
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(None if patient else _ANSWER_S):
                 result = await answer
         except TimeoutError:
             raise UnknownOutcomeError(f"{node} has not answered in time") from None

@@ -26,8 +26,8 @@ class MigrationSteps:
     async def ask_here(self, group: GroupId, command: GroupCommand) -> GroupReply:
         return await self._leaders.ask_here(group, GROUP_COMMAND, command)
 
-    async def ask_group(self, group: GroupId, command: GroupCommand) -> GroupReply:
-        return await self._leaders.ask_group(group, GROUP_COMMAND, command)
+    async def ask_group(self, group: GroupId, command: GroupCommand, *, patient: bool = False) -> GroupReply:
+        return await self._leaders.ask_group(group, GROUP_COMMAND, command, patient=patient)
 
     async def ask_metadata(self, body: Moved) -> None:
         """See :class:`metad.control.migration.Host`."""

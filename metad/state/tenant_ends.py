@@ -24,6 +24,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError, StaleRouteError, TooLargeError
 from metad_wire.key import SLOT_MASK, TEXT_END
+from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.session import SESSION
@@ -38,17 +39,23 @@ from .view import View
 _END: Final = GROUP.rows["end"]
 ORDERS_MAX: Final = 256
 """Of a group that are not carried out: each takeover of their tenants looks at them."""
+ORDERS_BYTES_MAX: Final = 256 * 1024
+"""Of their rows together, for an adoption brings them in one entry. Both count when an order is made: a group may have
+more that came with slots, and then makes none until some are carried out."""
+CARRIED_BYTES_MAX: Final = CHANGE_BYTES_MAX // 2
+"""Of the rows that an adoption brings. The other half is for those of the target's own that it changes."""
 SESSIONS, WILLS, RETAINED = 0, 1, 2
 """The phases of an order. A part of the rows' format."""
 _decode = msgspec.msgpack.Decoder(m.TenantEnd).decode
 
 
 class Pending(NamedTuple):
-    """An order, the end of its row's key, and its slots: a boolean per slot."""
+    """An order, the end of its row's key, its slots: a boolean per slot; and the bytes of the row with its key."""
 
     row: bytes
     end: m.TenantEnd
     slots: Numbers
+    size: int
 
 
 class TenantEnds(StatePart):
@@ -89,7 +96,7 @@ class TenantEnds(StatePart):
                 pending.pop(row, None)
             else:
                 end = _decode(value)
-                pending[row] = Pending(row, end, unpack(end.slots))
+                pending[row] = Pending(row, end, unpack(end.slots), len(key) + len(value))
 
     # --- asked while commands are evaluated --------------------------------------------------------------
 
@@ -125,6 +132,13 @@ class TenantEnds(StatePart):
         """The same, for the group that adopts slots of this one."""
         return [each.end for each in self.pending()]
 
+    def check_carried(self) -> None:
+        """Raise TooLargeError where an adoption could not bring them all. Some are carried out before it can."""
+        if sum(each.size for each in self._applied.values()) > CARRIED_BYTES_MAX:
+            raise TooLargeError(
+                f"the orders to end tenants take over {CARRIED_BYTES_MAX} bytes: no slots move with them"
+            )
+
     # --- written -----------------------------------------------------------------------------------------
 
     def order(self, view: View, end: m.TenantEnd) -> None:
@@ -135,9 +149,11 @@ class TenantEnds(StatePart):
             old = each.end
             if (old.tenant, old.publish_wills, old.retained) == (end.tenant, end.publish_wills, end.retained):
                 self._keep(writes, each, each.slots & ~slots)
-        if len(self._newest) - sum(value is None for value in writes.values()) >= ORDERS_MAX:
-            raise TooLargeError(f"{ORDERS_MAX} orders to end tenants are not carried out yet: wait for them")
-        writes[self._key(end.tenant, end.number, 0)] = encode(end)
+        key, value = self._key(end.tenant, end.number, 0), encode(end)
+        sizes = [each.size for each in self._newest.values() if writes.get(self._prefix + each.row, b"") is not None]
+        if len(sizes) >= ORDERS_MAX or sum(sizes) + len(key) + len(value) > ORDERS_BYTES_MAX:
+            raise TooLargeError(f"{len(sizes)} orders to end tenants are not carried out yet: wait for them")
+        writes[key] = value
         view.grown = sum(len(key) + len(value or b"") for key, value in writes.items())
 
     def progress(self, view: View, row: bytes, end: m.TenantEnd | None) -> None:

@@ -6,19 +6,34 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from server_rig import Rig
 
 from metad.control import migration
+from metad.errors import StorageError
+from metad.node.leader_calls import LeaderCalls
+from metad.node.migration_steps import MigrationSteps
 from metad.raft.journal import REGULAR
 from metad.state.entry import decode_entry
 from metad.state.fences import Fences
+from metad.state.tenant_ends import TenantEnds
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, slots_in
-from metad_wire.errors import ConflictError, MetadError, NotLeaderError, StaleRouteError
+from metad_wire.errors import (
+    ConflictError,
+    ConnectionLostError,
+    InternalError,
+    MetadError,
+    NotLeaderError,
+    StaleRouteError,
+    TooLargeError,
+    UnknownOutcomeError,
+)
 from metad_wire.group import GroupId
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
@@ -29,10 +44,13 @@ from metad_wire.methods import (
     KV_GET,
     KV_PUT,
     SESSION_DISCONNECT,
+    SESSION_END_TENANT,
     SESSION_LIST,
     SESSION_TAKEOVER,
     Method,
+    encode,
 )
+from metad_wire.tables.kv import KV
 from metad_wire.watch import MarkerStep, SlotMarker
 
 NAMESPACES = [f"n{i}" for i in range(24)]
@@ -284,9 +302,10 @@ async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
             asked.append(command.step)
             raise NotLeaderError
 
-        async def ask_group(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
             asked.append(command.step)
             assert group.name == "data-1", "the source's steps are its leader's own"
+            assert patient == (command.step == "sweep"), "it looks at all rows of the target"
             return c.GroupReply([], [])
 
         async def ask_metadata(self, body: c.Moved) -> None:
@@ -321,7 +340,7 @@ async def test_only_the_reply_says_that_a_target_has_adopted_and_no_error_text_d
             asked.append(command.step)
             return c.GroupReply([m.Revision("data-0", 7)], [])
 
-        async def ask_group(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
             asked.append(command.step)
             if self.refusal is not None:
                 raise self.refusal
@@ -351,7 +370,7 @@ async def test_a_move_that_the_map_knows_no_more_is_not_tried_again() -> None:
         async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
             raise AssertionError("it was not opened")
 
-        async def ask_group(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
             nonlocal tries
             tries += 1
             raise ConflictError("attempt 9 of move 2 was opened")
@@ -373,4 +392,189 @@ async def test_a_move_that_the_map_knows_no_more_is_not_tried_again() -> None:
     await asyncio.sleep(0.005)
     assert work._attempts[1] > attempts[1], "attempts only grow"
     work.stop()
+    await rig.close()
+
+
+# --- sweeps --------------------------------------------------------------------------------------------------
+
+
+def swept(driver: Any, *, ready: bool = True) -> Any:
+    """A replica with the state of this one."""
+    group = driver.group
+    raft = SimpleNamespace(group_id=group.group_id, prefix=group.prefix, name=group.name, ready=ready)
+    return SimpleNamespace(group=raft, machine=driver.machine)
+
+
+def work_of(node: Any) -> migration.Migrations:
+    """What sweeps replicas of a node that holds all of its slots, so there is nothing to ask for."""
+    return migration.Migrations(SimpleNamespace(drivers=node.drivers))  # type: ignore[arg-type]
+
+
+async def some_rows(rig: Rig) -> Any:
+    """Write several pages. Returns the replica that has them."""
+    for name in NAMESPACES:
+        await rig.ask(KV_PUT, m.KvPut([m.KvPutItem(name, str(number), b"v") for number in range(5)]))
+    return rig.node.drivers[GroupId("data", 0)]
+
+
+async def all_over(work: migration.Migrations) -> None:
+    while work._sweeps:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def test_a_later_sweep_of_a_group_ends_an_earlier_one() -> None:
+    """Guards a node that holds millions of rows: each attempt of a move began a sweep, and the last one ran on."""
+    rig = Rig(groups={"offset": 1, "data": 1})
+    await rig.open()
+    driver = await some_rows(rig)
+    work, outcomes = work_of(rig.node), dict[int, "MetadError | None"]()
+    for attempt in (1, 2):
+        work.sweep(driver, c.GroupCommand("sweep", 1, attempt), partial(outcomes.__setitem__, attempt))
+        await asyncio.sleep(0)  # it looks at a page
+    assert not outcomes
+    await all_over(work)
+    assert isinstance(outcomes[1], ConflictError)
+    assert outcomes[2] is None
+    assert [*outcomes] == [1, 2], "the first one ended early"
+    await rig.close()
+
+
+async def test_a_sweep_ends_with_the_lead_of_its_node() -> None:
+    rig = Rig(groups={"offset": 1, "data": 1})
+    await rig.open()
+    driver = swept(await some_rows(rig))
+    work, outcomes = work_of(rig.node), list["MetadError | None"]()
+    work.sweep(driver, c.GroupCommand("sweep", 1, 1), outcomes.append)
+    await asyncio.sleep(0)
+    driver.group.ready = False
+    await all_over(work)
+    (outcome,) = outcomes
+    assert isinstance(outcome, NotLeaderError)
+    await rig.close()
+
+
+async def test_a_sweep_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked for it waits as long as it takes."""
+    rig = Rig(groups={"offset": 1, "data": 1})
+    await rig.open()
+    driver = await some_rows(rig)
+
+    def fail(*_: Any) -> None:
+        raise StorageError("the disk")
+
+    monkeypatch.setattr(migration, "_pages", fail)
+    work, outcomes = work_of(rig.node), list["MetadError | None"]()
+    work.sweep(driver, c.GroupCommand("sweep", 1, 1), outcomes.append)
+    await all_over(work)
+    (outcome,) = outcomes
+    assert isinstance(outcome, InternalError)
+    await rig.close()
+
+
+async def test_who_is_patient_waits_for_an_answer_until_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the sweep of a target with millions of rows, which takes longer than other requests may."""
+    monkeypatch.setattr("metad.node.leader_calls._ANSWER_S", 0)
+    calls: list[Callable[[bytes | MetadError], None]] = []
+    group = GroupId("data", 1)
+    leaders = LeaderCalls(
+        "a",
+        SimpleNamespace(drivers={}, elsewhere=lambda _: SimpleNamespace(leader="b")),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(now=lambda: 0.0),  # type: ignore[arg-type]
+        SimpleNamespace(call=lambda node, code, payload, done: calls.append(done)),  # type: ignore[arg-type]
+    )
+    steps = MigrationSteps(SimpleNamespace(drivers={}), leaders)  # type: ignore[arg-type]
+    with pytest.raises(UnknownOutcomeError):
+        await steps.ask_group(group, c.GroupCommand("import", 1))
+    for answer in (encode(c.GroupReply([], [], index=7)), ConnectionLostError("b is lost")):
+        waits = asyncio.ensure_future(steps.ask_group(group, c.GroupCommand("sweep", 1), patient=True))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waits.done()
+        calls[-1](answer)
+        if isinstance(answer, MetadError):
+            with pytest.raises(ConnectionLostError):
+                await waits
+        else:
+            assert (await waits).index == 7
+
+
+# --- the tail ------------------------------------------------------------------------------------------------
+
+
+async def test_a_tail_is_sent_while_rows_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound that each write breaks, every page is followed by a tail; the newest rows are there in the end."""
+    monkeypatch.setattr(migration, "_TAIL_BYTES", 0)
+    scenario = Scenario(0, after=False)
+    await scenario.run()
+    assert scenario.steps.count("open") == 1
+
+
+async def test_a_tail_is_bounded_while_rows_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the memory of the source: whatever was written in the minutes of a copy was kept, with its values."""
+    bound, written = 40_000, 10_000
+    monkeypatch.setattr(migration, "_TAIL_BYTES", bound)
+    rig = Rig(groups={"offset": 1, "data": 1})
+    await rig.open()
+    driver = await some_rows(rig)
+    ((key, _), *_) = next(migration._pages(driver, min(KV.rows.values())))
+    kept: list[int] = []
+    imported: list[bytes] = []
+
+    class Host:
+        drivers = rig.node.drivers
+
+        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+            raise NotLeaderError  # the rows are copied
+
+        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
+            if command.step == "import":
+                imported.extend(command.rows)
+                behind = key + b"%d" % len(kept)
+                if len(kept) < 50:
+                    attempt._note([{driver.group.prefix + behind: bytes(written)}])  # type: ignore[arg-type]
+                kept.append(sum(len(value or b"") for value in attempt._tail.values()))
+            return c.GroupReply([], [])
+
+        async def ask_metadata(self, body: c.Moved) -> None: ...
+
+    move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
+    attempt = migration._Migration(Host(), move, driver, driver.group.term, 1)
+    with pytest.raises(NotLeaderError):
+        await attempt.run()
+    assert written < max(kept) <= bound + written
+    assert len(kept) > 2 * bound / written
+    await rig.close()
+
+
+async def test_no_attempt_begins_with_more_orders_to_end_tenants_than_an_adoption_can_bring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards the slots, which nobody has between a seal and an adoption that is refused."""
+    monkeypatch.setattr("metad.state.tenant_ends.CARRIED_BYTES_MAX", 100)
+    rig = Rig(groups={"offset": 1, "data": 1})
+    node = await rig.open()
+    asked: list[str] = []
+
+    class Host:
+        drivers = node.drivers
+
+        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+            asked.append(command.step)
+            raise NotLeaderError
+
+        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
+            asked.append(command.step)
+            return c.GroupReply([], [])
+
+        async def ask_metadata(self, body: c.Moved) -> None: ...
+
+    move, driver = c.SlotMove(1, "data", 0, 1, b"\xff" * 128), node.drivers[GroupId("data", 0)]
+    body = m.SessionEndTenant("t", True)
+    reply = await rig.ask(SESSION_END_TENANT, body)
+    assert reply.errors == []
+    assert driver.machine.parts[TenantEnds].carried()
+    with pytest.raises(TooLargeError):
+        await migration._Migration(Host(), move, driver, driver.group.term, 1).run()
+    assert asked == ["open"]
     await rig.close()

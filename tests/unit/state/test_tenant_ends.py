@@ -11,7 +11,7 @@ from sweep_rig import BATCH, World, do
 from metad.config import DedupeConfig
 from metad.node.tenant_sweep import TenantSweep
 from metad.state.slot_assignment import ALL_SLOTS, pack, unpack
-from metad.state.tenant_ends import ORDERS_MAX, TenantEnds
+from metad.state.tenant_ends import ORDERS_BYTES_MAX, ORDERS_MAX, TenantEnds
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
@@ -235,6 +235,47 @@ def test_orders_are_bounded(world: TenantWorld) -> None:
         rig.write(methods.SESSION_END_TENANT, m.SessionEndTenant("t" * 5_000, True))
     with pytest.raises(InvalidRequestError):
         rig.write(methods.SESSION_END_TENANT, m.SessionEndTenant("t7", True, False, b"\xff"))
+
+
+def test_orders_are_bounded_by_their_bytes_so_that_an_adoption_brings_them_all(world: TenantWorld) -> None:
+    """Guards slot moves: an adoption that is too large for an entry was refused after the seal, each time."""
+    source, rig = world.group, Rig()
+    rig.group = source
+    names = [f"{number:04096}" for number in range(ORDERS_BYTES_MAX // (2 * m.KEY_BYTES_MAX + 200) + 1)]
+    for name in names[:-1]:
+        order(source, tenant=name)
+    with pytest.raises(TooLargeError):
+        rig.write(methods.SESSION_END_TENANT, m.SessionEndTenant(names[-1], True))
+    order(source, tenant=names[7])  # replaces one
+    order(source, tenant="t")
+    source.machine.parts[TenantEnds].check_carried()
+    target = Group("data", 0, DedupeConfig(), initial_slots=bytes(len(ALL_SLOTS)))
+    bring(source, target, 1, _half(source, NAMES))
+    assert [end.tenant for end in endings(target)] == [end.tenant for end in endings(source)]
+
+
+def test_orders_that_came_with_slots_count_when_one_is_made_and_when_they_move_on(
+    world: TenantWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that gets slots from many has more of them than it may make."""
+    source = world.group
+    slots, others = _half(source, NAMES[::2]), _half(source, NAMES[1:2])
+    order(source, tenant="n" * 3_000)
+    target = Group("data", 0, DedupeConfig(), initial_slots=bytes(len(ALL_SLOTS)))
+    bring(source, target, 1, slots)
+    order(source, tenant="m" * 100)
+    monkeypatch.setattr("metad.state.tenant_ends.ORDERS_BYTES_MAX", 6_300)
+    monkeypatch.setattr("metad.state.tenant_ends.CARRIED_BYTES_MAX", 6_300)
+    target.restart()
+    rig = Rig()
+    rig.group = target
+    with pytest.raises(TooLargeError):
+        rig.write(methods.SESSION_END_TENANT, m.SessionEndTenant("t", True))
+    target.machine.parts[TenantEnds].check_carried()
+    bring(source, target, 2, others)
+    assert len(endings(target)) == 3
+    with pytest.raises(TooLargeError):
+        target.machine.parts[TenantEnds].check_carried()
 
 
 def test_after_a_refusal_a_later_turn_goes_on(world: TenantWorld) -> None:
