@@ -19,7 +19,7 @@ everybody a whole lease, and the clock of the leases stands still while this nod
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from metad_wire.errors import (
     MetadError,
     NotFoundError,
     NotLeaderError,
+    OverloadedError,
 )
 from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
@@ -65,6 +66,10 @@ ABOUT_BROKERS = (
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
 AT_LEAST_EPOCH_MAX = 2**62
 """Above it there are as many epochs again: a name that is used up would be lost for ever."""
+_ASKED_MAX = 8
+"""So many changes of one broker that clients have asked for are being written at a time. Each takes an entry of its
+own, and what the node itself has to say of brokers waits behind them."""
+_AGAIN_MS = 200  # when to come again with one more
 TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
 ATTRIBUTES_BYTES_MAX = 16 * 1024
 
@@ -120,6 +125,7 @@ class Brokers:
         self._stops: deque[tuple[float, float]] = deque(maxlen=_STOPS_MAX)  # when each was over, and how long it took
         self._ending: set[str] = set()  # whose end is being written
         self._new: set[str] = set()  # names whose first registration is being written
+        self._asked: Counter[str] = Counter()  # by clients, and is being written
         self._fencing = Fencing()
         self._noting = False
         self._goes_on = False  # in the next turn of the loop
@@ -171,6 +177,7 @@ class Brokers:
         self._lost_s, self._noting = 0.0, False
         self._stops.clear()
         self._ending, self._new = set(), set()
+        self._asked.clear()
         for waiter in waiters:
             self._answer(waiter, _led_by_another())
 
@@ -422,14 +429,11 @@ class Brokers:
             case b.BrokerRegister():
                 self._register(body, done)
             case b.BrokerDrain(broker, epoch):
-                _check_name(broker)
-                self._end([BrokerStep("drain", broker, epoch)], 0, done)
+                self._end(BrokerStep("drain", broker, epoch), 0, done)
             case b.BrokerDeregister(broker, epoch, wait_ms):
-                _check_name(broker)
-                self._end([BrokerStep("deregister", broker, epoch)], wait_ms, done)
+                self._end(BrokerStep("deregister", broker, epoch), wait_ms, done)
             case b.BrokerFence(broker, epoch, wait_ms):
-                _check_name(broker)
-                self._end([BrokerStep("fence", broker, epoch)], wait_ms, done)
+                self._end(BrokerStep("fence", broker, epoch), wait_ms, done)
             case b.BrokerGet(names):
                 self._read(lambda: self._records_of(names), done)
             case b.BrokerList():
@@ -437,8 +441,34 @@ class Brokers:
             case _:
                 raise InvalidRequestError(f"{type(body).__name__} is not about brokers")
 
+    def _change_for_client(
+        self,
+        step: BrokerStep,
+        then: Callable[[list[BrokerStep], list[Broker | None], MetadError | None], None],
+        done: Done,
+    ) -> None:
+        """:meth:`_change`, for a client that waits for ``done``."""
+
+        def changed(steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            self._asked[step.broker] -= 1
+            if not self._asked[step.broker]:
+                del self._asked[step.broker]
+            then(steps, brokers, error)
+
+        self._asked[step.broker] += 1
+        self._change([step], changed, lost=done)
+
+    def _check_few(self, broker: str) -> None:
+        if self._asked[broker] >= _ASKED_MAX:
+            raise OverloadedError(
+                f"{_ASKED_MAX} changes of {broker} are being written already",
+                retry_after_ms=_AGAIN_MS,
+                retry_jitter_ms=_AGAIN_MS,
+            )
+
     def _register(self, asked: b.BrokerRegister, done: Done) -> None:
         _check(asked)
+        self._check_few(asked.broker)
         self._make_room()
         if asked.broker not in self._records:
             self._new.add(asked.broker)
@@ -464,17 +494,19 @@ class Brokers:
 
             self._wait(_Waiter(record, answer, done), asked.wait_ms)
 
-        self._change([BrokerStep("register", asked.broker, 0, asked)], registered, lost=done)
+        self._change_for_client(BrokerStep("register", asked.broker, 0, asked), registered, done)
 
     def _is_last(self, record: Broker) -> bool:
         known = self._records.get(record.broker)
         return known is not None and known.broker_epoch == record.broker_epoch
 
-    def _end(self, steps: list[BrokerStep], wait_ms: int, done: Done) -> None:
+    def _end(self, step: BrokerStep, wait_ms: int, done: Done) -> None:
         """End a life, or let it drain."""
+        _check_name(step.broker)
+        self._check_few(step.broker)
 
-        def ended(steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
-            (step,), (record,) = steps, brokers
+        def ended(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            (record,) = brokers
             if record is None:
                 done(error or ConflictError("the change was refused"))
                 return
@@ -493,7 +525,7 @@ class Brokers:
             else:
                 self._wait(waiter, wait_ms)
 
-        self._change(steps, ended, lost=done)
+        self._change_for_client(step, ended, done)
 
     def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
         """Answer once all groups have the fence, or when it has taken too long."""

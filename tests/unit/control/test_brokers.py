@@ -35,6 +35,7 @@ from metad_wire.errors import (
     MetadError,
     NotFoundError,
     NotLeaderError,
+    OverloadedError,
     TooLargeError,
     UnknownOutcomeError,
 )
@@ -418,6 +419,27 @@ async def test_names_are_bounded_also_while_many_register_at_once(monkeypatch: p
     await world.settle()
     refused = [isinstance(answer, ConflictError) for (answer,) in answers]
     assert refused == [False, False, False, True, True]
+
+
+async def test_few_changes_of_one_broker_are_under_way_at_a_time() -> None:
+    """Each takes an entry of its own: 100,000 of them once kept the node from saying that a broker is over."""
+    world = World()
+    epoch = await world.register("b1")
+    world.held = []
+    answers = [world.begin(b.BrokerRegister("b1")) for _ in range(module._ASKED_MAX)]
+    for more in (b.BrokerRegister("b1"), b.BrokerDrain("b1", epoch), b.BrokerDeregister("b1", epoch)):
+        (refused,) = world.begin(more)
+        assert isinstance(refused, OverloadedError)
+        assert refused.retry_after_ms
+    other = world.begin(b.BrokerRegister("b2"))
+    held, world.held = world.held, None
+    assert len(held) == module._ASKED_MAX + 1
+    for write in held:
+        write()
+    await world.settle()
+    assert all(isinstance(answer, b.BrokerRegistered) for (answer,) in [*answers, other])
+    assert await world.register("b1") > epoch
+    assert not world.brokers._asked
 
 
 async def test_no_registration_uses_up_the_epochs_of_a_name() -> None:
