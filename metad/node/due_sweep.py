@@ -17,8 +17,6 @@ from metad_wire import cluster as c
 from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.methods import SESSION_SWEEP
 
-from .. import log_events
-from ..logs import event
 from ..state.due import DUE, due_key, split_due
 from ..state.machine import Machine
 from ..state.slot_assignment import HeldSlots
@@ -26,7 +24,7 @@ from ..storage import keys
 from .driver import GroupDriver
 from .environment import Environment
 from .requests import Requests
-from .sweep_turns import Done
+from .sweep_turns import Done, passed_over
 
 _FOREIGN_MAX: Final = 1_000
 """Rows of slots that the group does not hold, looked at in one go: they came early, or are yet to be dropped."""
@@ -147,9 +145,7 @@ class DueSweep:
             self._pass(state, behind)
             done(len(items))
         elif isinstance(outcome, TooLargeError):
-            if len(items) == 1:  # it fits no entry, and is to hold up no other
-                group, (item,) = self._driver.group.name, items
-                event(log_events.SWEEP_PASSED_OVER, group=group, tenant=item.tenant, client_id=item.client_id)
+            if passed_over(self._driver.group.name, items):
                 self._pass(state, behind)
             self._batch = max(1, self._batch // 2)
             done(len(items))

@@ -18,15 +18,13 @@ from metad_wire.tables.retained import RETAINED
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.will import WILL
 
-from .. import log_events
-from ..logs import event
 from ..state.machine import Machine
 from ..state.tenant_ends import Pending, TenantEnds
 from ..storage import keys
 from .driver import GroupDriver
 from .environment import Environment
 from .requests import Requests
-from .sweep_turns import Done
+from .sweep_turns import Done, passed_over
 
 _TABLES: Final[tuple[tuple[Table[Any], str], ...]] = ((SESSION, "owner"), (WILL, "due"), (RETAINED, "message"))
 """What is looked at, by phase: tables, and the names of their rows."""
@@ -99,9 +97,7 @@ class TenantSweep:
     def _answered(self, done: Done, items: list[c.SessionEndItem], at: bytes, outcome: bytes | MetadError) -> None:
         self._asking = False
         if isinstance(outcome, TooLargeError):
-            if len(items) == 1:  # it fits no entry, and is to hold up no other
-                group, (item,) = self._driver.group.name, items
-                event(log_events.SWEEP_PASSED_OVER, group=group, tenant=item.tenant, client_id=item.client_id)
+            if passed_over(self._driver.group.name, items):
                 self._at = at
             self._batch = max(1, self._batch // 2)
             done(len(items))

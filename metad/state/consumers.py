@@ -60,6 +60,10 @@ class _Groups:
         """Write them. Raises TooLargeError."""
         for group in self._found.values():
             group.finish()
+        self.count()
+
+    def count(self) -> None:
+        """Say how much the command changes, once each is finished. Raises TooLargeError."""
         view = self._view
         view.grown = sum([_size(writes.items()) for writes in (view.writes, *view.heard.values())])
         check_change(view.grown)
@@ -241,7 +245,7 @@ def _evaluate_expire(view: View, command: Command[w.ConsumerExpire]) -> m.WriteR
         except MetadError as error:
             group.undo()
             errors += [error_at(position, error) for position, _ in members]
-    groups.finish()
+    groups.count()
     return written(view, sorted(errors, key=lambda error: error.index))
 
 

@@ -289,39 +289,43 @@ async def test_two_deaths() -> None:
         await scenario.run()
 
 
+class Asked:
+    """What an attempt asks of its node, which leads the source no longer. A target answers that nothing is adopted."""
+
+    def __init__(self, drivers: Any) -> None:
+        self.drivers = drivers
+        self.steps: list[str] = []
+
+    async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+        self.steps.append(command.step)
+        raise NotLeaderError
+
+    async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
+        self.steps.append(command.step)
+        assert group.name == "data-1", "the source's steps are its leader's own"
+        assert patient == (command.step == "sweep"), "it looks at all rows of the target"
+        return c.GroupReply([], [])
+
+    async def ask_metadata(self, body: c.Moved) -> None:
+        raise AssertionError("it is not done")
+
+
 async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
     """Guards the source's steps: one that is passed on seals slots whose newest rows the copying node has not seen."""
     rig = Rig(groups={"offset": 1, "data": 1})
     node = await rig.open()
-    asked: list[str] = []
-
-    class Host:
-        drivers = node.drivers
-
-        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
-            asked.append(command.step)
-            raise NotLeaderError
-
-        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
-            asked.append(command.step)
-            assert group.name == "data-1", "the source's steps are its leader's own"
-            assert patient == (command.step == "sweep"), "it looks at all rows of the target"
-            return c.GroupReply([], [])
-
-        async def ask_metadata(self, body: c.Moved) -> None:
-            raise AssertionError("it is not done")
-
+    host = Asked(node.drivers)
     move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
     driver = node.drivers[GroupId("data", 0)]
-    attempt = migration._Migration(Host(), move, driver, driver.group.term, 1)
+    attempt = migration._Migration(host, move, driver, driver.group.term, 1)
     with pytest.raises(NotLeaderError):
         await attempt.run()
-    assert asked == ["open", "sweep", "seal"]
+    assert host.steps == ["open", "sweep", "seal"]
     assert not driver._listeners
-    attempt = migration._Migration(Host(), move, driver, driver.group.term - 1, 2)
+    attempt = migration._Migration(host, move, driver, driver.group.term - 1, 2)
     with pytest.raises(MetadError, match="another led"):
         await attempt.run()
-    assert asked[3:] == ["open", "sweep"]
+    assert host.steps[3:] == ["open", "sweep"]
     await rig.close()
 
 
@@ -554,27 +558,13 @@ async def test_no_attempt_begins_with_more_orders_to_end_tenants_than_an_adoptio
     monkeypatch.setattr("metad.state.tenant_ends.CARRIED_BYTES_MAX", 100)
     rig = Rig(groups={"offset": 1, "data": 1})
     node = await rig.open()
-    asked: list[str] = []
-
-    class Host:
-        drivers = node.drivers
-
-        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
-            asked.append(command.step)
-            raise NotLeaderError
-
-        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
-            asked.append(command.step)
-            return c.GroupReply([], [])
-
-        async def ask_metadata(self, body: c.Moved) -> None: ...
-
+    host = Asked(node.drivers)
     move, driver = c.SlotMove(1, "data", 0, 1, b"\xff" * 128), node.drivers[GroupId("data", 0)]
     body = m.SessionEndTenant("t", True)
     reply = await rig.ask(SESSION_END_TENANT, body)
     assert reply.errors == []
     assert driver.machine.parts[TenantEnds].carried()
     with pytest.raises(TooLargeError):
-        await migration._Migration(Host(), move, driver, driver.group.term, 1).run()
-    assert asked == ["open"]
+        await migration._Migration(host, move, driver, driver.group.term, 1).run()
+    assert host.steps == ["open"]
     await rig.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from metad.config import DedupeConfig
 from metad.state.machine import Known
 from metad.state.registry import VERBS
 from metad.state.tables import Command
+from metad.testing.counting import lines_run
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
@@ -570,24 +569,9 @@ def test_a_retry_that_asks_for_something_else_is_told_so(group: Group, client: C
 # --- no write pays for what others hold ------------------------------------------------------------------
 
 
-def lines_run(call: Callable[[], object]) -> int:
+def window_lines(call: Callable[[], object]) -> int:
     """How many lines of the window's own code a call runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename != dedupe.__file__:
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return count
+    return lines_run(call, dedupe.__file__)
 
 
 def costs_of_newcomers(writes: int) -> list[int]:
@@ -602,7 +586,7 @@ def costs_of_newcomers(writes: int) -> list[int]:
 
     for number in range(1_100):
         newcomer(number)
-    costs = [lines_run(partial(newcomer, number)) for number in range(1_100, 1_100 + writes)]
+    costs = [window_lines(partial(newcomer, number)) for number in range(1_100, 1_100 + writes)]
     for window in (group.machine.dedupe, group.follower.dedupe):
         assert len(window._clients) <= 1_001
         assert 900 <= len(window) <= 1_000
@@ -628,7 +612,7 @@ def test_a_large_reply_costs_the_same_however_many_hold_something() -> None:
         window.remember(2_000 + seq, Identity(5_000, seq, 0), 0, bytes(50_000))
         window.record(2_000 + seq, {})
 
-    costs = [lines_run(partial(large, seq)) for seq in range(1, 20)]
+    costs = [window_lines(partial(large, seq)) for seq in range(1, 20)]
     assert max(costs) < 300
     assert len(window) > 1_000, "who holds most has given up its own"
 
@@ -651,7 +635,7 @@ def test_what_only_the_newest_entry_holds_is_looked_at_once_and_stays() -> None:
     window = group.machine.dedupe
     for number in range(20):
         window.remember(1, Identity(number, 1, 0), 0, b"reply")
-    assert lines_run(lambda: window.record(1, {})) < 20 * 30
+    assert window_lines(lambda: window.record(1, {})) < 20 * 30
     assert len(window) == 20
     window.remember(2, Identity(50, 1, 0), 0, b"reply")
     window.record(2, {})

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 from watch_rig import PREFIX, entry, key
 
 from metad.state.part import Writes
+from metad.testing.counting import lines_run
 from metad.watch.changes import EntryChanges
 from metad.watch.filters import Interest
 from metad.watch.index import Index
@@ -26,24 +23,6 @@ class Counted(bytes):
     def __getitem__(self, at: object) -> object:  # type: ignore[override]
         Counted.cuts += isinstance(at, slice)
         return super().__getitem__(at)  # type: ignore[index]
-
-
-def steps_of(done: Callable[[], object]) -> int:
-    """How many lines of Python run."""
-    steps = 0
-
-    def step(_: FrameType, what: str, __: object) -> Any:
-        nonlocal steps
-        steps += what == "line"
-        return step
-
-    before = sys.gettrace()
-    sys.settrace(step)
-    try:
-        done()
-    finally:
-        sys.settrace(before)
-    return steps
 
 
 def test_whoever_comes_and_goes_the_right_ones_are_found() -> None:
@@ -134,12 +113,12 @@ def test_a_prefix_that_comes_or_goes_costs_the_same_however_many_lengths_there_a
     def steps(lengths: int) -> int:
         index: Index[int] = Index(PREFIX)
         interests = [Interest(RECORD, b"n\0\x01" + b"a" * number + b"b") for number in range(lengths)][::-1]
-        once = steps_of(lambda: index.add(1, interests))
+        once = lines_run(lambda: index.add(1, interests))
         for other, interest in enumerate(interests, 2):
             index.add(other, [interest])
         for other, interest in reversed([*enumerate(interests, 2)]):
             index.remove(other, [interest])
-        twice = once + steps_of(lambda: index.remove(1, interests))
+        twice = once + lines_run(lambda: index.remove(1, interests))
         assert not index._lengths
         return twice
 
@@ -152,6 +131,6 @@ def test_a_short_prefix_that_comes_and_goes_costs_nothing_for_the_long_ones() ->
         for number in range(long):
             index.add(number, [Interest(RECORD, b"%06d" % number + b"a" * 100)])
         at = [Interest(RECORD, b"00000")]
-        return steps_of(lambda: (index.add(-1, at), index.remove(-1, at)))
+        return lines_run(lambda: (index.add(-1, at), index.remove(-1, at)))
 
     assert steps(2_000) == steps(20)
