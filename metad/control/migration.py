@@ -34,7 +34,9 @@ from .host import Replica
 
 _ROWS = 500  # of one batch
 _BYTES = 512 * 1024  # a row of the largest value still fits an entry with it
-_SHORT_TAIL = 500  # rows that may be left when the slots are sealed
+_SHORT_TAIL = 500  # rows that may be left when the slots are sealed ...
+_SHORT_TAIL_BYTES = 2 * 1024 * 1024  # ... and their bytes: writes of the slots wait while they are sent
+_TAILS_MAX = 20  # sent before the slots are sealed in any case: writers may be faster than what is sent
 _TAIL_BYTES = 16 * 1024 * 1024  # a tail that has more is sent while rows are still copied
 _TAIL_ROW_BYTES = 256  # what a row in memory takes beside its own bytes
 _AGAIN_S = 1.0
@@ -202,7 +204,9 @@ class _Migration:
         await self._target("sweep", patient=True)
         with self._driver.listening(self._note):
             await self._copy()
-            while len(self._tail) > _SHORT_TAIL:
+            for _ in range(_TAILS_MAX):
+                if len(self._tail) <= _SHORT_TAIL and self._tail_bytes <= _SHORT_TAIL_BYTES:
+                    break
                 await self._send_tail()
             sealed = await self._source("seal")
             await self._send_tail()

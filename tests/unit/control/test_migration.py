@@ -568,3 +568,40 @@ async def test_no_attempt_begins_with_more_orders_to_end_tenants_than_an_adoptio
         await migration._Migration(host, move, driver, driver.group.term, 1).run()
     assert host.steps == ["open"]
     await rig.close()
+
+
+@pytest.mark.parametrize("rows", [migration._SHORT_TAIL + 1, 3])
+async def test_a_move_ends_under_writers_that_are_faster_than_it(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the end of a move: it sent tails for as long as each was longer than a few hundred rows, whatever came
+    meanwhile, and took a few rows of megabytes for a short tail."""
+    monkeypatch.setattr(migration, "_SHORT_TAIL_BYTES", 100_000)
+    rig = Rig(groups={"offset": 1, "data": 1})
+    await rig.open()
+    driver = await some_rows(rig)
+    ((key, _), *_) = next(migration._pages(driver, min(KV.rows.values())))
+    steps: list[str] = []
+
+    class Host:
+        drivers = rig.node.drivers
+
+        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
+            steps.append(command.step)
+            raise NotLeaderError
+
+        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
+            if command.step == "import":
+                steps.append("import")
+                prefix = driver.group.prefix + key
+                attempt._note([{prefix + b"%d" % n: bytes(50_000) for n in range(rows)}])  # type: ignore[arg-type]
+            return c.GroupReply([], [])
+
+        async def ask_metadata(self, body: c.Moved) -> None: ...
+
+    move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
+    attempt = migration._Migration(Host(), move, driver, driver.group.term, 1)
+    with pytest.raises(NotLeaderError):
+        await attempt.run()
+    assert steps[-1] == "seal"
+    assert steps.count("seal") == 1
+    assert steps.count("import") > migration._TAILS_MAX
+    await rig.close()
