@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from metad_wire import methods
+from metad_wire.fields import U32
 from metad_wire.messages import Feature, Owner
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
@@ -22,6 +23,7 @@ from metad_wire.tables.broker import Broker
 from .dispatch.reports import log
 from .errors import ClosedError, FencedError, MetadError, NotFoundError, error_of_item
 from .requests.requests import Requests
+from .requests.wrong import argument
 
 BEATS = 4
 """Heartbeats in a lease."""
@@ -58,11 +60,14 @@ class Lease:
         self._sent_s = sent_s  # of the last heartbeat that was acknowledged
         self.over: MetadError | None = None
         """Why the life is over; None while it is not known to be."""
+        self.obstacle: MetadError | None = None
+        """Why the last heartbeat was not acknowledged; None if it was."""
 
     def acknowledged(self, sent_s: float, lease_s: float) -> None:
         """The heartbeat that was sent then was acknowledged with this lease. A life that is lost stays lost."""
         if sent_s >= self._sent_s:
             self._sent_s, self.lease_s = sent_s, lease_s
+            self.obstacle = None
 
     def end(self, error: MetadError) -> None:
         """The life is over."""
@@ -73,11 +78,9 @@ class Lease:
         """What the life may do now."""
         silent_s = now_s - self._sent_s
         if self.over is None and silent_s >= LOST_AFTER * self.lease_s:
-            self.end(
-                FencedError(
-                    f"no heartbeat that was sent in the last {silent_s:.1f} s was acknowledged; the lease is over"
-                )
-            )
+            because = "" if self.obstacle is None else f" ({self.obstacle.name}: {self.obstacle})"
+            said = f"no heartbeat that was sent in the last {silent_s:.1f} s was acknowledged{because}"
+            self.end(FencedError(f"{said}; the lease is over"))
         if self.over is not None:
             return LifeState.LOST
         return LifeState.SUSPENDED if silent_s >= SUSPENDED_AFTER * self.lease_s else LifeState.SERVING
@@ -156,7 +159,9 @@ class BrokerLife:
         return forget
 
     def report(self, load: int) -> None:
-        """Say with each heartbeat from now on how loaded the broker is, in its own unit."""
+        """Say with each heartbeat from now on how loaded the broker is, in its own unit: 0 to 2**32 - 1. Raises
+        InvalidRequestError."""
+        argument("load", load, U32)
         self._load = load
 
     def check(self) -> None:
@@ -217,8 +222,12 @@ class BrokerLife:
         while self.state is not LifeState.LOST:
             interval_s = self._lease.lease_s / BEATS
             begun_s = self._clock()
-            with contextlib.suppress(MetadError):  # the next one may come through
+            try:
                 await self._beat(interval_s)
+            except MetadError as error:  # the next one may come through
+                if not error.retryable and self._lease.obstacle is None:
+                    log.warning("a heartbeat of broker %r was refused: %s: %s", self.broker, error.name, error)
+                self._lease.obstacle = error
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, begun_s + interval_s - self._clock())):
                     await self._hurried.wait()

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
-from metad_wire.messages import KvKey
+from metad_wire.messages import Kv, KvKey
 
+from ..dispatch.reports import log
 from ..errors import ClosedError, DeadlineExceededError, InvalidRequestError, MetadError, NotFoundError
 from ..namespaces.kv import KeyValue
 from ..namespaces.leases import Leases
 from ..watch.watch import Watch
-from . import lock as locks
 from .belief import LeaseState
 from .kept_alive import KeptAlive
-from .lock import Lock
+from .lock import Attempt, Lock, Turns
 
 _TTL_S_MIN, _TTL_S_MAX = 0.5, 24 * 3600.0
 _DEADLINE_S_MIN = 0.1
+_AGAIN_S_MIN, _AGAIN_S_MAX = 0.2, 5.0
+"""How long to wait before a key that could not be freed is tried again."""
 
 
 class OpenWatch(Protocol):
@@ -69,8 +71,10 @@ class HeldLease:
         self._alive = KeptAlive(
             self._ttl_s, now, self._speak, self._lost.set, told=LeaseState.CONNECTED, name="metad-lease"
         )
-        self._turns: dict[str, asyncio.Lock] = {}  # of locks: the tasks of one holder take turns
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._behind: set[asyncio.Task[None]] = set()  # what gives back that nobody waits for
 
     def __repr__(self) -> str:
         return f"<HeldLease {self.namespace}/{self._name}>"
@@ -91,15 +95,31 @@ class HeldLease:
         return self._alive.on_state(listener)
 
     async def opened(self) -> Self:
-        """Have the lease granted, and begin to keep it alive. Raises a MetadError."""
-        if self._alive.belief is not None:
-            return self
-        sent_s = self._now()
-        self._name = await self._leases.grant(
-            self.namespace, math.ceil(self._ttl_s * 1000), holder=self._holder, attributes=self._attributes
-        )
-        self._alive.begin(sent_s)
+        """Have the lease granted, and begin to keep it alive. If this is cancelled, a lease that was granted by then is
+        given back. Raises a MetadError, ClosedError if it was closed."""
+        async with self._opening:
+            if self._alive.belief is not None:
+                return self
+            sent_s = self._now()
+            granting = asyncio.ensure_future(
+                self._leases.grant(
+                    self.namespace, math.ceil(self._ttl_s * 1000), holder=self._holder, attributes=self._attributes
+                )
+            )
+            try:
+                name = await asyncio.shield(granting)
+                if self._closed:
+                    raise ClosedError("the lease was closed while it was granted")
+            except (asyncio.CancelledError, ClosedError):
+                self._go_on(self._revoke(granting))
+                raise
+            self._name = name
+            self._alive.begin(sent_s)
         return self
+
+    async def _revoke(self, granting: asyncio.Future[str]) -> None:
+        """Give back a lease that nobody wants any more."""
+        await self._leases.revoke(self.namespace, await granting, deadline_s=self._deadline_s)
 
     async def lost(self) -> None:
         """Wait until the lease is LOST."""
@@ -108,9 +128,8 @@ class HeldLease:
     async def close(self) -> None:
         """Give the lease back: its keys are deleted. Safe to call again. A lease that cannot be given back ends when
         its time is over."""
+        self._closed = True
         self._alive.stop()
-        for task in self._undoing:
-            task.cancel()
         if self._alive.lose():
             with contextlib.suppress(NotFoundError, ClosedError):
                 await self._leases.revoke(self.namespace, self._name, deadline_s=self._deadline_s)
@@ -127,35 +146,89 @@ class HeldLease:
 
     async def lock(self, key: str, value: bytes = b"", *, timeout_s: float | None = None) -> Lock:
         """Wait until no other has the key, and have it: a lock, or the lead of an election. ``value`` is what others
-        read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError if the lease is over."""
-        turn = self._turns.setdefault(key, asyncio.Lock())
+        read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError once the lease is over. What is
+        under way then is given back: the key may be taken for a moment more."""
+        if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s > 0):
+            raise InvalidRequestError(f"timeout_s: expected more than 0, or None, got {timeout_s!r}")
+        if not isinstance(key, str):
+            raise InvalidRequestError(f"key: expected str, got {type(key).__name__}")
+        if self._alive.belief is None:
+            raise InvalidRequestError("the lease is not granted yet: enter it, or await opened() first")
+        attempt = Attempt(self._kv, self._open_watch, self.namespace, key, value, self._name)
+        loop = asyncio.get_running_loop()
+        taking = loop.create_task(self._take(key, attempt), name="metad-lock")
+        over = loop.create_task(self._lost.wait(), name="metad-lock")
         try:
-            async with asyncio.timeout(timeout_s):
-                await turn.acquire()
+            await asyncio.wait({taking, over}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                return taking.result()
+        except asyncio.CancelledError:
+            if taking.done() and not taking.cancelled() and taking.exception() is None:
+                self.free_soon(taking.result())
+            raise
+        finally:
+            over.cancel()
+            taking.cancel()
+        if over.done():
+            raise NotFoundError(f"lease {self._name} is over")
+        if attempt.is_putting:
+            raise DeadlineExceededError(f"no answer within {timeout_s} s whether {key} is free", outcome_known=False)
+        raise DeadlineExceededError(f"others have had {key} for {timeout_s} s", outcome_known=True)
+
+    async def _take(self, key: str, attempt: Attempt) -> Lock:
+        await self._turns.take(key)
+        try:
+            record = await attempt.won()
+        except BaseException as error:
+            self._go_on(self._give_up(key, attempt))
+            if isinstance(error, NotFoundError):
+                self._alive.lose()
+            raise
+        return self._lock(record)
+
+    def _lock(self, record: Kv) -> Lock:
+        return Lock(self, self._kv, record, lambda: self._turns.give(record.key))
+
+    async def _give_up(self, key: str, attempt: Attempt) -> None:
+        """Nobody waits for the key any more. The attempt may have it already, or get it yet: then it is given back."""
+        record = None
+        try:
+            record = await attempt.outcome()
+        finally:
+            if record is None:
+                self._turns.give(key)
+        if record is not None:
+            await self._free(self._lock(record))
+
+    def free_soon(self, lock: Lock) -> None:
+        """See :class:`.lock.Holder`."""
+        self._go_on(self._free(lock))
+
+    async def _free(self, lock: Lock) -> None:
+        again_s = _AGAIN_S_MIN
+        try:
+            while self.state is not LeaseState.LOST:
                 try:
-                    record = await locks.acquired(self._kv, self._open_watch, self.namespace, key, value, self._name)
-                except BaseException as error:
-                    self._give_up(key, turn)
-                    if isinstance(error, NotFoundError):
-                        self._alive.lose()
+                    return await lock.delete()
+                except ClosedError:
                     raise
-        except TimeoutError:
-            raise DeadlineExceededError(f"others have had {key} for {timeout_s} s", outcome_known=True) from None
-        return Lock(self, self._kv, turn, record)
+                except MetadError as error:
+                    log.info("%r cannot be released, and is tried again: %s", lock, error)
+                await asyncio.sleep(again_s)
+                again_s = min(2 * again_s, _AGAIN_S_MAX)
+        finally:
+            lock.freed()
 
-    def _give_up(self, key: str, turn: asyncio.Lock) -> None:
-        """The caller waits no longer. It may have the key already, unknown to it: then it is given back."""
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it behind whoever asked; it ends with the client."""
+        task = asyncio.get_running_loop().create_task(work, name="metad-lease")
+        self._behind.add(task)
+        task.add_done_callback(self._gone_on)
 
-        async def undo() -> None:
-            try:
-                with contextlib.suppress(MetadError):
-                    await locks.given_up(self._kv, self.namespace, key, self._name)
-            finally:
-                turn.release()
-
-        task = asyncio.get_running_loop().create_task(undo(), name="metad-lock")
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
+    def _gone_on(self, task: asyncio.Task[None]) -> None:
+        self._behind.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("%r could not give back what it was not to have: %r", self, error)
 
     # --- alive -------------------------------------------------------------------------------------------
 

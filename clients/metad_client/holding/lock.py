@@ -8,13 +8,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from metad_wire.messages import Kv, KvCompare, KvKey, KvOperation, KvTransaction
+from metad_wire.messages import Kv, KvCompare, KvKey, KvOperation, KvTransaction, KvTransactionResult
 from metad_wire.watch import ChangeKind
 
-from ..errors import ConflictError, InternalError, MetadError
+from ..errors import ClosedError, ConflictError, InternalError, MetadError
 from ..namespaces.kv import KeyValue
 from ..watch.watch import Watch
 from .belief import LeaseState
+
+_LOOKS_S = (0.5, 2.0, 8.0)
+"""When to look whether a key was put by a transaction of which no answer came: seconds after one another. A server
+begins no request whose deadline has passed."""
 
 
 class Holder(Protocol):
@@ -23,6 +27,41 @@ class Holder(Protocol):
     @property
     def state(self) -> LeaseState:
         """What may be believed of the lease now."""
+
+    def free_soon(self, lock: Lock) -> None:
+        """Delete the key of a lock in the background, as often as it takes, and call :meth:`Lock.freed`."""
+
+
+class Turns:
+    """The tasks of one holder take turns at a key. Keys that nobody waits for or has are forgotten."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    async def take(self, key: str) -> None:
+        """Wait for the turn at this key."""
+        turn, users = self._turns.get(key) or (asyncio.Lock(), 0)
+        self._turns[key] = turn, users + 1
+        try:
+            await turn.acquire()
+        except BaseException:
+            self._leave(key)
+            raise
+
+    def give(self, key: str) -> None:
+        """The turn is the next one's."""
+        self._turns[key][0].release()
+        self._leave(key)
+
+    def _leave(self, key: str) -> None:
+        turn, users = self._turns[key]
+        if users > 1:
+            self._turns[key] = turn, users - 1
+        else:
+            del self._turns[key]
 
 
 class Lock:
@@ -33,11 +72,11 @@ class Lock:
     Transactions in the namespace are safe with :attr:`guard` among their compares.
     """
 
-    def __init__(self, holder: Holder, kv: KeyValue, turn: asyncio.Lock, record: Kv) -> None:
+    def __init__(self, holder: Holder, kv: KeyValue, record: Kv, freed: Callable[[], None]) -> None:
         self._holder = holder
         self._kv = kv
-        self._turn = turn
-        self._released = False
+        self._released = False  # the program does not believe in it any more
+        self._freed: Callable[[], None] | None = freed  # called once the key is deleted; None: it is
         self.namespace = record.namespace
         self.key = record.key
         self.token = record.create_revision
@@ -65,15 +104,28 @@ class Lock:
             raise ConflictError(f"{self.key} is not ours any more")
 
     async def release(self, *, deadline_s: float | None = None) -> None:
-        """Let the next one have the key. Safe to call again. If it fails, the key is free when the lease ends."""
-        if self._released:
+        """Let the next one have the key. Safe to call again. If it fails or is cancelled, the holder goes on with it
+        until the key is free, or the lease is over."""
+        if self._freed is None:
             return
         self._released = True
         try:
-            transaction = KvTransaction(self.namespace, [self.guard], [KvOperation(self.key)])
-            await self._kv.transact(transaction, deadline_s=deadline_s)
-        finally:
-            self._turn.release()
+            await self.delete(deadline_s=deadline_s)
+        except BaseException:
+            self._holder.free_soon(self)
+            raise
+        self.freed()
+
+    async def delete(self, *, deadline_s: float | None = None) -> None:
+        """Delete the key, if it is still what this lock has put."""
+        transaction = KvTransaction(self.namespace, [self.guard], [KvOperation(self.key)])
+        await self._kv.transact(transaction, deadline_s=deadline_s)
+
+    def freed(self) -> None:
+        """The key is deleted, or its lease is over."""
+        freed, self._freed = self._freed, None
+        if freed is not None:
+            freed()
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,26 +137,65 @@ class Lock:
             await self.release()
 
 
-async def acquired(
-    kv: KeyValue, open_watch: Callable[[KvKey], Watch], namespace: str, key: str, value: bytes, lease: str
-) -> Kv:
-    """The record of a key once it is this lease's."""
-    transaction = KvTransaction(namespace, [KvCompare(key, version=0)], [KvOperation(key, value, lease)], reads=[key])
-    while True:
-        (record,) = (await kv.transact(transaction)).records
-        if record is None:
-            raise InternalError(f"{key} was put, and is not there")
-        if record.lease == lease:
-            return record
-        await _gone(open_watch, KvKey(namespace, key))
+class Attempt:
+    """An attempt of a lease to have a key. It may be given up at any moment; :meth:`outcome` says what it had then."""
+
+    def __init__(
+        self, kv: KeyValue, open_watch: Callable[[KvKey], Watch], namespace: str, key: str, value: bytes, lease: str
+    ) -> None:
+        self._kv = kv
+        self._open_watch = open_watch
+        self._lease = lease
+        self._key = KvKey(namespace, key)
+        operation = KvOperation(key, value, lease)
+        self._transaction = KvTransaction(namespace, [KvCompare(key, version=0)], [operation], reads=[key])
+        self._putting: asyncio.Future[KvTransactionResult] | None = None
+
+    @property
+    def is_putting(self) -> bool:
+        """Whether a transaction is under way, or has put the key."""
+        return self._putting is not None
+
+    async def won(self) -> Kv:
+        """The record of the key once it is the lease's."""
+        while True:
+            # Whoever gives up does not withdraw it: it may have been sent, and put the key later.
+            self._putting = asyncio.ensure_future(self._kv.transact(self._transaction))
+            self._putting.add_done_callback(_looked_at)
+            (record,) = (await asyncio.shield(self._putting)).records
+            if record is None:
+                raise InternalError(f"{self._key.key} was put, and is not there")
+            if record.lease == self._lease:
+                return record
+            self._putting = None
+            await _gone(self._open_watch, self._key)
+
+    async def outcome(self) -> Kv | None:
+        """The record of the key if the attempt has put it, as soon as that can be known. Raises ClosedError."""
+        if self._putting is None:
+            return None
+        try:
+            (record,) = (await self._putting).records
+        except ClosedError:
+            raise
+        except MetadError as error:
+            return None if error.outcome_known else await self._found()
+        return record if record is not None and record.lease == self._lease else None
+
+    async def _found(self) -> Kv | None:
+        for pause_s in _LOOKS_S:
+            await asyncio.sleep(pause_s)
+            with contextlib.suppress(MetadError):
+                record = await self._kv.get(self._key.namespace, self._key.key)
+                if record is not None and record.lease == self._lease:
+                    return record
+        return None
 
 
-async def given_up(kv: KeyValue, namespace: str, key: str, lease: str) -> None:
-    """Delete a key if it is this lease's."""
-    record = await kv.get(namespace, key)
-    if record is not None and record.lease == lease:
-        guard = KvCompare(key, create_revision=record.create_revision)
-        await kv.transact(KvTransaction(namespace, [guard], [KvOperation(key)]))
+def _looked_at(future: asyncio.Future[KvTransactionResult]) -> None:
+    """Its error is not lost if nobody asks for the outcome."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def _gone(open_watch: Callable[[KvKey], Watch], key: KvKey) -> None:

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from metad_client import DeadlineExceededError, HeldLease, LeaseState, Lock
-from metad_client.holding.lock import given_up
+from metad_client import (
+    ClosedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    HeldLease,
+    InvalidRequestError,
+    LeaseState,
+    Lock,
+    NotFoundError,
+)
+from metad_client.holding import lock as locks
 from metad_wire.messages import Kv, KvTransaction, KvTransactionResult
 
 LOST, SUSPENDED, CONNECTED = LeaseState.LOST, LeaseState.SUSPENDED, LeaseState.CONNECTED
@@ -82,12 +91,35 @@ def held(space: Any, now: Any = None) -> HeldLease:
 class Holder:
     state = CONNECTED
 
+    def free_soon(self, lock: Lock) -> None:
+        raise AssertionError("the release has failed")
+
 
 def lock_of(space: Any, key: str = "k") -> tuple[Lock, Holder]:
     holder = Holder()
-    turn = asyncio.Lock()
-    turn._locked = True
-    return Lock(holder, space, turn, space.records[key]), holder
+    return Lock(holder, space, space.records[key], lambda: None), holder
+
+
+class InFlight(Space):
+    """What is sent is done by the server, whoever waits no longer for its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrives = asyncio.Event()
+        self.sent = 0
+
+    async def transact(self, asked: KvTransaction, **_: Any) -> KvTransactionResult:
+        self.sent += 1
+        return await asyncio.shield(asyncio.ensure_future(self._done(asked)))
+
+    async def _done(self, asked: KvTransaction) -> KvTransactionResult:
+        await self.arrives.wait()
+        return await super().transact(asked)
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def test_a_release_leaves_the_key_of_the_next_one_alone() -> None:
@@ -128,13 +160,135 @@ async def test_a_lock_is_held_only_while_nobody_doubts_the_lease(state: LeaseSta
     assert not lock.is_held
 
 
-async def test_who_gives_up_waiting_takes_nothing_from_others() -> None:
-    space: Any = Space()
-    space.put("k", b"", "lease-2")
-    await given_up(space, "n", "k", "lease-1")
-    assert "k" in space.records
-    await given_up(space, "n", "k", "lease-2")
-    assert not space.records
+@pytest.mark.parametrize("owner", ["another", ""])
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+async def test_who_gives_up_waiting_leaves_nothing_behind(how: str, owner: str) -> None:
+    """Guards a key that nobody had and nobody could get: the put of a lock that timed out came after the look whether
+    there was one."""
+    space = InFlight()
+    if owner:
+        space.put("k", b"", owner)
+    async with held(space) as lease:
+        waiting = asyncio.ensure_future(lease.lock("k", timeout_s=0.01 if how == "timeout" else None))
+        await settled()
+        assert space.sent == 1
+        if how == "timeout":
+            with pytest.raises(DeadlineExceededError, match="no answer within") as raised:
+                await waiting
+            assert not raised.value.outcome_known
+        else:
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        space.arrives.set()
+        await settled()
+        assert [record.lease for record in space.records.values()] == [owner] * bool(owner)
+        assert len(lease._turns) == 0
+
+
+async def test_a_key_that_may_have_been_put_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_LOOKS_S", (0.0, 0.0))
+    space = Space()
+
+    class NoAnswer(Space):
+        async def transact(self, asked: KvTransaction, **_: Any) -> KvTransactionResult:
+            if asked.then[0].value is None:
+                return await space.transact(asked)
+            await space.transact(asked)
+            raise ConnectionLostError("the connection is lost", outcome_known=False)
+
+    answers = NoAnswer()
+    answers.records = space.records
+    async with held(answers) as lease:
+        with pytest.raises(ConnectionLostError):
+            await lease.lock("k")
+        await settled()
+        assert not space.records
+        assert len(lease._turns) == 0
+
+
+async def test_a_lock_is_not_waited_for_longer_than_its_lease_lives() -> None:
+    space = Space()
+    space.put("k", b"", "another")
+    lease = await held(space).opened()
+    waiting = asyncio.ensure_future(lease.lock("k"))
+    await settled()
+    await lease.close()
+    with pytest.raises(NotFoundError, match="is over"):
+        await waiting
+    with pytest.raises(NotFoundError, match="is over"):
+        await lease.lock("k")
+
+
+async def test_a_release_that_breaks_off_goes_on_until_the_key_is_free() -> None:
+    """Guards a key that stayed for as long as its lease: a second release did nothing."""
+    space = InFlight()
+    space.arrives.set()
+    async with held(space) as lease:
+        lock = await lease.lock("k")
+        space.arrives.clear()
+        releasing = asyncio.ensure_future(lock.release())
+        await settled()
+        assert not lock.is_held
+        releasing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await releasing
+        again = asyncio.ensure_future(lease.lock("k"))
+        await settled()
+        assert space.records["k"].create_revision == lock.token
+        space.arrives.set()
+        assert (await again).token > lock.token
+        await lock.release()
+        assert space.records["k"].create_revision > lock.token
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, "1", float("nan")])
+async def test_a_lock_refuses_times_that_make_no_sense(timeout_s: Any) -> None:
+    async with held(Space()) as lease:
+        with pytest.raises(InvalidRequestError, match="timeout_s"):
+            await lease.lock("k", timeout_s=timeout_s)
+
+
+async def test_a_lock_needs_a_lease_that_was_granted() -> None:
+    with pytest.raises(InvalidRequestError, match="not granted yet"):
+        await held(Space()).lock("k")
+
+
+async def test_a_lease_that_nobody_waits_for_any_more_is_given_back() -> None:
+    """Guards leases that lived for their whole time because their opening was cancelled or closed."""
+
+    class Slow(Space):
+        arrives: asyncio.Event
+
+        async def grant(self, *_: Any, **__: Any) -> str:
+            await self.arrives.wait()
+            return await super().grant()
+
+    for end in ("cancel", "close"):
+        space = Slow()
+        space.arrives = asyncio.Event()
+        lease = held(space)
+        first, second = (asyncio.ensure_future(lease.opened()) for _ in range(2))
+        await settled()
+        if end == "cancel":
+            first.cancel()
+            second.cancel()
+        else:
+            await lease.close()
+        space.arrives.set()
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        wanted = asyncio.CancelledError if end == "cancel" else ClosedError
+        assert all(isinstance(outcome, wanted) for outcome in outcomes)
+        await settled()
+        assert len(space.revoked) == space.granted > 0
+
+
+async def test_two_who_open_a_lease_have_the_same_one() -> None:
+    space = Space()
+    lease = held(space)
+    assert await asyncio.gather(lease.opened(), lease.opened()) == [lease, lease]
+    assert space.granted == 1
+    await lease.close()
 
 
 async def test_who_has_waited_too_long_may_wait_again() -> None:
