@@ -100,13 +100,15 @@ class HeldLease(_Kept):
         return self._lease.name
 
     def opened(self) -> Self:
-        """Have the lease granted, and begin to keep it alive. Raises a MetadError."""
+        """Have the lease granted, and begin to keep it alive. If this is cancelled, a lease that was granted by then is
+        given back. Raises a MetadError, ClosedError if it was closed."""
         self._portal.run(self._lease.opened())
         return self
 
     def lock(self, key: str, value: bytes = b"", *, timeout_s: float | None = None) -> Lock:
         """Wait until no other has the key, and have it: a lock, or the lead of an election. ``value`` is what others
-        read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError if the lease is over."""
+        read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError once the lease is over. What is
+        under way then is given back: the key may be taken for a moment more."""
         return Lock(self._portal, self._portal.run(self._lease.lock(key, value, timeout_s=timeout_s)))
 
 

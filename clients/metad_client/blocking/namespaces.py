@@ -73,7 +73,8 @@ class BrokerLife(Twin):
             self._portal.call(forget)
 
     def report(self, load: int) -> None:
-        """Say with each heartbeat from now on how loaded the broker is, in its own unit."""
+        """Say with each heartbeat from now on how loaded the broker is, in its own unit: 0 to 2**32 - 1. Raises
+        InvalidRequestError."""
         self._life.report(load)
 
     def check(self) -> None:

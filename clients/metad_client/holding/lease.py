@@ -164,7 +164,7 @@ class HeldLease:
                 return taking.result()
         except asyncio.CancelledError:
             if taking.done() and not taking.cancelled() and taking.exception() is None:
-                self.free_soon(taking.result())
+                self._free_soon(taking.result())
             raise
         finally:
             over.cancel()
@@ -200,7 +200,7 @@ class HeldLease:
         if record is not None:
             await self._free(self._lock(record))
 
-    def free_soon(self, lock: Lock) -> None:
+    def _free_soon(self, lock: Lock) -> None:
         """See :class:`.lock.Holder`."""
         self._go_on(self._free(lock))
 
@@ -209,7 +209,7 @@ class HeldLease:
         try:
             while self.state is not LeaseState.LOST:
                 try:
-                    return await lock.delete()
+                    return await lock._delete()
                 except ClosedError:
                     raise
                 except MetadError as error:
@@ -217,7 +217,7 @@ class HeldLease:
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, _AGAIN_S_MAX)
         finally:
-            lock.freed()
+            lock._freed()
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it behind whoever asked; it ends with the client."""

@@ -28,8 +28,8 @@ class Holder(Protocol):
     def state(self) -> LeaseState:
         """What may be believed of the lease now."""
 
-    def free_soon(self, lock: Lock) -> None:
-        """Delete the key of a lock in the background, as often as it takes, and call :meth:`Lock.freed`."""
+    def _free_soon(self, lock: Lock) -> None:
+        """Delete the key of a lock in the background, as often as it takes, and call :meth:`Lock._freed`."""
 
 
 class Turns:
@@ -76,7 +76,7 @@ class Lock:
         self._holder = holder
         self._kv = kv
         self._released = False  # the program does not believe in it any more
-        self._freed: Callable[[], None] | None = freed  # called once the key is deleted; None: it is
+        self._when_freed: Callable[[], None] | None = freed  # called once the key is deleted; None: it is
         self.namespace = record.namespace
         self.key = record.key
         self.token = record.create_revision
@@ -106,24 +106,24 @@ class Lock:
     async def release(self, *, deadline_s: float | None = None) -> None:
         """Let the next one have the key. Safe to call again. If it fails or is cancelled, the holder goes on with it
         until the key is free, or the lease is over."""
-        if self._freed is None:
+        if self._when_freed is None:
             return
         self._released = True
         try:
-            await self.delete(deadline_s=deadline_s)
+            await self._delete(deadline_s=deadline_s)
         except BaseException:
-            self._holder.free_soon(self)
+            self._holder._free_soon(self)
             raise
-        self.freed()
+        self._freed()
 
-    async def delete(self, *, deadline_s: float | None = None) -> None:
+    async def _delete(self, *, deadline_s: float | None = None) -> None:
         """Delete the key, if it is still what this lock has put."""
         transaction = KvTransaction(self.namespace, [self.guard], [KvOperation(self.key)])
         await self._kv.transact(transaction, deadline_s=deadline_s)
 
-    def freed(self) -> None:
+    def _freed(self) -> None:
         """The key is deleted, or its lease is over."""
-        freed, self._freed = self._freed, None
+        freed, self._when_freed = self._when_freed, None
         if freed is not None:
             freed()
 

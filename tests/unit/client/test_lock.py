@@ -91,7 +91,7 @@ def held(space: Any, now: Any = None) -> HeldLease:
 class Holder:
     state = CONNECTED
 
-    def free_soon(self, lock: Lock) -> None:
+    def _free_soon(self, lock: Lock) -> None:
         raise AssertionError("the release has failed")
 
 
