@@ -337,8 +337,8 @@ class Brokers:
             return
         if (bug := lane.exception()) is not None:
             event(log_events.BUG, exc_info=bug, where=f"fences for {group.name}")
-        elif self._term is not None and self._groups.map is not None:  # another fence may have come just now
-            self._go_on(self._groups.map)
+        else:  # another fence may have come just now
+            self._go_on_soon()
 
     def _noted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
         self._noting = False

@@ -6,6 +6,7 @@ A fence must come to every group that may take a write of a broker: all of kind 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 
 from metad_wire.cluster import ClusterMap, FenceItem
 from metad_wire.fields import BATCH_ITEMS_MAX
@@ -56,7 +57,13 @@ class Fencing:
 
     def everywhere(self, groups: Collection[GroupId]) -> list[FenceItem]:
         """The fences that all these groups have, as many as fit a request."""
-        return [fence for fence in self._wanted.values() if not self._unfenced(fence, groups)][:BATCH_ITEMS_MAX]
+        known = [self._acknowledged.get(group, {}) for group in groups]
+        everywhere = (
+            fence
+            for fence in self._wanted.values()
+            if all(has.get(fence.broker, 0) >= fence.least_epoch for has in known)
+        )
+        return [*islice(everywhere, BATCH_ITEMS_MAX)]
 
     def unfenced(self, broker: str, groups: Collection[GroupId]) -> list[str]:
         """The groups that lack the broker's fence, by name."""

@@ -36,7 +36,7 @@ _ROWS = 500  # of one batch
 _BYTES = 512 * 1024  # a row of the largest value still fits an entry with it
 _SHORT_TAIL = 500  # rows that may be left when the slots are sealed ...
 _SHORT_TAIL_BYTES = 2 * 1024 * 1024  # ... and their bytes: writes of the slots wait while they are sent
-_TAILS_MAX = 20  # sent before the slots are sealed in any case: writers may be faster than what is sent
+_TAILS_MAX = 20  # sent before the slots are sealed in any case
 _TAIL_BYTES = 16 * 1024 * 1024  # a tail that has more is sent while rows are still copied
 _TAIL_ROW_BYTES = 256  # what a row in memory takes beside its own bytes
 _AGAIN_S = 1.0
@@ -204,10 +204,7 @@ class _Migration:
         await self._target("sweep", patient=True)
         with self._driver.listening(self._note):
             await self._copy()
-            for _ in range(_TAILS_MAX):
-                if len(self._tail) <= _SHORT_TAIL and self._tail_bytes <= _SHORT_TAIL_BYTES:
-                    break
-                await self._send_tail()
+            await self._shorten_tail()
             sealed = await self._source("seal")
             await self._send_tail()
             self._batch += 1
@@ -244,6 +241,17 @@ class _Migration:
                     await asyncio.sleep(0)
                 if self._tail_bytes > _TAIL_BYTES:
                     await self._send_tail()
+
+    async def _shorten_tail(self) -> None:
+        """Send the tail, and what is written meanwhile, until it is short. Writers that are as fast as what is sent would
+        make it longer each time, so they have to wait for the rest."""
+        for _ in range(_TAILS_MAX):
+            size = self._tail_bytes
+            if len(self._tail) <= _SHORT_TAIL and size <= _SHORT_TAIL_BYTES:
+                return
+            await self._send_tail()
+            if self._tail_bytes >= size:
+                return
 
     async def _send_tail(self) -> None:
         tail, self._tail, self._tail_bytes = self._tail, {}, 0

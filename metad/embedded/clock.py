@@ -7,6 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 from ..node.environment import AsyncEnvironment, Timer
 
@@ -52,7 +53,7 @@ class MovableClocks(AsyncEnvironment):
         return super().wall_ms() + int(self._ahead_s * 1000)
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> _Timer:
-        timer = _Timer(callback)
+        timer = _Timer(partial(self._run, callback))
         heapq.heappush(self._timers, (when_s, next(self._numbers), timer))
         timer.own = super().call_at(when_s, timer.fire)
         while self._timers and self._timers[0][2].is_over:

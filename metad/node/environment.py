@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 from ..control.evidence import Answer
@@ -40,6 +41,9 @@ class Environment(Protocol):
     """The world as a node sees it. Callbacks run one at a time, never inside the call that requests them."""
 
     rng: random.Random
+
+    def catch(self, caught: Callable[[Exception], None]) -> None:
+        """Give this, from now on, what a callback raises: it would end whatever the callback belongs to for ever."""
 
     def now(self) -> float:
         """Monotonic time in seconds, including the time in which the machine is suspended: leases depend on that."""
@@ -75,6 +79,18 @@ class AsyncEnvironment:
             long: ThreadPoolExecutor(1, "metad-long" if long else "metad-beside") for long in (False, True)
         }
         self.rng = random.Random()
+        self._caught: Callable[[Exception], None] | None = None
+
+    def catch(self, caught: Callable[[Exception], None]) -> None:
+        self._caught = caught
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            if self._caught is None:
+                raise
+            self._caught(error)
 
     def now(self) -> float:
         # The loop's own clock, CLOCK_MONOTONIC, stands still while the machine is suspended.
@@ -84,10 +100,10 @@ class AsyncEnvironment:
         return time.time_ns() // 1_000_000
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback)
+        self._loop.call_soon(self._run, callback)
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
-        return self._loop.call_later(max(0.0, when_s - self.now()), callback)
+        return self._loop.call_later(max(0.0, when_s - self.now()), self._run, callback)
 
     def syncer(self, store: LogStore, *, fsync: bool) -> Syncer:
         return ThreadSyncer(store, fsync=fsync)
@@ -97,7 +113,7 @@ class AsyncEnvironment:
     ) -> None:
 
         def report(future: asyncio.Future[Any]) -> None:
-            done(future.exception())
+            self._run(partial(done, future.exception()))
 
         self._loop.run_in_executor(self._threads[long], work).add_done_callback(report)
 

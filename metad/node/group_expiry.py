@@ -78,11 +78,11 @@ class GroupExpiry:
         """Begin to look, if groups end at all."""
         if not self._unused_ms or self._health.failure is not None:
             return
+        self._timer = self._environment.call_at(self._environment.now() + _LOOK_S, self.start)
         drivers = [driver for group, driver in self._groups.drivers.items() if group.kind == OFFSET.kind]
         self._passes = {driver: self._passes.get(driver) or _Pass(driver) for driver in drivers}
         for each in self._passes.values():
             self._go_on(each)
-        self._timer = self._environment.call_at(self._environment.now() + _LOOK_S, self.start)
 
     def stop(self) -> None:
         """Look no more."""

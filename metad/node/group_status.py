@@ -44,11 +44,11 @@ class GroupStatuses:
 
     def start(self) -> None:
         """Begin to look."""
+        self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
         self._look()
         self._tell()
         for listener in self._listeners:
             listener()
-        self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
 
     def stop(self) -> None:
         """Look no more."""

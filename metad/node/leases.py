@@ -36,6 +36,7 @@ from .requests import Requests
 LOOK_S = 0.1
 """How often the node looks while groups that it leads have leases."""
 _IDLE_S = 0.5  # the same while they have none
+_LAGGING_S = 0.01  # the same while a look was not enough for all of them
 _LATE_S = 0.25  # a look that is so late says that the node was not running
 _SLOW_S = 0.5  # a proof that took so long says that the group was out of reach
 _BATCH = 100  # leases in one order; an order ends as many as fit an entry
@@ -112,19 +113,21 @@ class LeaseEnds:
             return
         now_s = self._environment.now()
         late = now_s - due_s > _LATE_S
-        busy = False
-        for group_id, driver in list(self._groups.drivers.items()):
-            if group_id.kind in _LASTING:
-                busy |= self._look_at(group_id, driver, now_s, late)
-        next_s = now_s + (LOOK_S if busy else _IDLE_S)
-        self._timer = self._environment.call_at(next_s, partial(self._look, next_s))
+        again_s = _IDLE_S
+        try:
+            for group_id, driver in list(self._groups.drivers.items()):
+                if group_id.kind in _LASTING:
+                    again_s = min(again_s, self._look_at(group_id, driver, now_s, late))
+        finally:
+            next_s = now_s + again_s
+            self._timer = self._environment.call_at(next_s, partial(self._look, next_s))
 
-    def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float, late: bool) -> bool:
-        """Look at one group; whether it has leases that may end here."""
+    def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float, late: bool) -> float:
+        """Look at one group; how soon to look again."""
         group, lasting = driver.group, _LASTING[group_id.kind]
         if not group.ready or driver.installing:
             self._reigns.pop(group_id, None)
-            return False
+            return _IDLE_S
         live = driver.machine.parts[lasting.part]
         reign = self._reigns.get(group_id)
         if reign is None or reign.term != group.term or late:
@@ -132,7 +135,9 @@ class LeaseEnds:
             live.amnesty()
         elif not reign.ordered:
             self._end(driver, lasting, reign, live, now_s)
-        return len(live) > 0
+        if live.lags:
+            return _LAGGING_S
+        return LOOK_S if len(live) else _IDLE_S
 
     def _end(self, driver: GroupDriver, lasting: _Lasting, reign: _Reign, live: LiveRows, now_s: float) -> None:
         over = _held(driver, lasting.table, live.over())

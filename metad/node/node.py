@@ -33,7 +33,7 @@ from ..control.host import Done, Host, Line
 from ..control.migration import Migrations
 from ..control.presence import Presence
 from ..errors import ConfigError, LeftError, ServerError, StorageError
-from ..logs import event
+from ..logs import bug, event
 from ..raft.base import Timing
 from ..raft.incoming import PeerProtocolError
 from ..raft.replicas import Replicas
@@ -86,6 +86,7 @@ class Node:
         """That the node has left its cluster, and ends."""
         health = self.health = Health()
         health.on_failure.append(self._stopped)
+        environment.catch(self._caught)
         outbound = self.outbound = PeerSender()
         """What is sent to peers."""
         self.presence = Presence(config, stores.identity.store_id)
@@ -443,6 +444,13 @@ class Node:
         """The loop stood still for a while."""
         for driver in self.drivers.values():
             driver.not_keeping_up(now_s)
+
+    def _caught(self, error: Exception) -> None:
+        """A callback has raised. What looks from time to time looks again, so one that always fails stops no node."""
+        if isinstance(error, ServerError):
+            self.health.fail(error)
+        else:
+            bug("a callback", error)
 
     def _stopped(self, _: ServerError) -> None:
         self._abandon("the node has stopped; its log says why")

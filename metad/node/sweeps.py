@@ -37,11 +37,11 @@ class Sweeps:
         if self._health.failure is not None:
             self._turns.stop()
             return
+        self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
         drivers = [driver for group, driver in self._groups.drivers.items() if group.kind == "data"]
         if [*self._sweeps] != drivers:
             self._adopt(drivers)
         self._turns.look()
-        self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
 
     def stop(self) -> None:
         """Look no more."""

@@ -72,12 +72,12 @@ class UnclaimedWills:
         """Begin a pass of each group now, and so on."""
         if self._health.failure is not None:
             return
+        self._timer = self._environment.call_at(self._environment.now() + PASS_S, self.start)
         leading = {driver.group.name: driver for driver in self._groups.drivers.values() if self._leads(driver)}
         for group, driver in leading.items():
             if group not in self._passes:
                 self._passes[group] = _Pass(driver, keys.table_prefix(driver.group.prefix, DUE))
                 self._go_on(group)
-        self._timer = self._environment.call_at(self._environment.now() + PASS_S, self.start)
 
     def stop(self) -> None:
         """Look no more."""
@@ -94,10 +94,17 @@ class UnclaimedWills:
         one = self._passes.get(group)
         if one is None or self._health.failure is not None:
             return
-        driver = one.driver
-        if not self._leads(driver):
+        if not self._leads(one.driver):
             del self._passes[group]
             return
+        try:
+            self._look_at(group, one)
+        except BaseException:
+            self._passes.pop(group, None)  # the next pass tries again
+            raise
+
+    def _look_at(self, group: str, one: _Pass) -> None:
+        driver = one.driver
         machine, now_s = driver.machine, self._environment.now()
         machine.time.next(self._environment.wall_ms(), now_s)
         past_ms, held = machine.time.past_ms(now_s), machine.slots.mask

@@ -136,6 +136,12 @@ class LiveRows(StatePart):
             del self._over[key]  # its holder was heard of
         return [key for key in self._over if key not in self._ending]
 
+    @property
+    def lags(self) -> bool:
+        """Whether :meth:`over` has not looked at all rows that may be over."""
+        next_s = self._live.next_s
+        return next_s is not None and next_s <= self._clock() and len(self._over) < _OVER_MAX
+
     def left_ms(self, key: bytes) -> int:
         """For how long a row lasts if nothing is heard of its holder. Only a leader that hears of holders knows."""
         ends_s = self._live.ends_s(key)

@@ -14,6 +14,9 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 _SPARE = 64  # void elements of the queue that are not worth making it anew
+LOOKS = 2_000
+"""Elements of the queue that one call looks at, some milliseconds of it. Leases of which a leader has heard again wait
+for their new end, and an amnesty moves the end of all leases at once."""
 
 
 class _Lease:
@@ -85,10 +88,13 @@ class Liveness(Generic[Key]):
 
     def due(self, now_s: float, limit: int = 1_000) -> list[Key]:
         """Hand out up to ``limit`` keys whose lease is over, the oldest first. Each is handed out once: the caller
-        ends it and removes the key, or adds it again."""
+        ends it and removes the key, or adds it again. It looks at :data:`LOOKS` elements; :attr:`next_s` says whether
+        more are due."""
         found: list[Key] = []
         queue = self._queue
-        while queue and queue[0][0] <= now_s and len(found) < limit:
+        for _ in range(LOOKS):
+            if not queue or queue[0][0] > now_s or len(found) >= limit:
+                break
             element = heapq.heappop(queue)
             if not self._counts(element):
                 continue
@@ -104,7 +110,9 @@ class Liveness(Generic[Key]):
     @property
     def next_s(self) -> float | None:
         """When :meth:`due` is worth a call: no lease ends before. None: none waits."""
-        while self._queue and not self._counts(self._queue[0]):
+        for _ in range(LOOKS):
+            if not self._queue or self._counts(self._queue[0]):
+                break
             heapq.heappop(self._queue)
         return self._queue[0][0] if self._queue else None
 

@@ -135,6 +135,9 @@ class SimEnvironment:
         self._skew_ms = int(1000 * pace.skew_s * rng.uniform(-1.0, 1.0))
         self._free_s = {False: 0.0, True: 0.0}
 
+    def catch(self, caught: Callable[[Exception], None]) -> None:
+        """See Environment. Here it escapes, and the loop notes it: no callback is to raise."""
+
     def now(self) -> float:
         """See Environment."""
         return self._offset_s + self._rate * self.loop.now

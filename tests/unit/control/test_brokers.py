@@ -794,6 +794,34 @@ def test_a_request_has_room_for_a_thousand() -> None:
     assert [len(first), len(fencing.lacking(DATA)), len(fencing.everywhere([DATA]))] == [1_000, 500, 1_000]
 
 
+async def test_answers_that_come_together_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the loop of the leader of metadata-0: with a thousand dead brokers it looked at each fence of each group
+    once for each group that answered."""
+    looks: list[int] = []
+    monkeypatch.setattr(Fencing, "everywhere", lambda self, groups: looks.append(len(groups)) or [])
+    answer = asyncio.Event()
+
+    class Calls:
+        async def fence(self, group: GroupId, body: GroupFence) -> None:
+            await answer.wait()
+
+    records = [SimpleNamespace(kind="data", group_id=GroupId("data", number)) for number in range(20)]
+    leads = SimpleNamespace(group=SimpleNamespace(term=1, ready=True))
+    groups: Any = SimpleNamespace(map=SimpleNamespace(groups=records, version=1), drivers={METADATA: leads})
+    calls: Any = Calls()
+    clock: Any = SimpleNamespace(now=lambda: 0.0)
+    brokers = Brokers(clock, groups, calls)
+    brokers._term = 1
+    brokers._fencing.want(FenceItem("b1", 2))
+    brokers._go_on(groups.map)
+    await asyncio.sleep(0)
+    answer.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert 2 <= len(looks) <= 4
+    assert not brokers._lanes
+
+
 # --- evidence of a death ---------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from metad.node.environment import AsyncEnvironment
 from metad.node.node import Node
 from metad.node.stores import pair_stores
 from metad.raft.writer import LogWriter
-from metad.storage.engine import Writes
+from metad.storage.engine import UNBOUNDED_BYTES, Writes
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad.testing.naming import group_of
@@ -82,6 +82,10 @@ class BreakableEngine(MemoryEngine):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._check("get_many")
         return super().get_many(keys)
+
+    def scan(self, begin: bytes, end: bytes, limit: int, bytes_max: int = UNBOUNDED_BYTES) -> list[tuple[bytes, bytes]]:
+        self._check("scan")
+        return super().scan(begin, end, limit, bytes_max)
 
     def write(self, *batches: Writes, delete_ranges: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self._check("write")

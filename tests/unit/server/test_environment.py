@@ -1,9 +1,11 @@
-"""The clock that leases rest on counts the time during which the machine was suspended."""
+"""The clock that leases rest on counts the time during which the machine was suspended, and what a callback raises is
+told."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
@@ -30,4 +32,27 @@ async def test_timers_are_of_the_same_clock() -> None:
     due_s = environment.now() + 0.01
     environment.call_at(due_s, lambda: called.set_result(environment.now()))
     assert await called >= due_s - 0.001  # loops count milliseconds
+    environment.close()
+
+
+async def test_what_a_callback_raises_is_told() -> None:
+    environment = AsyncEnvironment()
+    told: list[str] = []
+    all_told = asyncio.Event()
+
+    def caught(error: Exception) -> None:
+        told.append(str(error))
+        if len(told) == 3:
+            all_told.set()
+
+    environment.catch(caught)
+
+    def fails(name: str) -> None:
+        raise ValueError(name)
+
+    environment.call_soon(partial(fails, "soon"))
+    environment.call_at(environment.now(), partial(fails, "at"))
+    environment.beside(lambda: None, lambda _: fails("beside"))
+    await all_told.wait()
+    assert sorted(told) == ["at", "beside", "soon"]
     environment.close()

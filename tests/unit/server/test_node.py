@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -598,6 +599,50 @@ async def stopped(rig: Rig) -> ServerError:
     with pytest.raises(ServerError) as caught:
         await asyncio.wait_for(rig.node.run(), 10)
     return caught.value
+
+
+LOOKERS: dict[str, Callable[[Node], Any]] = {
+    "sweeps": lambda node: node.sweeps,
+    "unclaimed_wills": lambda node: node.unclaimed_wills,
+    "group_expiry": lambda node: node._group_expiry,
+    "group_status": lambda node: node._statuses,
+    "lease_ends": lambda node: node._lease_ends,
+}
+
+
+@pytest.mark.parametrize("looker", LOOKERS)
+async def test_who_looks_from_time_to_time_looks_again_after_a_bug(
+    make: MakeRig, looker: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards a node that leads and sweeps nothing any more: its timer was set behind the work."""
+    rig = await make(expiry={"consumer_group_ms": 60_000})
+
+    class Breaks:
+        def __init__(self) -> None:
+            self.looked = 0
+
+        @property
+        def drivers(self) -> Any:
+            self.looked += 1
+            raise ValueError("a bug")
+
+    breaks, one = Breaks(), LOOKERS[looker](rig.node)
+    one._groups = breaks
+    timer = one._timer
+    one._environment.call_soon(partial(one._look, one._environment.now()) if looker == "lease_ends" else one.start)
+    await asyncio.sleep(0)
+    assert breaks.looked == 1
+    assert one._timer is not timer
+    assert rig.node.failure is None
+    assert "a bug" in caplog.text
+
+
+async def test_a_disk_that_fails_who_looks_from_time_to_time_stops_the_node(make: MakeRig) -> None:
+    rig = await make()
+    rig.state_engine.broken["scan"] = FULL
+    rig.node.environment.call_soon(rig.node.unclaimed_wills.start)
+    assert str(FULL) in str(await stopped(rig))
+    assert not rig.node.unclaimed_wills._passes
 
 
 @pytest.mark.parametrize(("engine", "call"), [("log", "write"), ("log", "sync"), ("state", "write")])

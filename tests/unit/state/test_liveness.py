@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.state.liveness import Liveness
+from metad.state.liveness import LOOKS, Liveness
 
 
 def test_a_lease_is_due_when_its_time_is_over_and_only_once() -> None:
@@ -97,6 +97,22 @@ def test_many_are_handed_out_in_parts() -> None:
         live.add(number, 1.0, at_s=number / 10)
     assert live.due(5.0, limit=4) == [0, 1, 2, 3]
     assert live.due(5.0, limit=99) == [4, 5, 6, 7, 8, 9]
+
+
+def test_one_call_looks_at_a_bounded_number() -> None:
+    """Guards the loop of a new leader: an amnesty moves the end of each lease, and the first call moved all of them."""
+    live: Liveness[int] = Liveness()
+    count = 3 * LOOKS
+    for number in range(count):
+        live.add(number, 10.0, at_s=0.0)
+    live.amnesty(100.0)
+    for calls in (1, 2, 3):
+        assert live.next_s is not None
+        assert live.next_s <= 100.0
+        assert live.due(100.0) == []
+        assert sum(at_s == 110.0 for at_s, _, _ in live._queue) == calls * LOOKS
+    assert live.next_s == 110.0
+    assert sorted(key for _ in range(10) for key in live.due(110.0)) == [*range(count)]
 
 
 def test_memory_is_bounded_by_the_keys() -> None:
