@@ -243,8 +243,8 @@ class _Migration:
                     await self._send_tail()
 
     async def _shorten_tail(self) -> None:
-        """Send the tail, and what is written meanwhile, until it is short. Writers that are as fast as what is sent would
-        make it longer each time, so they have to wait for the rest."""
+        """Send the tail, and what is written meanwhile, until it is short. Writers that are as fast as this would make
+        it longer each time, so they have to wait for the rest."""
         for _ in range(_TAILS_MAX):
             size = self._tail_bytes
             if len(self._tail) <= _SHORT_TAIL and size <= _SHORT_TAIL_BYTES:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any
 
 from metad_wire.errors import (
@@ -50,6 +51,8 @@ batch that does not fit lets what is small, and others' smaller batches, pass.""
 _LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _COMPANY_ITEMS = 256  # more of them do not wait: an entry's fixed cost is small beside theirs
+_EXPIRE_AGAIN_S = 10e-6
+"""For each request that waits: how long nobody looks again whose deadline has passed. A look takes a tenth of it."""
 _APPLY_BYTES = 1024 * 1024  # of entries read from the log to apply them
 _RECALLS = 64
 """So many retries are answered in one go: about a millisecond, if they read nothing again."""
@@ -139,6 +142,8 @@ class GroupDriver:
         self._in_flight_items = 0
         self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
+        self._first_deadline_s = inf  # no request that waits has an earlier deadline
+        self._expired_s = 0.0  # before this time it is not looked again whose deadline has passed
         self._listeners: list[Listener] = []
         self._recalls: FairQueue[_Recall] = FairQueue()
         self._awaited: dict[int, Callable[[bool], None]] = {}
@@ -184,12 +189,15 @@ class GroupDriver:
         return bool(self._queue) and not self.group.accepting
 
     def expire(self, now_s: float) -> bool:
-        """Answer what has waited past its deadline; whether nothing waits any more."""
-        if self.stalled:
+        """Answer what has waited past its deadline; whether nothing waits any more. All that waits is taken out and
+        put back for that, so it is done once a deadline has passed, and then not for a while."""
+        if self.stalled and now_s >= max(self._first_deadline_s, self._expired_s):
             works = self._queue.drain()
+            self._first_deadline_s, self._expired_s = inf, now_s + len(works) * _EXPIRE_AGAIN_S
             for work in works:
                 if work.deadline_s >= now_s:
                     self._queue.add(work)
+                    self._first_deadline_s = min(self._first_deadline_s, work.deadline_s)
             if self._queue.items < FULL_ITEMS:
                 self.rate.calm(now_s)
             for work in works:
@@ -211,6 +219,8 @@ class GroupDriver:
         if not self._queue:
             self._first_queued_s = now_s
         self._queue.add(work)
+        if work.deadline_s < self._first_deadline_s:
+            self._first_deadline_s = work.deadline_s
         if self._queue.items >= FULL_ITEMS:
             self.rate.full(now_s)
         self._precedence.small += work.small

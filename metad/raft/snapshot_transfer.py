@@ -225,8 +225,8 @@ class SnapshotSender:
             self._send(message)
 
     def abandon(self, why: str) -> None:
-        """Give up and say so to the peer."""
-        if not self.over:
+        """Give up and say so to the peer, which may have all of it and wait for the order to install it."""
+        if self.failure is None:
             self._fail(why)
             self._send(Abandon(self.group, self.stream))
 

@@ -276,6 +276,7 @@ class Snapshots:
         now = self._now()
         if not isinstance(message, PartReply):
             self._receiver.on_message(peer, message, now)
+            self._schedule()  # what nobody continues is dropped by a tick
             return
         transfer = self._transfers.get((message.group, peer))
         if transfer is not None and transfer.sender is not None and transfer.sender.stream == message.stream:

@@ -25,7 +25,7 @@ class LogStore:
         self.engine = engine
         self._mark = mark
         self._last: dict[bytes, int] = {}  # group -> index of its last entry
-        self._shortened: dict[bytes, int] = {}  # index of the last entry of logs that shrank since the last sync began
+        self._shortened: list[dict[bytes, int]] = []  # of each sync that runs: the last entries of logs that shrank
         self._lock = threading.Lock()  # for those two: a sync runs in a thread
 
     def open_group(self, group: bytes, name: str, base: int = 0) -> tuple[int, int]:
@@ -60,7 +60,9 @@ class LogStore:
     def shorten(self, group: bytes, last_index: int) -> None:
         """The next write drops entries behind ``last_index``: from now on the durable mark does not require them."""
         with self._lock:
-            self._last[group] = self._shortened[group] = last_index
+            self._last[group] = last_index
+            for shortened in self._shortened:
+                shortened[group] = last_index
             if self._mark is not None:
                 self._mark.lower(group, last_index)
 
@@ -81,22 +83,28 @@ class LogStore:
         return entries
 
     def sync(self) -> None:
-        """Make every write that returned before this call durable. Blocks; call it in a thread."""
+        """Make every write that returned before this call durable. Blocks; call it in a thread. Several may run at
+        once."""
         for blocks in self.sync_steps():
             blocks()
 
     def sync_steps(self) -> Iterator[Callable[[], None]]:
         """The blocking steps of a sync, for a simulation that lets other things happen meanwhile. Use it up, and call
         each step before asking for the next."""
+        shortened: dict[bytes, int] = {}
         with self._lock:
             last = self._last.copy()
-            self._shortened.clear()
-        yield self.engine.sync
-        if self._mark is not None:
+            self._shortened.append(shortened)
+        try:
+            yield self.engine.sync
+            if self._mark is not None:
+                with self._lock:
+                    for group, index in shortened.items():
+                        last[group] = min(last.get(group, index), index)
+                    self._mark.advance(last)
+        finally:
             with self._lock:
-                for group, index in self._shortened.items():
-                    last[group] = min(last.get(group, index), index)
-                self._mark.advance(last)
+                self._shortened = [other for other in self._shortened if other is not shortened]
 
     def close(self) -> None:
         """Release the engine."""

@@ -392,10 +392,21 @@ def test_a_stream_that_nobody_continues_is_dropped() -> None:
     world.network = lambda source, target, message: []
     world.nodes["a"].close()
     begun_s = world.now
-    world.due["b"] = world.now
-    world.run()
+    world.run()  # the node has nothing else to do than to hear of parts
     assert world.staging["b"].streams == {}  # type: ignore[attr-defined]
     assert world.now == pytest.approx(begun_s + LIMITS.stale_s, abs=1)
+
+
+def test_a_stream_that_is_complete_and_will_not_be_installed_is_taken_back() -> None:
+    """Guards the peer's room for streams: a leader that is deposed in between left one that nobody would ask for."""
+    world, group = World(), FakeGroup("data", 1, ["b"])
+    started(world, group)
+    world.run(done=lambda: bool(group.streamed))
+    group.is_leader = False
+    world.due["a"] = world.now
+    world.run(until=world.now + 1)
+    assert world.of(Abandon)
+    assert world.staging["b"].streams == {}  # type: ignore[attr-defined]
 
 
 def encoded(message: AnyStreamMessage) -> bytes:

@@ -409,6 +409,34 @@ def test_a_deadline_that_passed_in_the_queue_does_nothing() -> None:
     assert rig.names() == [(1, "deadline_exceeded"), (0, "ok")]
 
 
+def test_while_a_leader_may_not_work_its_queue_is_looked_through_only_for_a_deadline_that_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards the loop in a hand-over: all that waited was taken out and put back ten times a second."""
+    rig = Rig()
+    rig.group.accepting = False
+    for number in range(1_000):
+        rig.submit(deadline_s=110.0 + number)
+    looks: list[float] = []
+    drain = rig.driver._queue.drain
+
+    def counted() -> list[Work]:
+        looks.append(rig.now_s)
+        return drain()
+
+    monkeypatch.setattr(rig.driver._queue, "drain", counted)
+    for _ in range(400):
+        assert not rig.driver.expire(rig.now_s)
+        rig.now_s += 0.1
+    assert 30 <= len(looks) <= 40
+    assert min(looks) > 110.0
+    assert rig.names() == [(number, "deadline_exceeded") for number in range(30)]
+    rig.submit(deadline_s=rig.now_s + 0.05)
+    rig.now_s += 0.1
+    rig.driver.expire(rig.now_s)
+    assert (1_000, "deadline_exceeded") in rig.names()
+
+
 def test_a_queue_of_cancelled_requests_makes_no_entry() -> None:
     rig = Rig()
     for _ in range(3):

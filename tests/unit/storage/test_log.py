@@ -212,6 +212,22 @@ def test_a_sync_that_runs_while_a_log_shrinks_marks_nothing_that_goes(tmp_path: 
     assert marked(engine, tmp_path).open_group(A, "data-0") == (1, 4)
 
 
+def test_a_sync_that_begins_meanwhile_does_not_forget_for_another_that_a_log_shrinks(tmp_path: Path) -> None:
+    """Guards the next start, which took a log that was dropped between two syncs for one that had lost its tail."""
+    path, engine = tmp_path / "durable", MemoryEngine()
+    log = LogStore(engine, DurableMark(path))
+    fill(log, A, 1, 100)
+    log.sync()
+    steps = log.sync_steps()
+    first = next(steps)
+    log.shorten(A, 0)
+    cut(log, A, 100, 0)
+    log.sync()
+    first()
+    assert list(steps) == []
+    assert LogStore(engine, DurableMark(path)).open_group(A, "data-0") == (1, 0)
+
+
 @pytest.mark.parametrize("damage", [b"", b"metadmk1", b"garbage" * 9, None])
 def test_a_torn_mark_is_ignored(tmp_path: Path, damage: bytes | None) -> None:
     # A power loss may tear it. It only adds to what the log itself proves.
