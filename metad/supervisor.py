@@ -31,6 +31,7 @@ from . import log_events
 from .config import Config, bound_for_nodes, collide, is_region, to_toml, validated
 from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
+from .node.stores import nodes_in
 
 _READY_POLL_S = 0.05
 _RESTART_S = 1.0  # between the end of a process and its next start
@@ -61,6 +62,7 @@ def workers_of(config: Config, workers: int) -> list[Config]:
     cluster = config.cluster
     if cluster.join:
         raise ConfigError("workers: a node that joins has one worker; start it without --workers")
+    _check_parts(Path(config.data_dir), [f"worker-{w}" for w in range(workers)])
     seeds = cluster.seeds or {config.node_id: f"127.0.0.1:{_stable_port(Path(config.data_dir), workers)}"}
     addresses = {
         field: endpoint
@@ -123,6 +125,7 @@ def local_cluster(
     turn. A cluster keeps its ports, which are recorded in its data directory. With a ``fleet`` of certificates it is
     encrypted, and serves QUIC on the same port numbers as TCP."""
     directory = Path(config.data_dir)
+    _check_parts(directory, _names(nodes))
     base = _stable_port(directory, 2 * nodes * workers)
     seeds = {node: f"127.0.0.1:{base + n * workers}" for n, node in enumerate(_names(nodes))}
     where = {node: regions[n % len(regions)] for n, node in enumerate(seeds)} if regions else {}
@@ -145,6 +148,18 @@ def local_cluster(
             one = msgspec.structs.replace(one, quic=listen, security=security)
         configs += workers_of(one, workers) if workers > 1 else [validated(one)]
     return configs
+
+
+def _check_parts(directory: Path, wanted: Sequence[str]) -> None:
+    """Raise ConfigError if a data directory holds data that a start of these would not see."""
+    if (directory / "raft").exists():
+        raise ConfigError(
+            f"{directory} holds the data of one node: start it with `metad serve` and without --workers. How many "
+            "workers a node has is decided when it starts first"
+        )
+    others = [part for part in nodes_in(directory) if part not in wanted]
+    if others:
+        raise ConfigError(f"{directory} also holds the data of {', '.join(others)}: start as many as before")
 
 
 def _above(endpoint: str, count: int) -> str:

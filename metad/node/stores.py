@@ -107,6 +107,11 @@ def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
     return Stores(log, state, identity, rebuild=rebuild, directory=directory)
 
 
+def nodes_in(directory: Path) -> list[str]:
+    """Whose data is in parts of a data directory: of the workers of a node, or of the nodes of a local cluster."""
+    return sorted(path.parent.name for path in directory.glob("*/raft"))
+
+
 def _engines(config: Config) -> tuple[LogStore, Engine]:
     if config.storage.engine == "memory":
         return LogStore(MemoryEngine()), MemoryEngine()
@@ -120,6 +125,11 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
         raise StorageError(f"cannot use the data directory {str(directory)!r}: {reason}") from None
     if not os.access(directory, os.W_OK):
         raise StorageError(f"cannot use the data directory {directory}: not writable")
+    if not (directory / "raft").exists() and (parts := nodes_in(directory)):
+        raise ConfigError(
+            f"the data directory {directory} holds the data of {', '.join(parts)}: start it as it was started before, "
+            "with its --workers or by `metad cluster`, or give this node a directory of its own"
+        )
     _keep_private(directory)
     shared = Shared(config.storage)
     engine = RocksEngine(directory / "raft", log_options(shared), wal=True)

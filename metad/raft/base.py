@@ -82,6 +82,10 @@ class Host(GroupObserver[_Told], Protocol[_Told]):
     def crowded(self) -> bool:
         """Whether many requests wait on this node."""
 
+    def room(self, peer: str) -> int:
+        """How many bytes of records may be sent to a peer before it replies, by all groups together. Others wait behind
+        them, and so do the peer's heartbeats."""
+
 
 class BoundHost:
     """A :class:`Host` that fills in one replica as ``group``. The rules use it, so they need no reference to the
@@ -91,6 +95,7 @@ class BoundHost:
         self.now: Callable[[], float] = host.now
         self.calendar: Callable[[], float] = host.calendar
         self.crowded: Callable[[], bool] = host.crowded
+        self.room: Callable[[str], int] = host.room
         self.send: Callable[[str, AnyMessage], None] = partial(host.send, group)
         self.wake: Callable[[], None] = partial(host.wake, group)
         self.committed: Callable[[], None] = partial(host.committed, group)

@@ -32,6 +32,8 @@ from .state import ReplicaState
 
 APPEND_BYTES_MAX = 1024 * 1024
 """The bound of one message's records; a larger record travels alone."""
+_APPEND_BYTES_LEAST = 64 * 1024
+"""The same where other groups have used up the room to a peer: each has one message on its way all the same."""
 
 TOLD_WITHIN_HEARTBEATS = 0.1
 """The part of the interval of heartbeats after which a watched follower hears of a commit that no entry has told of."""
@@ -125,12 +127,15 @@ class Leader:
         """Send the peer the records that it lacks, within the bounds of :mod:`.progress`; whether anything went out."""
         log, sent = self._log, False
         while progress.next <= log.last_index and progress.sending is Sending.REPLICATE and not progress.full:
+            room = self._host.room(peer)
+            if room <= 0 < progress.in_flight_bytes:
+                break
             previous = progress.next - 1
             previous_term = log.term_at(previous)
             if previous_term is None:
                 self._want_snapshot(peer, progress)
                 return sent
-            records = log.records(progress.next, APPEND_BYTES_MAX)
+            records = log.records(progress.next, min(max(room, _APPEND_BYTES_LEAST), APPEND_BYTES_MAX))
             self._append(peer, previous, previous_term, records)
             progress.sent(previous + len(records), sum(map(len, records)))
             sent = True

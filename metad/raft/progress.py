@@ -8,7 +8,9 @@ from enum import Enum
 from .messages import Snapshot
 
 IN_FLIGHT_MESSAGES_MAX = 64
-IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
+"""To a peer, of all groups together. A slow path takes most of a second for it, in which no answer to a ping comes
+back, and a follower that catches up writes it in one turn of its loop."""
 
 
 class Sending(Enum):
@@ -70,8 +72,8 @@ class Progress:
 
     @property
     def full(self) -> bool:
-        """No more records may be sent before a reply."""
-        return len(self._in_flight) >= IN_FLIGHT_MESSAGES_MAX or self.in_flight_bytes >= IN_FLIGHT_BYTES_MAX
+        """No more messages may be sent before a reply."""
+        return len(self._in_flight) >= IN_FLIGHT_MESSAGES_MAX
 
     def sent(self, last_index: int, size: int) -> None:
         """Records up to ``last_index`` went out."""

@@ -20,6 +20,7 @@ from .base import NEVER, GroupObserver, Timing, UnsafeStateError
 from .incoming import TERM_JUMP_MAX, decode_payload
 from .journal import RaftLog
 from .messages import AnyMessage, Append
+from .progress import IN_FLIGHT_BYTES_MAX
 from .replica import RaftGroup
 from .writer import LogWriter
 
@@ -109,6 +110,11 @@ class Replicas:
         if not self._woken:
             self._schedule()
         self._woken[group] = None
+
+    def room(self, peer: str) -> int:
+        """See :class:`.base.Host`."""
+        peers = [group.peers.get(peer) for group in self.groups.values()]
+        return IN_FLIGHT_BYTES_MAX - sum([one.in_flight_bytes for one in peers if one is not None])
 
     # --- driving -----------------------------------------------------------------------------------------
 

@@ -62,14 +62,20 @@ class LogTime:
         elif abs(offset_ms - self._calendar_ms) > _STEP_MS + CATCH_UP * 1000 * (now_s - self._looked_s):
             self.amnesty(now_s)
         self._calendar_ms, self._looked_s = offset_ms, now_s
-        time_ms = float(calendar_ms)
-        if self.newest_ms:
-            passed_ms = 1000 * (now_s - self._anchor_s)
-            least_ms, most_ms = ((1 + rate) * passed_ms for rate in (-CATCH_UP, CATCH_UP))
-            time_ms = max(self._anchor_ms + least_ms, min(time_ms, self._anchor_ms + most_ms))
-        self._anchor_ms, self._anchor_s = time_ms, now_s
-        self.newest_ms = max(self.newest_ms, int(time_ms))
+        self._anchor_ms, self._anchor_s = self._time_ms(calendar_ms, now_s), now_s
+        self.newest_ms = max(self.newest_ms, int(self._anchor_ms))
         return self.newest_ms
+
+    def now_ms(self, calendar_ms: int, now_s: float) -> int:
+        """The time that an entry would have now, for those who only read."""
+        return max(self.newest_ms, int(self._time_ms(calendar_ms, now_s)))
+
+    def _time_ms(self, calendar_ms: int, now_s: float) -> float:
+        if not self.newest_ms:
+            return float(calendar_ms)
+        passed_ms = 1000 * (now_s - self._anchor_s)
+        least_ms, most_ms = ((1 + rate) * passed_ms for rate in (-CATCH_UP, CATCH_UP))
+        return max(self._anchor_ms + least_ms, min(float(calendar_ms), self._anchor_ms + most_ms))
 
     def past_ms(self, now_s: float) -> int:
         """What had its deadline at this time or before has passed; 0 during an amnesty. To be asked behind

@@ -83,7 +83,7 @@ class Machine:
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
         self._fences = self.parts[Fences]
-        self.reader = Reader(prefix, engine, self.parts, wall_ms)
+        self.reader = Reader(prefix, engine, self.parts, wall_ms, lambda: self.time.now_ms(wall_ms(), clock()))
         self._view = View(self.name, prefix, engine, self.parts)
         self._hearing = self.parts.hearing
         self._awaiting: dict[StatePart, None] = {}  # parts that wait until the engine has what was staged

@@ -153,7 +153,7 @@ def _is_over(row: bytes, now_ms: int) -> bool:
 
 
 def _read_get(reader: Reader, command: Command[RetainedGet]) -> RetainedGetReply:
-    now_ms = reader.wall_ms()
+    now_ms = reader.now_ms()
     values = read_values(reader, command, _MESSAGE)
     found = [None if value is None or _is_over(value, now_ms) else msgspec.Raw(value) for value in values]
     return RetainedGetReply(found)  # type: ignore[arg-type]  # rows are encoded messages
@@ -182,7 +182,7 @@ class _Match:
         self._prefix = keys.table_prefix(reader.group, _MESSAGE) + keys.text(body.tenant)
         self._end = keys.after_prefix(self._prefix)
         self._limit = body.page.limit
-        self._now_ms = reader.wall_ms()
+        self._now_ms = reader.now_ms()
         self._found: list[bytes] = []
         self._found_bytes = 0
         self._named: list[tuple[bytes, bytes]] = []  # keys, and what the listing goes on with behind them

@@ -90,13 +90,17 @@ class Command(Generic[Body]):
 
 
 class Reader:
-    """What a read sees: the applied state of one group, and the Unix time of this node (``wall_ms``)."""
+    """What a read sees: the applied state of one group, the Unix time of this node (``wall_ms``), and the time of the
+    group's log (``now_ms``). Deadlines are of the latter, and behind an outage it is late."""
 
-    def __init__(self, group: bytes, engine: Engine, parts: Parts, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, group: bytes, engine: Engine, parts: Parts, wall_ms: Callable[[], int], now_ms: Callable[[], int]
+    ) -> None:
         self.group = group
         self.engine = engine
         self.parts = parts
         self.wall_ms = wall_ms
+        self.now_ms = now_ms
         self._slots = parts[SlotAssignment]
         self.spent = 0
         """What all reads have cost so far, in rows looked at: to be compared with what it was before."""

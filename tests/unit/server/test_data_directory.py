@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from metad.config import load_config
+from metad.config import Config, load_config
+from metad.errors import ConfigError
 from metad.node.stores import open_stores
+from metad.supervisor import local_cluster, workers_of
 
 
 def opened(directory: Path) -> int:
@@ -51,3 +53,37 @@ def test_one_that_is_somebody_elses_is_used_and_that_is_said(
     with caplog.at_level("WARNING", "metad"):
         assert opened(directory) == 0o755
     assert [record.getMessage() for record in caplog.records] == ["directory_is_open"]
+
+
+def config_of(directory: Path) -> Config:
+    return load_config(None, {"data_dir": str(directory), "listen": "127.0.0.1:7420"})
+
+
+def start(directory: Path, how: str) -> None:
+    """What is checked before a node serves, and its stores."""
+    config = config_of(directory)
+    if how == "serve":
+        configs = [config]
+    elif how == "cluster":
+        configs = local_cluster(config, 3, 1)
+    else:
+        configs = workers_of(config, int(how))
+    for one in configs:
+        open_stores(one).close()
+
+
+@pytest.mark.parametrize("before", ["serve", "cluster", "2", "3"])
+@pytest.mark.parametrize("then", ["serve", "cluster", "2", "3"])
+def test_a_directory_is_started_as_it_was_before_or_not_at_all(tmp_path: Path, before: str, then: str) -> None:
+    """Guards data that was there and could not be found: other workers began an empty cluster beside it, and served."""
+    start(tmp_path, before)
+    if before == then:
+        start(tmp_path, then)
+        return
+    with pytest.raises(ConfigError):
+        start(tmp_path, then)
+
+
+def test_workers_whose_first_start_was_interrupted_start_again(tmp_path: Path) -> None:
+    open_stores(workers_of(config_of(tmp_path), 3)[0]).close()
+    start(tmp_path, "3")
