@@ -207,14 +207,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "time_of_a_log_goes_back",
         "the time of an entry is not before that of an earlier one",
         "metad.state.log_time:LogTime.next",
-        "max(self.newest_ms, int(time_ms))",
+        "max(self.newest_ms, int(self._anchor_ms))",
         "calendar_ms",
         "time_of_a_log_believes_no_calendar",
     ),
     _m(
         "time_of_a_log_stands_still",
         "a leader whose calendar is behind the log goes on",
-        "metad.state.log_time:LogTime.next",
+        "metad.state.log_time:LogTime._time_ms",
         "max(self._anchor_ms + least_ms,",
         "max(self._anchor_ms,",
         "a_calendar_that_is_set_back_keeps_no_session",
@@ -222,9 +222,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_jumps",
         "a leader whose calendar is ahead of the log does not jump",
-        "metad.state.log_time:LogTime.next",
-        "if self.newest_ms:",
-        "if False:",
+        "metad.state.log_time:LogTime._time_ms",
+        "if not self.newest_ms:",
+        "if True:",
         "time_of_a_log_believes_no_calendar",
     ),
     _m(
@@ -675,7 +675,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_lock_is_taken_from_its_holder",
         "a lock is only taken if nobody has it",
-        "metad_client.holding.lock:acquired",
+        "metad_client.holding.lock:Attempt.__init__",
         "KvCompare(key, version=0)",
         "KvCompare(key)",
         "a_lock_has_one_holder",
