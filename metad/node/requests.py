@@ -23,7 +23,7 @@ from metad_wire.errors import (
     UnsupportedError,
 )
 from metad_wire.group import METADATA
-from metad_wire.messages import CHANGE_BYTES_MAX, Feature
+from metad_wire.messages import CHANGE_BYTES_MAX, LISTING_BYTES_MAX, Feature
 from metad_wire.methods import GROUP_COMMAND, METHODS, WILL_WAIT, Body, By, For, Head, Lane, Method, Reply
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.return_slots import Returns
@@ -139,6 +139,9 @@ class Requests:
             return None
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
             done(TooLargeError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
+            return None
+        if not row.mutates and row.item is None and len(payload) > LISTING_BYTES_MAX:
+            done(TooLargeError(f"a request that names no items is at most {LISTING_BYTES_MAX} bytes"))
             return None
         if source is not None and row.lane >= Lane.RECORDS and (self._gate.strained or waited_s >= WAITED_S):
             try:

@@ -23,6 +23,7 @@ from metad_wire.errors import (
     NotReplicaError,
     OverloadedError,
     SlowReaderError,
+    TooLargeError,
     UnsupportedError,
 )
 from metad_wire.methods import WATCH_OPEN
@@ -119,6 +120,10 @@ class Watches:
     def open(self, payload: bytes, outlet: Outlet) -> Stream | None:
         """Begin the stream of a request. Never raises: what is wrong with it goes to the outlet."""
         try:
+            if len(payload) > m.CHANGE_BYTES_MAX:
+                raise TooLargeError(
+                    f"a request to watch is at most {m.CHANGE_BYTES_MAX} bytes: watch prefixes, not keys"
+                )
             return self._open(WATCH_OPEN.decode_request(payload), outlet)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             outlet.refused(failed(WATCH_OPEN.name, error, self._health))

@@ -48,6 +48,8 @@ remembered; a long key counts twice or three times, for it is in the row too. No
 itself. An entry is in memory a dozen times on its way, and followers hear no heartbeat behind it: at 16 MiB that took
 200 MiB, and cost a busy group its leader; at 5 MiB it still took 100. Room for a record of the largest size, or for a
 thousand small ones."""
+LISTING_BYTES_MAX = 512 * 1024
+"""No request that reads and names no items may be longer: a prefix of megabytes is encoded before it is compared."""
 BROKER_BYTES_MAX = 256  # of a broker's name, UTF-8 encoded; every session it takes over carries it
 
 

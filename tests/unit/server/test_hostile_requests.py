@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,14 @@ from metad.state import registry
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InternalError, InvalidItemError, InvalidRequestError, MetadError, OverloadedError
+from metad_wire.errors import (
+    InternalError,
+    InvalidItemError,
+    InvalidRequestError,
+    MetadError,
+    OverloadedError,
+    TooLargeError,
+)
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.sparing import Sparing
@@ -37,6 +45,7 @@ from metad_wire.tables.retained import (
 )
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from metad_wire.tables.will import WillClaim, WillKey, WillWait
+from metad_wire.watch import WatchFilter, WatchOpen
 
 OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
 """What clients may ask of a group."""
@@ -334,6 +343,23 @@ async def test_errors_are_short_whatever_a_request_names() -> None:
     beats = b.BrokerHeartbeat([b.BrokerBeat(LONG, 1)] * 3)
     refused = await rig.answered(rig.send(methods.BROKER_HEARTBEAT, beats, group=""))
     assert len(refused.results[0]) < 8 * 1024
+    await rig.close()
+
+
+async def test_a_listing_with_a_huge_prefix_is_refused_before_anything_is_made_of_it() -> None:
+    """Guards the loop: 15 MB of zeros took a quarter of a second to become a key that no row has."""
+    rig = Rig()
+    await rig.open()
+    prefix = "\0" * m.LISTING_BYTES_MAX
+    payload = methods.KV_SCAN.encode_request(m.KvScan("n", prefix, m.Page(1)), group="data-0")
+    answer = Answer()
+    rig.node.requests.submit(methods.KV_SCAN.code, payload, answer)
+    assert isinstance(answer.error, TooLargeError)
+    refusals: list[MetadError] = []
+    outlet: Any = SimpleNamespace(refused=refusals.append)
+    opening = WatchOpen([WatchFilter("kv", ["x" * m.CHANGE_BYTES_MAX])])
+    assert rig.node.watches.open(methods.WATCH_OPEN.encode_request(opening, group="data-0"), outlet) is None
+    assert isinstance(refusals[0], TooLargeError)
     await rig.close()
 
 
