@@ -24,7 +24,7 @@ from .connections.transport_choice import TransportChoice, transports_of
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
-from .errors import ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
+from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .holding.lease import HeldLease
 from .holding.membership import Assign, Membership
 from .namespaces.brokers import Brokers
@@ -127,10 +127,10 @@ class Client:
 
     async def open(self) -> Self:
         """Connect to a node, and ask it for the others. Raises the last endpoint's error if none is reached within
-        ``connect_timeout_s``."""
+        ``connect_timeout_s``, ClosedError if the client is closed, also meanwhile."""
+        self._dispatcher.open()
         if self._runner is not None:
             raise RuntimeError("a client is opened once")
-        self._dispatcher.open()
         # With a child for each node, the client's only task; everything else is callbacks. close() awaits it.
         self._runner = asyncio.create_task(self.run(), name="metad-client")
         try:
@@ -157,8 +157,7 @@ class Client:
             await asyncio.wait([runner])
         if runner is not None and not runner.cancelled() and (bug := runner.exception()) is not None:
             raise bug
-        if not self._first.done():
-            self._first.cancel()
+        self._never_up(ClosedError("the client was closed before it was open"))
         closed = [connection.closed for connection in connections]
         if closed:
             _, stuck = await asyncio.wait(closed, timeout=CLOSE_GRACE_S)
@@ -455,18 +454,20 @@ def connect(
         async with connect("metad://127.0.0.1:7420") as m:
             version = await m.kv.put("config", "greeting", b"hello")
 
-    Call it in the event loop that will use it. Raises InvalidRequestError if the URL makes no sense, or if options are
-    missing or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is reached within
-    ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``observer`` is told about
-    connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport``, ``rng``
-    and ``clock`` replace the scheme's transport, the system's randomness, and the clock of a broker's lease, for tests
-    and for other networks.
+    Call it in the event loop that will use it. Raises InvalidRequestError if the URL makes no sense, if the observer is
+    none, or if options are missing or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is
+    reached within ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``observer`` is told
+    about connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport``,
+    ``rng`` and ``clock`` replace the scheme's transport, the system's randomness, and the clock of a broker's lease,
+    for tests and for other networks.
     """
     options = options if options is not None else Options()
     if not isinstance(url, str):
         raise InvalidRequestError(f"url: expected str, got {type(url).__name__}")
     if not isinstance(options, Options):
         raise InvalidRequestError(f"options: expected Options, got {type(options).__name__}")
+    if observer is not None and not isinstance(observer, Observer):
+        raise InvalidRequestError(f"observer: expected Observer, got {type(observer).__name__}")
     try:
         endpoints = parse_url(url)
         transports = (

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from metad_wire.fields import U63, U64
 from metad_wire.messages import Message
 from metad_wire.method import Method
 
 from .client import Client
 from .dispatch.identity import GivenIdentity
+from .requests.wrong import argument
 
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
@@ -33,6 +35,10 @@ async def write_once(
 ) -> Reply:
     """The reply of a write to one group; of a repeated one, the reply of the first. ``age_ms``: for how long it may
     have been tried before; 0: never. Raises StaleRouteError with nothing done, now or before, if the group does not
-    hold all items; IdentityExpiredError if the group cannot tell whether it was done."""
+    hold all items; IdentityExpiredError if the group cannot tell whether it was done; InvalidRequestError."""
+    argument("group", group, str)
+    argument("client_id", client_id, U64)
+    for name, number in (("seq", seq), ("low", low), ("age_ms", age_ms)):
+        argument(name, number, U63)
     identity = GivenIdentity(client_id, seq, low, age_ms)
     return await client._requests.given(method, body, group, identity, deadline_s)

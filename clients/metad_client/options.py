@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from metad_wire.faults import fault
@@ -24,7 +26,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int = 1024 * 1024
     """Singles are joined up to about this many bytes: bounds the memory of one batch."""
     linger_s: float = 0.0
-    """How long a single waits for company. 0: until the end of the current turn of the event loop."""
+    """How long a single waits for company, up to half of its deadline. 0: until the end of the current turn of the
+    event loop."""
     batches_in_flight: int = 4
     """While so many batches of singles of one kind are unanswered, the next fills further instead of being sent
     small. Two keep the server's disk busy; four leave room for a slow one."""
@@ -81,6 +84,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("batch_bytes", "batches_in_flight", "waiting_max", "waiting_bytes_max", "quic_streams"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)!r}")
+        if math.isinf(self.linger_s):
+            raise ValueError(f"linger_s must be finite, not {self.linger_s!r}")
         if self.deadline_s > DEADLINE_S_MAX:
             raise ValueError(f"deadline_s must be at most {DEADLINE_S_MAX}, not {self.deadline_s!r}")
         if not 1 <= self.batch_items <= BATCH_ITEMS_MAX:

@@ -152,13 +152,15 @@ class Membership(_Kept):
         return self._membership.member
 
     def opened(self) -> Self:
-        """Join, and begin to say that the member lives. Raises a MetadError."""
+        """Join, and begin to say that the member lives. If this is cancelled, a member that was made by then leaves.
+        Raises a MetadError, ClosedError if it was closed."""
         self._portal.run(self._membership.opened())
         return self
 
     def next(self) -> Generation | None:
         """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
-        a MetadError where the group refuses the member, and whatever ``assign`` raises."""
+        a MetadError where the group refuses the member, InvalidRequestError where ``assign`` names others than its
+        members, and whatever ``assign`` raises."""
         generation = self._portal.run(self._membership.next())
         return None if generation is None else Generation(self._portal, generation)
 

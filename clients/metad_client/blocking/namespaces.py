@@ -125,7 +125,8 @@ class Brokers(Twin):
         for as long as the process lives, such as the one for the broker's clients. If the process dies, metad finds
         that port closed, and ends the life without waiting for the lease.
 
-        Raises InvalidRequestError, ConflictError.
+        If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
+        InvalidRequestError, ConflictError.
         """
         life = self._portal.run(
             self._brokers.register(

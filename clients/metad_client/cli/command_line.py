@@ -1,8 +1,8 @@
 """``metadctl``: reads and writes records, and manages a cluster, from a shell.
 
 Exit status: 0 when done, 1 with one line on stderr if metad (or the network) reports an error, 2 for a wrong command
-line. That of ``metadctl status --check`` is the verdict: 0 ok, 1 warning, 2 critical, 3 unknown. Without ``--check``
-it is 0 whatever the verdict is, or 3 if no node could be asked.
+line. That of ``metadctl status --check`` is the verdict: 0 ok, 1 warning, 2 critical, 3 unknown, also if a file of our
+own cannot be used. Without ``--check`` it is 0 whatever the verdict is, or 3 if no node could be asked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if "offline" in arguments:
-        return int(arguments.offline(arguments))
+        return _printed(lambda: int(arguments.offline(arguments)))
     encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
     url = as_url(arguments.endpoint, encrypted=encrypted)
     try:
@@ -94,9 +95,17 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     except UnicodeEncodeError:
         parser.error("an argument is not UTF-8")
     except ValueError as error:
-        parser.error(str(error))
+        if arguments.command is not _status or not arguments.check:
+            parser.error(str(error))
+        reason = str(error)  # an exit status of 2 would say that the cluster is unwell
+        return _printed(lambda: _show_unknown(Printer(arguments.json), reason))
+    return _printed(lambda: asyncio.run(_run(arguments, url, options, transport)))
+
+
+def _printed(command: Callable[[], int]) -> int:
+    """Run a command whose output goes to stdout; returns the exit status."""
     try:
-        status = asyncio.run(_run(arguments, url, options, transport))
+        status = command()
         sys.stdout.flush()
         return status
     except MetadError as error:
@@ -106,10 +115,14 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         sys.stderr.write(f"metadctl: {kind}{' '.join(str(error).split())}\n")
         return 1
     except BrokenPipeError:  # the reader of our output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except OSError as error:
+        sys.stderr.write(f"metadctl: cannot write the output: {error.strerror}\n")
+        status = 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is buffered yet
+    return status
 
 
 def _prepare(arguments: Arguments) -> None:
@@ -148,9 +161,12 @@ def _options(arguments: Arguments, scheme: str) -> Options:
 
 def _token(path: str) -> bytes:
     try:
-        return (sys.stdin if path == "-" else Path(path).open()).readline().strip().encode()
+        with nullcontext(sys.stdin) if path == "-" else Path(path).open() as file:
+            return file.readline().strip().encode()
     except OSError as error:
         raise ValueError(f"cannot read the token in {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"cannot read the token in {path}: it is no text") from None
 
 
 async def _run(arguments: Arguments, url: str, options: Options, transport: Transport | None) -> int:
@@ -162,7 +178,7 @@ async def _run(arguments: Arguments, url: str, options: Options, transport: Tran
     except MetadError as error:
         if command is not _status:
             raise
-        return _show_unknown(printer, error)
+        return _show_unknown(printer, str(error))
 
 
 # --- commands ---
@@ -198,8 +214,8 @@ async def _broker_states(m: Client) -> dict[str, int] | None:
     return {state: states[state] for state in brokers.STATES if states[state]}
 
 
-def _show_unknown(printer: Printer, error: MetadError) -> int:
-    row = overview.unknown(" ".join(str(error).split()))
+def _show_unknown(printer: Printer, reason: str) -> int:
+    row = overview.unknown(" ".join(reason.split()))
     printer.page(row, overview.summary(row, []))
     return EXIT_STATUS["unknown"]
 

@@ -249,9 +249,10 @@ class Dispatcher:
         return sum(len(connection.calls()) for connection in self.nodes.connections)
 
     def open(self) -> None:
-        """Accept calls, unless the dispatcher is closed. They wait until a node is connected."""
-        if not self._closed:
-            self._refusal = ""
+        """Accept calls, which wait until a node is connected. Raises ClosedError if the dispatcher is closed."""
+        if self._closed:
+            self.check()
+        self._refusal = ""
 
     def attach(self, connection: NodeConnection, instead_of: NodeConnection | None = None) -> bool:
         """Send new requests for the node that has greeted by this connection from now on. The connection that it

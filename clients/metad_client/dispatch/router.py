@@ -112,6 +112,8 @@ class Router:
         if call.node:
             queue = queues.get(call.node)
             return queue.obstacle if queue is not None else None
+        if self.leading(call.group) is not None:
+            return None  # it has the call, or has no room for it yet
         if call.group is None and self.nodes.any_up() is not None:
             return NotLeaderError("the cluster is being formed")
         if call.group and (explained := self.leaderless(call.group)) is not None:

@@ -12,9 +12,10 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
+from metad_wire.faults import UNFIT
 from metad_wire.methods import AHEAD, encode
 
-from ..errors import FrameError, TooLargeError
+from ..errors import FrameError, InvalidRequestError, TooLargeError
 from .call import Call
 from .identity import IdentitySource
 from .node_connection import NodeConnection
@@ -44,6 +45,8 @@ class Sender:
             connection.send(call, encode(call.attempt(now, identities)))
         except FrameError as error:  # over the limit of this server, so a retry would not help
             call.fail(TooLargeError(f"{call.method.name}: {error}"))
+        except UNFIT as error:  # whoever sends what waits has other calls to send
+            call.fail(InvalidRequestError(f"{call.method.name}: {error}"))
         if self.suspects.timer is None:
             self.suspects.watch()
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, Self
 
 from metad_wire.messages import Kv, KvKey
 
+from ..behind import Behind
 from ..dispatch.reports import log
 from ..errors import ClosedError, DeadlineExceededError, InvalidRequestError, MetadError, NotFoundError
 from ..namespaces.kv import KeyValue
@@ -74,7 +75,7 @@ class HeldLease:
         self._turns = Turns()
         self._opening = asyncio.Lock()
         self._closed = False
-        self._behind: set[asyncio.Task[None]] = set()  # what gives back that nobody waits for
+        self._behind = Behind(self, "metad-lease")
 
     def __repr__(self) -> str:
         return f"<HeldLease {self.namespace}/{self._name}>"
@@ -98,28 +99,28 @@ class HeldLease:
         """Have the lease granted, and begin to keep it alive. If this is cancelled, a lease that was granted by then is
         given back. Raises a MetadError, ClosedError if it was closed."""
         async with self._opening:
-            if self._alive.belief is not None:
-                return self
-            sent_s = self._now()
-            granting = asyncio.ensure_future(
-                self._leases.grant(
-                    self.namespace, math.ceil(self._ttl_s * 1000), holder=self._holder, attributes=self._attributes
-                )
-            )
-            try:
-                name = await asyncio.shield(granting)
-                if self._closed:
-                    raise ClosedError("the lease was closed while it was granted")
-            except (asyncio.CancelledError, ClosedError):
-                self._go_on(self._revoke(granting))
-                raise
-            self._name = name
-            self._alive.begin(sent_s)
+            if self._alive.belief is None:
+                unwanted = asyncio.Event()
+                granting = self._behind.go_on(self._grant(unwanted))
+                try:
+                    await asyncio.shield(granting)
+                except asyncio.CancelledError:
+                    unwanted.set()
+                    if granting.done() and self._alive.belief is not None:  # in this very moment
+                        self._behind.go_on(self.close())
+                    raise
         return self
 
-    async def _revoke(self, granting: asyncio.Future[str]) -> None:
-        """Give back a lease that nobody wants any more."""
-        await self._leases.revoke(self.namespace, await granting, deadline_s=self._deadline_s)
+    async def _grant(self, unwanted: asyncio.Event) -> None:
+        sent_s = self._now()
+        name = await self._leases.grant(
+            self.namespace, math.ceil(self._ttl_s * 1000), holder=self._holder, attributes=self._attributes
+        )
+        if self._closed or unwanted.is_set():
+            await self._leases.revoke(self.namespace, name, deadline_s=self._deadline_s)
+            raise ClosedError("the lease was closed while it was granted")
+        self._name = name
+        self._alive.begin(sent_s)
 
     async def lost(self) -> None:
         """Wait until the lease is LOST."""
@@ -155,80 +156,88 @@ class HeldLease:
         if self._alive.belief is None:
             raise InvalidRequestError("the lease is not granted yet: enter it, or await opened() first")
         attempt = Attempt(self._kv, self._open_watch, self.namespace, key, value, self._name)
-        loop = asyncio.get_running_loop()
-        taking = loop.create_task(self._take(key, attempt), name="metad-lock")
-        over = loop.create_task(self._lost.wait(), name="metad-lock")
+        taking = self._behind.go_on(self._take(key, attempt))
+        over = asyncio.get_running_loop().create_task(self._lost.wait(), name="metad-lock")
         try:
             await asyncio.wait({taking, over}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if taking.done():
-                return taking.result()
+            if taking.done() and (lock := taking.result()) is not None:
+                return lock
         except asyncio.CancelledError:
-            if taking.done() and not taking.cancelled() and taking.exception() is None:
-                self._free_soon(taking.result())
+            if taking.done() and not taking.cancelled() and not taking.exception() and (lock := taking.result()):
+                self._behind.go_on(self._free(lock, None))
             raise
         finally:
             over.cancel()
-            taking.cancel()
+            if attempt.is_putting:
+                attempt.is_wanted = False  # what was sent is done, whoever waits no longer for the answer
+            else:
+                taking.cancel()
         if over.done():
             raise NotFoundError(f"lease {self._name} is over")
         if attempt.is_putting:
             raise DeadlineExceededError(f"no answer within {timeout_s} s whether {key} is free", outcome_known=False)
         raise DeadlineExceededError(f"others have had {key} for {timeout_s} s", outcome_known=True)
 
-    async def _take(self, key: str, attempt: Attempt) -> Lock:
+    async def _take(self, key: str, attempt: Attempt) -> Lock | None:
+        """Have the key; None if nobody wants it any more by then, and it was given back."""
         await self._turns.take(key)
+        looks = False  # whether somebody goes on to look for it
+        lock: Lock | None = None
         try:
-            record = await attempt.won()
-        except BaseException as error:
-            self._go_on(self._give_up(key, attempt))
-            if isinstance(error, NotFoundError):
-                self._alive.lose()
+            lock = self._lock(await attempt.won())
+        except NotFoundError:
+            self._alive.lose()
             raise
-        return self._lock(record)
+        except MetadError as error:
+            looks = attempt.is_putting and not error.outcome_known
+            if looks:
+                self._behind.go_on(self._look_for(key, attempt))
+            raise
+        finally:
+            if lock is None and not looks:
+                self._turns.give(key)
+        if attempt.is_wanted:
+            return lock
+        await self._free(lock, None)
+        return None
 
-    def _lock(self, record: Kv) -> Lock:
-        return Lock(self, self._kv, record, lambda: self._turns.give(record.key))
-
-    async def _give_up(self, key: str, attempt: Attempt) -> None:
-        """Nobody waits for the key any more. The attempt may have it already, or get it yet: then it is given back."""
+    async def _look_for(self, key: str, attempt: Attempt) -> None:
+        """Give back a key that may have been put."""
         record = None
         try:
-            record = await attempt.outcome()
+            record = await attempt.found()
         finally:
             if record is None:
                 self._turns.give(key)
         if record is not None:
-            await self._free(self._lock(record))
+            await self._free(self._lock(record), None)
 
-    def _free_soon(self, lock: Lock) -> None:
+    def _lock(self, record: Kv) -> Lock:
+        return Lock(self, self._kv, record, lambda: self._turns.give(record.key))
+
+    def _free_soon(self, lock: Lock, deadline_s: float | None) -> asyncio.Future[None]:
         """See :class:`.lock.Holder`."""
-        self._go_on(self._free(lock))
+        tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._behind.go_on(self._free(lock, deadline_s, tried))
+        return tried
 
-    async def _free(self, lock: Lock) -> None:
+    async def _free(self, lock: Lock, deadline_s: float | None, tried: asyncio.Future[None] | None = None) -> None:
+        """Delete the key of a lock, as often as it takes. ``tried`` is told how the first attempt ended."""
         again_s = _AGAIN_S_MIN
         try:
             while self.state is not LeaseState.LOST:
-                try:
-                    return await lock._delete()
-                except ClosedError:
-                    raise
-                except MetadError as error:
-                    log.info("%r cannot be released, and is tried again: %s", lock, error)
+                error = await _outcome(lock._delete(deadline_s=deadline_s))
+                if tried is not None and not tried.done():
+                    tried.set_result(None) if error is None else tried.set_exception(error)
+                if error is None or isinstance(error, ClosedError):
+                    return
+                log.info("%r cannot be released, and is tried again: %s", lock, error)
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, _AGAIN_S_MAX)
         finally:
             lock._freed()
-
-    def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it behind whoever asked; it ends with the client."""
-        task = asyncio.get_running_loop().create_task(work, name="metad-lease")
-        self._behind.add(task)
-        task.add_done_callback(self._gone_on)
-
-    def _gone_on(self, task: asyncio.Task[None]) -> None:
-        self._behind.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("%r could not give back what it was not to have: %r", self, error)
+            if tried is not None and not tried.done():  # the lease is over, and its keys are deleted
+                tried.set_result(None)
 
     # --- alive -------------------------------------------------------------------------------------------
 
@@ -242,3 +251,11 @@ class HeldLease:
         except MetadError:
             return  # the next tick speaks again, and doubts meanwhile
         self._alive.answered(sent_s, ttl_ms / 1000)
+
+
+async def _outcome(work: Coroutine[Any, Any, None]) -> MetadError | None:
+    try:
+        await work
+    except MetadError as error:
+        return error
+    return None

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from metad_wire.messages import Kv, KvCompare, KvKey, KvOperation, KvTransaction, KvTransactionResult
+from metad_wire.messages import Kv, KvCompare, KvKey, KvOperation, KvTransaction
 from metad_wire.watch import ChangeKind
 
-from ..errors import ClosedError, ConflictError, InternalError, MetadError
+from ..errors import ConflictError, InternalError, MetadError
 from ..namespaces.kv import KeyValue
 from ..watch.watch import Watch
 from .belief import LeaseState
@@ -28,8 +28,9 @@ class Holder(Protocol):
     def state(self) -> LeaseState:
         """What may be believed of the lease now."""
 
-    def _free_soon(self, lock: Lock) -> None:
-        """Delete the key of a lock in the background, as often as it takes, and call :meth:`Lock._freed`."""
+    def _free_soon(self, lock: Lock, deadline_s: float | None) -> asyncio.Future[None]:
+        """Delete the key of a lock behind the caller, as often as it takes, and call :meth:`Lock._freed`. The future
+        says how the first attempt ended."""
 
 
 class Turns:
@@ -109,12 +110,7 @@ class Lock:
         if self._when_freed is None:
             return
         self._released = True
-        try:
-            await self._delete(deadline_s=deadline_s)
-        except BaseException:
-            self._holder._free_soon(self)
-            raise
-        self._freed()
+        await self._holder._free_soon(self, deadline_s)
 
     async def _delete(self, *, deadline_s: float | None = None) -> None:
         """Delete the key, if it is still what this lock has put."""
@@ -138,7 +134,7 @@ class Lock:
 
 
 class Attempt:
-    """An attempt of a lease to have a key. It may be given up at any moment; :meth:`outcome` says what it had then."""
+    """An attempt of a lease to have a key. Whoever gives it up gives back what it has then."""
 
     def __init__(
         self, kv: KeyValue, open_watch: Callable[[KvKey], Watch], namespace: str, key: str, value: bytes, lease: str
@@ -149,40 +145,27 @@ class Attempt:
         self._key = KvKey(namespace, key)
         operation = KvOperation(key, value, lease)
         self._transaction = KvTransaction(namespace, [KvCompare(key, version=0)], [operation], reads=[key])
-        self._putting: asyncio.Future[KvTransactionResult] | None = None
-
-    @property
-    def is_putting(self) -> bool:
-        """Whether a transaction is under way, or has put the key."""
-        return self._putting is not None
+        self.is_putting = False
+        """A transaction is under way, or has put the key, or may have."""
+        self.is_wanted = True
 
     async def won(self) -> Kv:
-        """The record of the key once it is the lease's."""
+        """The record of the key once it is the lease's. While it is put, nobody may cancel this: it may have been sent,
+        and put the key later."""
         while True:
-            # Whoever gives up does not withdraw it: it may have been sent, and put the key later.
-            self._putting = asyncio.ensure_future(self._kv.transact(self._transaction))
-            self._putting.add_done_callback(_looked_at)
-            (record,) = (await asyncio.shield(self._putting)).records
+            self.is_putting = True
+            (record,) = (await self._kv.transact(self._transaction)).records
             if record is None:
                 raise InternalError(f"{self._key.key} was put, and is not there")
             if record.lease == self._lease:
                 return record
-            self._putting = None
+            self.is_putting = False
+            if not self.is_wanted:
+                raise ConflictError(f"another has {self._key.key}")
             await _gone(self._open_watch, self._key)
 
-    async def outcome(self) -> Kv | None:
-        """The record of the key if the attempt has put it, as soon as that can be known. Raises ClosedError."""
-        if self._putting is None:
-            return None
-        try:
-            (record,) = (await self._putting).records
-        except ClosedError:
-            raise
-        except MetadError as error:
-            return None if error.outcome_known else await self._found()
-        return record if record is not None and record.lease == self._lease else None
-
-    async def _found(self) -> Kv | None:
+    async def found(self) -> Kv | None:
+        """The record of the key if a transaction of which no answer came has put it."""
         for pause_s in _LOOKS_S:
             await asyncio.sleep(pause_s)
             with contextlib.suppress(MetadError):
@@ -190,12 +173,6 @@ class Attempt:
                 if record is not None and record.lease == self._lease:
                     return record
         return None
-
-
-def _looked_at(future: asyncio.Future[KvTransactionResult]) -> None:
-    """Its error is not lost if nobody asks for the outcome."""
-    if not future.cancelled():
-        future.exception()
 
 
 async def _gone(open_watch: Callable[[KvKey], Watch], key: KvKey) -> None:

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
 
+from ..behind import Behind
 from ..errors import (
     ClosedError,
     ConflictError,
@@ -20,8 +21,9 @@ from ..errors import (
     NotOwnerError,
 )
 from ..iterating import AsyncParts
-from ..namespaces.consumers import Consumers
+from ..namespaces.consumers import Consumers, protocols_of
 from ..namespaces.offsets import Offsets
+from ..requests.wrong import argument
 from .belief import SPEAK, LeaseState
 from .kept_alive import KeptAlive
 
@@ -129,7 +131,7 @@ class Membership(AsyncParts[Generation]):
         self._assign = assign
         self._session_s = float(session_s)
         self._rebalance_s = float(rebalance_s)
-        self._protocols = list(protocols)
+        self._protocols = protocols_of(protocols)
         self._metadata = metadata
         self._instance = instance
         self._holder = holder
@@ -142,7 +144,10 @@ class Membership(AsyncParts[Generation]):
         self._current: Generation | None = None  # what the program has
         self._over = asyncio.Event()  # whether that is over
         self._last = 0  # the number of the last one that the program had
+        self._turn = asyncio.Lock()  # one join at a time
+        self._behind = Behind(self, "metad-member")
         self._closed = False
+        self._stays = False  # a member, although it is closed
 
     def __repr__(self) -> str:
         return f"<Membership {self.tenant}/{self.group}/{self._member}>"
@@ -163,25 +168,34 @@ class Membership(AsyncParts[Generation]):
         return self._alive.on_state(listener)
 
     async def opened(self) -> Self:
-        """Join, and begin to say that the member lives. Raises a MetadError."""
-        if self._alive.belief is None:
-            await self._join()
+        """Join, and begin to say that the member lives. If this is cancelled, a member that was made by then leaves.
+        Raises a MetadError, ClosedError if it was closed."""
+        async with self._turn:
+            if self._alive.belief is None:
+                await self._join_in_turn()
+        self._check_open()
         return self
 
     async def rebalance(self) -> None:
         """Have the leader assign anew, because there is something new to assign: the group begins a rebalance."""
         await self._join(rebalance=True)
+        self._check_open()
 
     async def close(self, *, leave: bool = True) -> None:
         """End the generation, and leave the group; the others get what the member had. With ``leave=False`` it is a
         member for ``session_s`` more: a program that comes back with the same ``instance`` until then has its place
         and its assignment again. Safe to call again."""
-        self._closed = True
+        self._closed, self._stays = True, not leave
         self._let_go()
         self._alive.stop()
-        if leave and self._alive.lose():
-            with contextlib.suppress(NotFoundError, ClosedError):
-                await self._consumers.leave(self.tenant, self.group, self._member, deadline_s=self._deadline_s)
+        async with self._turn:  # behind a join that is under way
+            await self._behind.over()
+            if leave and self._alive.lose():
+                await self._leave(self._member)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the membership is closed")
 
     async def __aenter__(self) -> Self:
         return await self.opened()
@@ -190,16 +204,20 @@ class Membership(AsyncParts[Generation]):
 
     async def next(self) -> Generation | None:
         """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
-        a MetadError where the group refuses the member, and whatever ``assign`` raises."""
+        a MetadError where the group refuses the member, InvalidRequestError where ``assign`` names others than its
+        members, and whatever ``assign`` raises."""
         self._let_go()
         wait_s = _ASK_S_MIN
         while not self._closed:
             if self.state is LeaseState.LOST or self._alive.belief is None:
                 await self._join_anew()
+                continue
             beat = await self._ask()
             if beat is None:
                 continue
             generation = await self._advance(beat)
+            if self._closed:
+                return None
             if generation is not None:
                 self._current, self._last = generation, generation.number
                 return generation
@@ -238,6 +256,10 @@ class Membership(AsyncParts[Generation]):
             if member.joined == info.generation
         ]
         assignments = self._assign(info.protocol, members)
+        argument("assign", assignments, Mapping[str, bytes])
+        strangers = assignments.keys() - {member.member for member in members}
+        if strangers:
+            raise InvalidRequestError(f"assign: no members of the generation: {', '.join(sorted(strangers))}")
         with contextlib.suppress(FencedError, NotOwnerError, ConflictError, NotFoundError):
             await self._consumers.assign(
                 self.tenant, self.group, self._member, info.generation, assignments, deadline_s=self._deadline_s
@@ -267,6 +289,27 @@ class Membership(AsyncParts[Generation]):
             await self._join()
 
     async def _join(self, *, rebalance: bool = False) -> None:
+        async with self._turn:
+            await self._join_in_turn(rebalance=rebalance)
+
+    async def _join_in_turn(self, *, rebalance: bool = False) -> None:
+        """Join, unless the membership is closed."""
+        await self._behind.over()
+        if self._closed:
+            return
+        is_new, unwanted = self._alive.belief is None, asyncio.Event()
+        joining = self._behind.go_on(self._join_now(rebalance, unwanted))
+        try:
+            await asyncio.shield(joining)
+        except asyncio.CancelledError:
+            unwanted.set()
+            if is_new and self._alive.belief is not None:  # in this very moment
+                self._alive.forget()
+                self._behind.go_on(self._leave(self._member))
+                self._member = ""
+            raise
+
+    async def _join_now(self, rebalance: bool, unwanted: asyncio.Event) -> None:
         sent_s = self._now()
         member, joined = await self._consumers.join(
             self.tenant,
@@ -281,13 +324,18 @@ class Membership(AsyncParts[Generation]):
             rebalance=rebalance,
             deadline_s=self._deadline_s,
         )
-        if self._closed:
-            return
-        self._member, self._joined = member, joined
-        if self._alive.belief is None:
-            self._alive.begin(sent_s)
-        else:
+        if self._alive.belief is not None:
+            self._member, self._joined = member, joined
             self._alive.answered(sent_s, self._session_s)
+        elif not self._closed and not unwanted.is_set():
+            self._member, self._joined = member, joined
+            self._alive.begin(sent_s)
+        elif not self._stays:
+            await self._leave(member)
+
+    async def _leave(self, member: str) -> None:
+        with contextlib.suppress(NotFoundError, ClosedError):
+            await self._consumers.leave(self.tenant, self.group, member, deadline_s=self._deadline_s)
 
     async def _ask(self) -> Beat | None:
         """What the group does; None if no server says so now."""

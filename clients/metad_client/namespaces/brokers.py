@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from metad_wire import methods
@@ -10,9 +11,10 @@ from metad_wire.messages import Owner, Page
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 
+from ..behind import Behind
 from ..broker_life import BrokerLife, Lease, LifeState
 from ..dispatch.dispatcher import Dispatcher
-from ..errors import InvalidRequestError
+from ..errors import FencedError, InvalidRequestError, MetadError
 from ..requests.requests import Requests
 from ..requests.wrong import argument
 from .facade import Facade
@@ -29,6 +31,8 @@ class Brokers(Facade):
         self._dispatcher = dispatcher
         self._clock = clock
         self._life: BrokerLife | None = None
+        self._registering = False
+        self._behind = Behind(self, "metad-life")
 
     async def register(
         self,
@@ -55,10 +59,13 @@ class Brokers(Facade):
         for as long as the process lives, such as the one for the broker's clients. If the process dies, metad finds
         that port closed, and ends the life without waiting for the lease.
 
-        Raises InvalidRequestError, ConflictError.
+        If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
+        InvalidRequestError, ConflictError.
         """
         if self._life is not None and self._life.state is not LifeState.LOST:
             raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
+        if self._registering:
+            raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         attributes = {} if attributes is None else attributes
         argument("attributes", attributes, dict[str, str])
         argument("probe_port", probe_port, b.Port)
@@ -73,16 +80,37 @@ class Brokers(Facade):
             _ms("wait_s", wait_s),
             probe_port,
         )
+        self._registering = True
+        try:
+            life = await self._begun(body, deadline_s)
+        finally:
+            self._registering = False
+        self._life = life
+        self._dispatcher.live(life)
+        return life
+
+    async def _begun(self, body: b.BrokerRegister, deadline_s: float | None) -> BrokerLife:
         sent_s = self._clock()
         registered = await self._requests.one(methods.BROKER_REGISTER, body, deadline_s)
         # What the answer took does not count: the first heartbeat, below, says from when on the life may serve.
         lease = Lease(registered.lease_ms / 1000, max(sent_s, self._clock() - registered.lease_ms / 4000))
-        owner = Owner(broker, registered.broker_epoch)
+        owner = Owner(body.broker, registered.broker_epoch)
         life = BrokerLife(self._requests, owner, lease, registered.unfenced, self._clock)
-        await life.begin()
-        self._life = life
-        self._dispatcher.live(life)
+        beginning = self._behind.go_on(self._begin(life))
+        try:
+            await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            life.stop(FencedError("nobody waits for the life any more"))
+            raise
         return life
+
+    async def _begin(self, life: BrokerLife) -> None:
+        try:
+            await life.begin()
+            self._dispatcher.check()  # it may have been closed behind the answer
+        except MetadError:
+            self._behind.go_on(life.end())
+            raise
 
     @property
     def life(self) -> BrokerLife | None:

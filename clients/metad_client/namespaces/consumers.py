@@ -135,12 +135,8 @@ class Consumers(Facade):
     ) -> tuple[str, int]:
         """Become a member, or join the next generation. Returns the id, which the server makes if none is given, and
         the generation that the member is in or waits for."""
-        if not isinstance(protocols, Sequence):
-            raise InvalidRequestError(f"protocols: expected a sequence of str, got {type(protocols).__name__}")
-        argument("protocols", [*protocols], Protocols)
-        item = JoinItem(
-            tenant, group, session_ms, rebalance_ms, member, instance, [*protocols], metadata, holder, rebalance
-        )
+        known = protocols_of(protocols)
+        item = JoinItem(tenant, group, session_ms, rebalance_ms, member, instance, known, metadata, holder, rebalance)
         return await self._requests.single(
             methods.CONSUMER_JOIN, None, item, _size_of_join, ConsumerJoin, _joined, deadline_s
         )
@@ -216,6 +212,14 @@ class Consumers(Facade):
             _described,
             deadline_s,
         )
+
+
+def protocols_of(protocols: Sequence[str]) -> list[str]:
+    """The protocols that a member knows. Raises InvalidRequestError."""
+    if not isinstance(protocols, Sequence):
+        raise InvalidRequestError(f"protocols: expected a sequence of str, got {type(protocols).__name__}")
+    argument("protocols", [*protocols], Protocols)
+    return [*protocols]
 
 
 def _size_of_group(item: ConsumerGroup | MemberKey | JoinItem | AssignItem) -> int:

@@ -72,7 +72,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         if not self._items:
             self._version = self._dispatcher.routes.version
             self._deadline = self._loop.time() + self._deadline_s
-            linger_s = self._window.linger_s
+            linger_s = min(self._window.linger_s, self._deadline_s / 2)  # the other half is for the answer
             self._due = (
                 self._loop.call_later(linger_s, self._linger_over)
                 if linger_s > 0

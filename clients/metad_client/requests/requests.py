@@ -166,8 +166,7 @@ class Requests:
         InvalidItemError.
         """
         deadline = self._deadline(deadline_s)
-        if type(items) is not list:
-            items = sequence_of(method, items)
+        items = [*items] if type(items) is list else sequence_of(method, items)  # the caller may change its own
         items_max = min(items_max, self._batch_items)
         if not items:
             return []
@@ -179,7 +178,7 @@ class Requests:
             try:
                 by_group = self._routes.split(method, items)
                 if type(by_group) is str:
-                    body = encode(body_of(items if type(items) is list else list(items)))
+                    body = encode(body_of(items))
             except UNFIT:
                 by_group = None  # the items to blame are found when the pieces are cut
             if body is not None and type(by_group) is str and self._fits(method, len(body), len(items)):
@@ -199,7 +198,7 @@ class Requests:
     def single(
         self,
         method: Method[Body, Reply],
-        header: Hashable,
+        header: object,
         item: Item,
         size_of: Callable[[Item], int],
         body_of: Callable[[list[Item]], Body],
@@ -217,7 +216,7 @@ class Requests:
         try:
             size_bytes = size_of(item)
             group = self._routes.group_of(method, item)
-            key = (method.code, group, header, deadline_s)
+            key = (method.code, group, encode(header), deadline_s)  # what is merely equal, as 1 and True, may be wrong
             batcher = self._batchers.get(key)
         except UNFIT as error:
             self._dispatcher.check()

@@ -68,11 +68,11 @@ def _decoder(kind: Any) -> Callable[[bytes], object]:
     return msgspec.msgpack.Decoder(kind).decode
 
 
-def sequence_of(method: Method[Any, Any], items: Any) -> Sequence[Any]:
-    """The items of a batch. Raises InvalidRequestError."""
+def sequence_of(method: Method[Any, Any], items: Any) -> list[Any]:
+    """The items of a batch, in a list of our own. Raises InvalidRequestError."""
     with suppress(*UNFIT):  # an object may raise anything when it is looked at
         if isinstance(items, Sequence) and not isinstance(items, str | bytes | bytearray | memoryview):
-            return items if isinstance(items, list | tuple) else list(items)
+            return list(items)
     raise InvalidRequestError(
         f"{method.name}: expected a sequence of {method.item.__name__}, got {type(items).__name__}"
     )

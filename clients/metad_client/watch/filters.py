@@ -53,6 +53,8 @@ def filters_of(
         raise InvalidRequestError(f"tables: expected names of tables, got {type(tables).__name__}")
     found: Filters = {}
     if keys is not None:
+        if not isinstance(keys, Sequence | Set):
+            raise InvalidRequestError(f"keys: expected a sequence of keys, got {type(keys).__name__}")
         names = [_table(_named(each)).name for each in wanted]
         for key in keys:
             for table, one in _of_key(key, names):

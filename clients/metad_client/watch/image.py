@@ -19,6 +19,7 @@ from metad_wire.watch import ChangeKind, WatchFilter
 from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.reports import log
 from ..errors import DeadlineExceededError, MetadError
+from ..requests.wrong import argument
 from .events import Shape, WatchBatch, WatchEvent, array_of, shape_of
 from .filters import Wanted, filters_of
 from .streams import Streams
@@ -92,6 +93,8 @@ class _Sessions:
             owner.broker_epoch,
             owner.disconnected_ms,
             self._properties.data.get(key) or SessionProperties(),
+            owner.expires_ms,
+            owner.will_ms,
         )
 
 
@@ -329,7 +332,9 @@ class Image:
 
     ``image["kv"]`` and ``image["session"]`` map keys (:class:`KvKey`, :class:`SessionKey`) to records (:class:`Kv`,
     :class:`Session`); ``image["offset"]`` has offsets and ``image["offset/generation"]`` the generations of consumer
-    groups; ``image["cluster"][None]`` is the cluster map; of a plain table it has :class:`TableRecord`.
+    groups; ``image["cluster"][None]`` is the cluster map; of a plain table it has :class:`TableRecord`. Sessions of
+    which only one row is watched, as by ``broker``, are in ``image["session/owner"]`` (:class:`SessionOwner`) and
+    ``image["session/properties"]``.
     """
 
     def __init__(self, picture: Picture, tables: Mapping[str, ImageTable[Any, Any]]) -> None:
@@ -349,6 +354,7 @@ class Image:
     async def caught_up(self, timeout_s: float | None = None) -> Self:
         """Wait until the image has all that was there when it was opened; after a gap, until it is whole again. Raises
         DeadlineExceededError after ``timeout_s``, the error that has ended the image, or ClosedError."""
+        argument("timeout_s", timeout_s, float | None)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._picture.whole()
@@ -425,11 +431,13 @@ def open_image(
     shown = {row: name for each in filters.values() for one in each for name, row in _rows_of(one)}
     picture = Picture(streams, shown, _brokers(filters.get(SESSION.kind, ())))
     views: dict[str, ImageTable[Any, Any]] = {}
-    owners, properties = (picture.rows.get(SESSION.rows[name]) for name in ("owner", "properties"))
+    owners, properties = SESSION.rows["owner"], SESSION.rows["properties"]
+    are_whole = _are_whole(filters.get(SESSION.kind, ()))
     for row, name in shown.items():
         table = ROWS[row]
-        if table is SESSION and owners is not None and properties is not None:
-            views[table.name] = ImageTable(table.name, owners.row, _Sessions(owners, properties))
+        if table is SESSION and are_whole:
+            sessions = _Sessions(picture.rows[owners], picture.rows[properties])
+            views[table.name] = ImageTable(table.name, owners, sessions)
         else:
             first = next(iter(table.shows)) == row
             label = table.name if first and table is not SESSION else f"{table.name}/{name}"
@@ -440,7 +448,13 @@ def open_image(
 def _rows_of(one: WatchFilter) -> list[tuple[str, int]]:
     table = TABLES[one.table]
     shown = [(name, row) for name, row in table.rows.items() if row in table.shows]
-    return [(name, row) for name, row in shown if not one.rows or name in one.rows]
+    rows = one.rows or (["owner"] if one.broker else [])  # nothing else says whose a session is
+    return [(name, row) for name, row in shown if not rows or name in rows]
+
+
+def _are_whole(filters: Iterable[WatchFilter]) -> bool:
+    """Whether each session that there is has both its rows."""
+    return all(len(_rows_of(one)) == len(SESSION.shows) for one in filters if one.table == SESSION.name)
 
 
 def _brokers(filters: Iterable[WatchFilter]) -> frozenset[str]:

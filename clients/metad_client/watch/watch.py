@@ -14,6 +14,7 @@ from metad_wire.watch import StreamFlag
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import InvalidRequestError
 from ..iterating import AsyncParts
+from ..requests.wrong import argument
 from .events import WatchBatch
 from .filters import Filters, Wanted, filters_of
 from .position import Position
@@ -123,6 +124,8 @@ def open_watch(
     if idle_timeout_s is not None:
         milliseconds("idle_timeout_s", idle_timeout_s)
     check_buffer(buffer_bytes)
+    for name, flag in (("previous", previous), ("keys_only", keys_only), ("coalesce", coalesce)):
+        argument(name, flag, bool)
     cluster_id, positions, end = "", None, None
     if token is not None:
         cluster_id, positions = _of_token("token", token, filters)

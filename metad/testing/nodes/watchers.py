@@ -294,7 +294,7 @@ class Mirror:
 
 def _session(key: SessionKey, owner: SessionOwner, properties: SessionProperties) -> Session:
     of_owner = owner.connected, owner.broker, owner.broker_epoch, owner.disconnected_ms
-    return Session(key.tenant, key.client_id, *of_owner, properties)
+    return Session(key.tenant, key.client_id, *of_owner, properties, owner.expires_ms, owner.will_ms)
 
 
 def asked(wanted: Sequence[Wanted]) -> dict[str, Any]:

@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from metad_client import ConflictError, InternalError, InvalidItemError, InvalidRequestError, OverloadedError
+from metad_client import (
+    ConflictError,
+    InternalError,
+    InvalidItemError,
+    InvalidRequestError,
+    OverloadedError,
+    Takeover,
+)
 from metad_client.requests.batcher import Batcher
 from metad_wire import messages as m
 from metad_wire.errors import TooLargeError
@@ -46,6 +53,25 @@ async def test_linger_waits_for_company(server, dial):
     assert await asyncio.gather(first, second) == [1, 2]
     assert loop.time() - start == pytest.approx(0.5, abs=0.01)
     assert len(server.received) == 1
+
+
+async def test_nobody_lingers_beyond_its_deadline(server, dial):
+    client = await dial(linger_s=5, deadline_s=3)
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    assert await client.kv.put("ns", "a", b"1") == 1
+    assert loop.time() - start == pytest.approx(1.5, abs=0.01)
+    assert await client.kv.put("ns", "a", b"1", deadline_s=1) == 1
+    assert loop.time() - start == pytest.approx(2, abs=0.01)
+
+
+async def test_what_is_merely_equal_does_not_share_a_request(server, dial):
+    """Guards callers whose batch failed because of what another had given for the same number."""
+    client = await dial()
+    outcomes = await asyncio.gather(
+        *[client.sessions.takeover("b1", epoch, "t", "a") for epoch in (1.0, True, 1)], return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [InvalidRequestError, InvalidRequestError, Takeover]
 
 
 async def test_only_what_may_share_a_request_does(server, dial):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import pydoc
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -97,6 +100,90 @@ def test_a_call_in_flight_ends_when_the_client_is_closed(scripted_server):
 def test_a_blocking_call_in_the_clients_own_thread_is_refused_and_not_waited_for(client):
     with pytest.raises(RuntimeError, match="the thread that would have to answer"):
         client._portal.call(client.kv.put, "ns", "k", b"7")
+    assert client.kv.put("ns", "k", b"7") == 7
+
+
+def in_a_thread(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Its outcome. A thread that hangs does not keep the tests from ending."""
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(function(*args))
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
+
+
+def test_whatever_waits_when_the_client_is_closed_ends_with_closed_error(client):
+    """Guards waits that are no requests: of a lease that is lost, of a generation that has ended."""
+    waits = threading.Event()
+
+    async def for_ever() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    waiting = in_a_thread(client._portal.run, for_ever())
+    assert waits.wait(10)
+    client.close()
+    with pytest.raises(ClosedError, match="before this had ended"):
+        waiting.result(10)
+
+
+def test_a_call_made_while_the_client_is_closed_does_not_hang(client):
+    """Guards calls that came to a loop that had cancelled its tasks, and ran no others."""
+    waits, ends, called = threading.Event(), threading.Event(), threading.Event()
+
+    async def ends_slowly() -> None:
+        try:
+            waits.set()
+            await asyncio.Event().wait()
+        finally:
+            ends.set()
+            called.wait(10)
+
+    waiting = in_a_thread(client._portal.run, ends_slowly())
+    assert waits.wait(10)
+    closing = in_a_thread(client.close)
+    assert ends.wait(10)
+    try:
+        with pytest.raises(ClosedError, match="nothing was done"):
+            in_a_thread(client.kv.get, "ns", "k").result(5)
+    finally:
+        called.set()
+    closing.result(10)
+    with pytest.raises(ClosedError):
+        waiting.result(10)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_calls_do_not_hang_if_the_clients_thread_ends_by_itself(client):
+    waits = threading.Event()
+
+    async def for_ever() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    def leave() -> None:
+        raise SystemExit
+
+    waiting = in_a_thread(client._portal.run, for_ever())
+    assert waits.wait(10)
+    with pytest.raises(SystemExit):
+        in_a_thread(client._portal.call, leave).result(10)
+    with pytest.raises(ClosedError):
+        waiting.result(10)
+    client._portal._thread.join(10)
+    with pytest.raises(ClosedError, match="nothing was done"):
+        client.kv.get("ns", "k")
+    client.close()
+
+
+def test_a_client_that_is_closed_in_its_own_thread_refuses_that_and_lives_on(client):
+    with pytest.raises(RuntimeError, match="the thread that would have to answer"):
+        client._portal.call(client.close)
     assert client.kv.put("ns", "k", b"7") == 7
 
 

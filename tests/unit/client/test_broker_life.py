@@ -307,6 +307,74 @@ async def test_a_client_has_one_life_at_a_time(cluster: Cluster) -> None:
         await client.brokers.register("b2")
 
 
+async def test_a_client_registers_once_at_a_time(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        outcomes = await asyncio.gather(
+            client.brokers.register("b1"), client.brokers.register("b2"), return_exceptions=True
+        )
+        assert isinstance(outcomes[0], BrokerLife)
+        assert client.brokers.life is outcomes[0]
+        assert isinstance(outcomes[1], InvalidRequestError)
+        assert [asked.broker for asked in cluster.registered] == ["b1"]
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled"])
+async def test_a_register_that_fails_or_is_cancelled_lets_the_next_one_in(cluster: Cluster, how: str) -> None:
+    async with cluster.client() as client:
+        answer = cluster.answer
+        cluster.server.answer = lambda received: received.fail(ConflictError("no")) if how == "fails" else None
+        registering = asyncio.ensure_future(client.brokers.register("b1"))
+        await cluster.server.requests(1)
+        if how == "cancelled":
+            registering.cancel()
+        with pytest.raises((ConflictError, asyncio.CancelledError)):
+            await registering
+        assert client.brokers.life is None
+        cluster.server.answer = answer
+        assert (await client.brokers.register("b2")).state is LifeState.SERVING
+
+
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+async def test_a_life_that_nobody_has_is_ended(cluster: Cluster, how: str) -> None:
+    """Guards lives whose registering is given up before, or as, their first heartbeat is answered."""
+    ended: list[tuple[str, int]] = []
+
+    def answer(received: Any) -> None:
+        if isinstance(received.body, b.BrokerDeregister):
+            ended.append((received.body.broker, received.body.broker_epoch))
+        if isinstance(received.body, b.BrokerHeartbeat):
+            held.append(received)
+        else:
+            cluster.answer(received)
+
+    held: list[Any] = []
+    async with cluster.client() as client:
+        cluster.server.answer = answer
+        registering = asyncio.ensure_future(client.brokers.register("b1"))
+        await until(lambda: bool(held))
+        if how == "cancelled":
+            registering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await registering
+            await until(lambda: bool(ended))
+            assert ended == [("b1", 7)]
+            await client.kv.put("ns", "k", b"v")
+            assert cluster.writes == [(None, 0)]
+        else:
+            answered = client._dispatcher.answers
+            cluster.answer(held[0])
+            while client._dispatcher.answers == answered:  # noqa: ASYNC110 - one turn after another
+                await asyncio.sleep(0)
+            assert not registering.done()
+            await client.close()
+            with pytest.raises(ClosedError):
+                await registering
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert client.brokers.life is None
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(("life of broker", "metad"))]
+
+
 async def test_closing_the_client_ends_the_heartbeats(cluster: Cluster) -> None:
     async with cluster.client() as client:
         life = await client.brokers.register("b1")

@@ -40,6 +40,21 @@ async def test_items_are_cut_and_answers_put_in_order(server, dial, settle):
     assert len(result.revisions) == 3
 
 
+async def test_a_caller_that_changes_its_list_meanwhile_changes_no_call(server, dial, settle):
+    """Guards calls that ended with an IndexError after a part was written."""
+    server.answer = None
+    client = await dial(batch_items=1)
+    count = 2 * PIECES_IN_FLIGHT
+    items = [KvPutItem("ns", f"k{i}", str(i).encode()) for i in range(count)]
+    call = asyncio.ensure_future(client.kv.put_many(items))
+    await server.requests(PIECES_IN_FLIGHT)
+    items.clear()
+    server.answer = lambda received: received.reply()
+    for received in list(server.received):
+        received.reply()
+    assert (await call).versions == list(range(count))
+
+
 async def test_error_positions_are_the_callers(server, dial):
     client = await dial(batch_items=10)
     server.answer = lambda received: received.reply(

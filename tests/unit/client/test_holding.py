@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +112,14 @@ async def test_times_of_a_member_that_no_server_takes_are_refused_at_once(name: 
 
     with pytest.raises(InvalidRequestError, match=name):
         connect("metad://127.0.0.1:1").consume("t", "g", assign=lambda *_: {}, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocols", [5, [5], None])
+async def test_protocols_of_a_member_that_are_none_are_refused_at_once(protocols: Any) -> None:
+    from metad_client import connect
+
+    with pytest.raises(InvalidRequestError, match="protocols: "):
+        connect("metad://127.0.0.1:1").consume("t", "g", assign=lambda *_: {}, protocols=protocols)
 
 
 def test_the_blocking_lease_has_the_names_of_the_async_one() -> None:

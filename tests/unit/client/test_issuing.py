@@ -6,6 +6,8 @@ import json
 import os
 import ssl
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,19 @@ def test_an_authority_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca-key.pem").write_text("no key")
     with pytest.raises(AuthorityError, match="not an authority made by metad"):
         issue_fleet(tmp_path, ["a"], [])
+
+
+@pytest.mark.parametrize(("missing", "what"), [("ca.pem", "certificate"), ("ca-key.pem", "key")])
+def test_an_authority_of_which_a_file_is_elsewhere(
+    tmp_path: Path, missing: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The key is kept offline. Once wrong: "cannot write to certs: No such file or directory"."""
+    issue_fleet(tmp_path, ["a"], [])
+    (tmp_path / missing).unlink()
+    capsys.readouterr()
+    assert main(["certs", "--out", str(tmp_path), "--nodes", "b"]) == 1
+    assert f"{tmp_path / missing} is missing: put the {what} of this authority there" in capsys.readouterr().err
+    assert not (tmp_path / missing).exists()
 
 
 def test_no_two_certificates_have_one_serial_number() -> None:
@@ -177,3 +192,11 @@ def test_what_a_scheme_lacks_is_a_wrong_command_line(
         main([*arguments, "status"])
     assert exit_.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
+def test_an_output_that_takes_nothing_ends_it_with_a_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "metad_client.cli", "token", "app", "--file", str(tmp_path / "tokens")]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "metadctl: cannot write the output: No space left on device\n")

@@ -91,8 +91,8 @@ def held(space: Any, now: Any = None) -> HeldLease:
 class Holder:
     state = CONNECTED
 
-    def _free_soon(self, lock: Lock) -> None:
-        raise AssertionError("the release has failed")
+    def _free_soon(self, lock: Lock, deadline_s: float | None) -> asyncio.Future[None]:
+        return asyncio.ensure_future(lock._delete(deadline_s=deadline_s))
 
 
 def lock_of(space: Any, key: str = "k") -> tuple[Lock, Holder]:

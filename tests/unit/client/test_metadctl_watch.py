@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -20,9 +21,9 @@ from metad_wire.messages import Revision
 
 
 class Screen(io.StringIO):
-    """An output on which the user presses Ctrl-C once it has so many lines, or whose reader goes."""
+    """An output on which the user presses Ctrl-C once it has so many lines, or which breaks then."""
 
-    def __init__(self, lines: int, *, breaks: bool = False) -> None:
+    def __init__(self, lines: int, *, breaks: OSError | None = None) -> None:
         super().__init__()
         self._lines = lines
         self._breaks = breaks
@@ -32,8 +33,8 @@ class Screen(io.StringIO):
         super().flush()
         lines = self.getvalue().count("\n")
         self.grown(lines)
-        if lines >= self._lines and self._breaks:
-            raise BrokenPipeError
+        if lines >= self._lines and self._breaks is not None:
+            raise self._breaks
         if lines >= self._lines:
             self._lines = sys.maxsize
             signal.raise_signal(signal.SIGINT)
@@ -134,8 +135,16 @@ def test_a_gap_is_shown(nodes: WatchNodes, run: Any) -> None:
 
 def test_a_reader_that_goes_ends_it_quietly(nodes: WatchNodes, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.dup2", lambda *_: 0)
-    status, _, err = run(Screen(1, breaks=True), "kv", "--from", "snapshot")
+    status, _, err = run(Screen(1, breaks=BrokenPipeError()), "kv", "--from", "snapshot")
     assert (status, err) == (0, "")
+
+
+def test_a_full_disk_ends_it_with_a_line(nodes: WatchNodes, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.dup2", lambda *_: 0)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    status, _, err = run(Screen(1, breaks=full), "kv", "--from", "snapshot")
+    assert status == 1
+    assert err.splitlines()[1:] == ["metadctl: cannot write the output: No space left on device"]
 
 
 def test_an_error_ends_it_with_a_line_and_the_token(nodes: WatchNodes, run: Any) -> None:

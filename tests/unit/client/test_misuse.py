@@ -48,6 +48,26 @@ async def test_a_closed_client_says_so_whatever_it_is_given(dial: Any, verb: str
     assert raised.value.outcome_known
 
 
+@pytest.mark.parametrize("was_open", [False, True])
+async def test_a_closed_client_is_not_opened(dial: Any, was_open: bool) -> None:
+    client = await dial() if was_open else dial.make()
+    await client.close()
+    with pytest.raises(ClosedError, match="the client is closed; nothing was done"):
+        await client.open()
+
+
+async def test_a_client_that_is_closed_while_it_is_opened_says_so(server: Any, dial: Any) -> None:
+    """Guards programs that took it for a cancellation: a task group ended without an error."""
+    server.greets = False
+    client = dial.make()
+    opening = asyncio.ensure_future(client.open())
+    await server.until(lambda: bool(server.live))
+    await client.close()
+    with pytest.raises(ClosedError, match="closed before it was open") as raised:
+        await opening
+    assert raised.value.outcome_known
+
+
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_call_from_another_event_loop_is_refused_and_not_waited_for(server: Any, dial: Any, verb: str) -> None:
     client = await dial()
@@ -80,6 +100,12 @@ async def test_a_call_from_another_event_loop_is_refused_and_not_waited_for(serv
 async def test_connect_names_what_is_wrong_with_a_url(url: Any, complaint: str) -> None:
     with pytest.raises(InvalidRequestError, match=complaint):
         connect(url)
+
+
+async def test_connect_names_an_observer_that_is_none() -> None:
+    """Guards a client that never opened, because its observer could not be told that a node was connected."""
+    with pytest.raises(InvalidRequestError, match="observer: expected Observer, got object"):
+        connect("metad://h", observer=object())  # type: ignore[arg-type]
 
 
 async def test_connect_names_what_is_wrong_with_options() -> None:

@@ -61,6 +61,14 @@ async def test_a_write_that_was_sent_and_not_answered_is_in_doubt(server, dial, 
     assert (type(error), error.outcome_known) == (DeadlineExceededError, False)
 
 
+async def test_a_deadline_blames_no_leader_that_has_the_call(server, dial):
+    """Guards a message that sent its reader to look for a leader, which was known and slow."""
+    client = await dial()
+    server.answer = None
+    error = await error_of(client.kv.put("ns", "k", b""))
+    assert str(error) == "kv.put: the deadline passed without an answer; the write may have happened"
+
+
 @each_read
 async def test_a_read_changes_nothing_whatever_becomes_of_it(server, dial, call):
     client = await dial()

@@ -20,9 +20,10 @@ from metad_client import (
     OverloadedError,
     UnknownOutcomeError,
 )
+from metad_client.dispatch.identity import GivenIdentity
 from metad_client.once import write_once
 from metad_wire import messages as m
-from metad_wire.methods import KV_PUT
+from metad_wire.methods import KV_PUT, encode
 
 ONE = [KvPutItem("ns", "k", b"1")]
 
@@ -358,3 +359,41 @@ async def test_items_of_a_named_identity_are_checked_as_others_are(server, dial)
     with pytest.raises(InvalidRequestError, match=r"namespace|surrogates"):
         await write_once(client, KV_PUT, m.KvPut([KvPutItem("\ud800", "k", b"")]), "data-0", client_id=1, seq=1, low=1)
     assert not server.received
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("client_id", 2**64),
+        ("client_id", -1),
+        ("seq", 2**63),
+        ("low", None),
+        ("age_ms", 0.5),
+        ("group", "\ud800"),
+        ("group", None),
+    ],
+)
+async def test_a_named_identity_that_cannot_be_sent_is_refused(server, dial, name, value):
+    client = await dial()
+    given = {"group": "data-0", "client_id": 1, "seq": 1, "low": 1, name: value}
+    with pytest.raises(InvalidRequestError, match=f"^{name}: "):
+        await write_once(client, KV_PUT, m.KvPut(ONE), **given)
+    assert not server.received
+
+
+async def test_a_call_that_cannot_be_encoded_fails_alone(server, dial):
+    """Guards the client: what one waiting call raised ended the task that keeps the connections."""
+    await server.stop_listening("a")
+    client = dial.make()
+    opening = start(client.open())
+    await asyncio.sleep(0)
+    body, deadline = encode(m.KvPut(ONE)), asyncio.get_running_loop().time() + 5
+    identity = GivenIdentity(2**64, 1, 1)
+    wrong = client._dispatcher.submit(KV_PUT, body, deadline, "data-0", identity=identity)
+    right = start(client.kv.put_many(ONE))
+    await server.listen()
+    await opening
+    with pytest.raises(InvalidRequestError, match=r"kv\.put"):
+        await wrong.future
+    assert (await right).versions
+    assert (await client.kv.put_many(ONE)).versions

@@ -972,6 +972,14 @@ async def test_a_watch_with_an_end_follows_slots_that_move_before_it(connected: 
         assert [event.record.value async for batch in between for event in batch.events] == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("name", ["keys", "previous", "keys_only", "coalesce"])
+@pytest.mark.parametrize("value", [5, {1.5}])
+async def test_an_argument_of_a_wrong_type_is_refused(connected: Client, name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{name}: "):
+        connected.watch("kv", **{name: value})
+    assert not connected._dispatcher._followers
+
+
 async def test_an_end_without_a_beginning_is_refused(connected: Client, nodes: WatchNodes) -> None:
     token = (await connected.watch("kv").opened()).token
     with pytest.raises(InvalidRequestError, match="until: a watch that has an end begins at a token"):

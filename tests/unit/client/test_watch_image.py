@@ -31,6 +31,7 @@ from metad_client import (
     SessionKey,
     SessionOwner,
     SessionProperties,
+    Watched,
     WatchEvent,
     blocking,
 )
@@ -68,9 +69,10 @@ def group(nodes: WatchNodes) -> Group:
     return nodes.groups[0]
 
 
-def owner(client_id: str, broker: str, *, connected: bool = True) -> WatchChange:
+def owner(client_id: str, broker: str, *, connected: bool = True, expires_ms: int = 0, will_ms: int = 0) -> WatchChange:
     key = TABLES["session"].key_of(["acme", client_id])
-    return WatchChange(OWNER, ChangeKind.WRITTEN, key, encode(SessionOwner(connected, broker, 1, 0)))
+    record = SessionOwner(connected, broker, 1, 0, expires_ms=expires_ms, will_ms=will_ms)
+    return WatchChange(OWNER, ChangeKind.WRITTEN, key, encode(record))
 
 
 def properties(client_id: str, payload: bytes) -> WatchChange:
@@ -195,13 +197,15 @@ def record_key(record: Kv) -> KvKey:
 async def test_a_session_is_joined_of_its_rows(connected: Client, group: Group) -> None:
     image = await connected.image("session").caught_up()
     group.append([owner("c1", "b1"), properties("c1", b"state")])
-    group.append([owner("c2", "b2", connected=False)])
+    group.append([owner("c2", "b2", connected=False, expires_ms=7_000, will_ms=5_000)])
     await settled()
     sessions = image["session"]
     assert sessions[SessionKey("acme", "c1")] == Session(
         "acme", "c1", True, "b1", 1, 0, SessionProperties(60, b"state")
     )
-    assert sessions[SessionKey("acme", "c2")].properties == SessionProperties()
+    assert sessions[SessionKey("acme", "c2")] == Session(
+        "acme", "c2", False, "b2", 1, 0, SessionProperties(), expires_ms=7_000, will_ms=5_000
+    )
     assert [session.client_id for session in sessions.values()] == ["c1", "c2"]
     key = TABLES["session"].key_of(["acme", "c1"])
     group.append([WatchChange(OWNER, ChangeKind.EXPIRED, key), WatchChange(PROPERTIES, ChangeKind.EXPIRED, key)])
@@ -214,10 +218,20 @@ async def test_an_image_of_a_brokers_sessions_has_no_other(connected: Client, gr
     assert group.live[0].received.body.filters[0].broker == "b1"
     group.append([owner("c1", "b1")])
     await settled()
-    assert len(image["session"]) == 1
+    assert list(image["session/owner"].values()) == [SessionOwner(True, "b1", 1, 0)]
     group.append([owner("c1", "b2")])
     await settled()
-    assert not image["session"]
+    assert not image["session/owner"]
+
+
+async def test_an_image_invents_no_row_that_is_not_watched(connected: Client) -> None:
+    """Guards sessions without a will, because the watch of a broker's sessions reads their owners only."""
+    of_broker = connected.image("session", broker="b1")
+    with pytest.raises(KeyError, match=r'it has session/owner"$'):
+        of_broker["session"]
+    both = connected.image([Watched("session", "acme"), Watched("session", broker="b1")])
+    with pytest.raises(KeyError, match=r'it has session/owner, session/properties"$'):
+        both["session"]
 
 
 async def test_other_tables_have_their_own_shapes(connected: Client, nodes: WatchNodes) -> None:
@@ -389,6 +403,10 @@ async def test_a_refusal_is_raised_by_who_waits(connected: Client, nodes: WatchN
         connected.image("kv", progress_s=0)
     with pytest.raises(InvalidRequestError, match="buffer_bytes"):
         connected.image("kv", buffer_bytes=0)
+    with pytest.raises(InvalidRequestError, match="keys: expected a sequence of keys, got int"):
+        connected.image("kv", keys=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="timeout_s: "):
+        await closed.caught_up("x")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="prefix: the text has surrogates"):
         connected.image("kv", prefix="\ud800")
     assert not connected._dispatcher._followers

@@ -377,6 +377,7 @@ def test_names_of_endpoints():
         {"deadline_s": 0},
         {"deadline_s": float("nan")},
         {"linger_s": -1},
+        {"linger_s": float("inf")},
         {"batch_items": 0},
         {"batch_items": m.BATCH_ITEMS_MAX + 1},
         {"batches_in_flight": 0},

@@ -369,7 +369,7 @@ async def test_who_waits_for_wills_takes_no_memory_from_those_who_write() -> Non
     await rig.open()
     waits = [
         rig.send(methods.WILL_WAIT, WillWait("b", 1, 60_000, "t" * size), group="data-0")
-        for size in (1_000_000, 2_000_000, 5_000_000, *[3_000] * 5_000)
+        for size in (*[500_000] * 16, *[3_000] * 5_000)
     ]
     await rig.settle()
     refused = [wait.error for wait in waits if wait.done]
