@@ -23,7 +23,7 @@ from ..logs import event
 from ..storage.engine import Engine
 from .agenda import Agenda
 from .driver import GroupDriver
-from .environment import Environment, Timer
+from .environment import Environment, Queue, Timer
 from .groups import Groups
 from .health import Health
 from .node_snapshots import NodeSnapshots
@@ -108,7 +108,7 @@ class Checkpoints:
             else:
                 event(log_events.COMPACTED, seconds=round(over_s - now_s, 3))
 
-        self._environment.beside(partial(self._state.compact, *worn), done, long=True)
+        self._environment.beside(partial(self._state.compact, *worn), done, Queue.LONG)
 
     def make(self, then: Callable[[], None] | None = None) -> None:
         """Flush the state, then drop the entries that are in it from the logs."""

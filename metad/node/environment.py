@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import random
 import time
 from collections.abc import Callable
@@ -37,6 +38,17 @@ def nobody_is_dialled(host: str, port: int, done: Callable[[Answer], None], /) -
     done(Answer.UNKNOWN)
 
 
+class Queue(enum.Enum):
+    """Of works beside the loop: what takes long holds up nobody who waits for little."""
+
+    SYNCS = "syncs"
+    """Milliseconds, and a peer waits for it."""
+    FLUSHES = "flushes"
+    """Of the state's memtables: a second and more."""
+    LONG = "long"
+    """Many seconds."""
+
+
 class Environment(Protocol):
     """The world as a node sees it. Callbacks run one at a time, never inside the call that requests them."""
 
@@ -61,10 +73,10 @@ class Environment(Protocol):
         """The syncer of the log."""
 
     def beside(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], queue: Queue = Queue.FLUSHES
     ) -> None:
-        """Do blocking work beside the loop, then call ``done`` on the loop. Works run one after the other, and ``long``
-        ones, which take seconds, in a queue of their own."""
+        """Do blocking work beside the loop, then call ``done`` on the loop. The works of a queue run one after the
+        other."""
 
     def close(self) -> None:
         """Wait for the work that runs beside the loop."""
@@ -75,9 +87,7 @@ class AsyncEnvironment:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._threads = {
-            long: ThreadPoolExecutor(1, "metad-long" if long else "metad-beside") for long in (False, True)
-        }
+        self._threads = {queue: ThreadPoolExecutor(1, f"metad-{queue.value}") for queue in Queue}
         self.rng = random.Random()
         self._caught: Callable[[Exception], None] | None = None
 
@@ -109,13 +119,13 @@ class AsyncEnvironment:
         return ThreadSyncer(store, fsync=fsync)
 
     def beside(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], queue: Queue = Queue.FLUSHES
     ) -> None:
 
         def report(future: asyncio.Future[Any]) -> None:
             self._run(partial(done, future.exception()))
 
-        self._loop.run_in_executor(self._threads[long], work).add_done_callback(report)
+        self._loop.run_in_executor(self._threads[queue], work).add_done_callback(report)
 
     def close(self) -> None:
         for threads in self._threads.values():

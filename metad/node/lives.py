@@ -20,7 +20,7 @@ from metad_wire.errors import HandshakeError
 from ..errors import JOIN_ANEW, DamagedStoreError
 from ..storage import keys
 from ..storage.log import LogStore
-from .environment import Environment
+from .environment import Environment, Queue
 from .health import Health
 
 _KEY = keys.STORE_PREFIX + b"lives"
@@ -98,4 +98,4 @@ class Lives:
                 self._durable.update(newest)
                 then()
 
-        self._environment.beside(self._log.engine.sync, synced)
+        self._environment.beside(self._log.engine.sync, synced, Queue.SYNCS)

@@ -14,7 +14,7 @@ from ..raft.snapshots import Snapshots, replace_state
 from ..raft.staging import FileStaging, MemoryStaging
 from .agenda import Agenda
 from .driver import GroupDriver
-from .environment import Environment, Timer
+from .environment import Environment, Queue, Timer
 from .groups import Groups
 from .health import Health
 from .machines import Machines
@@ -80,7 +80,7 @@ class NodeSnapshots:
         self._agenda.hold(driver)
         done = partial(self._installed, driver, message, self._environment.now())
         work = partial(replace_state, self._state, driver.group.prefix, message, parts)
-        self._environment.beside(work, done, long=True)
+        self._environment.beside(work, done, Queue.LONG)
 
     def _installed(self, driver: GroupDriver, message: Snapshot, started_s: float, error: BaseException | None) -> None:
         group = driver.group

@@ -12,7 +12,7 @@ from metad_wire.group import GroupId
 
 from ...config import Config
 from ...errors import StorageError
-from ...node.environment import Timer
+from ...node.environment import Queue, Timer
 from ...node.stores import Stores, pair_stores
 from ...storage.engine import NO_WRITES, Writes
 from ...storage.keys import GROUP_PREFIX_BYTES, KINDS, applied
@@ -133,7 +133,7 @@ class SimEnvironment:
         self._rate = 1.0 + pace.drift * (rng.random() - 0.5)
         self._offset_s = rng.uniform(0.0, 1000.0)
         self._skew_ms = int(1000 * pace.skew_s * rng.uniform(-1.0, 1.0))
-        self._free_s = {False: 0.0, True: 0.0}
+        self._free_s = dict.fromkeys(Queue, 0.0)
 
     def catch(self, caught: Callable[[Exception], None]) -> None:
         """See Environment. Here it escapes, and the loop notes it: no callback is to raise."""
@@ -182,13 +182,13 @@ class SimEnvironment:
         return self._disk_hangs
 
     def beside(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None], *, long: bool = False
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], queue: Queue = Queue.FLUSHES
     ) -> None:
         """See Environment. The work is done at some moment before its end."""
         loop = self.loop
-        begin_s = max(loop.now, self._free_s[long])
-        takes_s = self._rng.uniform(*self.pace.beside) * (10 if long else 1)
-        self._free_s[long] = begin_s + takes_s
+        begin_s = max(loop.now, self._free_s[queue])
+        takes_s = self._rng.uniform(*self.pace.beside) * (10 if queue is Queue.LONG else 1)
+        self._free_s[queue] = begin_s + takes_s
         outcome: list[Any] = [None]
 
         def do() -> None:

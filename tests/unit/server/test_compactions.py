@@ -9,6 +9,7 @@ from typing import Any
 from metad.config import Config
 from metad.errors import StorageError
 from metad.node.checkpoints import _COMPACT_S, Checkpoints
+from metad.node.environment import Queue
 from metad.storage.memory import MemoryEngine
 
 
@@ -38,8 +39,8 @@ class World:
             Config(), self.state, nothing, nothing, nothing, nothing, nothing, stand_in, stand_in
         )
 
-    def beside(self, work: Any, done: Any, *, long: bool = False) -> None:
-        assert long, "it takes seconds, and checkpoints must not wait for it"
+    def beside(self, work: Any, done: Any, queue: Any = None) -> None:
+        assert queue is Queue.LONG, "it takes seconds, and checkpoints must not wait for it"
         self.works.append((work, done))
 
 

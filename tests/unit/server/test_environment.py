@@ -4,12 +4,13 @@ told."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from functools import partial
 
 import pytest
 
-from metad.node.environment import AsyncEnvironment
+from metad.node.environment import AsyncEnvironment, Queue
 
 
 async def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,4 +56,16 @@ async def test_what_a_callback_raises_is_told() -> None:
     environment.beside(lambda: None, lambda _: fails("beside"))
     await all_told.wait()
     assert sorted(told) == ["at", "beside", "soon"]
+    environment.close()
+
+
+async def test_a_peer_that_greets_does_not_wait_for_a_flush() -> None:
+    """Guards a node that starts again: it was let in only once those that it greeted had flushed their state."""
+    environment = AsyncEnvironment()
+    flushed, synced = threading.Event(), asyncio.Event()
+    environment.beside(lambda: flushed.wait(10) and None, lambda _: None)
+    environment.beside(lambda: None, lambda _: synced.set(), Queue.SYNCS)
+    await synced.wait()
+    assert not flushed.is_set()
+    flushed.set()
     environment.close()

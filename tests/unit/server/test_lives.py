@@ -115,7 +115,7 @@ async def test_a_life_is_durable_before_the_peer_is_welcomed() -> None:
     async with node(network) as server:
         held: list[object] = []
         beside = server.node.environment.beside
-        server.node.environment.beside = lambda work, done, long=False: held.append((work, done))  # type: ignore[method-assign]
+        server.node.environment.beside = lambda work, done, queue=None: held.append((work, done))  # type: ignore[method-assign]
         peer = await Stranger.dial(network)
         greeting = asyncio.create_task(peer.greet(server, life=3, incarnation="x"))
         await until(lambda: held)
