@@ -557,6 +557,21 @@ def test_a_newer_life_ends_the_older_one(start: Start, device: Callable[..., Dev
     assert client.connect(new.port)
 
 
+def test_a_broker_that_is_started_twice_serves_on(url: str, start: Start, device: Callable[..., Device]) -> None:
+    """Once wrong: the second one ended the life of the first, and then had no address to serve at."""
+    first = start("broker-1")
+    command = [sys.executable, "-m", "metad_client.contrib.amqtt", "--metad", url, "--name", "broker-1"]
+    second = subprocess.run(
+        [*command, "--bind", f"127.0.0.1:{first.port}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (second.returncode, second.stdout) == (1, "")
+    assert second.stderr.count("\n") == 1, second.stderr
+    assert second.stderr.startswith("broker-1: cannot listen: ")
+    assert "already in use" in second.stderr
+    client = device("client")
+    assert not client.connect(first.port)
+
+
 def test_without_metad_a_client_is_told_to_come_later(tmp_path: Path, device: Callable[..., Device]) -> None:
     with embedded.cluster(nodes=1, data_dir=tmp_path / "metad") as cluster, ExitStack() as stack:
         broker = BrokerProcess(cluster.url, "broker-1", tmp_path, lease_s=100)

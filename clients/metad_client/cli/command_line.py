@@ -221,7 +221,8 @@ def _show_unknown(printer: Printer, reason: str) -> int:
 
 
 async def _members(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.many(overview.members(await look(m, a), m.statistics().via))
+    rows = overview.members(await look(m, a), m.statistics().via)
+    printer.many(rows, overview.member_table(rows))
 
 
 async def _links(m: Client, a: Arguments, printer: Printer) -> None:
@@ -231,6 +232,9 @@ async def _links(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _transfer(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one(await m.cluster.transfer(a.group, a.node))
+    node = next((node for node in (await look(m, a)).nodes if node.node == a.node), None)
+    if node is not None and not node.is_up and not node.connected:
+        sys.stderr.write(f"{a.node} is {node.state}: it leads {a.group} once it is back\n")
 
 
 async def _join(m: Client, a: Arguments, printer: Printer) -> None:

@@ -3,6 +3,8 @@ clients."""
 
 from __future__ import annotations
 
+import argparse
+
 from ..client import Client
 from . import consumers, overview
 from .grammar import Arguments, Commands, count
@@ -17,9 +19,15 @@ def add(commands: Commands) -> None:
     adding.add_argument("--kind", required=True, choices=("data", "offset"))
     rebalance = verbs.add("rebalance", "spread slots, replicas and leaders evenly", _rebalance)
     rebalance.add_argument(
-        "--replicas", type=count, default=0, metavar="N", help="replicas that every group should have from now on"
+        "--replicas", type=_replicas, default=0, metavar="N", help="replicas that every group should have from now on"
     )
     consumers.add(verbs)
+
+
+def _replicas(text: str) -> int:
+    if (number := count(text)) < 1:
+        raise argparse.ArgumentTypeError(f"a group has at least one: {text}")
+    return number
 
 
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:

@@ -236,6 +236,15 @@ def node_table(cluster: ClusterView) -> list[Row]:
     return rows
 
 
+def member_table(rows: Sequence[Row]) -> list[Row]:
+    """A row for each node, of those for programs."""
+    return [row | {"lanes": [_lane(**lane) for lane in row["lanes"]]} if "lanes" in row else row for row in rows]
+
+
+def _lane(lane: str, admitted: int, refused: int) -> str:
+    return f"{lane} {admitted:,}" + (f" and {refused:,} refused" if refused else "")
+
+
 def group_table(cluster: ClusterView) -> list[Row]:
     """A row for each group. The lag is that of the follower that lacks most."""
     return [

@@ -13,6 +13,8 @@ import msgspec
 
 # A wider cell makes a table unreadable; --json holds it whole.
 CELL_CHARS_MAX = 60
+# A value of one record has a line for itself.
+VALUE_CHARS_MAX = 4_000
 PAGE_CHARS = 80
 """The width of a terminal that nobody has enlarged."""
 
@@ -48,18 +50,18 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def cell(value: Any) -> str:
+def cell(value: Any, most: int = CELL_CHARS_MAX) -> str:
     """A value in one line, without control characters."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(cell, value)) or "-"
+        return ", ".join(cell(one, most) for one in value) or "-"
     text = str(value)
     if not text.isprintable():
         text = repr(text)[1:-1]
-    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 1] + "…"
+    return _cut(text, most)
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -94,15 +96,16 @@ class Printer:
         if self._as_json:
             self._json(fields)
         else:
-            self._table(("field", "value"), [(key, cell(value)) for key, value in flat(fields).items()])
+            rows = [(key, cell(value, VALUE_CHARS_MAX)) for key, value in flat(fields).items()]
+            self._table(("field", "value"), rows)
 
-    def many(self, records: Sequence[Any]) -> None:
-        """Print records of one kind, one row each."""
+    def many(self, records: Sequence[Any], rows: Sequence[dict[str, Any]] | None = None) -> None:
+        """Print records of one kind, one row each. ``rows``: for people, if they see something else."""
         fields = [plain(record) for record in records]
         if self._as_json:
             self._json(fields)
             return
-        self._rows([flat(record) for record in fields])
+        self._rows([flat(record) for record in (fields if rows is None else rows)])
 
     def listing(self, name: str, records: Sequence[Any], more: bool, rows: Sequence[dict[str, Any]]) -> None:
         """Print records of one kind, the whole of them for programs, and a row of each for people. ``more``: there are

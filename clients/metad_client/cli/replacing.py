@@ -18,7 +18,7 @@ from metad_wire.group import METADATA
 from ..client import Client
 from ..errors import ConflictError, DeadlineExceededError, MetadError, NotFoundError
 from . import people
-from .view import ClusterView, view
+from .view import METADATA_VOTERS_MIN, ClusterView, view
 
 DEADLINE_S = 600.0
 """How long the command takes at most, if nothing else is said."""
@@ -48,11 +48,11 @@ class Replacement:
         record = known.node(self._node)
         wanted = _machines(known) if record is not None else _machines(known) + 1
         wanted = min(known.replicas or wanted, wanted)
-        left = await self._leave(joined=wait)
+        left = await self._leave(known, record, joined=wait)
         known, cluster = await self._look()
         lacking = _lacking(known, cluster, wanted)
-        if left and (lacking or wait):
-            self._say(advice(self._node, record, known))
+        if left and record is None and (lacking or wait):
+            self._say(advice(self._node, None, known))
         if wait:
             lacking = await self._whole(wanted)
             known, _ = await self._look()
@@ -65,10 +65,11 @@ class Replacement:
             "state": state,
         }
 
-    async def _leave(self, *, joined: bool) -> bool:
+    async def _leave(self, known: ClusterMap, record: NodeRecord | None, *, joined: bool) -> bool:
         """Let the node leave, and wait until it is no member any more. With ``joined`` a node that is alive is the new
-        one of its name, and stays: then this returns False."""
-        asked = False
+        one of its name, and stays: then this returns False. How to start the new node is said first: once the node has
+        left, nobody knows its record any more."""
+        asked = advised = False
         while True:
             _, cluster = await self._look()
             if not asked and (by := self._connected(cluster)):
@@ -77,9 +78,12 @@ class Replacement:
                     self._say(f"{alive}, so it stays")
                     return False
                 raise ConflictError(f"{alive}. To remove a node that is alive, use: metadctl leave {self._node}")
+            if record is not None and not advised:
+                self._say(advice(self._node, record, known))
+                advised = True
             try:
                 done = await self._client.cluster.leave(self._node, lost=True)
-                self._say(done.text)
+                self._say(done.text.partition("; it ends")[0])  # it has ended
                 asked = True
             except NotFoundError:
                 self._say(f"{self._node} is no member any more" if asked else self._stranger(cluster))
@@ -159,25 +163,32 @@ def _lacking(known: ClusterMap, cluster: ClusterView, wanted: int) -> list[str]:
     found: list[str] = []
     for group in cluster.groups:
         record = group.record
-        least = min(wanted, len(record.replicas)) if record is not None and group.name == METADATA.name else wanted
+        least = wanted
+        if record is not None and group.name == METADATA.name:
+            least = min(wanted, max(METADATA_VOTERS_MIN, len(record.replicas)))
         if len(group.available) < least or (record is not None and {*group.voters} != {*record.replicas}):
             found.append(group.name)
     return found
 
 
 def advice(node: str, record: NodeRecord | None, known: ClusterMap) -> str:
-    """How to start the new node. ``record`` is that of the lost one, as far as known."""
-    join = ", ".join(f'"{each.peer_endpoint}"' for each in known.nodes if each.peer_endpoint and each.node_id != node)
+    """How to start the new node. ``record`` is that of the lost one, None if it is not known any more."""
+    others = [each for each in known.nodes if each.node_id != node]
+    join = ", ".join(f'"{each.peer_endpoint}"' for each in others if each.peer_endpoint)
+    regions = sorted({each.region for each in others if each.region})
     listen = record.peer_endpoint if record is not None and record.peer_endpoint else "HOST:PORT"
-    region = record.region if record is not None else ""
+    region = record.region if record is not None else "REGION" if regions else ""
+    forgotten = "" if record is not None else ", which is not known any more"
+    of_others = f"  # not known any more; the others have {people.listed(regions)}" if record is None else ""
     lines = [
-        "Start the new node with an empty data directory. It may keep the name; it joins, and has no seeds:",
+        f"When {node} has left, start the new node with an empty data directory. It may keep the name; it joins, and "
+        "has no seeds:",
         "",
         f'node_id = "{node}"',
         "[cluster]",
         f"join = [{join}]",
-        f'listen = "{listen}"  # its address for other nodes',
-        *([f'region = "{region}"'] if region else []),
+        f'listen = "{listen}"  # its address for other nodes{forgotten}',
+        *([f'region = "{region}"{of_others}'] if region else []),
         "",
     ]
     return "\n".join(lines)

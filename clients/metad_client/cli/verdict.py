@@ -189,6 +189,9 @@ def _missing(group: GroupView) -> str:
         reasons.append(f"{voters} voters, the map wants {wanted}")
     if wanted < group.replicas_allowed and group.record is not None:
         reasons.append(f"the map wants {wanted} voters, {group.replicas_allowed} are possible")
+    if few := group.few_wanted:
+        replicas = "one replica" if few == 1 else f"{few} replicas"
+        reasons.append(f"the cluster wants {replicas}, and the loss of a node may stop it")
     if missing := group.machines_missing:
         machines = "one machine" if missing == 1 else f"{missing} machines"
         reasons.append(f"{wanted} of {wanted + missing} replicas that the cluster wants; it needs {machines} more")

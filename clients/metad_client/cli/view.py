@@ -1,14 +1,14 @@
 """One view of a cluster from the map and from what every node says: who is refused or cut off, and who leads. Pure.
 
 Nodes may contradict each other. A node that the others refuse is not believed about groups, because it has forgotten
-what it promised. Of the others, the leader of the highest term is believed.
+what it promised, nor is one of another cluster. Of the others, the leader of the highest term is believed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
 from metad_wire.group import METADATA
@@ -20,6 +20,8 @@ Statuses = Mapping[str, StatusReply | MetadError]
 
 METADATA_VOTERS_MIN = 3
 """``metadata-0`` has at least so many voters, whatever ``cluster.replicas`` is, if there are as many machines."""
+SURVIVING_MIN = 3
+"""So many voters have a majority after the loss of one."""
 _RESTARTED_MS = 2_000  # a node that knows of no leader since its start says nothing about the time before
 
 
@@ -77,6 +79,8 @@ class GroupView:
     """How many machines more the cluster needs for the replicas that it wants. One that never had more than one machine
     wants none yet."""
     leaderless_ms: int
+    few_wanted: int = 0
+    """How many voters the cluster wants, if these survive no failure although it has machines for three; else 0."""
 
     @property
     def followers(self) -> list[FollowerStatus]:
@@ -117,7 +121,12 @@ def view(known: MapReply, statuses: Statuses) -> ClusterView:
     current = known.map
     records = {} if current is None else {record.node_id: record for record in current.nodes}
     names = list(records) or sorted(statuses)
-    answered = {node: one for node in names if isinstance(one := statuses.get(node), StatusReply)}
+    asked = {node: one for node in names if isinstance(one := statuses.get(node), StatusReply)}
+    ours = _cluster_of(asked.values(), known)
+    answered = {node: one for node, one in asked.items() if one.cluster_id in (ours, "")}
+    strangers = {
+        node: f"cluster {one.cluster_id!r} has its address" for node, one in asked.items() if node not in answered
+    }
     refused = _refused(answered)
     believed = {node: status for node, status in answered.items() if node not in refused}
     cut_off = _cut_off(believed)
@@ -126,7 +135,7 @@ def view(known: MapReply, statuses: Statuses) -> ClusterView:
             node,
             records.get(node),
             answered.get(node),
-            _error(statuses.get(node)),
+            strangers.get(node) or _error(statuses.get(node)),
             refused.get(node, {}),
             cut_off.get(node, {}),
             sorted(other for other, status in believed.items() if other != node and _is_linked(status, node)),
@@ -135,7 +144,7 @@ def view(known: MapReply, statuses: Statuses) -> ClusterView:
     ]
     return ClusterView(
         known.version,
-        next((status.cluster_id for status in believed.values() if status.cluster_id), ""),
+        ours,
         current is None,
         0 if current is None else len(current.moves),
         nodes,
@@ -152,20 +161,27 @@ def _error(status: StatusReply | MetadError | None) -> str:
 # --- nodes ---
 
 
+def _cluster_of(asked: Iterable[StatusReply], known: MapReply) -> str:
+    """The cluster of most nodes. Empty if none is known."""
+    counts = Counter(status.cluster_id for status in asked if status.cluster_id)
+    noted = "" if known.map is None else known.map.cluster_id
+    return max(counts, key=lambda one: (counts[one], one == noted, one), default="")
+
+
 def _refused(answered: Mapping[str, StatusReply]) -> dict[str, dict[str, str]]:
-    """Node -> who refuses it, and why. Two nodes that do not fit refuse each other: the one that more nodes refuse is
-    the one that does not belong."""
+    """Node -> who refuses it, and why. Two nodes that do not fit refuse each other: the one that fits fewer others does
+    not belong. At the address of a node that did not answer somebody else may refuse: that does not count."""
     edges: dict[str, dict[str, str]] = {}
     for node, status in answered.items():
         for link in _down(status):
             if link.refuses:
                 edges.setdefault(link.node_id, {})[node] = link.refuses
-            if link.refused:
+            if link.refused and link.node_id in answered:
                 edges.setdefault(node, {}).setdefault(link.node_id, link.refused)
-    counts = {node: len(by) for node, by in edges.items()}
+    pairs = {frozenset((node, other)) for node, by in edges.items() for other in by}
+    counts = Counter(node for pair in pairs for node in pair)
     fair = {
-        node: {other: why for other, why in by.items() if counts.get(other, 0) <= counts[node]}
-        for node, by in edges.items()
+        node: {other: why for other, why in by.items() if counts[other] <= counts[node]} for node, by in edges.items()
     }
     return {node: by for node, by in fair.items() if by}
 
@@ -174,7 +190,7 @@ def _cut_off(believed: Mapping[str, StatusReply]) -> dict[str, dict[str, str]]:
     """Node -> the nodes that it has no connection with, and why. Of two such nodes, the one with more of them."""
     pairs: dict[tuple[str, str], str] = {}
     for node, status in believed.items():
-        why = {link.node_id: link.obstacle for link in _down(status)}
+        why = {link.node_id: link.obstacle or link.refused or link.refuses for link in _down(status)}
         for other in believed:
             if other != node and not _is_linked(status, other):
                 pair = (min(node, other), max(node, other))
@@ -223,7 +239,9 @@ def _groups(
         metadata = name == METADATA.name
         most = METADATA_VOTERS_MIN if metadata else wanted or machines
         missing = max(0, (min(wanted, METADATA_VOTERS_MIN) if metadata else wanted) - machines)
-        views.append(_group(name, record, by_node, believed, within_reach, min(most, machines), missing))
+        seen = _group(name, record, by_node, believed, within_reach, min(most, machines), missing)
+        few = 0 < wanted < SURVIVING_MIN <= machines and not metadata
+        views.append(replace(seen, few_wanted=wanted) if few else seen)
     return views
 
 

@@ -214,16 +214,23 @@ class ConnectionManager:
                     rounds = 0
                 await asyncio.sleep(self._options.backoff.delay_s(rounds, self._rng))
                 rounds += 1
+            own = self._own(queue.node)  # what else fails may never have been this node's
             for endpoint in self._candidates(queue):
                 if queue.connection is not None:
                     break
                 error = await self._try(endpoint, queue.node)
-                if error is not None and queue.connection is None:
+                if error is not None and queue.connection is None and (endpoint in own or not own):
                     self._dispatcher.unreachable(queue, error)
             connection = queue.connection
             if connection is None:
                 await asyncio.sleep(self._options.backoff.delay_s(rounds, self._rng))
                 rounds += 1
+
+    def _own(self, node: str) -> set[Endpoint]:
+        """The endpoints that are known to be the node's."""
+        proven = {endpoint for endpoint, answered in self._reached.items() if answered == node}
+        advertised = self._advertised.get(node)
+        return proven if advertised is None else {*proven, advertised}
 
     def _candidates(self, queue: NodeQueue) -> list[Endpoint]:
         """The endpoints where a node may be reached, best first."""

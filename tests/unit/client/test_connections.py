@@ -171,6 +171,14 @@ async def test_when_an_endpoint_goes_the_next_takes_over(server, dial):
     assert client.statistics().endpoint == "b:7420"
 
 
+async def test_a_node_is_out_of_reach_for_what_its_own_endpoint_says(nodes, dial):
+    """Once wrong: the last endpoint of the user that failed was named, whosever it was."""
+    await nodes.server.stop_listening("c")
+    client = await dial("metad://a,nobody")
+    statuses = await client.cluster.statuses(deadline_s=3)
+    assert str(statuses["n3"].__cause__) == "connection refused by c:7420"
+
+
 async def test_a_server_that_comes_back_is_found(server, dial):
     client = await dial()
     await server.stop_listening()

@@ -21,6 +21,7 @@ from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
 from metad_wire.fields import U32
 from metad_wire.method import METHODS, METHODS_BY_NAME
+from metad_wire.operator.authority import issue_fleet
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, lease, sequence
 from metad_wire.tables import broker as b
@@ -64,6 +65,7 @@ def ctl(scripted_server, capsys):
         ("groups", m.Status()),
         ("groups add --kind data", c.AddGroup("data")),
         ("groups rebalance", c.Rebalance()),
+        ("groups rebalance --replicas 5", c.Rebalance(5)),
         ("brokers", b.BrokerList(page=m.Page(1000))),
         ("brokers --limit 5", b.BrokerList(page=m.Page(6))),
         ("brokers --prefix b --state fenced", b.BrokerList("b", "fenced", m.Page(1000))),
@@ -107,7 +109,6 @@ def ctl(scripted_server, capsys):
         ("groups consumer --tenant t --prefix g", OffsetGroups("t", "g", ALL_SLOTS, "", m.Page(1000))),
         ("groups consumer reset t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),
         ("groups consumer dismiss t g 1.1", ConsumerLeave([MemberKey("t", "g", "1.1")])),
-        ("transfer data-0 n1", c.Transfer("data-0", "n1")),
         ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
         ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
         ("leave n2", c.Leave("n2")),
@@ -146,6 +147,23 @@ def test_the_status_asks_the_nodes_and_who_knows_the_brokers(ctl, scripted_serve
     scripted_server.received.clear()
     ctl("status", "--check")
     assert [received.body for received in scripted_server.received] == [m.Status()]
+
+
+def test_a_transfer_says_whether_the_node_is_there(ctl, scripted_server, a_map):
+    scripted_server.map = a_map({"n1": "a:7420", "n2": "b:7420"})
+    done = ctl("transfer", "data-0", "n1", "--timeout", "1", "--json")
+    assert (done.status, done.err) == (0, "")
+    assert scripted_server.received[0].body == c.Transfer("data-0", "n1")
+    done = ctl("transfer", "data-0", "n2", "--timeout", "1", "--json")
+    assert (done.status, done.err) == (0, "n2 is unreachable: it leads data-0 once it is back\n")
+    assert json.loads(done.out)["text"] == "under way"
+
+
+def test_what_was_done_is_told_whole(ctl, scripted_server):
+    """What a rebalance removes was cut off."""
+    text = "; ".join(f"data-{number}: n2 goes" for number in range(30))
+    scripted_server.answer = lambda received: received.reply(c.Done(text, 2))
+    assert text in ctl("groups", "rebalance").out
 
 
 def test_the_status_needs_nobody_who_knows_the_brokers(ctl, scripted_server):
@@ -432,6 +450,15 @@ def test_a_server_whose_cluster_is_being_formed_has_a_status_too(ctl, scripted_s
     assert ctl("status", "--check").status == 2
 
 
+def test_the_lanes_of_a_member_are_words(ctl, scripted_server):
+    lanes = [m.LaneStatus("heartbeats", 1_200, 0), m.LaneStatus("records", 7, 3)]
+    status = m.StatusReply("n1", "c1", "0.1.0", 1, 1, 1, 1, True, 1, 1, 0, 5, 5, [], lanes=lanes)
+    scripted_server.answer = lambda received: received.reply(status)
+    assert "heartbeats 1,200, records 7 and 3 refused" in ctl("members").out
+    (row,) = json.loads(ctl("members", "--json").out)
+    assert row["lanes"][1] == {"lane": "records", "admitted": 7, "refused": 3}
+
+
 def test_links(ctl, scripted_server):
     refused = m.PeerLink("n3", "tls", False, refuses="it was here with another data directory")
     links = [m.PeerLink("n2", "quic", True, 80_123), refused]
@@ -596,6 +623,7 @@ def test_a_deadline(ctl, scripted_server):
         ("list sessions", "invalid choice"),
         ("get session t c", "invalid choice"),
         ("groups add", "--kind"),
+        ("groups rebalance --replicas 0", "a group has at least one"),
         ("join n2", "--peer"),
         ("join n2 --peer here", "not HOST:PORT"),
         ("transfer data-0", "NODE"),
@@ -612,6 +640,41 @@ def test_wrong_command_lines(ctl, command, complaint):
     assert done.status == 2
     assert complaint in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Those of a fleet, a file that is none, and a token."""
+    at = tmp_path_factory.mktemp("certificates")
+    issue_fleet(at, ["n1"], [], admins=["ops"])
+    (at / "junk").write_bytes(b"\xffnone")
+    (at / "token").write_text("token\n")
+    return at
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("--certs {0}/none", "has no client"),
+        ("--tls-ca {0}/none", "No such file"),
+        ("--tls-ca {0}/junk", "cannot use the authorities"),
+        ("--certs {0} --tls-cert {0}/junk", "cannot use the certificate"),
+        ("--certs {0} --tls-key {0}/node-n1-key.pem", "the key is not the certificate's"),
+        ("--certs {0} --token-file {0}/none", "cannot read the token"),
+        ("--certs {0} --token-file {0}/junk", "it is no text"),
+        ("--token-file {0}/token", "not sent in clear text"),
+    ],
+)
+def test_a_check_that_cannot_use_its_own_files_knows_nothing(capsys, certificates, options, complaint):
+    """Its exit status was 2, which says that the cluster is unwell."""
+    arguments = options.format(certificates).split()
+    assert cli.main(["status", "--check", *arguments]) == 3
+    told = capsys.readouterr()
+    assert told.out.startswith("UNKNOWN: no node could be asked: ")
+    assert complaint in told.out
+    assert (told.out.count("\n"), told.err) == (1, "")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["status", *arguments])
 
 
 class Reading(m.Message, frozen=True):

@@ -206,6 +206,46 @@ def test_code_node_refused__of_two_that_refuse_each_other_both(cluster: Cluster)
     assert {about for code, about in pair.found if code == "node_refused"} == {"n1", "n2"}
 
 
+def test_code_node_unreachable__somebody_else_has_its_address(cluster: Cluster) -> None:
+    """Once wrong: what the stranger says to the other nodes counted as n1's word, and nobody was believed."""
+    cluster.statuses["n1"] = ConnectionLostError("n1:7420 is n9, not n1")
+    for other in ("n2", "n3"):
+        cluster.link(other, "n1", up=False, refused="this is 'n9', not 'n1'")
+        for group in GROUPS:
+            cluster.group(other, group, role="leader" if other == "n2" else "follower", leader="n2", term=5)
+    for group in GROUPS:
+        followers = [m.FollowerStatus("n1", "replicate", 90, False), m.FollowerStatus("n3", "replicate", 100, True)]
+        cluster.group("n2", group, followers=followers)
+    assert cluster.verdict == "warning"
+    assert cluster.found["node_unreachable", "n1"] == "n1: not reached: n1:7420 is n9, not n1"
+    assert {code for code, _ in cluster.found} == {"node_unreachable", "group_under_replicated"}
+    assert cluster.view.cluster_id == "c1"
+
+
+def test_code_node_unreachable__a_node_of_another_cluster_has_its_name_and_address(cluster: Cluster) -> None:
+    cluster.change("n1", cluster_id="c2", links=[])
+    for group in GROUPS:
+        cluster.group("n1", group, term=99)
+        followers = [m.FollowerStatus("n1", "replicate", 90, False), m.FollowerStatus("n3", "replicate", 100, True)]
+        cluster.group("n2", group, role="leader", leader="n2", term=5, followers=followers)
+        cluster.group("n3", group, leader="n2", term=5)
+    for other in ("n2", "n3"):
+        cluster.link(other, "n1", up=False, refused="this is cluster 'c2', not 'c1'")
+    assert cluster.verdict == "warning"
+    assert cluster.found["node_unreachable", "n1"] == "n1: not reached: cluster 'c2' has its address"
+    assert [group.leader for group in cluster.view.groups] == ["n2", "n2"]
+
+
+def test_code_node_unreachable__one_that_refuses_all_others_is_wrong_about_them(cluster: Cluster) -> None:
+    for other in ("n1", "n2"):
+        cluster.link("n3", other, up=False, refuses="its certificate has ended")
+        cluster.link(other, "n3", up=False, refused="its certificate has ended")
+    assert cluster.verdict == "warning"
+    assert cluster.found == {
+        ("node_unreachable", "n3"): "n3: no connection with n1 and n2: its certificate has ended",
+    }
+
+
 def test_code_node_leaving__until_its_replicas_have_moved(cluster: Cluster) -> None:
     cluster.record("n3", leaving=True)
     assert cluster.verdict == "warning"
@@ -323,7 +363,22 @@ def test_code_group_under_replicated__fewer_than_the_nodes_allow(cluster: Cluste
     text = "data-0: the map wants 2 voters, 3 are possible"
     assert cluster.found == {("group_under_replicated", "data-0"): text}
     cluster.map = replace(cluster.map, replicas=2)
-    assert cluster.verdict == "ok"
+    text = "data-0: the cluster wants 2 replicas, and the loss of a node may stop it"
+    assert cluster.found == {("group_under_replicated", "data-0"): text}
+
+
+@pytest.mark.parametrize("names", [("n1", "n2"), NAMES, ("n1", "n2", "n3", "n4", "n5")])
+def test_code_group_under_replicated__one_replica_is_wanted_although_there_are_three_machines(
+    names: tuple[str, ...],
+) -> None:
+    """`groups rebalance --replicas 1` was followed by OK, and the next failure by groups without a leader."""
+    cluster = Cluster(names)
+    assert cluster.map is not None
+    groups = [replace(g, replicas=["n1"]) if g.kind == "data" else g for g in cluster.map.groups]
+    cluster.map = replace(cluster.map, groups=groups, replicas=1)
+    cluster.group("n1", voters=["n1"], followers=[])
+    text = "data-0: the cluster wants one replica, and the loss of a node may stop it"
+    assert cluster.found == ({("group_under_replicated", "data-0"): text} if len(names) > 2 else {})
 
 
 def test_code_group_under_replicated__workers_of_one_machine_allow_one(cluster: Cluster) -> None:
@@ -418,6 +473,8 @@ def is_healthy(known: c.ClusterMap | None, statuses: Statuses) -> bool:
         _, leader = max(leading)
         said = here[leader]
         least = 3 if group.kind == "metadata" else known.replicas
+        if len(known.nodes) >= 3 and known.replicas in (1, 2):
+            return False
         if len(said.voters) < len(group.replicas) or len(group.replicas) < min(least, len(known.nodes)):
             return False
         followers = {one.node_id: one for one in said.followers}

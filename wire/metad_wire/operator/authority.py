@@ -144,6 +144,7 @@ def issue_fleet(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if ca.exists() or ca_key.exists():
+            _need_both(ca, ca_key)
             authority = Authority.load(ca.read_bytes(), ca_key.read_bytes())
         else:
             authority = Authority.create()
@@ -157,6 +158,14 @@ def issue_fleet(
     except OSError as error:
         raise AuthorityError(f"cannot write to {directory}: {error.strerror}") from None
     return made
+
+
+def _need_both(ca: Path, ca_key: Path) -> None:
+    for path, what in ((ca, "certificate"), (ca_key, "key")):
+        if not path.exists():
+            raise AuthorityError(
+                f"{path} is missing: put the {what} of this authority there, or name an empty directory for a new one"
+            )
 
 
 def ends_at(paths: Sequence[str]) -> datetime.datetime | None:

@@ -9,6 +9,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from amqtt.errors import BrokerError
+
 from metad_client import MetadError, Options, connect
 from metad_wire.transport.credentials import broker_files
 
@@ -47,7 +49,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 after a signal, 1 if metad cannot be had, 3 if this life of the broker is over."""
+    """Exit status: 0 after a signal, 1 if it cannot serve, 3 if this life of the broker is over."""
     parser = argparse.ArgumentParser(prog="python -m metad_client.contrib.amqtt", description=__doc__)
     parser.add_argument("--metad", metavar="URL", default="metad://127.0.0.1:7420", help="as for metad_client.connect")
     parser.add_argument("--name", required=True, help="of this broker; no two of a tenant have the same")
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return asyncio.run(_serve(arguments))
-    except (MetadError, OSError) as error:
+    except (MetadError, BrokerError, OSError) as error:
         print(f"{arguments.name}: {error}", file=sys.stderr)
         return 1
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from amqtt.adapters import ReaderAdapter, StreamReaderAdapter, WriterAdapter
 from amqtt.broker import Broker
 from amqtt.contexts import Action, BrokerConfig, ListenerConfig
-from amqtt.errors import AMQTTError
+from amqtt.errors import AMQTTError, BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.mqtt.connack import IDENTIFIER_REJECTED
 from amqtt.mqtt.disconnect import DisconnectPacket
@@ -132,6 +132,7 @@ class MetadBroker(Broker):
         self._image: Image | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
+        self._begun = asyncio.Event()
         self.fenced = asyncio.Event()
         """This life is over: a newer one has begun, or metad has not heard of it. It serves no client any more."""
 
@@ -147,8 +148,22 @@ class MetadBroker(Broker):
         host, port = next(iter(self._servers[listener].instance.sockets)).getsockname()[:2]
         return f"{host}:{port}"
 
+    async def start(self) -> None:
+        """Serve. The addresses come first: the life that begins ends an earlier one, which may serve there. Raises
+        BrokerError."""
+        try:
+            await super()._start_listeners()
+            await super().start()
+        except BaseException as error:
+            for server in self._servers.values():
+                if server.instance is not None:
+                    server.instance.close()
+            if isinstance(error, OSError):
+                raise BrokerError(f"cannot listen: {error.strerror}") from error
+            raise
+
     async def _start_listeners(self) -> None:
-        """Begin a life, and learn who has subscribed to what, before the first client comes."""
+        """Begin a life, and learn who has subscribed to what, before the first client is served."""
         host, _, port = self._links_at.rpartition(":")
         bound = await self._listener.listen(host, int(port))
         listens = int(bound.rpartition(":")[2])
@@ -160,7 +175,7 @@ class MetadBroker(Broker):
         await self._image.caught_up()
         self._spawn(self._fence_when_lost(life))
         self._spawn(self._publish_wills())
-        await super()._start_listeners()
+        self._begun.set()
 
     async def shutdown(self) -> None:
         """Close all connections, and hand the sessions to whichever brokers their clients come to next."""
@@ -239,6 +254,7 @@ class MetadBroker(Broker):
         await self._client_connected(listener_name, StreamReaderAdapter(reader), ClientWriter(writer))
 
     async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
+        await self._begun.wait()
         host, port = writer.get_peer_info() or ("?", "?")
 
         def refused(why: str) -> None:
