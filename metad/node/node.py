@@ -127,7 +127,18 @@ class Node:
             rng=environment.rng,
         )
         self.lifecycle = ReplicaLifecycle(
-            config, stores, writer, groups, replicas, machines, snapshots, agenda, watches, precedence, health
+            config,
+            stores,
+            writer,
+            groups,
+            replicas,
+            machines,
+            snapshots,
+            agenda,
+            watches,
+            precedence,
+            environment,
+            health,
         )
         self.checkpoints = Checkpoints(
             config, stores.state, stores.log.engine, groups, snapshots, watches, agenda, environment, health

@@ -22,6 +22,7 @@ from ..state import cluster
 from ..storage.keys import after_prefix
 from .agenda import Agenda
 from .driver import GroupDriver
+from .environment import Environment, Queue
 from .groups import Groups
 from .health import Health
 from .machines import Machines
@@ -45,6 +46,7 @@ class ReplicaLifecycle:
         agenda: Agenda,
         watches: Watches,
         precedence: Precedence,
+        environment: Environment,
         health: Health,
     ) -> None:
         self._config = config
@@ -57,7 +59,10 @@ class ReplicaLifecycle:
         self._agenda = agenda
         self._watches = watches
         self._precedence = precedence
+        self._environment = environment
         self._health = health
+        self._recovering = False
+        self._coming: set[GroupId] = set()  # groups whose earlier state is being dropped, to be opened then
         self._window = BatchWindow(
             items_max=config.commit.entry_items_max,
             bytes_max=config.commit.entry_bytes_max,
@@ -73,8 +78,10 @@ class ReplicaLifecycle:
         # A killed process may have left entries in the system's cache only. The state must never get ahead of what is
         # durable, nor may a read show what a power loss can still take back.
         self._stores.log.sync()
+        self._recovering = True
         self._open(METADATA, founders)
         self.load_map()
+        self._recovering = False
         if self._health.failure is not None:
             raise self._health.failure
         drivers = self._groups.drivers.values()
@@ -100,7 +107,7 @@ class ReplicaLifecycle:
         self._groups.follow(known)
         for record in known.groups:
             group, me = record.group_id, self._config.node_id
-            if group in self._groups.drivers:
+            if group in self._groups.drivers or group in self._coming:
                 continue
             # A replica that is here stays until its group has let it go, whatever the map wants: it may be needed to
             # elect a leader. The first configuration is only for nodes that never had a replica.
@@ -119,7 +126,6 @@ class ReplicaLifecycle:
             self.load_map()
 
     def _open(self, group_id: GroupId, initial: Configuration) -> None:
-        name = group_id.name
         log = RaftLog(
             group_id,
             self._stores.log,
@@ -127,11 +133,44 @@ class ReplicaLifecycle:
             initial=initial,
             cache_bytes=self._config.raft.log_cache_bytes,
         )
-        if log.removed:
-            self._drop_state(log.prefix, sync=True)
+        if not log.removed:
+            if restore_log(log, self._stores.state):
+                event(log_events.SNAPSHOT_RESUMED, group=group_id.name, index=log.base_index)
+            self._open_state(log)
+        elif self._recovering:
+            self._stores.log.sync()  # that the log is dropped, before what it needs is
+            self._drop_state(log.prefix)
+            self._stores.state.sync()
             log.come_back()
-        elif restore_log(log, self._stores.state):
-            event(log_events.SNAPSHOT_RESUMED, group=name, index=log.base_index)
+            self._open_state(log)
+        else:
+            self._come_back(log)
+
+    def _come_back(self, log: RaftLog) -> None:
+        """As in the recovery, beside the loop."""
+        self._coming.add(log.group_id)
+
+        def synced(error: BaseException | None) -> None:
+            if self._goes_on(error):
+                self._drop_state(log.prefix)
+                self._environment.beside(self._stores.state.sync, flushed)
+
+        def flushed(error: BaseException | None) -> None:
+            if self._goes_on(error):
+                self._coming.remove(log.group_id)
+                log.come_back()
+                self._open_state(log)
+                self._groups.tell_soon()
+
+        self._environment.beside(self._stores.log.sync, synced, Queue.SYNCS)
+
+    def _goes_on(self, error: BaseException | None) -> bool:
+        if error is not None:
+            self._health.stop_for(error)
+        return self._health.failure is None
+
+    def _open_state(self, log: RaftLog) -> None:
+        group_id, name = log.group_id, log.name
         machine = self._machines.open(group_id)
         if log.base_index > machine.applied:
             raise DamagedStoreError(
@@ -171,15 +210,10 @@ class ReplicaLifecycle:
 
         def dropped() -> None:
             if group_id not in self._groups.drivers and self._health.failure is None:  # it is not back already
-                self._drop_state(prefix, sync=False)
+                self._drop_state(prefix)
 
         group.log.remove(term, vote, dropped)
         self._writer.flush()
 
-    def _drop_state(self, prefix: bytes, *, sync: bool) -> None:
-        state = self._stores.state
-        if sync:
-            self._stores.log.sync()  # that the log is dropped, before what it needs is
-        state.write({}, delete_ranges=[(prefix, after_prefix(prefix))])
-        if sync:
-            state.sync()
+    def _drop_state(self, prefix: bytes) -> None:
+        self._stores.state.write({}, delete_ranges=[(prefix, after_prefix(prefix))])
