@@ -31,7 +31,7 @@ class Machines:
         self._map_listeners.append(listener)
 
     def open(self, group: GroupId) -> Machine:
-        """Open a group's state."""
+        """Open a group's state. A thread may do it, for a group that was opened before."""
         known = self._groups.map
         record = None if known is None or group == METADATA else known.group(group)
         machine = Machine(

@@ -12,6 +12,7 @@ from ..logs import event
 from ..raft.messages import Snapshot
 from ..raft.snapshots import Snapshots, replace_state
 from ..raft.staging import FileStaging, MemoryStaging
+from ..state.machine import Machine
 from .agenda import Agenda
 from .driver import GroupDriver
 from .environment import Environment, Queue, Timer
@@ -71,18 +72,31 @@ class NodeSnapshots:
     # --- installing --------------------------------------------------------------------------------------
 
     def install(self, driver: GroupDriver, message: Snapshot) -> None:
-        """Put a received snapshot in place of a group's state, beside the loop."""
+        """Put a received snapshot in place of a group's state, and open that, beside the loop."""
         parts = None if driver.installing else self.streams.install(driver.group, message)
         if parts is None:
             return
         self._watches.end(driver, LogCutError(f"a snapshot is put in place of {driver.group.name} on this node"))
         driver.install()
         self._agenda.hold(driver)
-        done = partial(self._installed, driver, message, self._environment.now())
-        work = partial(replace_state, self._state, driver.group.prefix, message, parts)
+        opened: list[Machine] = []
+
+        def work() -> None:
+            replace_state(self._state, driver.group.prefix, message, parts)
+            # To read what it keeps in memory takes a second for some 200,000 leases.
+            opened.append(self._machines.open(driver.group.group_id))
+
+        done = partial(self._installed, driver, message, opened, self._environment.now())
         self._environment.beside(work, done, Queue.LONG)
 
-    def _installed(self, driver: GroupDriver, message: Snapshot, started_s: float, error: BaseException | None) -> None:
+    def _installed(
+        self,
+        driver: GroupDriver,
+        message: Snapshot,
+        opened: list[Machine],
+        started_s: float,
+        error: BaseException | None,
+    ) -> None:
         group = driver.group
         self.streams.installed(group, message)
         if self._health.failure is not None:
@@ -90,7 +104,8 @@ class NodeSnapshots:
         if error is not None:
             self._health.stop_for(error)
             return
-        driver.installed(self._machines.open(group.group_id))
+        (machine,) = opened
+        driver.installed(machine)
         group.snapshot_installed(message)
         for listener in self._listeners:
             listener(driver)
