@@ -68,9 +68,6 @@ class Fencing:
     def unfenced(self, broker: str, groups: Collection[GroupId]) -> list[str]:
         """The groups that lack the broker's fence, by name."""
         fence = self._wanted.get(broker)
-        return [] if fence is None else self._unfenced(fence, groups)
-
-    def _unfenced(self, fence: FenceItem, groups: Collection[GroupId]) -> list[str]:
-        return [
-            group.name for group in groups if self._acknowledged.get(group, {}).get(fence.broker, 0) < fence.least_epoch
-        ]
+        if fence is None:
+            return []
+        return [group.name for group in groups if self._acknowledged.get(group, {}).get(broker, 0) < fence.least_epoch]

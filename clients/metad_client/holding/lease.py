@@ -106,7 +106,7 @@ class HeldLease:
                     await asyncio.shield(granting)
                 except asyncio.CancelledError:
                     unwanted.set()
-                    if granting.done() and self._alive.belief is not None:  # in this very moment
+                    if self._alive.belief is not None:  # in this very moment
                         self._behind.go_on(self.close())
                     raise
         return self

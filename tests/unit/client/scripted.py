@@ -441,3 +441,9 @@ class Nodes:
     def of(self, group: str) -> list[Received]:
         """The requests that were about a group."""
         return [received for received in self.server.received if self.group_of(received) == group]
+
+
+async def settled() -> None:
+    """Whatever needs no time has happened."""
+    for _ in range(60):
+        await asyncio.sleep(0)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from scripted import settled
 
 from metad_client import (
     ClosedError,
@@ -115,11 +116,6 @@ class InFlight(Space):
     async def _done(self, asked: KvTransaction) -> KvTransactionResult:
         await self.arrives.wait()
         return await super().transact(asked)
-
-
-async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_a_release_leaves_the_key_of_the_next_one_alone() -> None:

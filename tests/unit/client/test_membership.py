@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from scripted import settled
 
 from metad_client import ClosedError, InvalidRequestError, LeaseState, Membership
 from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
@@ -82,19 +83,20 @@ def member_of(group: Any, assign: Any = lambda protocol, members: {}) -> Members
     )
 
 
-async def settled() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize("how", ["opened", "next"])
-async def test_a_member_that_is_closed_while_it_joins_is_none(how: str) -> None:
-    """Guards members that nobody was behind, to whom the leader assigned all the same; and an assertion in next()."""
+async def begun(how: str) -> tuple[Group, Membership, asyncio.Future[Any]]:
+    """A member that joins by this method, while the answer is on its way."""
     group = Group()
     group.arrives.clear()
     member = member_of(group)
     joining = asyncio.ensure_future(getattr(member, how)())
     await settled()
+    return group, member, joining
+
+
+@pytest.mark.parametrize("how", ["opened", "next"])
+async def test_a_member_that_is_closed_while_it_joins_is_none(how: str) -> None:
+    """Guards members that nobody was behind, to whom the leader assigned all the same; and an assertion in next()."""
+    group, member, joining = await begun(how)
     closing = asyncio.ensure_future(member.close())
     await settled()
     group.arrives.set()
@@ -111,11 +113,7 @@ async def test_a_member_that_is_closed_while_it_joins_is_none(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["opened", "next"])
 async def test_a_member_whose_join_is_cancelled_leaves_before_it_is_closed(how: str) -> None:
-    group = Group()
-    group.arrives.clear()
-    member = member_of(group)
-    joining = asyncio.ensure_future(getattr(member, how)())
-    await settled()
+    group, member, joining = await begun(how)
     joining.cancel()
     with pytest.raises(asyncio.CancelledError):
         await joining

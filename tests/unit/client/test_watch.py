@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import Server
+from scripted import Server, settled
 from watch_server import Group, WatchNodes, slot_of
 
 from metad_client import (
@@ -62,11 +62,6 @@ async def connected(server: Server, nodes: WatchNodes, dial: Any) -> Client:
     await server.until(lambda: len(server.live) == 3)
     await settled()
     return client
-
-
-async def settled() -> None:
-    for _ in range(60):
-        await asyncio.sleep(0)
 
 
 async def take(watch: Watch, count: int) -> list[Any]:

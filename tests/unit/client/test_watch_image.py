@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from scripted import Server
+from scripted import Server, settled
 from watch_server import RECORD, Group, WatchNodes, kv_key
 
 from metad_client import (
@@ -57,11 +57,6 @@ async def connected(server: Server, nodes: WatchNodes, dial: Any) -> Client:
     await server.until(lambda: len(server.live) == 3)
     await settled()
     return client
-
-
-async def settled() -> None:
-    for _ in range(60):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture

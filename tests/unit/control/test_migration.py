@@ -310,6 +310,19 @@ class Asked:
         raise AssertionError("it is not done")
 
 
+class Written(Asked):
+    """The same, while somebody writes during each import."""
+
+    def __init__(self, drivers: Any, write: Callable[[], None]) -> None:
+        super().__init__(drivers)
+        self._write = write
+
+    async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
+        if command.step == "import":
+            self._write()
+        return await super().ask_group(group, command, patient=patient)
+
+
 async def test_who_lost_the_lead_seals_nothing_at_its_successor() -> None:
     """Guards the source's steps: one that is passed on seals slots whose newest rows the copying node has not seen."""
     rig = Rig(groups={"offset": 1, "data": 1})
@@ -523,28 +536,16 @@ async def test_a_tail_is_bounded_while_rows_are_copied(monkeypatch: pytest.Monke
     driver = await some_rows(rig)
     ((key, _), *_) = next(migration._pages(driver, min(KV.rows.values())))
     kept: list[int] = []
-    imported: list[bytes] = []
 
-    class Host:
-        drivers = rig.node.drivers
+    def write() -> None:
+        if len(kept) < 50:
+            attempt._note([{driver.group.prefix + key + b"%d" % len(kept): bytes(written)}])  # type: ignore[arg-type]
+        kept.append(sum(len(value or b"") for value in attempt._tail.values()))
 
-        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
-            raise NotLeaderError  # the rows are copied
-
-        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
-            if command.step == "import":
-                imported.extend(command.rows)
-                behind = key + b"%d" % len(kept)
-                if len(kept) < 50:
-                    attempt._note([{driver.group.prefix + behind: bytes(written)}])  # type: ignore[arg-type]
-                kept.append(sum(len(value or b"") for value in attempt._tail.values()))
-            return c.GroupReply([], [])
-
-        async def ask_metadata(self, body: c.Moved) -> None: ...
-
+    host = Written(rig.node.drivers, write)
     move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
-    attempt = migration._Migration(Host(), move, driver, driver.group.term, 1)
-    with pytest.raises(NotLeaderError):
+    attempt = migration._Migration(host, move, driver, driver.group.term, 1)
+    with pytest.raises(NotLeaderError):  # the rows are copied
         await attempt.run()
     assert written < max(kept) <= bound + written
     assert len(kept) > 2 * bound / written
@@ -579,29 +580,17 @@ async def test_a_move_ends_under_writers_that_are_faster_than_it(rows: int, monk
     await rig.open()
     driver = await some_rows(rig)
     ((key, _), *_) = next(migration._pages(driver, min(KV.rows.values())))
-    steps: list[str] = []
 
-    class Host:
-        drivers = rig.node.drivers
+    def write() -> None:
+        prefix = driver.group.prefix + key
+        attempt._note([{prefix + b"%d" % n: bytes(50_000) for n in range(rows)}])  # type: ignore[arg-type]
 
-        async def ask_here(self, group: GroupId, command: c.GroupCommand) -> c.GroupReply:
-            steps.append(command.step)
-            raise NotLeaderError
-
-        async def ask_group(self, group: GroupId, command: c.GroupCommand, *, patient: bool = False) -> c.GroupReply:
-            if command.step == "import":
-                steps.append("import")
-                prefix = driver.group.prefix + key
-                attempt._note([{prefix + b"%d" % n: bytes(50_000) for n in range(rows)}])  # type: ignore[arg-type]
-            return c.GroupReply([], [])
-
-        async def ask_metadata(self, body: c.Moved) -> None: ...
-
+    host = Written(rig.node.drivers, write)
     move = c.SlotMove(1, "data", 0, 1, b"\xff" * 128)
-    attempt = migration._Migration(Host(), move, driver, driver.group.term, 1)
+    attempt = migration._Migration(host, move, driver, driver.group.term, 1)
     with pytest.raises(NotLeaderError):
         await attempt.run()
-    assert steps[-1] == "seal"
-    assert steps.count("seal") == 1
-    assert steps.count("import") > 2
+    assert host.steps[-1] == "seal"
+    assert host.steps.count("seal") == 1
+    assert host.steps.count("import") > 2
     await rig.close()
