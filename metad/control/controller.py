@@ -249,10 +249,7 @@ class Controller:
             with contextlib.suppress(ChangeRefusedError):  # not yet; another may be possible
                 make[kind](member)
                 return
-        progress = group.peers.get(record.preferred)
-        # A node that has answered nothing yet has matched nothing. It cannot take over before it has.
-        lag_entries = group.log.last_index - progress.match if progress is not None and progress.match else None
-        to = upkeep.successor(record, group.configuration, lag_entries, self._seen, now_s)
+        to = upkeep.successor(record, group.configuration, group.lag(record.preferred), self._seen, now_s)
         if to is not None:
             group.transfer(to)
 

@@ -25,7 +25,7 @@ def due_changes(record: GroupRecord, now: Configuration, seen: Seen, now_s: floa
 
 def successor(record: GroupRecord, now: Configuration, lag_entries: int | None, seen: Seen, now_s: float) -> str | None:
     """The node that should lead a group instead of this one, if it can by now. ``lag_entries`` is what the preferred
-    leader lacks of this node's log; None means that it has answered nothing yet."""
+    leader has yet to store or to apply; None means that it has answered nothing yet."""
     preferred = record.preferred
     if preferred == seen.me or preferred not in now.voters or lag_entries is None or lag_entries > CAUGHT_UP_ENTRIES:
         return None

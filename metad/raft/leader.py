@@ -221,6 +221,7 @@ class Leader:
         progress.heard_s = now
         progress.refuses = False
         progress.watched = message.watched
+        progress.unapplied = message.unapplied
         if self._reign.confirm(progress, message):
             self._reads.release()
         if message.match > log.last_index or message.agreed > log.last_index:

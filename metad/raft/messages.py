@@ -94,6 +94,9 @@ class AppendReply(Message, frozen=True, tag=6):
     and not on the leader's own setting. 0: it promises nothing (yet)."""
     watched: bool = False
     """Somebody waits for what the sender applies: it wants to hear of a commit soon, even if no entry follows."""
+    unapplied: U63 = 0
+    """Entries that the sender knows to be committed and has yet to apply. It must apply them before it can lead: a
+    node that was killed has to do many of them again."""
 
 
 class Snapshot(Message, frozen=True, tag=7):

@@ -41,6 +41,7 @@ class Progress:
         "refuses",
         "sending",
         "snapshot",
+        "unapplied",
         "watched",
     )
 
@@ -63,6 +64,8 @@ class Progress:
         it echoed with it."""
         self.watched = False
         """It wants to hear of a commit soon."""
+        self.unapplied = 0
+        """Entries that it had yet to apply when it was last heard."""
         self.echoed = 0
         """The number of the newest round that the peer has echoed. Reads wait for it."""
         self.in_flight_bytes = 0

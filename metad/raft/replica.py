@@ -151,6 +151,14 @@ class RaftGroup:
     def accepting(self) -> bool:
         return self._reads.ready and not self._transfer.under_way
 
+    def lag(self, peer: str) -> int | None:
+        """How many entries of this leader's log a peer has yet to store, or to apply: it serves as a leader once it has
+        done both. None: it has answered nothing yet, so nobody knows what it has."""
+        progress = self.peers.get(peer)
+        if progress is None or not progress.match:
+            return None
+        return max(self.log.last_index - progress.match, progress.unapplied)
+
     def watch(self, watched: bool) -> None:
         """Somebody waits for what is applied here, or nobody does."""
         self._state.watch(watched)

@@ -854,6 +854,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "leader_does_not_sleep_while_a_peer_lacks_entries",
     ),
     _m(
+        "sleeps_while_a_peer_applies",
+        "a leader sleeps when every peer has applied everything",
+        "activity:Activity.idle",
+        " and not progress.unapplied",
+        "",
+        "leader_knows_what_a_peer_has_yet_to_apply",
+    ),
+    _m(
+        "what_a_peer_has_yet_to_apply_is_forgotten",
+        "a peer that has yet to apply entries lags behind",
+        "replica:RaftGroup.lag",
+        "max(self.log.last_index - progress.match, progress.unapplied)",
+        "self.log.last_index - progress.match",
+        "leader_knows_what_a_peer_has_yet_to_apply",
+    ),
+    _m(
         "sleeping_leader_is_voted_against",
         "a sleeping leader is alive",
         "elections:Elections._leader_alive",

@@ -425,7 +425,7 @@ def idle(rig: Rig, configuration: Configuration = NOBODY) -> None:
         leader=rig.presence.record.node_id,
         name="metadata-0",
         configuration=configuration,
-        peers={},
+        lag=lambda peer: None,
         log=SimpleNamespace(last_index=9),
         add_learner=refuse,
         promote=refuse,

@@ -13,6 +13,7 @@ from metad.raft.messages import Configuration
 class Peer:
     def __init__(self, match: int) -> None:
         self.match = match
+        self.unapplied = 0
 
 
 class Log:
@@ -33,6 +34,9 @@ class Group:
         self.role = LEADER
         self.asked: list[str] = []
         self.refusal: ChangeRefusedError | None = None
+
+    def lag(self, peer: str) -> int:
+        return max(self.log.last_index - self.peers[peer].match, self.peers[peer].unapplied)
 
     def transfer(self, target: str) -> None:
         if self.refusal is not None:
@@ -80,6 +84,11 @@ def test_who_has_most_is_given_it_and_who_lacks_much_is_not() -> None:
     others = [Group(f"data-{number}", n2=4_500) for number in range(2)]
     Rig(*others).step()
     assert [other.asked for other in others] == [["n3"], ["n3"]], "n2 has not caught up"
+    busy = Group("data-0")
+    busy.peers["n2"].unapplied = busy.peers["n3"].unapplied = 50_000
+    busy.peers["n3"].unapplied -= 1
+    Rig(busy).step()
+    assert busy.asked == ["n3"], "whoever leads next applies first what it has to"
     late = Group("data-0", n2=5_000 - LAG_ENTRIES_MAX - 1, n3=0)
     assert not Rig(late).step()
     assert late.asked == []

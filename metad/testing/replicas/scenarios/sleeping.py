@@ -87,3 +87,28 @@ def leader_does_not_sleep_while_a_peer_lacks_entries() -> None:
     assert not scene.group("n1").asleep, "the leader sleeps, and n3 lacks an entry"
     scene.open()
     scene.converge()
+
+
+@scenario
+def leader_knows_what_a_peer_has_yet_to_apply() -> None:
+    """n3 has the whole log when it is back, and must do much of it again before it could serve. The leader knows that,
+    and does not sleep before n3 is done: it would never hear of it."""
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
+    for value in range(20):
+        scene.write("n1", value)
+    scene.crash("n3")
+    assert scene.group("n1").lag("n3") == 0, "as it was when it was last heard"
+    node = scene.node("n3")
+    node.start()
+    hosted = scene.hosted("n3")
+    hosted.applying = True  # it is slow: nothing is applied until this is over
+    scene.run(0.5)
+    group = scene.group("n1")
+    assert group.peers["n3"].match == group.log.last_index
+    assert group.lag("n3") == group.commit - hosted.group.applied > 0
+    assert not group.asleep, "the leader sleeps, and believes for ever that n3 has much to do"
+    hosted.applying = False
+    node.run(node.life, node.committed, hosted.group)
+    scene.until(lambda: group.lag("n3") == 0, 0.3, "the leader does not learn that n3 has applied everything")
+    scene.until(lambda: all(scene.group(name).asleep for name in scene.names), 3.0, "the group does not sleep")
+    scene.converge()
