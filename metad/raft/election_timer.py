@@ -16,8 +16,8 @@ from .state import ReplicaState
 OWN_PART = 0.1
 """The random part of one's own that follows the end of the promise, as a part of the leader's lease. It is short, for
 of those that ask at the same time one goes before the others."""
-CROWD_PART = 0.25
-"""For so much longer a follower waits that has a crowd: the others are to be elected before it asks."""
+BUSY_PART = 0.25
+"""For so much longer a follower waits that is busy: the others are to be elected before it asks."""
 _AGAIN_PART = 0.25
 """A follower with evidence that was refused asks again after once or twice this part."""
 
@@ -56,12 +56,13 @@ class ElectionTimer:
         self._evidence = False
         self.postpone(now)
 
-    def refused(self, now: float, *, crowded: bool) -> None:
-        """Take a refusal by the leader's host as evidence that the leader is dead. ``crowded``: many requests wait on
-        this node, so it lets others ask first. Otherwise one node may have two crowds, and another none."""
+    def refused(self, now: float, *, busy: bool) -> None:
+        """Take a refusal by the leader's host as evidence that the leader is dead. ``busy``: this node lets others ask
+        first. Many requests wait on it, and it might have two crowds and another node none; or it has much to apply
+        before it could serve."""
         if not self._evidence:
             self._evidence = True
-            part_s = self._timing.lease_s * (OWN_PART * self._rng.random() + CROWD_PART * crowded)
+            part_s = self._timing.lease_s * (OWN_PART * self._rng.random() + BUSY_PART * busy)
             self.deadline_s = min(self.deadline_s, max(now, self._promised_until_s) + part_s)
 
     def asked(self, now: float) -> None:

@@ -141,7 +141,7 @@ class Follower:
                 hint_term,
                 promise_ms,
                 self._state.watched,
-                max(0, self._state.commit - self._state.applied),
+                self._state.unapplied,
             ),
         )
 

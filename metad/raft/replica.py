@@ -24,7 +24,7 @@ from .follower import Follower
 from .freshness import Freshness
 from .journal import REGULAR, RaftLog, record
 from .leader import Leader
-from .membership import Membership, Transfer
+from .membership import CAUGHT_UP_ENTRIES, Membership, Transfer
 from .messages import (
     AnyMessage,
     Append,
@@ -260,7 +260,8 @@ class RaftGroup:
         if self._state.role == LEADER:
             self._reign.refused(peer)
         elif self._state.leader == peer:
-            self._timer.refused(self._host.now(), crowded=self._host.crowded())
+            busy = self._host.crowded() or self._state.unapplied > CAUGHT_UP_ENTRIES
+            self._timer.refused(self._host.now(), busy=busy)
         self._host.wake()
 
     def excuse(self, now: float) -> None:

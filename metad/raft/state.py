@@ -148,6 +148,11 @@ class ReplicaState(SyncObj):  # type: ignore[misc]  # pysyncobj is untyped
         """The highest index that may be applied: committed, and durable here, so no state gets ahead of its log."""
         return min(self.commit, self.log.durable_index)
 
+    @property
+    def unapplied(self) -> int:
+        """How many entries are known to be committed and have yet to be applied."""
+        return max(0, self.commit - self.applied)
+
     def has_quorum(self, members: set[str]) -> bool:
         """Whether these are enough voters to decide."""
         configuration = self.configuration

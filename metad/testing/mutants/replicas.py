@@ -250,9 +250,17 @@ MUTANTS: tuple[Mutant, ...] = (
         "crowd_asks_first",
         "who has a crowd lets others ask first",
         "election_timer:ElectionTimer.refused",
-        " + CROWD_PART * crowded",
+        " + BUSY_PART * busy",
         "",
         "crowded_follower_lets_others_ask_first",
+    ),
+    _m(
+        "who_cannot_serve_yet_asks_first",
+        "who has much to apply lets others ask first",
+        "replica:RaftGroup.peer_refused",
+        " or self._state.unapplied > CAUGHT_UP_ENTRIES",
+        "",
+        "follower_that_has_much_to_apply_lets_others_ask_first",
     ),
     _m(
         "refused_waits_long",

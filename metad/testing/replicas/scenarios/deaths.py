@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from ....raft.base import FOLLOWER, LEADER
-from ....raft.election_timer import CROWD_PART, OWN_PART
+from ....raft.election_timer import BUSY_PART, OWN_PART
+from ....raft.membership import CAUGHT_UP_ENTRIES
 from ....raft.messages import Append, AppendReply, PreVote
 from .scene import ELECTION_S, LEASE_S, PARTED, REDIALLED, Scene, parted, scenario
 
@@ -60,7 +61,23 @@ def crowded_follower_lets_others_ask_first() -> None:
     scene = parted()
     scene.node("n2").crowded = scene.node("n3").crowded = True
     scene.node("n1").crash(power=False)
-    _successor(scene, SOON_S + CROWD_PART * LEASE_S, "those who are all crowded wait for each other")
+    _successor(scene, SOON_S + BUSY_PART * LEASE_S, "those who are all crowded wait for each other")
+
+
+@scenario
+def follower_that_has_much_to_apply_lets_others_ask_first() -> None:
+    """n1 is killed just after n2 is back, which would ask first, and would lead long before it could serve."""
+    scene = parted(compact_entries=1_000)
+    for value in range(CAUGHT_UP_ENTRIES + 2):
+        scene.write("n1", value)
+    scene.crash("n2")
+    node = scene.node("n2")
+    node.start()
+    scene.hosted("n2").applying = True  # it is slow: nothing is applied before this is over
+    scene.run(0.3)
+    scene.ranks("n2")
+    scene.node("n1").crash(power=False)
+    assert _successor(scene, ELECTION_S) == "n3", "n2 leads, and cannot serve"
 
 
 @scenario
