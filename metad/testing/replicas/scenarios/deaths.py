@@ -74,7 +74,7 @@ def follower_that_has_much_to_apply_lets_others_ask_first() -> None:
     node = scene.node("n2")
     node.start()
     scene.hosted("n2").applying = True  # it is slow: nothing is applied before this is over
-    scene.run(0.3)
+    scene.run(2 * ELECTION_S)  # what it may have promised before is over
     scene.ranks("n2")
     scene.node("n1").crash(power=False)
     assert _successor(scene, ELECTION_S) == "n3", "n2 leads, and cannot serve"
