@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -105,16 +105,70 @@ def test_a_batch_of_a_thousand_is_written_and_read_by_position(running: Running)
     running.do(work)
 
 
+async def _take(client: Client, names: Sequence[str], owner: str) -> Answer:
+    await _done(client.enter(owner))
+    return await _done(client.take_over(names, owner))
+
+
 def test_a_takeover_changes_the_owners_and_reads_the_properties(running: Running) -> None:
     async def work(client: Client, prefix: str) -> None:
         names = [f"{prefix}-{i}" for i in range(1_000)]
         properties = [b"%d" % i * 40 for i in range(1_000)]
         await _done(client.create(list(zip(names, properties, strict=True)), "broker-a"))
         assert await _values(client.owners(names)) == [b"broker-a"] * 1_000
-        assert await _values(client.take_over(names[:900], "broker-b")) == properties[:900]
+        assert list((await _take(client, names[:900], "broker-b")).values) == properties[:900]
         assert await _values(client.owners(names)) == [b"broker-b"] * 900 + [b"broker-a"] * 100
-        assert await _values(client.take_over(names[:1], "broker-c")) == properties[:1]
+        assert list((await _take(client, names[:1], "broker-c")).values) == properties[:1]
         assert await _values(client.owners(names[:2])) == [b"broker-c", b"broker-b"]
+
+    running.do(work)
+
+
+def test_a_takeover_says_who_owned_the_session_before(running: Running) -> None:
+    async def work(client: Client, prefix: str) -> None:
+        names = [f"{prefix}-{i}" for i in range(4)]
+        await _done(client.create([(name, b"v") for name in names], "broker-a"))
+        await _take(client, names[:2], "broker-b")
+        answer = await _take(client, names, "broker-c")
+        assert list(answer.before) == ([b"broker-b"] * 2 + [b"broker-a"] * 2 if KINDS[running.name].fenced else [])
+
+    running.do(work)
+
+
+def test_takeovers_of_a_session_at_the_same_time_name_each_other(running: Running) -> None:
+    """Each owner but the last is the former one of exactly one other."""
+    if not KINDS[running.name].fenced:
+        pytest.skip("it does not say who owned a session before")
+
+    async def work(client: Client, prefix: str) -> None:
+        names = [f"{prefix}-{i}" for i in range(3)]
+        await _done(client.create([(name, b"v") for name in names], "broker-first"))
+        brokers = [f"{prefix}-broker-{i}" for i in range(6)]
+        for broker in brokers:
+            await _done(client.enter(broker))
+        answers = await asyncio.gather(*[_done(client.take_over(names, broker)) for broker in brokers])
+        for at, last in enumerate(await _values(client.owners(names))):
+            assert last is not None
+            named = [answer.before[at] for answer in answers]
+            assert sorted([*named, last]) == sorted([b"broker-first", *[broker.encode() for broker in brokers]])
+
+    running.do(work)
+
+
+def test_an_earlier_life_of_a_broker_takes_nothing_from_a_later_one(running: Running) -> None:
+    if not KINDS[running.name].fenced:
+        pytest.skip("no epoch is checked there")
+
+    async def work(client: Client, prefix: str) -> None:
+        names, broker = [f"{prefix}-{i}" for i in range(10)], f"{prefix}-broker"
+        await _done(client.create([(name, b"v") for name in names], "broker-a"))
+        await _take(client, names, broker)
+        async with catalog.open_client(running.name, running.peer.endpoints(), 2) as restarted:
+            await _take(restarted, names[:5], broker)
+            late = await client.take_over(names[:5], broker)()
+            assert len(late.failed) == 5
+            again = await _done(restarted.take_over(names, broker))
+            assert list(again.before) == [broker.encode()] * 10
 
     running.do(work)
 
@@ -131,6 +185,7 @@ def test_calls_at_the_same_time_get_their_own_answers(running: Running) -> None:
 
 def test_a_takeover_of_what_is_not_there_is_told(running: Running) -> None:
     async def work(client: Client, prefix: str) -> None:
+        await _done(client.enter("broker-a"))
         answer = await client.take_over([f"{prefix}-absent"], "broker-a")()
         assert len(answer.failed) == 1
 

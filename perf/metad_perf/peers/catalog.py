@@ -17,6 +17,7 @@ from ..errors import UsageError
 from .peer import Client, Endpoints, MakePeer, OpenClient, Peer
 
 METAD, METAD_ALONE = "metad", "metad alone"
+_UNFENCED = "; no epoch is checked, and no former owner returned"
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     client: str
     alone: bool = False
     """It is one node; so is metad then."""
+    fenced: bool = True
+    """A takeover checks the broker's epoch, and says who owned the session before, as metad's does. Without that it is
+    less work."""
     lapses: bool = True
     """It has lapsing sessions; a system that has none is left out of their load."""
     session: str
@@ -54,7 +58,8 @@ KINDS: dict[str, Kind] = {
         nodes="etcd:Etcd",
         client="etcd_client:open_etcd",
         session="two keys: properties, and owner; a lapsing one is a key with a lease of its own",
-        takeover="puts of the owners and reads of the properties in one transaction; no epoch is checked",
+        takeover="one transaction: the broker's epoch is compared, the owners are put and their previous values "
+        "returned, the properties are read",
         batch="one transaction",
     ),
     "zookeeper": Kind(
@@ -63,7 +68,8 @@ KINDS: dict[str, Kind] = {
         nodes="zookeeper:ZooKeeper",
         client="zookeeper_client:open_zookeeper",
         session="two nodes: properties, and owner; a lapsing one is an ephemeral node",
-        takeover="setData of the owners in one multi, behind it a multi-read of the properties; no epoch is checked",
+        takeover="a multi-read of owners and properties, then one multi: the version of the broker's node is checked, "
+        "and setData of the owners for the versions that were read; again from the beginning if one has changed",
         batch="one multi, or one multi-read",
     ),
     "redis": Kind(
@@ -72,8 +78,9 @@ KINDS: dict[str, Kind] = {
         packages=("redis-server",),
         nodes="redis:Redis",
         client="redis_client:open_redis",
+        fenced=False,
         session="two keys: properties, and owner; a lapsing one is a key with an expiry",
-        takeover="MSET of the owners and, sent with it, MGET of the properties; no epoch is checked",
+        takeover="MSET of the owners and, sent with it, MGET of the properties" + _UNFENCED,
         batch="one MSET or MGET",
     ),
     "nats": Kind(
@@ -82,8 +89,9 @@ KINDS: dict[str, Kind] = {
         packages=("nats-server",),
         nodes="nats:Nats",
         client="nats_client:open_nats",
+        fenced=False,
         session="two keys of one bucket: properties, and owner; a lapsing one is a key of a bucket with a time to live",
-        takeover="a put of each owner and, right behind, a direct get of the properties; no epoch is checked",
+        takeover="a put of each owner and, right behind, a direct get of the properties" + _UNFENCED,
         batch="as many messages, sent in one piece, each acknowledged by itself",
     ),
     "grpc": Kind(
@@ -92,15 +100,17 @@ KINDS: dict[str, Kind] = {
         alone=True,
         nodes="grpc_peer:Grpc",
         client="grpc_peer:open_grpc",
+        fenced=False,
         session="a session",
-        takeover="session.takeover with restoring; the broker's epoch is checked",
+        takeover="session.takeover with restoring; the broker's epoch is checked, but the former owner not returned",
         batch="one request",
     ),
     "oxia": Kind(
         title="Oxia",
         client="oxia_client:open_oxia",
+        fenced=False,
         session="two records of one shard: properties, and owner; a lapsing one is an ephemeral record",
-        takeover="puts of the owners and, at the same time, gets of the properties; no epoch is checked",
+        takeover="puts of the owners and, at the same time, gets of the properties" + _UNFENCED,
         batch="one request to each shard, all at once",
     ),
     "robustmq": Kind(
@@ -108,8 +118,9 @@ KINDS: dict[str, Kind] = {
         label="written from its definitions, not tried on a running server",
         lapses=False,
         client="robustmq_client:open_robustmq",
+        fenced=False,
         session="two keys: properties, and owner; none lapses",
-        takeover="sets of the owners and, at the same time, gets of the properties; no epoch is checked",
+        takeover="sets of the owners and, at the same time, gets of the properties" + _UNFENCED,
         batch="as many calls at once",
     ),
 }

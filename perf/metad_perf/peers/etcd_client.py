@@ -1,10 +1,10 @@
 """A client of etcd: gRPC calls with messages that are encoded before the clock starts.
 
 A batch is one transaction. A session has two keys, one for its properties and one for its owner, so that a takeover
-writes a few bytes and reads the properties in the same transaction. etcd is not asked who owned the session before,
-nor to compare the broker's epoch, both of which metad does. A lapsing session is a key with a lease of its own; the id
-of the lease comes from the session's name, so nobody has to look it up. Reads are linearizable, as etcd's are by
-default.
+writes a few bytes and reads the properties in the same transaction. The transaction is done if the broker's key still
+has the epoch that this client wrote there, and returns the previous owners: what metad's takeover does. A lapsing
+session is a key with a lease of its own; the id of the lease comes from the session's name, so nobody has to look it
+up. Reads are linearizable, as etcd's are by default.
 
 The client costs as little as Python allows: calls are spread over several connections to the leader, and of a reply to
 a write only its success is read.
@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc
 
-from ..load.workload import DIFFERENT
+from ..load.workload import ABSENT, DIFFERENT
 from . import etcd_wire as wire
 from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Record
 
@@ -84,6 +85,7 @@ class EtcdClient:
         self._put, self._range = calls.method(wire.PUT), calls.method(wire.RANGE)
         self._txn = calls.method(wire.TXN)
         self._grant, self._revoke = calls.method(wire.LEASE_GRANT), calls.method(wire.LEASE_REVOKE)
+        self._epoch = b"%d" % time.time_ns()
 
     def insert(self, records: Sequence[Record]) -> Call:
         """As put."""
@@ -107,19 +109,25 @@ class EtcdClient:
         ops += [wire.put_op(wire.put_request(_owner(name), owner.encode())) for name, _ in sessions]
         return self._transact(ops, len(sessions))
 
+    def enter(self, owner: str) -> Call:
+        """The broker's key gets this client's epoch."""
+        return self._write([wire.put_request(_broker(owner), self._epoch)])
+
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
-        """The owner of each is put, its properties are read, in one transaction."""
-        ops = [wire.put_op(wire.put_request(_owner(name), owner.encode())) for name in sessions]
+        """If the epoch is the broker's: the owner of each is put, its properties are read, in one transaction."""
+        ops = [wire.put_op(wire.put_request(_owner(name), owner.encode(), previous=True)) for name in sessions]
         ops += [wire.range_op(_properties(name)) for name in sessions]
+        request = wire.txn(ops, [wire.value_is(_broker(owner), self._epoch)])
         count = len(sessions)
 
         def read(reply: bytes) -> Answer:
-            values = wire.txn_values(reply, count)
-            if values is None:
+            found = wire.txn_previous(reply, count)
+            if found is None:
                 return Answer([DIFFERENT] * count)
-            return Answer([DIFFERENT] * values.count(None), values)
+            before, values = found
+            return Answer([ABSENT] * (before.count(None) or values.count(None)), values, before)
 
-        return grpc_call(self._txn, wire.txn(ops), count, read)
+        return grpc_call(self._txn, request, count, read)
 
     def owners(self, sessions: Sequence[str]) -> Call:
         """A read."""
@@ -205,6 +213,10 @@ async def member_status(endpoint: str, timeout_s: float) -> wire.MemberStatus | 
 
 def _key(key: str) -> bytes:
     return f"k/{key}".encode()
+
+
+def _broker(owner: str) -> bytes:
+    return f"b/{owner}".encode()
 
 
 def _properties(session: str) -> bytes:

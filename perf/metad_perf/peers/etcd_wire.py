@@ -25,7 +25,11 @@ _TXN_RESPONSE = classes(
     {
         "KeyValue": {"value": (5, BYTES, "")},
         "RangeResponse": {"kvs*": (2, MESSAGE, "KeyValue")},
-        "ResponseOp": {"response_range": (1, MESSAGE, "RangeResponse")},
+        "PutResponse": {"prev_kv": (2, MESSAGE, "KeyValue")},
+        "ResponseOp": {
+            "response_range": (1, MESSAGE, "RangeResponse"),
+            "response_put": (2, MESSAGE, "PutResponse"),
+        },
         "TxnResponse": {"succeeded": (2, BOOL, ""), "responses*": (3, MESSAGE, "ResponseOp")},
     },
 )["TxnResponse"]
@@ -51,10 +55,12 @@ def number(at: int, value: int) -> bytes:
     return varint(at << 3 | _VARINT) + varint(value)
 
 
-def put_request(key: bytes, value: bytes, *, lease: int = 0) -> bytes:
-    """PutRequest."""
+def put_request(key: bytes, value: bytes, *, lease: int = 0, previous: bool = False) -> bytes:
+    """PutRequest; the answer has the previous value if that is asked for."""
     made = field(1, key) + field(2, value)
-    return made + number(3, lease) if lease else made
+    if lease:
+        made += number(3, lease)
+    return made + number(4, 1) if previous else made
 
 
 def range_request(key: bytes) -> bytes:
@@ -87,9 +93,14 @@ def delete_op(key: bytes) -> bytes:
     return field(3, field(1, key))
 
 
-def txn(ops: Iterable[bytes]) -> bytes:
-    """TxnRequest that compares nothing and does all of these; etcd refuses to put a key twice."""
-    return b"".join(field(2, op) for op in ops)
+def value_is(key: bytes, value: bytes) -> bytes:
+    """Compare: the value of a key equals this one."""
+    return number(1, 0) + number(2, 3) + field(3, key) + field(7, value)
+
+
+def txn(ops: Iterable[bytes], compares: Iterable[bytes] = ()) -> bytes:
+    """TxnRequest that does all of these if all compares hold; etcd refuses to put a key twice."""
+    return b"".join(field(1, one) for one in compares) + b"".join(field(2, op) for op in ops)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -142,6 +153,19 @@ def txn_values(reply: bytes, count: int) -> list[bytes | None] | None:
     if not decoded.succeeded:
         return None
     return [kvs[0].value if (kvs := one.response_range.kvs) else None for one in decoded.responses[-count:]]
+
+
+def txn_previous(reply: bytes, count: int) -> tuple[list[bytes | None], list[bytes | None]] | None:
+    """Of a TxnResponse with ``count`` puts and as many reads: the values before the puts, and those read. None if it
+    did not succeed."""
+    decoded = _TXN_RESPONSE.FromString(reply)
+    if not decoded.succeeded:
+        return None
+    puts = [one.response_put for one in decoded.responses[:count]]
+    return (
+        [put.prev_kv.value if put.HasField("prev_kv") else None for put in puts],
+        [kvs[0].value if (kvs := one.response_range.kvs) else None for one in decoded.responses[-count:]],
+    )
 
 
 class MemberStatus:

@@ -22,7 +22,7 @@ from ..spawn import Server
 from .baseline import pb
 from .etcd_client import GrpcCalls, grpc_call, grpc_channels
 from .grpc_client import cpu_us
-from .peer import LAPSING_S, Answer, Call, Record
+from .peer import LAPSING_S, Answer, Call, Record, nothing
 
 _SERVICE = "/metad.baseline.Sessions/"
 _LAPSING_BROKER = "broker-lapsing"
@@ -101,6 +101,10 @@ class GrpcClient:
     def create(self, sessions: Sequence[Record], owner: str) -> Call:
         """Takeover with a clean start."""
         return self._take(sessions, owner, EXPIRY_INTERVAL_S)
+
+    def enter(self, owner: str) -> Call:
+        """Nothing: each takeover names the epoch."""
+        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """Takeover with restoring."""

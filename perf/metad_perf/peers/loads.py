@@ -71,11 +71,15 @@ def _takeovers(client: Client, settings: Settings) -> Iterator[Call]:
     names = session_names(settings.keys)
     walk = Walk(random.Random(settings.seed), settings.keys, settings.share, settings.shares)
     batches = walk.length // settings.batch
-    broker = f"broker-{settings.epoch}-{settings.share}"  # another one in each run
-    for round_ in range(2):
+    for broker in _takers(settings):
         walk = Walk(random.Random(settings.seed), settings.keys, settings.share, settings.shares)
         for _ in range(batches):
-            yield client.take_over(names.at(walk.take(settings.batch)), f"{broker}-{round_}")
+            yield client.take_over(names.at(walk.take(settings.batch)), broker)
+
+
+def _takers(settings: Settings) -> Sequence[str]:
+    """The brokers of a process, others in each run."""
+    return [f"broker-{settings.epoch}-{settings.share}-{round_}" for round_ in range(2)]
 
 
 def _mixed(share_of_reads: float) -> Callable[[Client, Settings], Iterator[Call]]:
@@ -181,6 +185,9 @@ async def open_peer(name: str, plan: Plan) -> AsyncIterator[Source]:
     settings = plan.settings
     async with catalog.open_client(name, plan.endpoint, plan.in_flight) as client:
         made = LOADS[settings.verb].make(client, settings)
+        if settings.verb in (TAKEOVERS, RESTORE):
+            for broker in _takers(settings):
+                await checked(client.enter(broker))
         calls = list(itertools.islice(made, max(calls_of(settings.verb, settings), 2 * plan.in_flight)))
         gc.collect()
         gc.freeze()  # collections need not look at what was made ahead

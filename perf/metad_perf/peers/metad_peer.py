@@ -24,7 +24,7 @@ from ..load.measure import account_of, epoch_now
 from ..load.workload import ABSENT, EXPIRY_INTERVAL_S, TENANT, failures
 from ..spawn import Server, Shape, temporary_server
 from ..target import open_client
-from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Record
+from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Record, nothing
 
 _BATCH_ITEMS = 1_000
 _WAITING_MAX = 10_000
@@ -150,6 +150,10 @@ class MetadClient:
         """session.takeover with a clean start."""
         return self._begin(sessions, owner, EXPIRY_INTERVAL_S)
 
+    def enter(self, owner: str) -> Call:
+        """Nothing: each takeover names the epoch."""
+        return nothing
+
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """session.takeover with restoring."""
         items = [m.SessionTakeoverItem(TENANT, name) for name in sessions]
@@ -157,7 +161,8 @@ class MetadClient:
         async def call() -> Answer:
             result = await self._sdk.sessions.takeover_many(owner, self._epoch, items, restore=True)
             values = [None if one is None else one.payload for one in result.restored]
-            return Answer(failures(result) or [ABSENT] * values.count(None), values)
+            before = [None if one is None else one.broker.encode() for one in map(result.previous, range(len(items)))]
+            return Answer(failures(result) or [ABSENT] * values.count(None), values, before)
 
         return _call(call, len(items))
 

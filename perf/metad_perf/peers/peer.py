@@ -35,6 +35,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     failed: Sequence[str] = ()
     values: Sequence[bytes | None] = ()
+    before: Sequence[bytes | None] = ()
+    """Who owned each session before a takeover, by position, where the system says so."""
 
 
 Call = Callable[[], Awaitable[Answer]]
@@ -71,9 +73,13 @@ class Client(Protocol):
     def create(self, sessions: Sequence[Record], owner: str) -> Call:
         """Store sessions that do not exist, with their properties and their owner."""
 
+    def enter(self, owner: str) -> Call:
+        """Begin a life of a broker with this client. What the life has taken over, an earlier one of the same broker
+        cannot take from it, where the system is ``fenced`` (:class:`~metad_perf.peers.catalog.Kind`)."""
+
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
-        """Make ``owner`` the owner of sessions that exist; the answer has their properties. No other call may change
-        an owner half."""
+        """Make ``owner``, which has entered, the owner of sessions that exist; the answer has their properties and,
+        where the system is ``fenced``, who owned them before. No other call may change an owner half."""
 
     def owners(self, sessions: Sequence[str]) -> Call:
         """Read who owns these sessions; the answer has their names."""
@@ -122,6 +128,11 @@ OpenClient = Callable[[str, int], AbstractAsyncContextManager[Client]]
 """Opens a client of the endpoints; the number tells how many calls are in flight at most."""
 MakePeer = Callable[[Path], Peer]
 """Makes a peer whose nodes keep their data in that directory."""
+
+
+async def nothing() -> Answer:
+    """A call that does nothing."""
+    return Answer()
 
 
 async def checked(call: Call) -> Answer:

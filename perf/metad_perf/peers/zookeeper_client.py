@@ -1,10 +1,13 @@
 """A client of ZooKeeper: its own protocol, with requests that are encoded before the clock starts.
 
 A batch of writes is one multi, a batch of reads one multi-read. A session has two nodes, one for its properties and
-one for its owner, so that a takeover writes a few bytes; the read of the properties is sent at once behind it on the
-same connection, which ZooKeeper answers in order. A lapsing session is an ephemeral node of the connection's own
-session, as ZooKeeper has no other: it lapses when the process that began it falls silent, and not by itself.
-ZooKeeper's reads are not linearizable; here they go to the leader.
+one for its owner, so that a takeover writes a few bytes. A multi that writes cannot read, so a takeover that says who
+owned the sessions reads first, and writes the owners for the versions that it has read, together with a check that
+nobody has begun another life of the broker: two round trips. Where an owner has changed in between it begins again.
+
+A lapsing session is an ephemeral node of the connection's own session, as ZooKeeper has no other: it lapses when the
+process that began it falls silent, and not by itself. ZooKeeper's reads are not linearizable; here they go to the
+leader.
 
 kazoo, the well-kept Python client, is not used: it cannot send requests that were encoded before, and hands each over
 between two threads.
@@ -24,7 +27,10 @@ from .peer import LAPSING_S, Answer, Call, PeerError, Record
 from .pipe import Pipe
 
 CONNECTIONS_MAX = 4  # of each process; at most its calls in flight
-ROOTS = (b"/k", b"/s", b"/o", b"/l")
+ROOTS = (b"/k", b"/s", b"/o", b"/l", b"/b")
+_NO_LIFE = 0x7FFF_FFFF  # no node's version
+_TRIES = 10
+"""A takeover that meets another in so many of its tries has failed."""
 _TIMEOUT_MS = 1_000 * LAPSING_S
 _CONNECT_S = 10.0
 
@@ -35,6 +41,7 @@ class ZooKeeperClient:
     def __init__(self, pipes: Sequence[Pipe[bytes]]) -> None:
         self._pipes = pipes
         self._turns = itertools.cycle(pipes)
+        self._lives: dict[str, int] = {}  # by broker: the version of its node that is this client's
 
     def insert(self, records: Sequence[Record]) -> Call:
         """create."""
@@ -58,20 +65,60 @@ class ZooKeeperClient:
         parts += [wire.create(_owner(name), owner.encode()) for name, _ in sessions]
         return self._write(parts, len(sessions))
 
-    def take_over(self, sessions: Sequence[str], owner: str) -> Call:
-        """setData of all owners in one multi, and behind it a multi-read of the properties."""
-        both = wire.multi([wire.set_data(_owner(name), owner.encode()) for name in sessions])
-        both += wire.multi([wire.get(_properties(name)) for name in sessions], wire.MULTI_READ)
-        count = len(sessions)
+    def enter(self, owner: str) -> Call:
+        """setData of the broker's node, whose new version is the life."""
+        path = _broker(owner)
 
         async def call() -> Answer:
-            replies = await next(self._turns).ask(both, 2)
+            pipe = next(self._turns)
+            replies = await pipe.ask(wire.request(wire.create(path, b"")) + wire.request(wire.set_data(path, b"")), 2)
+            if isinstance(replies, str):
+                return Answer((replies,))
+            if error := wire.error_of(replies[1]):
+                return Answer((_name(error),))
+            self._lives[owner] = wire.version_of(replies[1])
+            return Answer()
+
+        return call
+
+    def take_over(self, sessions: Sequence[str], owner: str) -> Call:
+        """A multi-read of owners and properties, then a multi of the check and of setData of the owners."""
+        count = len(sessions)
+        paths = [_owner(name) for name in sessions]
+        reads = [wire.get(path) for path in paths] + [wire.get(_properties(name)) for name in sessions]
+        read, broker, data = wire.multi(reads, wire.MULTI_READ), _broker(owner), owner.encode()
+
+        async def attempt() -> Answer | None:
+            """None: an owner has changed meanwhile."""
+            pipe = next(self._turns)
+            replies = await pipe.ask(read)
             if isinstance(replies, str):
                 return Answer([replies] * count)
-            if error := wire.error_of_multi(replies[0]):
+            if error := wire.error_of(replies[0]):
                 return Answer([_name(error)] * count)
-            values = wire.values_of(replies[1])
-            return Answer([ABSENT] * values.count(None), values)
+            found = wire.versioned(replies[0])
+            before, properties = found[:count], found[count:]
+            present = [(old, one) for old, one in zip(before, properties, strict=True) if old and one]
+            if len(present) < count:
+                return Answer([ABSENT] * (count - len(present)))
+            parts = [wire.check(broker, self._lives.get(owner, _NO_LIFE))]
+            parts += [wire.set_data(path, data, old[1]) for path, (old, _) in zip(paths, present, strict=True)]
+            replies = await pipe.ask(wire.multi(parts))
+            if isinstance(replies, str):
+                return Answer([replies] * count)
+            error, position = wire.first_error(replies[0])
+            if error == wire.BAD_VERSION and position > 0:
+                return None
+            if error:
+                return Answer([_name(error)] * count)
+            return Answer(values=[one[0] for _, one in present], before=[old[0] for old, _ in present])
+
+        async def call() -> Answer:
+            for _ in range(_TRIES):
+                answer = await attempt()
+                if answer is not None:
+                    return answer
+            return Answer([_name(wire.BAD_VERSION)] * count)
 
         return call
 
@@ -183,6 +230,10 @@ def _flat(name: str) -> str:
 
 def _key(key: str) -> bytes:
     return f"/k/{_flat(key)}".encode()
+
+
+def _broker(owner: str) -> bytes:
+    return f"/b/{_flat(owner)}".encode()
 
 
 def _properties(session: str) -> bytes:

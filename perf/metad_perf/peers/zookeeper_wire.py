@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
-CREATE, DELETE, GET, SET, PING, MULTI, MULTI_READ, CLOSE = 1, 2, 4, 5, 11, 14, 22, -11
-NO_NODE, NODE_EXISTS = -101, -110
+CREATE, DELETE, GET, SET, PING, CHECK, MULTI, MULTI_READ, CLOSE = 1, 2, 4, 5, 11, 13, 14, 22, -11
+NO_NODE, BAD_VERSION, NODE_EXISTS = -101, -103, -110
 _XID, _PING_XID, _WATCH_XID = 1, -2, -1
 _ERROR = -1  # type of a part of a multi's reply
 _END = struct.pack(">i?i", -1, True, -1)  # of a multi
 _ACL_OPEN = struct.pack(">ii", 1, 31) + struct.pack(">i", 5) + b"world" + struct.pack(">i", 6) + b"anyone"
-_STAT_BYTES = 68
+_STAT_BYTES, _VERSION_AT = 68, 32
 _REPLY = struct.Struct(">iqi")
 _PART = struct.Struct(">i?i")
 _INT = struct.Struct(">i")
@@ -51,9 +51,14 @@ def create(path: bytes, data: bytes, *, ephemeral: bool = False) -> Part:
     return CREATE, _buffer(path) + _buffer(data) + _ACL_OPEN + _INT.pack(1 if ephemeral else 0)
 
 
-def set_data(path: bytes, data: bytes) -> Part:
-    """SetDataRequest for any version."""
-    return SET, _buffer(path) + _buffer(data) + _INT.pack(-1)
+def set_data(path: bytes, data: bytes, version: int = -1) -> Part:
+    """SetDataRequest for a version of the data, or for any."""
+    return SET, _buffer(path) + _buffer(data) + _INT.pack(version)
+
+
+def check(path: bytes, version: int) -> Part:
+    """CheckVersionRequest, for a multi."""
+    return CHECK, _buffer(path) + _INT.pack(version)
 
 
 def delete(path: bytes) -> Part:
@@ -100,20 +105,31 @@ def error_of(reply: bytes) -> int:
 
 def error_of_multi(reply: bytes) -> int:
     """0, or why a multi failed as a whole: the first of its parts with an error of its own."""
+    return first_error(reply)[0]
+
+
+def first_error(reply: bytes) -> tuple[int, int]:
+    """0, or why a multi failed as a whole, and the position of the part whose error that is; -1: of none."""
     if whole := error_of(reply):
-        return whole
-    at = _REPLY.size
+        return whole, -1
+    at, position = _REPLY.size, 0
     if _PART.unpack_from(reply, at)[0] != _ERROR:
-        return 0
+        return 0, -1
     while at + _PART.size <= len(reply):
         kind, done, _ = _PART.unpack_from(reply, at)
         if done or kind != _ERROR:
             break
         (error,) = _INT.unpack_from(reply, at + _PART.size)
         if error not in (0, -2):  # -2: it would have been done, but for another
-            return int(error)
+            return int(error), position
         at += _PART.size + 4
-    return -1
+        position += 1
+    return -1, -1
+
+
+def version_of(reply: bytes) -> int:
+    """The version of the data, of a SetDataResponse."""
+    return int(_INT.unpack_from(reply, _REPLY.size + _VERSION_AT)[0])
 
 
 def value_of(reply: bytes) -> bytes:
@@ -124,7 +140,12 @@ def value_of(reply: bytes) -> bytes:
 
 def values_of(reply: bytes) -> Sequence[bytes | None]:
     """The data of each part of a MULTI_READ; None for a part that failed."""
-    values: list[bytes | None] = []
+    return [None if one is None else one[0] for one in versioned(reply)]
+
+
+def versioned(reply: bytes) -> Sequence[tuple[bytes, int] | None]:
+    """The data of each part of a MULTI_READ, with its version; None for a part that failed."""
+    values: list[tuple[bytes, int] | None] = []
     at, end = _REPLY.size, len(reply)
     while at < end:
         kind, done, _ = _PART.unpack_from(reply, at)
@@ -137,6 +158,6 @@ def values_of(reply: bytes) -> Sequence[bytes | None]:
             values.append(None)
             continue
         size = max(0, size)
-        values.append(reply[at : at + size])
+        values.append((reply[at : at + size], _INT.unpack_from(reply, at + size + _VERSION_AT)[0]))
         at += size + _STAT_BYTES
     return values

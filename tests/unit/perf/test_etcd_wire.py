@@ -13,7 +13,7 @@ _I64, _U64, _BOOL, _STRING, _MESSAGE, _BYTES = 3, 4, 8, 9, 11, 12
 # message -> field: (number, type, message type), repeated where the name ends in *
 MESSAGES: dict[str, dict[str, tuple[int, int, str]]] = {
     "ResponseHeader": {"cluster_id": (1, _U64, ""), "member_id": (2, _U64, ""), "raft_term": (4, _U64, "")},
-    "PutRequest": {"key": (1, _BYTES, ""), "value": (2, _BYTES, ""), "lease": (3, _I64, "")},
+    "PutRequest": {"key": (1, _BYTES, ""), "value": (2, _BYTES, ""), "lease": (3, _I64, ""), "prev_kv": (4, _BOOL, "")},
     "RangeRequest": {"key": (1, _BYTES, ""), "range_end": (2, _BYTES, "")},
     "DeleteRangeRequest": {"key": (1, _BYTES, "")},
     "LeaseGrantRequest": {"TTL": (1, _I64, ""), "ID": (2, _I64, "")},
@@ -23,7 +23,12 @@ MESSAGES: dict[str, dict[str, tuple[int, int, str]]] = {
         "request_put": (2, _MESSAGE, "PutRequest"),
         "request_delete_range": (3, _MESSAGE, "DeleteRangeRequest"),
     },
-    "TxnRequest": {"success*": (2, _MESSAGE, "RequestOp"), "failure*": (3, _MESSAGE, "RequestOp")},
+    "Compare": {"result": (1, _I64, ""), "target": (2, _I64, ""), "key": (3, _BYTES, ""), "value": (7, _BYTES, "")},
+    "TxnRequest": {
+        "compare*": (1, _MESSAGE, "Compare"),
+        "success*": (2, _MESSAGE, "RequestOp"),
+        "failure*": (3, _MESSAGE, "RequestOp"),
+    },
     "KeyValue": {"key": (1, _BYTES, ""), "version": (4, _I64, ""), "value": (5, _BYTES, "")},
     "RangeResponse": {
         "header": (1, _MESSAGE, "ResponseHeader"),
@@ -31,7 +36,7 @@ MESSAGES: dict[str, dict[str, tuple[int, int, str]]] = {
         "count": (4, _I64, ""),
     },
     "ResponseOp": {"response_range": (1, _MESSAGE, "RangeResponse"), "response_put": (2, _MESSAGE, "PutResponse")},
-    "PutResponse": {"header": (1, _MESSAGE, "ResponseHeader")},
+    "PutResponse": {"header": (1, _MESSAGE, "ResponseHeader"), "prev_kv": (2, _MESSAGE, "KeyValue")},
     "TxnResponse": {
         "header": (1, _MESSAGE, "ResponseHeader"),
         "succeeded": (2, _BOOL, ""),
@@ -76,6 +81,12 @@ def test_puts_and_transactions(value: bytes) -> None:
     assert (first.request_put.key, first.request_put.value) == (b"a", value)
     assert (second.request_range.key, third.request_delete_range.key) == (b"b", b"c")
     assert not txn.failure
+    assert not txn.compare
+    before = etcd_wire.put_op(etcd_wire.put_request(b"a", value, previous=True))
+    guarded = pb["TxnRequest"].FromString(etcd_wire.txn([before], [etcd_wire.value_is(b"epoch", b"7")]))
+    (compare,) = guarded.compare
+    assert (compare.result, compare.target, compare.key, compare.value) == (0, 3, b"epoch", b"7")
+    assert guarded.success[0].request_put.prev_kv
     assert pb["RangeRequest"].FromString(etcd_wire.range_request(b"a")) == pb["RangeRequest"](key=b"a")
 
 
@@ -87,6 +98,19 @@ def test_the_answer_to_a_transaction() -> None:
     reply.succeeded = False
     assert not etcd_wire.txn_succeeded(reply.SerializeToString())
     assert not etcd_wire.txn_succeeded(b"")
+
+
+def test_what_a_transaction_has_found_and_replaced() -> None:
+    def replaced(value: bytes) -> Any:
+        return pb["ResponseOp"](response_put=pb["PutResponse"](prev_kv=pb["KeyValue"](value=value)))
+
+    absent = pb["ResponseOp"](response_put=pb["PutResponse"]())
+    found = pb["ResponseOp"](response_range=pb["RangeResponse"](kvs=[pb["KeyValue"](value=b"read")]))
+    nothing = pb["ResponseOp"](response_range=pb["RangeResponse"]())
+    reply = pb["TxnResponse"](succeeded=True, responses=[replaced(b"a"), absent, replaced(b""), found, nothing, found])
+    assert etcd_wire.txn_previous(reply.SerializeToString(), 3) == ([b"a", None, b""], [b"read", None, b"read"])
+    reply.succeeded = False
+    assert etcd_wire.txn_previous(reply.SerializeToString(), 3) is None
 
 
 def test_who_leads() -> None:

@@ -83,6 +83,10 @@ def test_what_zookeeper_reads() -> None:
     parts += _part(-1, struct.pack(">i", zookeeper_wire.NO_NODE))
     parts += _part(zookeeper_wire.GET, struct.pack(">i", -1) + STAT)
     assert zookeeper_wire.values_of(_reply(1, 0, parts + END)[4:]) == [b"xy", None, b""]
+    stat = bytes(32) + struct.pack(">i", 7) + bytes(32)
+    versioned = _part(zookeeper_wire.GET, struct.pack(">i", 2) + b"xy" + stat) + parts + END
+    assert zookeeper_wire.versioned(_reply(1, 0, versioned)[4:]) == [(b"xy", 7), (b"xy", 0), None, (b"", 0)]
+    assert zookeeper_wire.version_of(_reply(1, 0, stat)[4:]) == 7
 
 
 def test_a_multi_of_zookeeper_fails_as_a_whole() -> None:
@@ -90,12 +94,15 @@ def test_a_multi_of_zookeeper_fails_as_a_whole() -> None:
     assert zookeeper_wire.error_of_multi(done) == 0
     first_undone = _part(-1, struct.pack(">i", 0)) + _part(-1, struct.pack(">i", zookeeper_wire.NO_NODE)) + END
     assert zookeeper_wire.error_of_multi(_reply(1, 0, first_undone)[4:]) == zookeeper_wire.NO_NODE
+    assert zookeeper_wire.first_error(_reply(1, 0, first_undone)[4:]) == (zookeeper_wire.NO_NODE, 1)
     assert zookeeper_wire.error_of_multi(_reply(1, -4)[4:]) == -4
 
 
 def test_requests_of_zookeeper() -> None:
     body = struct.pack(">ii", 1, 5) + struct.pack(">i", 2) + b"/k" + struct.pack(">i", 1) + b"v" + struct.pack(">i", -1)
     assert zookeeper_wire.request(zookeeper_wire.set_data(b"/k", b"v")) == struct.pack(">i", len(body)) + body
+    assert zookeeper_wire.set_data(b"/k", b"v", 7)[1][-4:] == struct.pack(">i", 7)
+    assert zookeeper_wire.check(b"/k", 7) == (13, struct.pack(">i", 2) + b"/k" + struct.pack(">i", 7))
     multi = zookeeper_wire.multi([zookeeper_wire.delete(b"/k")])
     inner = _part(2, struct.pack(">i", 2) + b"/k" + struct.pack(">i", -1))
     inner = inner[:5] + struct.pack(">i", -1) + inner[9:]  # the error of a request is -1
