@@ -51,8 +51,8 @@ from .verdict import BARS, Run, Way, ratios
 
 VALUE_BYTES = 200
 STEADY = (PUTS, INSERTS, TAKEOVERS, SINGLES, PACED, *MIXES, LATEST, PAIRS)
-BATCHES_IN_FLIGHT = (4, 16)
-SINGLES_IN_FLIGHT = (128, 512)
+BATCHES_IN_FLIGHT = (4, 16, 48)
+SINGLES_IN_FLIGHT = (128, 512, 2_048)
 RESTORE_WAYS = ((200, 32), (1_000, 6), (1_000, 16))
 PACED_SHARE = 0.7
 """Of the single puts a second that the slower of the two systems reached in its sweep: both get that rate."""
