@@ -167,7 +167,7 @@ class _Against:
                 self._measure(name, system, load, -1, way, self._options.seconds * _SWEEP_SHARE)
                 for way in _ways(load, self._options.processes)
             ]
-            self._best[name, load] = max(runs, key=lambda one: one.items_per_s)
+            self._best[name, load] = max(runs, key=lambda one: (not one.failed, one.items_per_s))
 
     def _pair(self, pair: int, name: str, system: Peer, loads: Sequence[str]) -> None:
         for load in loads:
