@@ -47,7 +47,7 @@ from .loads import (
 from .metad_peer import MetadNodes
 from .peer import Peer
 from .publish import Pages
-from .verdict import BARS, Run, Way, ratios
+from .verdict import BARS, Run, Way, best_of, ratios
 
 VALUE_BYTES = 200
 STEADY = (PUTS, INSERTS, TAKEOVERS, SINGLES, PACED, *MIXES, LATEST, PAIRS)
@@ -167,7 +167,7 @@ class _Against:
                 self._measure(name, system, load, -1, way, self._options.seconds * _SWEEP_SHARE)
                 for way in _ways(load, self._options.processes)
             ]
-            self._best[name, load] = max(runs, key=lambda one: (not one.failed, one.items_per_s))
+            self._best[name, load] = best_of(runs)
 
     def _pair(self, pair: int, name: str, system: Peer, loads: Sequence[str]) -> None:
         for load in loads:

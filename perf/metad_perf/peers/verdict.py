@@ -86,6 +86,11 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     met: bool = True
 
 
+def best_of(runs: Sequence[Run]) -> Run:
+    """The run with most items a second, of those in which nothing failed if there are any."""
+    return max(runs, key=lambda one: (not one.failed, one.items_per_s))
+
+
 def ratios(runs: Sequence[Run], peer: str) -> dict[str, Ratio]:
     """metad ÷ the peer, for every load that was measured."""
     found: dict[str, Ratio] = {}

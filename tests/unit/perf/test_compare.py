@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from metad_perf.cli import main
@@ -12,7 +13,7 @@ from metad_perf.errors import UsageError
 from metad_perf.peers import catalog
 from metad_perf.peers.catalog import KINDS, METAD, PEERS, parse
 from metad_perf.peers.loads import PACED, PUTS, RESTORE, SINGLES, TAKEOVERS
-from metad_perf.peers.verdict import BARS, P99, RATES, TO_PUT, Run, Way, ratios
+from metad_perf.peers.verdict import BARS, P99, RATES, TO_PUT, Run, Way, best_of, ratios
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,6 +39,13 @@ def _run(system: str, load: str, pair: int, rate: float, p99_ms: float = 1.0, pe
         max_ms=1.0,
         errors={},
     )
+
+
+def test_the_best_way_is_one_in_which_nothing_fails_if_there_is_any() -> None:
+    slow, fast, failing = (_run("etcd", SINGLES, -1, rate) for rate in (1.0, 2.0, 3.0))
+    failing = msgspec.structs.replace(failing, failed=1)
+    assert best_of([failing, slow, fast]) is fast
+    assert best_of([failing]) is failing
 
 
 def test_ratios_are_medians_of_the_pairs_own_with_their_spread() -> None:
