@@ -121,7 +121,7 @@ class EtcdClient:
         count = len(sessions)
 
         def read(reply: bytes) -> Answer:
-            found = wire.txn_previous(reply, count)
+            found = wire.txn_previous(reply, count, count)
             if found is None:
                 return Answer([DIFFERENT] * count)
             before, values = found

@@ -149,22 +149,20 @@ def range_value(reply: bytes) -> bytes | None:
 def txn_values(reply: bytes, count: int) -> list[bytes | None] | None:
     """What the last ``count`` operations of a TxnResponse, all of them reads, have found; None if it did not
     succeed."""
+    found = txn_previous(reply, 0, count)
+    return None if found is None else found[1]
+
+
+def txn_previous(reply: bytes, puts: int, reads: int) -> tuple[list[bytes | None], list[bytes | None]] | None:
+    """Of a TxnResponse whose first ``puts`` operations are puts, and whose last ``reads`` are reads: the values before
+    those, and what these have found. None if it did not succeed."""
     decoded = _TXN_RESPONSE.FromString(reply)
     if not decoded.succeeded:
         return None
-    return [kvs[0].value if (kvs := one.response_range.kvs) else None for one in decoded.responses[-count:]]
-
-
-def txn_previous(reply: bytes, count: int) -> tuple[list[bytes | None], list[bytes | None]] | None:
-    """Of a TxnResponse with ``count`` puts and as many reads: the values before the puts, and those read. None if it
-    did not succeed."""
-    decoded = _TXN_RESPONSE.FromString(reply)
-    if not decoded.succeeded:
-        return None
-    puts = [one.response_put for one in decoded.responses[:count]]
+    replaced = [one.response_put for one in decoded.responses[:puts]]
     return (
-        [put.prev_kv.value if put.HasField("prev_kv") else None for put in puts],
-        [kvs[0].value if (kvs := one.response_range.kvs) else None for one in decoded.responses[-count:]],
+        [put.prev_kv.value if put.HasField("prev_kv") else None for put in replaced],
+        [kvs[0].value if (kvs := one.response_range.kvs) else None for one in decoded.responses[-reads:]],
     )
 
 

@@ -22,7 +22,7 @@ from ..spawn import Server
 from .baseline import pb
 from .etcd_client import GrpcCalls, grpc_call, grpc_channels
 from .grpc_client import cpu_us
-from .peer import LAPSING_S, Answer, Call, Record, nothing
+from .peer import LAPSING_S, Answer, Call, Lifeless, Record
 
 _SERVICE = "/metad.baseline.Sessions/"
 _LAPSING_BROKER = "broker-lapsing"
@@ -67,7 +67,7 @@ class Grpc:
             self._server.kill()
 
 
-class GrpcClient:
+class GrpcClient(Lifeless):
     """See :class:`~metad_perf.peers.peer.Client`. Keys are ``NAMESPACE/KEY``."""
 
     def __init__(self, calls: GrpcCalls) -> None:
@@ -101,10 +101,6 @@ class GrpcClient:
     def create(self, sessions: Sequence[Record], owner: str) -> Call:
         """Takeover with a clean start."""
         return self._take(sessions, owner, EXPIRY_INTERVAL_S)
-
-    def enter(self, owner: str) -> Call:
-        """Nothing: each takeover names the epoch."""
-        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """Takeover with restoring."""

@@ -28,6 +28,7 @@ from .peer import Answer, Call, Client, checked
 BATCH = 1_000
 PUTS, TAKEOVERS, INSERTS = "batched_put", "batched_takeover", "batched_insert"
 SINGLES, PACED, PAIRS, RESTORE = "single_put", "single_put_paced", "session_create_close", "storm"
+_TAKING = (TAKEOVERS, RESTORE)
 MIXES = {"ycsb_a": 0.5, "ycsb_b": 0.95, "ycsb_c": 1.0}
 """The share of reads; the rest are updates. Keys by Zipf's law."""
 LATEST, LATEST_READS = "ycsb_d", 0.95
@@ -143,7 +144,7 @@ LOADS: dict[str, Work] = {
 
 def calls_of(load: str, settings: Settings) -> int:
     """How many calls a process makes ahead."""
-    if load in (TAKEOVERS, RESTORE):
+    if load in _TAKING:
         return 2 * restored_calls(settings.keys, settings.batch, settings.share, settings.shares)
     if load == INSERTS:
         return _INSERT_CALLS
@@ -185,7 +186,7 @@ async def open_peer(name: str, plan: Plan) -> AsyncIterator[Source]:
     settings = plan.settings
     async with catalog.open_client(name, plan.endpoint, plan.in_flight) as client:
         made = LOADS[settings.verb].make(client, settings)
-        if settings.verb in (TAKEOVERS, RESTORE):
+        if settings.verb in _TAKING:
             for broker in _takers(settings):
                 await checked(client.enter(broker))
         calls = list(itertools.islice(made, max(calls_of(settings.verb, settings), 2 * plan.in_flight)))

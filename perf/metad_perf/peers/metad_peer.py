@@ -24,7 +24,7 @@ from ..load.measure import account_of, epoch_now
 from ..load.workload import ABSENT, EXPIRY_INTERVAL_S, TENANT, failures
 from ..spawn import Server, Shape, temporary_server
 from ..target import open_client
-from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Record, nothing
+from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Lifeless, Record
 
 _BATCH_ITEMS = 1_000
 _WAITING_MAX = 10_000
@@ -90,7 +90,7 @@ class MetadNodes:
         return self._server
 
 
-class MetadClient:
+class MetadClient(Lifeless):
     """See :class:`~metad_perf.peers.peer.Client`. Keys are ``NAMESPACE/KEY``."""
 
     def __init__(self, sdk: Sdk) -> None:
@@ -149,10 +149,6 @@ class MetadClient:
     def create(self, sessions: Sequence[Record], owner: str) -> Call:
         """session.takeover with a clean start."""
         return self._begin(sessions, owner, EXPIRY_INTERVAL_S)
-
-    def enter(self, owner: str) -> Call:
-        """Nothing: each takeover names the epoch."""
-        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """session.takeover with restoring."""

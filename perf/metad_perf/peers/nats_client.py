@@ -20,7 +20,7 @@ import msgspec
 
 from ..load.workload import ABSENT
 from . import nats_wire as wire
-from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, PeerError, Record, nothing
+from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Lifeless, PeerError, Record
 from .pipe import LOST, TIMEOUT
 
 BUCKET, LAPSING = "metad", "metad_lapsing"
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
                 future.set_result("")
 
 
-class NatsClient:
+class NatsClient(Lifeless):
     """See :class:`~metad_perf.peers.peer.Client`."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
@@ -135,10 +135,6 @@ class NatsClient:
         records = [(_subject(BUCKET, "s", name), value) for name, value in sessions]
         records += [(_subject(BUCKET, "o", name), owner.encode()) for name, _ in sessions]
         return self._write(records)
-
-    def enter(self, owner: str) -> Call:
-        """Nothing: no epoch is checked."""
-        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """The puts of the owners and, right behind them, the gets of the properties."""

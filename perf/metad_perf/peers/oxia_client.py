@@ -18,7 +18,7 @@ import grpc
 from ..load.workload import ABSENT
 from . import oxia_wire as wire
 from .etcd_client import CHANNEL_OPTIONS, CONNECTIONS_MAX, GrpcCalls
-from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, PeerError, Record, nothing
+from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Lifeless, PeerError, Record
 
 T = TypeVar("T")
 _CONNECT_S = 10.0
@@ -62,7 +62,7 @@ class Shard:
         return found
 
 
-class OxiaClient:
+class OxiaClient(Lifeless):
     """See :class:`~metad_perf.peers.peer.Client`."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -91,10 +91,6 @@ class OxiaClient:
         parts = [(name, wire.put(f"s-{name}", value)) for name, value in sessions]
         parts += [(name, wire.put(f"o-{name}", owner.encode())) for name, _ in sessions]
         return self._write(parts, len(sessions))
-
-    def enter(self, owner: str) -> Call:
-        """Nothing: no epoch is checked."""
-        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """The puts of the owners, and the gets of the properties."""

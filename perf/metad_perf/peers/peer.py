@@ -130,8 +130,15 @@ MakePeer = Callable[[Path], Peer]
 """Makes a peer whose nodes keep their data in that directory."""
 
 
-async def nothing() -> Answer:
-    """A call that does nothing."""
+class Lifeless:
+    """Base of a client whose brokers need not enter: no epoch is checked, or each takeover names it."""
+
+    def enter(self, owner: str) -> Call:
+        """Nothing."""
+        return _nothing
+
+
+async def _nothing() -> Answer:
     return Answer()
 
 

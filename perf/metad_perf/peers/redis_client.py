@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 
 from ..load.workload import ABSENT
 from . import redis_wire as wire
-from .peer import LAPSING_S, Answer, Call, Record, nothing
+from .peer import LAPSING_S, Answer, Call, Lifeless, Record
 from .pipe import Pipe
 
 CONNECTIONS_MAX = 4  # of each process; at most its calls in flight
 _CONNECT_S = 10.0
 
 
-class RedisClient:
+class RedisClient(Lifeless):
     """See :class:`~metad_perf.peers.peer.Client`."""
 
     def __init__(self, pipes: Sequence[Pipe[wire.Reply]]) -> None:
@@ -47,10 +47,6 @@ class RedisClient:
         records = [(_properties(name), value) for name, value in sessions]
         records += [(_owner(name), owner.encode()) for name, _ in sessions]
         return self._call([_mset(records)], len(sessions), _no_values)
-
-    def enter(self, owner: str) -> Call:
-        """Nothing: no epoch is checked."""
-        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """MSET and MGET."""

@@ -17,14 +17,14 @@ from contextlib import asynccontextmanager
 from ..load.workload import ABSENT
 from .etcd_client import GrpcCalls, grpc_call, grpc_channels
 from .etcd_wire import field, fields
-from .peer import Answer, Call, PeerError, Record, nothing
+from .peer import Answer, Call, Lifeless, PeerError, Record
 
 _SERVICE = "/meta.service.common.MetaServiceService/"
 SET, GET, DELETE = f"{_SERVICE}Set", f"{_SERVICE}Get", f"{_SERVICE}Delete"
 _PROBE = "metad-perf/probe"
 
 
-class RobustMqClient:
+class RobustMqClient(Lifeless):
     """See :class:`~metad_perf.peers.peer.Client`."""
 
     def __init__(self, calls: GrpcCalls) -> None:
@@ -50,10 +50,6 @@ class RobustMqClient:
         """Two keys for each session."""
         records = [(f"s/{name}", value) for name, value in sessions]
         return self._write(records + [(f"o/{name}", owner.encode()) for name, _ in sessions])
-
-    def enter(self, owner: str) -> Call:
-        """Nothing: no epoch is checked."""
-        return nothing
 
     def take_over(self, sessions: Sequence[str], owner: str) -> Call:
         """Sets of the owners and, at the same time, gets of the properties."""

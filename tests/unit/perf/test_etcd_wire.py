@@ -108,9 +108,9 @@ def test_what_a_transaction_has_found_and_replaced() -> None:
     found = pb["ResponseOp"](response_range=pb["RangeResponse"](kvs=[pb["KeyValue"](value=b"read")]))
     nothing = pb["ResponseOp"](response_range=pb["RangeResponse"]())
     reply = pb["TxnResponse"](succeeded=True, responses=[replaced(b"a"), absent, replaced(b""), found, nothing, found])
-    assert etcd_wire.txn_previous(reply.SerializeToString(), 3) == ([b"a", None, b""], [b"read", None, b"read"])
+    assert etcd_wire.txn_previous(reply.SerializeToString(), 3, 3) == ([b"a", None, b""], [b"read", None, b"read"])
     reply.succeeded = False
-    assert etcd_wire.txn_previous(reply.SerializeToString(), 3) is None
+    assert etcd_wire.txn_previous(reply.SerializeToString(), 3, 3) is None
 
 
 def test_who_leads() -> None:

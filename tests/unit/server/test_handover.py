@@ -8,6 +8,7 @@ from metad.node.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
 from metad.raft.base import CANDIDATE, FOLLOWER, LEADER
 from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
+from metad.raft.replica import RaftGroup
 
 
 class Peer:
@@ -35,8 +36,7 @@ class Group:
         self.asked: list[str] = []
         self.refusal: ChangeRefusedError | None = None
 
-    def lag(self, peer: str) -> int:
-        return max(self.log.last_index - self.peers[peer].match, self.peers[peer].unapplied)
+    lag = RaftGroup.lag
 
     def transfer(self, target: str) -> None:
         if self.refusal is not None:
