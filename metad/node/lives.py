@@ -52,6 +52,8 @@ class Lives:
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"raft/: the record of other nodes' lives is unreadable ({error})") from None
         self._durable = dict(self._newest)
+        self._waiting: list[Callable[[], None]] = []  # until the next sync is over
+        self._syncing = False
 
     @property
     def names(self) -> Collection[str]:
@@ -87,15 +89,29 @@ class Lives:
         if not life.number or stays or self._durable.get(node_id) == life:
             then()
             return
-        self._newest = {name: kept for name, kept in self._newest.items() if name in members} | {node_id: life}
+        if self._newest.get(node_id) != life:
+            self._newest = {name: kept for name, kept in self._newest.items() if name in members} | {node_id: life}
+            self._log.engine.write({_KEY: _encode(self._newest)})
+        self._waiting.append(then)
+        if not self._syncing:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Make durable what is known. One sync runs at a time, and all who come meanwhile share the next: a peer that
+        dials again while a slow disk makes it wait would otherwise add to what it waits for."""
+        self._syncing = True
         newest = self._newest
-        self._log.engine.write({_KEY: _encode(newest)})
+        waiting, self._waiting = self._waiting, []
 
         def synced(error: BaseException | None) -> None:
+            self._syncing = False
             if error is not None:
                 self._health.stop_for(error)
-            else:
-                self._durable.update(newest)
+                return
+            self._durable.update(newest)
+            if self._waiting:
+                self._sync()
+            for then in waiting:
                 then()
 
         self._environment.beside(self._log.engine.sync, synced, Queue.SYNCS)

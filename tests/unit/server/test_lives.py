@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from peer_rig import Stranger, node, until
 
 from metad.config import load_config
 from metad.errors import DamagedStoreError
-from metad.node.environment import AsyncEnvironment
+from metad.node.environment import AsyncEnvironment, Queue
 from metad.node.health import Health
 from metad.node.lives import _KEY, Life, Lives
 from metad.node.stores import pair_stores
@@ -171,3 +172,41 @@ async def test_lives_that_cannot_be_read_stop_the_start() -> None:
     disk.write({_KEY: b"\xc1"})
     with pytest.raises(DamagedStoreError, match="unreadable"):
         lives(disk)
+
+
+async def test_a_peer_that_dials_again_while_the_disk_is_slow_waits_for_two_syncs_at_most() -> None:
+    """Each greeting had a sync of its own, in a queue that grew faster than a slow disk worked: nobody was welcomed in
+    time any more."""
+    disk, environment = Disk(), HeldBack()
+    known = Lives(LogStore(disk), environment, Health())
+    welcomed: list[int] = []
+    for number in range(100):
+        known.remember("b" if number % 2 else "c", Life("s", 7, "x"), list("abc"), partial(welcomed.append, number))
+    assert len(environment.orders) == 1
+    environment.carry_out()
+    assert welcomed == [0], "what came behind the order to sync waits for the next"
+    known.remember("b", Life("s", 8, "y"), list("abc"), partial(welcomed.append, 100))
+    environment.carry_out()
+    assert welcomed == [*range(100)]
+    environment.carry_out()
+    assert welcomed == [*range(101)]
+    assert not environment.orders
+    assert disk.syncs == 3
+
+
+class HeldBack(AsyncEnvironment):
+    """Work beside the loop is done when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: list[tuple[Callable[[], None], Callable[[BaseException | None], None]]] = []
+
+    def beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], queue: Queue = Queue.FLUSHES
+    ) -> None:
+        self.orders.append((work, done))
+
+    def carry_out(self) -> None:
+        work, done = self.orders.pop(0)
+        work()
+        done(None)
