@@ -46,6 +46,7 @@ from metad_wire.tables.broker import Broker, BrokerStep
 from .. import log_events
 from ..logs import event
 from ..state.brokers import read_brokers
+from ..state.fences import aged
 from ..state.limits import REPLY_BYTES_MAX, check_reply
 from ..state.liveness import Liveness
 from .evidence import Answer, Dial, Evidence
@@ -322,13 +323,17 @@ class Brokers:
         fencing = self._fencing
         while fences := fencing.lacking(group):
             try:
-                await self._host.fence(group, GroupFence(fences))
+                await self._host.fence(group, GroupFence(aged(fences, self._log_ms())))
             except MetadError as error:
                 event(log_events.FENCES_NOT_SPREAD, group=group.name, error=error.name, detail=str(error))
                 await asyncio.sleep(_AGAIN_S)
             else:
                 fencing.acknowledged(group, fences)
                 self._go_on_soon()
+
+    def _log_ms(self) -> int:
+        """The time of metadata-0's log."""
+        return self._groups.drivers[METADATA].machine.reader.now_ms()
 
     def _told(self, group: GroupId, lane: asyncio.Task[None]) -> None:
         if self._lanes.get(group) is lane:
@@ -353,7 +358,7 @@ class Brokers:
         """Forget brokers that ended long ago, if there are too many names."""
         if self._forgetting is not None or self._groups.map is None:
             return
-        ended = to_forget(self._records.values(), len(self._records), self._clock.wall_ms())
+        ended = to_forget(self._records.values(), len(self._records), self._log_ms())
         if ended:
             forgetting = self._forget(ended, self._groups.map)
             self._forgetting = asyncio.get_running_loop().create_task(forgetting)

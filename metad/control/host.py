@@ -36,9 +36,6 @@ class Clock(Protocol):
     def now(self) -> float:
         """Monotonic, in seconds."""
 
-    def wall_ms(self) -> int:
-        """The calendar time, Unix milliseconds."""
-
     def call_at(self, when_s: float, callback: Callable[[], None]) -> Timer:
         """Call back at a time of :meth:`now`."""
 

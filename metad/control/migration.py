@@ -16,16 +16,20 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
+
 from metad_wire import cluster as c
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
 from metad_wire.errors import ConflictError, InternalError, MetadError, NotLeaderError
 from metad_wire.group import GroupId
+from metad_wire.messages import TenantEnd
 from metad_wire.tables import moving_rows
 
 from .. import log_events
 from ..logs import event
 from ..state.entry import Entry
 from ..state.fences import Fences
+from ..state.moved_times import put_ahead, translated
 from ..state.slot_assignment import unpack
 from ..state.tenant_ends import TenantEnds
 from ..storage import keys
@@ -191,12 +195,16 @@ class _Migration:
         self._tail: Tail = {}
         self._tail_bytes = 0  # that were noted: a row that is written again counts again
         self._moved = 0
+        self._ahead_ms = 0  # the target's log is ahead of the source's by so much
 
     async def run(self) -> None:
         move, machine = self._move, self._driver.machine
-        if (await self._target("open")).adopted:
+        before_ms = machine.reader.now_ms()  # what the answer takes makes deadlines late, not early
+        opened = await self._target("open")
+        if opened.adopted:
             await self._finish()  # an earlier leader came that far
             return
+        self._ahead_ms = opened.now_ms - before_ms
         if machine.holding.sealed_move == move.move:
             await self._source("unseal")  # it did not, and can no more: its attempt is void
         machine.parts[TenantEnds].check_carried()  # before slots are sealed for an adoption that would be refused
@@ -269,7 +277,7 @@ class _Migration:
     async def _import(self, rows: Tail) -> None:
         self._batch += 1
         self._moved += len(rows)
-        await self._target("import", rows)
+        await self._target("import", translated(rows, self._ahead_ms))
 
     async def _target(
         self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None, *, patient: bool = False
@@ -277,7 +285,7 @@ class _Migration:
         """``sealed``: the source's answer to the seal, for the adoption. It has been applied here, so the source's
         fences are those of then or later: one that comes to the source now comes to the target as well. So are its
         orders to end tenants, with which it does not go on while slots are sealed."""
-        move = self._move
+        move, parts = self._move, self._driver.machine.parts
         return await self._host.ask_group(
             move.target_id,
             GroupCommand(
@@ -290,12 +298,15 @@ class _Migration:
                 0 if sealed is None else sealed.revisions[0].index,
                 move.source,
                 0 if sealed is None else sealed.index,
-                0 if sealed is None else sealed.now_ms,
-                [] if sealed is None else self._driver.machine.parts[Fences].carried(),
-                [] if sealed is None else self._driver.machine.parts[TenantEnds].carried(),
+                0,
+                [] if sealed is None else parts[Fences].carried(self._driver.machine.reader.now_ms()),
+                [] if sealed is None else self._ends(parts[TenantEnds].carried()),
             ),
             patient=patient,
         )
+
+    def _ends(self, ends: list[TenantEnd]) -> list[TenantEnd]:
+        return [msgspec.structs.replace(end, at_ms=put_ahead(end.at_ms, self._ahead_ms)) for end in ends]
 
     async def _source(self, step: str) -> GroupReply:
         move = self._move

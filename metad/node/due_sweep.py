@@ -19,7 +19,6 @@ from metad_wire.methods import SESSION_SWEEP
 
 from ..state.due import DUE, due_key, split_due
 from ..state.machine import Machine
-from ..state.slot_assignment import HeldSlots
 from ..storage import keys
 from .driver import GroupDriver
 from .environment import Environment
@@ -39,7 +38,9 @@ class DueSweep:
         self._requests = requests
         self._environment = environment
         self._asking = False
-        self._state: tuple[Machine, bytes, int] | None = None  # that in which this is the first row that may be there:
+        self._state: tuple[Machine, bytes, int] | None = None
+        """That in which ``_first`` is the first row that may be there. Rows of other slots than are held by what is
+        evaluated were passed, and a seal that is in flight may never be applied."""
         self._first = b""
         self.ended = 0
         self.wills = 0
@@ -89,8 +90,7 @@ class DueSweep:
     def _begin(self) -> bytes:
         """The first row that may be there."""
         machine = self._driver.machine
-        applied = machine.parts[HeldSlots]
-        state = (machine, applied.held, applied.adopted_move)
+        state = (machine, machine.holding.slots, machine.holding.adopted_move)
         if state != self._state:  # rows have come, with deadlines of any time
             self._state, self._first = state, due_key(self._driver.group.prefix, 0, 0, b"")
         return self._first

@@ -22,7 +22,6 @@ from metad_wire.tables.session import SESSION
 
 from ..state.fences import Fences
 from ..state.owners import CONNECTED
-from ..state.slot_assignment import HeldSlots
 from ..storage import keys
 from .driver import GroupDriver
 from .environment import Environment
@@ -52,7 +51,8 @@ class LostSweep:
         """Behind the owner row that was read last."""
         self._slots = b""
         self._adopted_move = 0
-        """The slots that the group held when the pass began, and the last move that it had adopted."""
+        """The slots that the group held when the pass began, and the last move that it had adopted. Rows of no other
+        slots are looked at, so it is what is evaluated that counts: a seal that is in flight may never be applied."""
 
     def begin(self, room: int, done: Done) -> bool:
         """See :class:`.sweep_turns.SweepWork`."""
@@ -63,7 +63,7 @@ class LostSweep:
             self._passing = {}
             return False
         machine = driver.machine
-        if self._passing and machine.holding.slots != self._slots:
+        if self._passing and (machine.holding.slots, machine.holding.adopted_move) != (self._slots, self._adopted_move):
             self._passing = {}
         if not self._passing and not self._begin_pass():
             return False
@@ -76,7 +76,8 @@ class LostSweep:
             self._environment.call_soon(partial(done, 0))
             return True
         self._asking = True
-        body = c.SessionLose(lost, [*self._passing.values()] if is_over else [], self._adopted_move)
+        swept = [*self._passing.values()] if is_over else []
+        body = c.SessionLose(lost, swept, self._adopted_move, self._slots)
         answered = partial(self._answered, done, len(lost), is_over)
         self._requests.request(SESSION_LOSE, body, answered, group=driver.group.name)
         return True
@@ -87,8 +88,8 @@ class LostSweep:
         self._passing = {item.broker: item for item in driver.machine.parts[Fences].unswept()}
         self._rows.clear()
         self._read = keys.table_prefix(driver.group.prefix, _OWNER)
-        applied = driver.machine.parts[HeldSlots]
-        self._slots, self._adopted_move = applied.held, applied.adopted_move
+        holding = driver.machine.holding
+        self._slots, self._adopted_move = holding.slots, holding.adopted_move
         return bool(self._passing)
 
     def _lost(self, count: int) -> list[m.SessionKey]:

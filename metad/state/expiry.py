@@ -118,7 +118,8 @@ def _evaluate_lose(view: View, command: Command[c.SessionLose]) -> m.WriteReply:
         replaced.append(row)
     view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
     holding = view.parts[SlotAssignment].holding
-    if command.body.swept and not holding.sealed_move and holding.adopted_move == command.body.adopted_move:
+    looked_at = holding.slots == command.body.slots and holding.adopted_move == command.body.adopted_move
+    if command.body.swept and looked_at and not holding.sealed_move:
         fences.swept(view, command.body.swept)
     return written(view, [])
 

@@ -38,8 +38,8 @@ _LOAD_ROWS = 1_000
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
-    """The row of one broker: lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time. Of those
-    below ``swept_epoch``, no session looks connected any more in this group."""
+    """The row of one broker: lives with an epoch below ``least_epoch`` are over since ``at_ms``, by the group's log. Of
+    those below ``swept_epoch``, no session looks connected any more in this group."""
 
     least_epoch: int
     at_ms: int
@@ -47,6 +47,11 @@ class Fence(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(Fence).decode
+
+
+def aged(items: Iterable[FenceItem], now_ms: int) -> list[FenceItem]:
+    """Fences of a log whose time is ``now_ms``, as they are told to other groups."""
+    return [msgspec.structs.replace(item, age_ms=max(0, now_ms - item.at_ms)) if item.at_ms else item for item in items]
 
 
 def _set(fences: dict[str, Fence], broker: str, fence: Fence | None) -> None:
@@ -156,9 +161,10 @@ class Fences(StatePart):
             if fence.swept_epoch < fence.least_epoch
         ]
 
-    def carried(self) -> list[FenceItem]:
-        """All fences of the applied state, for the group that adopts slots of this one."""
-        return [FenceItem(broker, fence.least_epoch, fence.at_ms) for broker, fence in self._applied.items()]
+    def carried(self, now_ms: int) -> list[FenceItem]:
+        """All fences of the applied state, for the group that adopts slots of this one, at this time of the log."""
+        found = [FenceItem(broker, fence.least_epoch, fence.at_ms) for broker, fence in self._applied.items()]
+        return aged(found, now_ms)
 
     # --- swept -------------------------------------------------------------------------------------------
 
@@ -210,7 +216,8 @@ class Fences(StatePart):
         for item in highest.values():
             fence = self._newest.get(item.broker)
             if fence is None or item.least_epoch > fence.least_epoch:
-                writes[self._prefix + keys.text(item.broker)] = encode(Fence(item.least_epoch, item.at_ms))
+                at_ms = item.at_ms if item.age_ms is None else max(1, view.now_ms - item.age_ms)
+                writes[self._prefix + keys.text(item.broker)] = encode(Fence(item.least_epoch, at_ms))
 
 
 def _evaluate(view: View, command: Command[GroupFence]) -> m.WriteReply:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
-CATCH_UP: Final = 0.1
+CATCH_UP: Final = 0.01
 """How much faster or slower than this node's monotonic clock the log's time may go. It must be above the drift of a
-good clock, and below what would surprise those who compare two times."""
+good clock. While a log catches up, what lasts ten minutes is over six seconds early: more would be noticed."""
 _STEP_MS: Final = 1_000
 """A calendar that moves this much more or less than the monotonic clock has been set."""
 

@@ -74,7 +74,7 @@ class Machine:
         wall_ms: Callable[[], int],
         initial_slots: bytes = ALL_SLOTS,
     ) -> None:
-        """``clock`` is monotonic, in seconds; ``wall_ms`` is Unix time, for reads."""
+        """``clock`` is monotonic, in seconds; ``wall_ms`` is the node's calendar, Unix time."""
         self.name = group.name
         prefix = keys.group_prefix(group)
         self.parts = Parts(PARTS, PartContext(prefix, engine, memory, clock, initial_slots))
@@ -83,7 +83,7 @@ class Machine:
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
         self._fences = self.parts[Fences]
-        self.reader = Reader(prefix, engine, self.parts, wall_ms, lambda: self.time.now_ms(wall_ms(), clock()))
+        self.reader = Reader(prefix, engine, self.parts, lambda: self.time.now_ms(wall_ms(), clock()))
         self._view = View(self.name, prefix, engine, self.parts)
         self._hearing = self.parts.hearing
         self._awaiting: dict[StatePart, None] = {}  # parts that wait until the engine has what was staged

@@ -14,7 +14,8 @@ target does not hold; rows of others are refused, whoever sends them.
 
 Steps 2 and 3, and a seal that is taken back, leave a marker in their entry, so that who follows the logs of both groups
 knows which group's changes of a slot count. An adoption's marker says where in the source's log the slots were sealed.
-An adoption also raises the target's log time to the source's, so that a deadline means the same in both.
+The source sends rows with times of the target's log (:mod:`.moved_times`). One of an older version sends its own, and
+says when it sealed: then the adoption raises the target's log time to that.
 A group also keeps which move brought each slot.
 
 A group takes part in one move at a time, in the order of their numbers. A slot is held by one group or, between 2 and

@@ -19,7 +19,7 @@ from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
 
 from ..storage.engine import Engine
-from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, log_time, slot_of_key, table_prefix
+from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .part import Origin, Parts
 from .rows import NO_ROWS, Numbers, Rows, column
@@ -90,16 +90,13 @@ class Command(Generic[Body]):
 
 
 class Reader:
-    """What a read sees: the applied state of one group, the Unix time of this node (``wall_ms``), and the time of the
-    group's log (``now_ms``). Deadlines are of the latter, and behind an outage it is late."""
+    """What a read sees: the applied state of one group, and the time of the group's log (``now_ms``). No read asks for
+    the node's calendar: what is stored are times of the log, and behind an outage that is late."""
 
-    def __init__(
-        self, group: bytes, engine: Engine, parts: Parts, wall_ms: Callable[[], int], now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, group: bytes, engine: Engine, parts: Parts, now_ms: Callable[[], int]) -> None:
         self.group = group
         self.engine = engine
         self.parts = parts
-        self.wall_ms = wall_ms
         self.now_ms = now_ms
         self._slots = parts[SlotAssignment]
         self.spent = 0
@@ -110,10 +107,6 @@ class Reader:
         """The slots that the group holds, a boolean per slot; None if it holds all of its kind. No read shows rows of
         other slots: they came early, or are yet to be dropped."""
         return self._slots.mask
-
-    def log_ms(self) -> int:
-        """The time of the newest entry in the state."""
-        return int.from_bytes(self.engine.get(log_time(self.group)) or b"", "big")
 
     def check_still_held(self, rows: Rows) -> None:
         """For a retry whose answer is read again. Raises IdentityExpiredError where rows have moved away since: what is

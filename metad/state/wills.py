@@ -207,8 +207,7 @@ def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillList
     claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
     found: list[msgspec.Raw] = []
     asker, fences = body.claimable_by, reader.parts[Fences]
-    # Of the two times either may be behind; a claim that finds nothing, because a lease is not over yet, does no harm.
-    past_ms = 0 if asker is None else max(reader.wall_ms(), reader.log_ms())
+    past_ms = 0 if asker is None else reader.now_ms()
     for suffix, (_, due), claim in zip(suffixes, scan.rows, claims, strict=True):
         claimant = None if asker is None or claim is None else _decode_claimant(claim)
         if asker is not None and _holds(claimant, asker.broker, asker.broker_epoch, past_ms, fences):
@@ -229,7 +228,7 @@ def _read_wait(reader: Reader, command: Command[wire.WillWait]) -> wire.WillWait
     skip = len(prefix)
     suffixes = [key[skip:] for key, _ in scan.rows]
     claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
-    fences, past_ms = reader.parts[Fences], max(reader.wall_ms(), reader.log_ms())
+    fences, past_ms = reader.parts[Fences], reader.now_ms()
     for suffix, claim in zip(suffixes, claims, strict=True):
         claimant = None if claim is None else _decode_claimant(claim)
         if not _holds(claimant, body.broker, body.broker_epoch, past_ms, fences):

@@ -181,11 +181,14 @@ class ReturnGrant(Message, frozen=True):
 
 
 class FenceItem(Message, frozen=True):
-    """A fence of a broker: its lives with an epoch below ``least_epoch`` are over since ``at_ms``, Unix time."""
+    """A fence of a broker: its lives with an epoch below ``least_epoch`` are over, since ``age_ms`` ago by the log that
+    tells it. ``at_ms`` is that moment by the same log, which means nothing to another; it counts only where an older
+    node does not say the age."""
 
     broker: str
     least_epoch: U63
     at_ms: U63 = 0
+    age_ms: U63 | None = None
 
 
 class GroupFence(Message, frozen=True):
@@ -200,7 +203,8 @@ class GroupFence(Message, frozen=True):
 class GroupCommand(Message, frozen=True):
     """Between nodes: a step of a slot move, for the log of the group that the request names. ``slots`` is a bit map;
     ``rows`` are keys behind the group prefix, None deletes. ``revision`` of an ``adopt`` is the source's with which it
-    sealed, ``sealed_index`` the index in the source's log of the entry that sealed, and ``sealed_ms`` its time.
+    sealed, ``sealed_index`` the index in the source's log of the entry that sealed. The times in ``rows`` and ``ends``
+    are the target's; ``sealed_ms`` is the seal's time where an older source sends its own instead, and 0 otherwise.
     ``other`` is the ordinal of the other group: of a ``seal`` the target, of an ``adopt`` the source. ``fences`` of an
     ``adopt`` are the source's, as it had them once it had sealed, or later, and so are ``ends``."""
 
@@ -248,11 +252,13 @@ class SessionSweep(Message, frozen=True):
 
 class SessionLose(Message, frozen=True):
     """Between nodes: the clients of those of these sessions are away whose broker's life is over. ``swept``: of these
-    fences no session is left that looks connected, if the group has adopted no slots since ``adopted_move``."""
+    fences no session is left that looks connected, if the group still holds ``slots``, the bit map of those that were
+    looked at, and has adopted none since ``adopted_move``."""
 
     items: Batch[SessionKey]
     swept: list[FenceItem] = []  # noqa: RUF012
     adopted_move: U63 = 0
+    slots: bytes = b""
 
 
 class SessionEndItem(Message, frozen=True):

@@ -806,7 +806,8 @@ async def test_answers_that_come_together_are_looked_at_once(monkeypatch: pytest
             await answer.wait()
 
     records = [SimpleNamespace(kind="data", group_id=GroupId("data", number)) for number in range(20)]
-    leads = SimpleNamespace(group=SimpleNamespace(term=1, ready=True))
+    reader = SimpleNamespace(now_ms=lambda: 0)
+    leads = SimpleNamespace(group=SimpleNamespace(term=1, ready=True), machine=SimpleNamespace(reader=reader))
     groups: Any = SimpleNamespace(map=SimpleNamespace(groups=records, version=1), drivers={METADATA: leads})
     calls: Any = Calls()
     clock: Any = SimpleNamespace(now=lambda: 0.0)

@@ -229,7 +229,7 @@ class Scenario:
         """The target has the source's fences, though nobody has told it of them."""
         for ordinal in (0, 1):
             fences = self.rig.node.drivers[GroupId("data", ordinal)].machine.parts[Fences]
-            assert [(item.broker, item.least_epoch) for item in fences.carried()] == [("zombie", self.fenced)]
+            assert [(item.broker, item.least_epoch) for item in fences.carried(0)] == [("zombie", self.fenced)]
 
     def check_markers(self) -> None:
         """The target's log says where, in that of the source, the slots were sealed for the last time."""

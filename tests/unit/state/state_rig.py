@@ -84,6 +84,13 @@ class Group:
         self.follower_engine.write(*followers)
         self.follower.staged()
 
+    def lose(self) -> None:
+        """What is in flight never comes to be: another led meanwhile. This node leads again."""
+        self.last -= len(self.in_flight)
+        del self.log[self.last :]
+        self.in_flight.clear()
+        self.machine.forget()
+
     def restart(self) -> None:
         """What is in flight is committed and replayed by a new life, as a node's recovery does."""
         self.in_flight.clear()

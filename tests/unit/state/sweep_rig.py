@@ -36,6 +36,9 @@ class World(Generic[SweepT]):
     def __init__(self, kind: Kind[SweepT], row: int, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
         self.group = group
         self.refusal: MetadError | None = None
+        self.waits: Callable[[Any], bool] = lambda body: False
+        """Whether a request waits in the queue, until :meth:`let_go`."""
+        self._waiting: list[Callable[[], None]] = []
         self.asked: list[list[str]] = []
         """The clients of each batch."""
         self.done: list[int | None] = []
@@ -68,6 +71,9 @@ class World(Generic[SweepT]):
 
     def request(self, method: Any, body: Any, done: Callable[[bytes | MetadError], None], *, group: str) -> None:
         assert group == self.group.name
+        if self.waits(body):
+            self._waiting.append(lambda: self.request(method, body, done, group=group))
+            return
         self.asked.append([item.client_id for item in body.items])
         if self.refusal is not None:
             done(self.refusal)
@@ -84,6 +90,13 @@ class World(Generic[SweepT]):
             if not self.sweep.begin(room, self.done.append):
                 return turn
         raise AssertionError("it never ends")
+
+    def let_go(self) -> None:
+        """The turn of what waits has come."""
+        self.waits = lambda body: False
+        (waiting,) = self._waiting
+        self._waiting.clear()
+        waiting()
 
     def advance(self, passed_ms: int) -> None:
         self.group.now_ms += passed_ms

@@ -367,7 +367,7 @@ class Explored:
         step(target, "drop", rows=dict.fromkeys(rows(target), b""))
         step(target, "import", batch=1, rows=rows(source))
         sealed = step(source, "seal")
-        carried = source.machine.parts[Fences].carried()
+        carried = source.machine.parts[Fences].carried(source.now_ms)
         step(target, "adopt", batch=2, revision=sealed, fences=carried)
         step(source, "close")
         self.at = 1 - self.at

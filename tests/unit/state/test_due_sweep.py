@@ -200,3 +200,18 @@ def test_a_turn_asks_for_no_more_than_there_is_room_for(world: DueWorld) -> None
     assert world.turns(room=3) == 4
     assert [len(batch) for batch in world.asked] == [3, 3, 3, 1]
     assert world.done == [3, 3, 3, 1]
+
+
+def test_what_was_passed_beside_a_seal_that_never_came_to_be_is_done(world: DueWorld) -> None:
+    """The seal was in flight, and lost with the lead; this node leads again."""
+    go(world.group, *"abcdefgh", interval_s=1)
+    world.advance(HOUR_MS)
+    beat(world.group)
+    seal = GroupCommand("seal", 1, 1, slots=slot_bits(range(SLOTS)), other=1)
+    do(world.group, methods.GROUP_COMMAND, seal, applied=False)
+    assert world.turns() == 0, "nothing is held"
+    world.group.lose()
+    world.turns()
+    world.advance(HOUR_MS)
+    world.turns()
+    assert [sorted(batch) for batch in world.asked] == [[*"abcdefgh"]]

@@ -257,7 +257,7 @@ def test_a_fence_counts_from_the_entry_on_that_raises_it_and_no_read_sees_it_bef
         do(one, SESSION_TAKEOVER, take("b1", 1), apply=False)
     assert fences(one).of("b1") == Fence(2, NOW_MS)
     assert fences(one).applied_of("b1") is None
-    assert fences(one).carried() == []
+    assert fences(one).carried(NOW_MS) == []
     one.apply(1)
     assert fences(one).applied_of("b1") == Fence(2, NOW_MS)
     assert one.follower.parts[Fences].of("b1") == one.follower.parts[Fences].applied_of("b1") == Fence(2, NOW_MS)
@@ -300,10 +300,10 @@ def test_a_new_life_of_the_node_knows_the_fences() -> None:
     fence(one, ("with\0zero", 7), ("b1", 9))
     fence(one, ("b2", 50), apply=False)
     one.restart()
-    assert len(fences(one).carried()) == 1_001
+    assert len(fences(one).carried(NOW_MS)) == 1_001
     for broker, epoch in (("b1", 9), ("b2", 50), ("with\0zero", 7), ("b999", 1_000)):
         assert fences(one).of(broker) == Fence(epoch, NOW_MS)
-    assert set(one.follower.parts[Fences].carried()) == set(fences(one).carried())
+    assert set(one.follower.parts[Fences].carried(NOW_MS)) == set(fences(one).carried(NOW_MS))
 
 
 def test_a_fence_has_an_entry_without_writes_of_clients() -> None:
@@ -334,9 +334,9 @@ def test_an_adoption_takes_over_the_higher_of_both_fences() -> None:
     slots = slot_bits(range(SLOTS))
     do(target, GROUP_COMMAND, GroupCommand("open", 1, 1, 0, slots))
     do(source, GROUP_COMMAND, GroupCommand("seal", 1, 1, 0, slots))
-    carried = fences(source).carried()
+    carried = fences(source).carried(NOW_MS)
     do(target, GROUP_COMMAND, GroupCommand("adopt", 1, 1, 1, slots, revision=9, fences=carried))
-    assert {item.broker: item.least_epoch for item in fences(target).carried()} == {"b1": 5, "b2": 4, "b3": 3}
+    assert {item.broker: item.least_epoch for item in fences(target).carried(NOW_MS)} == {"b1": 5, "b2": 4, "b3": 3}
     assert target.in_flight == target.in_flight.__class__()
     with pytest.raises(FencedError):
         do(target, SESSION_TAKEOVER, take("b1", 4))

@@ -35,28 +35,28 @@ def test_it_goes_more_slowly_while_the_calendar_is_behind() -> None:
     """Else nothing would end for an hour after somebody has set a calendar back by one."""
     time = log_time()
     assert time.next(NOW_MS - HOUR_MS, 100.0) == NOW_MS
-    assert time.next(NOW_MS - HOUR_MS + 10_000, 110.0) == NOW_MS + 9_000
-    # 500 ms too much: after five seconds it is right, and goes on as the calendar does.
-    assert time.next(NOW_MS + 8_500 + 3_000, 113.0) == NOW_MS + 11_700
-    assert time.next(NOW_MS + 8_500 + 5_000, 115.0) == NOW_MS + 13_500
-    assert time.next(NOW_MS + 8_500 + 6_000, 116.0) == NOW_MS + 14_500
+    assert time.next(NOW_MS - HOUR_MS + 10_000, 110.0) == NOW_MS + 9_900
+    # 50 ms too much: after five seconds it is right, and goes on as the calendar does.
+    assert time.next(NOW_MS + 9_850 + 3_000, 113.0) == NOW_MS + 12_870
+    assert time.next(NOW_MS + 9_850 + 5_000, 115.0) == NOW_MS + 14_850
+    assert time.next(NOW_MS + 9_850 + 6_000, 116.0) == NOW_MS + 15_850
 
 
 def test_many_entries_in_a_millisecond_do_not_hold_it_up() -> None:
     time = log_time()
     for number in range(100_000):
         time.next(NOW_MS - HOUR_MS, 100.0 + number / 10_000)
-    assert abs(time.next(NOW_MS - HOUR_MS, 110.0) - NOW_MS - 9_000) <= 20
+    assert abs(time.next(NOW_MS - HOUR_MS, 110.0) - NOW_MS - 9_900) <= 20
 
 
 def test_it_catches_up_slowly_with_a_calendar_that_is_ahead() -> None:
     time = log_time()
     assert time.next(NOW_MS + HOUR_MS, 100.0) == NOW_MS
-    assert time.next(NOW_MS + HOUR_MS + 10_000, 110.0) == NOW_MS + 11_000
-    # 600 ms are left at 10 % a second: after six seconds it is there, and goes on as the calendar does.
-    assert time.next(NOW_MS + 11_600 + 5_000, 115.0) == NOW_MS + 16_500
-    assert time.next(NOW_MS + 11_600 + 7_000, 117.0) == NOW_MS + 18_600
-    assert time.next(NOW_MS + 11_600 + 8_000, 118.0) == NOW_MS + 19_600
+    assert time.next(NOW_MS + HOUR_MS + 10_000, 110.0) == NOW_MS + 10_100
+    # 60 ms are left at 1 % a second: after six seconds it is there, and goes on as the calendar does.
+    assert time.next(NOW_MS + 10_160 + 5_000, 115.0) == NOW_MS + 15_150
+    assert time.next(NOW_MS + 10_160 + 7_000, 117.0) == NOW_MS + 17_160
+    assert time.next(NOW_MS + 10_160 + 8_000, 118.0) == NOW_MS + 18_160
 
 
 def test_who_has_seen_the_newest_entry_arrive_catches_up_at_once() -> None:
@@ -124,7 +124,7 @@ def test_nothing_has_passed_when_the_calendar_was_set() -> None:
         assert time.past_ms(221.0) == 0
     time = led()
     time.next(NOW_MS + 121_000 + 900, 221.0)
-    assert time.past_ms(221.0) == NOW_MS + 121_000 + 100  # some milliseconds are no step
+    assert time.past_ms(221.0) == NOW_MS + 121_000 + 10  # some milliseconds are no step
 
 
 def test_nothing_has_passed_after_the_node_did_not_keep_up() -> None:

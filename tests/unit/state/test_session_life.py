@@ -15,6 +15,7 @@ from state_rig import Rig, contents, item_errors
 from metad.state import session_end
 from metad.state.due import DUE, DueKind, due_key, split_due
 from metad.state.fences import Fences
+from metad.state.slot_assignment import ALL_SLOTS
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -576,10 +577,10 @@ def fence(rig: Rig, broker: str = "b", least_epoch: int = 2) -> None:
     rig.write(methods.GROUP_FENCE, c.GroupFence([c.FenceItem(broker, least_epoch, rig.now_ms)]))
 
 
-def lose(rig: Rig, *names: str, swept: bool = False, adopted_move: int = 0) -> None:
+def lose(rig: Rig, *names: str, swept: bool = False, adopted_move: int = 0, slots: bytes = ALL_SLOTS) -> None:
     items = [m.SessionKey("t", name) for name in names]
     fences = [c.FenceItem("b", 2, 0)] if swept else []
-    rig.write(methods.SESSION_LOSE, c.SessionLose(items, fences, adopted_move))
+    rig.write(methods.SESSION_LOSE, c.SessionLose(items, fences, adopted_move, slots))
 
 
 def read(rig: Rig, name: str = "a") -> m.Session:
@@ -680,6 +681,9 @@ def test_a_fence_is_swept_for_the_lives_and_the_slots_that_were_looked_at(rig: R
     lose(rig, swept=True, adopted_move=7)
     rig.settle()
     assert len(fences.unswept()) == 1, "slots have come meanwhile"
+    lose(rig, swept=True, slots=c.slot_bits(range(1, c.SLOTS)))
+    rig.settle()
+    assert len(fences.unswept()) == 1, "a slot was not looked at, because it was sealed then"
     lose(rig, swept=True)
     rig.settle()
     assert fences.unswept() == []

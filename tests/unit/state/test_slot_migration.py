@@ -366,10 +366,7 @@ def test_an_adoption_that_is_never_applied_raises_nothing() -> None:
     rows = VERBS[GROUP_COMMAND.code].rows(adopt)
     group.propose([(Command(GROUP_COMMAND, adopt, rows), None)], NOW_MS)
     assert group.machine.holding.base == 404
-    group.in_flight.clear()  # another leader's entry took its place
-    group.last -= 1
-    group.log.pop()
-    group.machine.forget()
+    group.lose()
     assert pair.step(group, "close") == 2
     assert pair.step(group, "adopt", batch=1, revision=405) == 406
 
@@ -777,10 +774,7 @@ def test_what_was_evaluated_and_will_never_be_applied_does_not_count() -> None:
     group = pair.source
     group.propose([(Command(GROUP_COMMAND, seal, rows), None)], NOW_MS)
     assert held(group) == set(ALL) - set(MOVING)
-    group.in_flight.clear()  # another leader's entry took its place
-    group.last -= 1
-    group.log.pop()
-    group.machine.forget()
+    group.lose()
     assert held(group) == set(ALL)
     put(group, name)
 
