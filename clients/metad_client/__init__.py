@@ -130,6 +130,7 @@ from .holding.belief import LeaseState
 from .holding.lease import HeldLease
 from .holding.lock import Lock
 from .holding.membership import Assign, Generation, Membership
+from .holding.owned import Owned, OwnedResult
 from .namespaces.brokers import Brokers
 from .namespaces.cluster import Cluster
 from .namespaces.consumers import Consumers
@@ -260,6 +261,8 @@ __all__ = [
     "Offsets",
     "Options",
     "OverloadedError",
+    "Owned",
+    "OwnedResult",
     "Owner",
     "PathRule",
     "PeerLink",

@@ -14,7 +14,7 @@ import msgspec
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
-from metad_wire.messages import Message, Status, StatusReply
+from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem, Status, StatusReply
 from metad_wire.table import Table
 from metad_wire.transport import Transport
 
@@ -27,6 +27,7 @@ from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .holding.lease import HeldLease
 from .holding.membership import Assign, Membership
+from .holding.owned import Owned, OwnedResult, Ownership
 from .namespaces.brokers import Brokers
 from .namespaces.cluster import Cluster
 from .namespaces.consumers import Consumers
@@ -43,7 +44,7 @@ from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
-from .watch.filters import Wanted
+from .watch.filters import Wanted, Watched
 from .watch.image import PROGRESS_S, Image, open_image
 from .watch.snapshot import IDLE_TIMEOUT_S, Snapshot, open_snapshot
 from .watch.streams import Start
@@ -124,6 +125,11 @@ class Client:
         self.leases = Leases(self._requests)
         self.sequences = Sequences(self._requests)
         self.retained = RetainedMessages(self._requests)
+        self._ownership = Ownership(
+            self.sessions,
+            lambda broker: self.watch(Watched("session", broker=broker, rows=("owner",))),
+            options.deadline_s,
+        )
 
     async def open(self) -> Self:
         """Connect to a node, and ask it for the others. Raises the last endpoint's error if none is reached within
@@ -332,6 +338,52 @@ class Client:
             holder=holder,
             attributes=attributes,
             now=_now,
+        )
+
+    async def owned(
+        self,
+        broker: str,
+        broker_epoch: int,
+        tenant: str,
+        client_id: str,
+        *,
+        clean_start: bool = False,
+        properties: SessionProperties | None = None,
+        restore: bool = False,
+        restore_parts: bool = False,
+        deadline_s: float | None = None,
+    ) -> Owned:
+        """Take over the session of a client that has connected, as ``m.sessions.takeover`` does, and hear of its loss
+        (without ``await`` in a blocking client)::
+
+            owned = await m.owned(life.broker, life.epoch, "acme", "device-1", restore=True)
+            owned.on_lost(lambda why: connection.close())
+
+        Of several connections of a client, wherever they are and however close to each other, exactly one stays: each
+        other one raises here, or is lost once this client's watch says so. The watch is one of all sessions of the
+        broker, opened with the first. A call that is cancelled connects no client.
+
+        Raises the errors of a takeover, and those of :class:`Owned` if the session is lost by the time of the answer.
+        """
+        item = SessionTakeoverItem(tenant, client_id, clean_start, properties)
+        return await self._ownership.one(
+            broker, broker_epoch, item, restore=restore, restore_parts=restore_parts, deadline_s=deadline_s
+        )
+
+    async def owned_many(
+        self,
+        broker: str,
+        broker_epoch: int,
+        items: Sequence[SessionTakeoverItem],
+        *,
+        restore: bool = False,
+        restore_parts: bool = False,
+        deadline_s: float | None = None,
+    ) -> OwnedResult:
+        """:meth:`owned` of many clients, as ``m.sessions.takeover_many`` does it: by position the session, or an item
+        error. Of a client that is named twice the last one stays."""
+        return await self._ownership.many(
+            broker, broker_epoch, items, restore=restore, restore_parts=restore_parts, deadline_s=deadline_s
         )
 
     def consume(

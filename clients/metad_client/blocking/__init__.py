@@ -20,7 +20,7 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .holding import Generation, HeldLease, Lock, Membership
+from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult
 from .namespaces import (
     BrokerLife,
     Brokers,
@@ -56,6 +56,8 @@ __all__ = [
     "Lock",
     "Membership",
     "Offsets",
+    "Owned",
+    "OwnedResult",
     "Records",
     "RetainedMessages",
     "Sequences",

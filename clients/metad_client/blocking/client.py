@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
-from metad_wire.messages import Message
+from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem
 from metad_wire.table import Table
 from metad_wire.transport import Transport
 
@@ -26,7 +26,7 @@ from ..watch.image import PROGRESS_S
 from ..watch.snapshot import IDLE_TIMEOUT_S
 from ..watch.streams import Start
 from ..watch.watch import BUFFER_BYTES
-from .holding import HeldLease, Membership
+from .holding import HeldLease, Membership, Owned, OwnedResult
 from .namespaces import (
     Brokers,
     Cluster,
@@ -241,6 +241,65 @@ class BlockingClient(Twin):
         """
         held = self._portal.call(self._client.hold, namespace, ttl_s=ttl_s, holder=holder, attributes=attributes)
         return HeldLease(self._portal, held)
+
+    def owned(
+        self,
+        broker: str,
+        broker_epoch: int,
+        tenant: str,
+        client_id: str,
+        *,
+        clean_start: bool = False,
+        properties: SessionProperties | None = None,
+        restore: bool = False,
+        restore_parts: bool = False,
+        deadline_s: float | None = None,
+    ) -> Owned:
+        """Take over the session of a client that has connected, as ``m.sessions.takeover`` does, and hear of its loss
+        (without ``await`` in a blocking client)::
+
+            owned = await m.owned(life.broker, life.epoch, "acme", "device-1", restore=True)
+            owned.on_lost(lambda why: connection.close())
+
+        Of several connections of a client, wherever they are and however close to each other, exactly one stays: each
+        other one raises here, or is lost once this client's watch says so. The watch is one of all sessions of the
+        broker, opened with the first. A call that is cancelled connects no client.
+
+        Raises the errors of a takeover, and those of :class:`Owned` if the session is lost by the time of the answer.
+        """
+        owned = self._portal.run(
+            self._client.owned(
+                broker,
+                broker_epoch,
+                tenant,
+                client_id,
+                clean_start=clean_start,
+                properties=properties,
+                restore=restore,
+                restore_parts=restore_parts,
+                deadline_s=deadline_s,
+            )
+        )
+        return Owned(self._portal, owned)
+
+    def owned_many(
+        self,
+        broker: str,
+        broker_epoch: int,
+        items: Sequence[SessionTakeoverItem],
+        *,
+        restore: bool = False,
+        restore_parts: bool = False,
+        deadline_s: float | None = None,
+    ) -> OwnedResult:
+        """:meth:`owned` of many clients, as ``m.sessions.takeover_many`` does it: by position the session, or an item
+        error. Of a client that is named twice the last one stays."""
+        owned = self._portal.run(
+            self._client.owned_many(
+                broker, broker_epoch, items, restore=restore, restore_parts=restore_parts, deadline_s=deadline_s
+            )
+        )
+        return OwnedResult(self._portal, owned)
 
     def consume(
         self,

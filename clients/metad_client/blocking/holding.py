@@ -8,11 +8,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from metad_wire.messages import KvCompare
+from metad_wire.messages import KvCompare, Owner, SessionKey
 
 from ..errors import ClosedError, MetadError
-from ..holding import lease, lock, membership
+from ..holding import lease, lock, membership, owned
 from ..holding.belief import LeaseState
+from ..results import Takeover
 from .portal import Portal
 from .verbs import Call, Twin
 
@@ -110,6 +111,66 @@ class HeldLease(_Kept):
         read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError once the lease is over. What is
         under way then is given back: the key may be taken for a moment more."""
         return Lock(self._portal, self._portal.run(self._lease.lock(key, value, timeout_s=timeout_s)))
+
+
+class Owned(Twin):
+    """A session that a takeover of this program has connected, and the news that it is lost. See
+    :class:`metad_client.Owned`."""
+
+    lost = Call(owned.Owned.lost)
+    disconnect = Call(owned.Owned.disconnect)
+
+    def __init__(self, portal: Portal, target: owned.Owned) -> None:
+        super().__init__(portal, target)
+        self._owned = target
+        self.owner: Owner = target.owner
+        self.key: SessionKey = target.key
+
+    @property
+    def taken(self) -> Takeover:
+        """The takeover, with what it has restored."""
+        return self._owned.taken
+
+    @property
+    def attachment(self) -> int:
+        """The revision of the takeover: what the broker says of this connection later."""
+        return self._owned.attachment
+
+    @property
+    def error(self) -> MetadError | None:
+        """Why the session is this connection's no longer; None while it is."""
+        return self._owned.error
+
+    def on_lost(self, listener: Callable[[MetadError], None]) -> Callable[[], None]:
+        """Call ``listener`` once with :attr:`error`, in the client's own thread: at once if it is lost already, and not
+        if it was :meth:`disconnect` that ended it. Returns what ends that."""
+        return functools.partial(self._forget, self._portal.call(self._owned.on_lost, listener))
+
+    def _forget(self, forget: Callable[[], None]) -> None:
+        with contextlib.suppress(ClosedError):
+            self._portal.call(forget)
+
+    def drop_restored(self) -> None:
+        """Forget what the takeover has restored, for as long as this object lives."""
+        self._owned.drop_restored()
+
+
+class OwnedResult(list[Owned | None]):
+    """Of a call on many: by position the session, None if the item failed. See :class:`metad_client.OwnedResult`."""
+
+    def __init__(self, portal: Portal, result: owned.OwnedResult) -> None:
+        super().__init__(None if one is None else Owned(portal, one) for one in result)
+        self._result = result
+        self.errors = result.errors
+
+    @property
+    def ok(self) -> bool:
+        """True iff no item failed."""
+        return self._result.ok
+
+    def raise_for_error(self) -> None:
+        """Raise the error of the first item that failed, with a note of how many did; return if none did."""
+        self._result.raise_for_error()
 
 
 class Generation(Twin):

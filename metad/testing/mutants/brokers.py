@@ -240,4 +240,34 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "self._running_s()",
         "a_new_leader_has_no_evidence_for_a_whole_lease",
     ),
+    # --- what a broker hears of its own sessions
+    Mutant(
+        "interest_comes_after_the_takeover",
+        "a takeover is followed from before it goes out",
+        (
+            ("metad_client.holding.owned:_take", "following.expect(owned)\n", "\n"),
+            (
+                "metad_client.holding.owned:_take",
+                "following.answered(one, answer)",
+                "following.expect([one]), following.answered(one, answer)",
+            ),
+        ),
+        ("of_connections_at_one_instant_one_stays",),
+    ),
+    _m(
+        "early_news_is_dropped",
+        "news that comes before the answer is compared with it",
+        "metad_client.holding.owned:Owned._answered",
+        "self._heard(*self._news)",
+        "pass",
+        "of_connections_at_one_instant_one_stays",
+    ),
+    _m(
+        "older_news_ends_a_connection",
+        "only what is newer than the takeover ends its connection",
+        "metad_client.holding.owned:Owned._heard",
+        "elif version > self.attachment",
+        "elif version",
+        "of_connections_at_one_instant_one_stays",
+    ),
 )

@@ -39,6 +39,8 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Records, blocking.Records),
     (metad_client.HeldLease, blocking.HeldLease),
     (metad_client.Lock, blocking.Lock),
+    (metad_client.Owned, blocking.Owned),
+    (metad_client.OwnedResult, blocking.OwnedResult),
     (metad_client.Membership, blocking.Membership),
     (metad_client.Generation, blocking.Generation),
     (metad_client.BrokerLife, blocking.BrokerLife),

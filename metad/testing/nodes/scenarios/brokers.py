@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest import mock
 
-from metad_client import BrokerLife, Client
+from metad_client import BrokerLife, Client, Owned
 from metad_client.errors import FencedError, MetadError, NotLeaderError
 from metad_wire import messages as m
 from metad_wire.group import METADATA, GroupId
@@ -583,3 +584,41 @@ def a_new_leader_has_no_evidence_for_a_whole_lease() -> None:
         broker.rejects()
         broker.ends()
         assert not broker.is_fenced_after(_SOON_S)
+
+
+def _connections(scene: Scene, ids: list[str]) -> dict[str, list[str]]:
+    """Have each client connect to both brokers at the same instant. Client -> the brokers that believe to have it."""
+
+    async def connect(client: Client, broker: str) -> list[Owned | BaseException]:
+        return await asyncio.gather(*(client.owned(broker, 1, "t", name) for name in ids), return_exceptions=True)
+
+    tasks = {
+        broker: scene.begin(client, partial(connect, broker=broker))
+        for broker, client in (("b1", scene.one), ("b2", scene.two))
+    }
+    assert scene.run_until(lambda: all(task.done() for task in tasks.values()), 20.0), "there is no answer"
+    scene.run(1.0)
+    found: dict[str, list[str]] = {name: [] for name in ids}
+    for broker, task in tasks.items():
+        for name, owned in zip(ids, task.result(), strict=True):
+            if isinstance(owned, Owned) and owned.error is None:
+                found[name].append(broker)
+    return found
+
+
+@scenario
+def of_connections_at_one_instant_one_stays() -> None:
+    """The news of the loss comes before the answer, with it, or long after it."""
+    for seed in range(1, 7):
+        with Scene(seed) as scene:
+            scene.network.slow(scene.lead().name, scene.one.name, 60.0)  # the answers; the news comes from a follower
+            for trial in range(8):
+                ids = [f"{trial}-{number}" for number in range(12)]
+                found = _connections(scene, ids)
+
+                async def owners(client: Client, ids: list[str] = ids) -> list[str]:
+                    sessions = await client.sessions.get_many([m.SessionKey("t", name) for name in ids])
+                    return ["" if session is None else session.broker for session in sessions]
+
+                truth = scene.ask(scene.one, owners)
+                assert [*found.values()] == [[broker] for broker in truth], "a client has not one connection"
