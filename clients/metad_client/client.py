@@ -90,8 +90,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 class Client:
     """Connections to metad that keep themselves up. Use :func:`connect`, or :meth:`open` and :meth:`close`.
 
-    Belongs to the event loop it was made in: a call in another one, for example in another thread, raises RuntimeError
-    (see :mod:`metad_client.blocking`).
+    Belongs to the event loop it was made in: a call in another one, for example in another thread or after that loop
+    was closed, raises ForeignCallError (see :mod:`metad_client.blocking`), and one in a fork ForkedError.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class Client:
     async def open(self) -> Self:
         """Connect to a node, and ask it for the others. Raises the last endpoint's error if none is reached within
         ``connect_timeout_s``, ClosedError if the client is closed, also meanwhile."""
+        self._dispatcher.home.check()
         self._dispatcher.open()
         if self._runner is not None:
             raise RuntimeError("a client is opened once")
@@ -154,6 +155,7 @@ class Client:
 
     async def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""
+        self._dispatcher.home.check()
         if self.brokers.life is not None:
             self.brokers.life.closed()
         connections = self._dispatcher.close()
@@ -183,6 +185,7 @@ class Client:
     def reconnect(self) -> None:
         """Close all connections and open new ones, for example to use replaced certificates at once. Calls in flight
         are tried again."""
+        self._dispatcher.home.check()
         self._dispatcher.hang_up()
 
     async def status(self, node: str = "", *, deadline_s: float | None = None) -> StatusReply:

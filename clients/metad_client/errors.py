@@ -1,4 +1,4 @@
-"""The errors that a caller may meet: the wire's, and one that only a client can raise.
+"""The errors that a caller may meet: the wire's, and those that only a client can raise.
 
 All are a :class:`MetadError`. ``error.retryable`` says whether the same call may
 succeed later; ``error.outcome_known`` is False if the call may have changed something, which no read
@@ -57,16 +57,29 @@ class ClosedError(MetadError):
     outcome_known = False
 
 
+class ForeignCallError(MetadError, RuntimeError):
+    """The client was used where it does not live: in another event loop or thread than its own, after its loop was
+    closed, or while the interpreter shuts down. Nothing was done."""
+
+    name = "foreign_call"
+
+
+class ForkedError(ForeignCallError):
+    """The client was used in a fork of the process that made it: its thread and its connections are not there."""
+
+    name = "forked"
+
+
 def error_of_item(item: ItemError) -> MetadError:
     """The exception for one failed item of a batch."""
     return error_of(ErrorBody(item.code, item.message), item.current)
 
 
-def another(error: MetadError, *, outcome_known: bool | None = None) -> MetadError:
-    """An equal error for another caller, or with another outcome: an exception keeps the traceback of the place that
-    raises it."""
+def another(error: MetadError, *, text: str = "", outcome_known: bool | None = None) -> MetadError:
+    """An equal error for another caller, or with another text or outcome: an exception keeps the traceback of the place
+    that raises it."""
     twin = type(error)(
-        error.message,
+        text or error.message,
         retry_after_ms=error.retry_after_ms,
         retry_jitter_ms=error.retry_jitter_ms,
         leader=error.leader,

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import uvloop
 
+from metad_wire.forks import Process
+
 from ..config import load_config, to_toml
 from ..errors import ServerError
 from ..process import Host, serve_until
@@ -27,6 +29,7 @@ class HostedNode(Host):
 
     def __init__(self, config_file: Path | None, settings: dict[str, Any]) -> None:
         self._config = load_config(config_file, settings)
+        self._process = Process()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: asyncio.Future[str] | None = None
         self._asked = False  # to end
@@ -67,11 +70,12 @@ class HostedNode(Host):
     @property
     def running(self) -> bool:
         """Whether it serves, or is on its way to."""
-        return self._thread.ident is not None and not self._ended.done()
+        return self._process.is_here and self._thread.ident is not None and not self._ended.done()
 
     async def ended(self) -> str:
         """Wait until the node has ended. Returns why if it was asked to end or has left its cluster; raises the
         ServerError with which it failed, for example because its disk did."""
+        self._check()
         return await asyncio.shield(asyncio.wrap_future(self._ended))
 
     def close(self) -> None:
@@ -118,7 +122,16 @@ class HostedNode(Host):
         if error is None:
             self._ended.result()
 
+    def _check(self) -> None:
+        """Raise ServerError in a fork: the node's thread is not there, so nothing would be answered."""
+        if not self._process.is_here:
+            raise ServerError(
+                f"the embedded node {self.node_id} belongs to the process that started it, and this is a fork of that "
+                'process: start processes with multiprocessing\'s "spawn", or before the node'
+            )
+
     def _begin(self) -> None:
+        self._check()
         if self._thread.ident is not None:
             raise ServerError("an embedded node is started once; call metad.embedded.node again")
         self._thread.start()
@@ -132,12 +145,14 @@ class HostedNode(Host):
 
     def _ask(self) -> None:
         """Ask the node to end. Returns at once."""
+        self._check()
         with self._lock:
             self._asked = True
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._tell)
 
     def _served(self) -> tuple[str, str]:
+        self._check()
         if not self._endpoints.done():
             raise ServerError(f"{self.node_id} does not serve yet")
         return self._endpoints.result()

@@ -349,6 +349,7 @@ class BlockingClient(Twin):
     @property
     def state(self) -> ClientState:
         """Whether the client reaches the cluster."""
+        self._portal.check()
         return self._client.state
 
     def on_state(self, listener: Callable[[ClientState], None]) -> Callable[[], None]:

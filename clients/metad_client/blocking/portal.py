@@ -9,7 +9,10 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from metad_wire.forks import Process
+
 from ..errors import ClosedError
+from ..home import check_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,6 +24,7 @@ class Portal:
     """A thread that runs an event loop, and a way to run coroutines in it."""
 
     def __init__(self) -> None:
+        self._process = Process()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -45,7 +49,7 @@ class Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. An interrupt (Ctrl-C) cancels it. Raises ClosedError if the portal is stopped, also
-        meanwhile."""
+        meanwhile, and the errors of :meth:`check`."""
         try:
             self._check_thread()
             future = self._handed_over(coroutine)
@@ -71,7 +75,12 @@ class Portal:
 
         return self.run(called())
 
+    def check(self) -> None:
+        """Raise ForkedError or ForeignCallError where the portal's thread cannot answer."""
+        check_process(self._process)
+
     def _check_thread(self) -> None:
+        self.check()
         if threading.current_thread() is self._thread:  # it would wait for itself
             raise RuntimeError("a blocking call was made in the thread that would have to answer it")
 

@@ -46,6 +46,7 @@ class Watch(Twin, Parts[WatchBatch]):
     def age_ms(self) -> float | None:
         """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
         known if the watch was opened with ``progress_s``."""
+        self._portal.check()
         return self._watch.age_ms
 
     def close(self) -> None:
@@ -87,6 +88,7 @@ class Image(Twin, Closing):
     def age_ms(self) -> float | None:
         """How old the picture may be at most: since when it may lack something that was acknowledged, by the servers'
         last words. None until all groups have said it once."""
+        self._portal.check()
         return self._image.age_ms
 
     @property

@@ -14,9 +14,10 @@ from metad_wire.frame import FrameType
 from metad_wire.messages import Welcome
 from metad_wire.session import ClientSession, State, decode_error
 from metad_wire.transport import Stream
-from metad_wire.transport.credentials import PEERCERT, CertificateError, PathSample, principal_of
+from metad_wire.transport.credentials import PEERCERT, PathSample, principal_of
 from metad_wire.transport.path import path_of
 
+from ..causes import error_of_dial
 from ..dispatch.call import Call, Events
 from ..dispatch.node_connection import ConnectionListener
 
@@ -232,7 +233,8 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stream = None  # it takes no more bytes
-        if isinstance(exc, CertificateError):  # in TLS 1.3 a client learns it after its own handshake
+        if exc is not None and error_of_dial(exc) is UnauthenticatedError:
+            # In TLS 1.3 a client learns it after its own handshake.
             self._end(UnauthenticatedError(f"{self.endpoint}: {exc}"))
         else:
             why = f": {exc}" if exc is not None else ""

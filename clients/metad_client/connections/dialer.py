@@ -11,20 +11,12 @@ import asyncio
 import errno
 import socket
 
-from metad_wire.errors import (
-    ConnectionLostError,
-    FrameError,
-    FrameTooLargeError,
-    HandshakeError,
-    MetadError,
-    UnauthenticatedError,
-    UnexpectedFrameError,
-)
 from metad_wire.messages import Welcome
-from metad_wire.transport.credentials import CertificateError, TlsError
 
+from ..causes import error_of_dial, stays
 from ..dispatch.node_connection import ConnectionListener, NodeConnection
 from ..endpoint import Endpoint, name_of
+from ..errors import ConnectionLostError, MetadError, UnauthenticatedError
 from ..options import Options
 from .connection import Connection
 from .multi_stream import MultiStreamConnection
@@ -116,15 +108,15 @@ class Dialer:
                     connection.welcomed.add_done_callback(lambda _: self._remember(endpoint, connection))
                     return connection
                 await connection.welcomed
-        except (FrameError, FrameTooLargeError, UnexpectedFrameError) as error:
-            raise HandshakeError(f"{endpoint_name} does not speak metad's protocol: {error}") from error
         except ConnectionLostError as error:
             if name == "tcp" and connection.bytes_received == 0 and connection.bytes_sent:
                 hint = "hung up before it greeted; a server with certificates is reached by metads:// or metadq://"
                 raise ConnectionLostError(f"{endpoint_name} {hint}") from error
             raise
-        except MetadError:
-            raise
+        except MetadError as error:
+            if (told := typed(error, endpoint_name, timeout_s)) is error:
+                raise
+            raise told from error
         except OSError as error:  # TimeoutError is one
             connection.abort()
             raise typed(error, endpoint_name, timeout_s) from error
@@ -141,13 +133,18 @@ class Dialer:
         self._welcomes[endpoint] = welcome
 
 
-def typed(error: OSError, name: str, timeout_s: float) -> MetadError:
-    """metad's error. A retry does not help if a certificate is refused or the peer speaks another protocol."""
-    if isinstance(error, CertificateError):
-        return UnauthenticatedError(f"{name}: {error}")
-    if isinstance(error, TlsError):
-        return HandshakeError(f"{name}: {error}")
-    return ConnectionLostError(explain(error, name, timeout_s))
+def typed(error: OSError | MetadError, name: str, timeout_s: float) -> MetadError:
+    """metad's error for the end of a dial."""
+    kind = error_of_dial(error)
+    if kind is ConnectionLostError and isinstance(error, OSError):
+        return kind(explain(error, name, timeout_s))
+    if kind is not None:
+        what = "does not speak metad's protocol: " if isinstance(error, MetadError) else ""
+        return kind(f"{name}{' ' if what else ': '}{what}{error}")
+    assert isinstance(error, MetadError)
+    if stays(error) and not error.message.startswith(name):
+        return type(error)(f"{name} refuses this client: {error}")
+    return error
 
 
 def _hang_up(task: asyncio.Task[NodeConnection]) -> None:

@@ -10,6 +10,8 @@ from functools import partial
 from metad_wire.cluster import MapReply, MapRequest
 from metad_wire.methods import CLUSTER_MAP, encode
 
+from ..causes import stays
+from ..errors import MetadError
 from .alarm import Alarm
 from .call import Call
 from .node_queue import NodeQueue
@@ -31,7 +33,8 @@ SEEK_DEADLINE_S = 1.0
 
 @dataclass(eq=False, slots=True)
 class Discovery:
-    """Passes each answer to ``learn``, with the queue of the node that answered. ``asked`` ends with the first answer,
+    """Passes each answer to ``learn``, with the queue of the node that answered. ``refused``: a node has answered that
+    it does not tell this client the map, and will not. ``asked`` ends with the first answer,
     or when the first question ends without one."""
 
     loop: asyncio.AbstractEventLoop
@@ -43,6 +46,7 @@ class Discovery:
     deadlines: Alarm
     learn: Callable[[NodeQueue, MapReply], None]
     asked: asyncio.Future[None]
+    refused: Callable[[], None] = lambda: None
     timer: asyncio.TimerHandle | None = None
     question: Call | None = None  # in flight
     began_s: float | None = None  # the first of consecutive questions after which calls still wait
@@ -91,7 +95,11 @@ class Discovery:
         if self.closed or answer.cancelled():
             return
         if error is None:
+            queue.map_refusal = None
             self.learn(queue, answer.result())
+        elif isinstance(error, MetadError) and stays(error):
+            queue.map_refusal = error
+            self.refused()
         self.router.release()
         if self._sought_s() >= PROBE_AFTER_S:
             self.router.probe()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
@@ -35,6 +35,7 @@ from ..errors import (
     TooEarlyError,
     another,
 )
+from ..home import Home
 from ..observer import Observer
 from ..options import Options
 from .call import ENVELOPE_BYTES_MAX, Call, Events, Life
@@ -86,6 +87,7 @@ class Dispatcher:
         self, options: Options, rng: random.Random, observer: Observer | None = None, *, by_quic: bool = False
     ) -> None:
         loop = asyncio.get_running_loop()
+        self.home = Home()
         self.reports = Reports(loop, observer)
         self.requests = 0
         self.answers = 0
@@ -120,6 +122,7 @@ class Dispatcher:
             self._deadlines.alarm,
             self._learn,
             self.asked,
+            self._give_up,
         )
 
     # --- callers ---
@@ -129,7 +132,9 @@ class Dispatcher:
         self._life = life
 
     def check(self) -> None:
-        """Raise :class:`ClosedError` if the client is not open."""
+        """Raise :class:`ForeignCallError` if the caller is elsewhere than the client, :class:`ClosedError` if that is
+        not open."""
+        self.home.check()
         if self._refusal:
             raise ClosedError(self._refusal, outcome_known=True)
 
@@ -277,6 +282,7 @@ class Dispatcher:
         """A node could not be connected to."""
         queue.unreachable(obstacle)
         self.reports.unreached(f"node {queue.node}", obstacle)
+        self._give_up()
         self.seek()
         self._tell_followers(lambda follower: follower.changed())
 
@@ -364,6 +370,7 @@ class Dispatcher:
         if self.nodes.any_up() is None:
             self.routes.doubt()
             self.states.down()
+        self._give_up()
         self._router.reroute(call for call in queue.waiting if not call.node)
         self.seek(at_once=True)  # a node that stops in order has handed over its groups by then
         self._tell_followers(lambda follower: follower.changed())
@@ -377,6 +384,7 @@ class Dispatcher:
             else:
                 call.lost()
                 self._again(call, lost(error))
+        self._give_up()
 
     def ready(self, connection: NodeConnection) -> None:
         queue = self.nodes.connections.get(connection)
@@ -415,6 +423,23 @@ class Dispatcher:
             return False
         call.fail(StaleRouteError(), moved=True)
         return True
+
+    def _give_up(self, *, led: bool = False) -> None:
+        """End what no node answers before the client is changed. ``led`` is that of :meth:`.router.Router.refusal`."""
+        if not self._router.has_refusals:
+            return
+        for call in self._calls():
+            if call.carrier is None and not call.future.done():
+                refusal = self._router.refusal(call, led=led)
+                if refusal is not None:
+                    call.fail(refusal)
+        refusal = self._router.refusal()
+        if refusal is not None:
+            self._tell_followers(lambda follower: follower.fail(refusal))
+
+    def refused(self, nodes: Iterable[str]) -> MetadError | None:
+        """Why none of these nodes accepts this client; None while one may."""
+        return self._router.refused(nodes)
 
     def _expire(self, call: Call) -> None:
         """The deadline has passed."""
@@ -475,6 +500,7 @@ class Dispatcher:
                 self._lead(group, node)
         if queue.connection not in self._suspects.connections:
             self._take_back()
+        self._give_up(led=True)
 
     def _follow(self, nodes: dict[str, str]) -> None:
         """Use these nodes and no other."""

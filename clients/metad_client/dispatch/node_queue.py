@@ -14,13 +14,14 @@ from .node_connection import NodeConnection
 class NodeQueue:
     """The calls for one node of the map. ``connection`` takes new requests; it is None while there is none."""
 
-    __slots__ = ("connection", "connects", "down", "hosts", "node", "obstacle", "waiting")
+    __slots__ = ("connection", "connects", "down", "hosts", "map_refusal", "node", "obstacle", "waiting")
 
     def __init__(self, node: str, backlog: Backlog) -> None:
         self.node = node
         self.waiting = CallQueue(backlog)
         self.connection: NodeConnection | None = None
         self.obstacle: MetadError | None = None  # why there is no connection, as far as known
+        self.map_refusal: MetadError | None = None  # why the node does not tell this client the map, and will not
         self.down = asyncio.Event()  # set while a connection is wanted
         self.down.set()
         self.connects = 0
@@ -38,7 +39,7 @@ class NodeQueue:
 
     def connect(self, connection: NodeConnection) -> None:
         """Send new requests by this connection from now on."""
-        self.connection, self.obstacle = connection, None
+        self.connection, self.obstacle, self.map_refusal = connection, None, None
         self.connects += 1
         self.hosts = None  # it may be another process by now
         self.down.clear()

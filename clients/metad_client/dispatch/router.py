@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..errors import MetadError, NotFoundError, NotLeaderError
+from ..causes import stays
+from ..errors import MetadError, NotFoundError, NotLeaderError, another
 from .call import Call
 from .call_queue import Backlog, CallQueue
 from .leaders import Leaders
@@ -46,7 +47,9 @@ class Router:
         queues: dict[NodeQueue, None] = {}
         for call in calls:
             queue = self.nodes.queues.get(call.node) if call.node else self.leading(call.group)
-            if queue is not None:
+            if (refusal := self.refusal(call)) is not None:
+                call.fail(refusal)
+            elif queue is not None:
                 queue.waiting.add(call, first=first)
                 queues[queue] = None
             elif call.node:
@@ -69,7 +72,11 @@ class Router:
         self.sender.send_waiting(queue)
 
     def park(self, call: Call, *, first: bool = False) -> None:
-        """Let a call wait until the leader of its group is known; a call without a group waits for the map."""
+        """Let a call wait until the leader of its group is known; a call without a group waits for the map. It ends at
+        once if all nodes refuse the client."""
+        if (refusal := self.refusal(call)) is not None:
+            call.fail(refusal)
+            return
         if call.group not in self.parked:
             self.parked[call.group] = CallQueue(self.backlog)
         self.parked[call.group].add(call, first=first)
@@ -106,6 +113,41 @@ class Router:
             queue.waiting.add(call, probes=queue.node)
             self.sender.send_waiting(queue)
 
+    def refusal(self, call: Call | None = None, *, led: bool = False) -> MetadError | None:
+        """Why no node answers a call, or any call, before the client is changed: a node that refuses the client may be
+        the only one that the call is for. ``led``: the leaders that are known are those that the nodes named just
+        now. None while a node may answer."""
+        queues = self.nodes.queues
+        if call is not None and call.node:
+            return _refusal([queue] if (queue := queues.get(call.node)) is not None else [])
+        if (
+            call is not None
+            and led
+            and call.group
+            and (leader := queues.get(self.leaders.by_group.get(call.group, "")))
+        ):
+            error = _refusal([leader])
+            if error is not None:
+                return another(error, text=f"{leader.node} leads {call.group}, and {error}")
+        return _refusal(list(queues.values())) or (self._unmapped() if call is None or not call.node else None)
+
+    def _unmapped(self) -> MetadError | None:
+        """Why no connected node tells this client the map, before the first one was told; None if one may."""
+        refusals = [queue.map_refusal for queue, _ in self.nodes.up()]
+        if self.routes.map is not None or not refusals or None in refusals:
+            return None
+        return another(refusals[0]) if refusals[0] is not None else None
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether a node refuses the client."""
+        queues = self.nodes.queues.values()
+        return any(queue.map_refusal is not None or _refusal([queue]) is not None for queue in queues)
+
+    def refused(self, nodes: Iterable[str]) -> MetadError | None:
+        """Why none of these nodes accepts this client; None while one may."""
+        return _refusal([queue for node in nodes if (queue := self.nodes.queues.get(node)) is not None])
+
     def obstacle(self, call: Call) -> MetadError | None:
         """The known reason why a call was not even sent."""
         queues = self.nodes.queues
@@ -140,3 +182,11 @@ class Router:
         error = NotLeaderError(f"{what}; {there} of {len(replicas)} replicas reachable{why}")
         error.__cause__ = obstacle
         return error
+
+
+def _refusal(queues: list[NodeQueue]) -> MetadError | None:
+    """Why all of these nodes refuse the client, in the words of the first; None if one may accept it."""
+    if any(queue.connection is not None or queue.obstacle is None for queue in queues):
+        return None
+    refusals = [queue.obstacle for queue in queues if queue.obstacle is not None and stays(queue.obstacle)]
+    return another(refusals[0]) if refusals and len(refusals) == len(queues) else None

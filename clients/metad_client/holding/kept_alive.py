@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from metad_wire.forks import Process
+
 from ..dispatch.reports import log
 from .belief import SPEAK, TICK, Belief, LeaseState
 
@@ -30,6 +32,7 @@ class KeptAlive:
         told: LeaseState,
         name: str,
     ) -> None:
+        self._process = Process()
         self._ttl_s = ttl_s
         self._now = now
         self._speak = speak
@@ -49,7 +52,9 @@ class KeptAlive:
 
     @property
     def state(self) -> LeaseState:
-        """What may be believed now."""
+        """What may be believed now. What a process holds is not its forks'."""
+        if not self._process.is_here:
+            return LeaseState.LOST
         return LeaseState.SUSPENDED if self._belief is None else self._belief.state(self._now())
 
     def on_state(self, listener: Listener) -> Callable[[], None]:

@@ -7,10 +7,8 @@ A request holds items of one group only. So it is done or not as a whole, and a 
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from threading import get_ident
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -38,11 +36,6 @@ WRITE_BYTES_MAX = CHANGE_BYTES_MAX * 3 // 10
 # From so many characters on, the text of a single item may take more bytes than a value may have.
 LONG_BYTES = VALUE_BYTES_MAX // 4
 
-_FOREIGN = (
-    "a client belongs to the event loop that it was made in, and was called in another; make one there, or share a "
-    "metad_client.blocking client between threads"
-)
-
 Body = TypeVar("Body", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
 Item = TypeVar("Item")
@@ -54,7 +47,7 @@ class Requests:
 
     def __init__(self, dispatcher: Dispatcher, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
+        self._home = dispatcher.home
         self._dispatcher = dispatcher
         self._routes = dispatcher.routes
         self._deadline_s = options.deadline_s
@@ -209,8 +202,7 @@ class Requests:
     ) -> asyncio.Future[Outcome]:
         """One item, in a batch with others of the same verb, group, ``header`` and deadline. Each group has batches of
         its own, because one that cannot be reached must not delay the singles of others."""
-        if get_ident() != self._thread:  # whose loop runs would be a system call for each single
-            raise RuntimeError(_FOREIGN)
+        self._home.check()
         if deadline_s is not None:
             self._checked(deadline_s)
         try:
@@ -250,8 +242,6 @@ class Requests:
 
     def _deadline(self, deadline_s: float | None) -> float:
         """When a call that begins now ends. Raises what ends every call of a client that cannot be used here."""
-        if get_running_loop() is not self._loop:
-            raise RuntimeError(_FOREIGN)
         self._dispatcher.check()
         return self._loop.time() + self._checked(deadline_s)
 

@@ -346,6 +346,7 @@ class Image:
         return f"<Image {' '.join(self._tables)}>"
 
     def __getitem__(self, table: str) -> ImageTable[Any, Any]:
+        self._picture.streams.home.check_process()
         try:
             return self._tables[table]
         except KeyError:
@@ -355,6 +356,7 @@ class Image:
         """Wait until the image has all that was there when it was opened; after a gap, until it is whole again. Raises
         DeadlineExceededError after ``timeout_s``, the error that has ended the image, or ClosedError."""
         argument("timeout_s", timeout_s, float | None)
+        self._picture.streams.home.check()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._picture.whole()
@@ -390,6 +392,7 @@ class Image:
 
     async def close(self) -> None:
         """Follow no longer. Safe to call again."""
+        self._picture.streams.home.check()
         self._picture.streams.close()
 
     async def __aenter__(self) -> Self:

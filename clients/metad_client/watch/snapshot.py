@@ -68,6 +68,7 @@ class Reading:
 
     async def next(self) -> SnapshotPart | None:
         """The next part; None behind the last one."""
+        self._dispatcher.home.check()
         while not self.done:
             if self._error is not None:
                 raise another(self._error, outcome_known=True)

@@ -16,20 +16,17 @@ from metad_wire.group import GroupId
 from metad_wire.method import MALFORMED, encode
 from metad_wire.watch import MarkerStep, SlotMarker, WatchEntry, WatchOpen, WatchOpened, WatchProgress, WatchRows
 
+from ..causes import stays
 from ..dispatch.call import Call, EventStream
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import (
-    CancelledError,
-    DeadlineExceededError,
     DrainingError,
     InternalError,
     LogCutError,
     MetadError,
     NotReplicaError,
     PositionAheadError,
-    SlowReaderError,
     TooLargeError,
-    UnauthenticatedError,
     UnknownMethodError,
 )
 from .position import Pin, bits_of
@@ -39,8 +36,6 @@ OPEN_DEADLINE_S = 10.0
 """A replica that has not begun a stream by then is given up."""
 GOOD_S = 1.0
 """A stream that has lasted so long was no failure, even if it had nothing to report."""
-_PASSING = (CancelledError, DeadlineExceededError, InternalError, SlowReaderError)
-"""Errors that another attempt may not meet, though a call with them would not be repeated."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -252,9 +247,12 @@ class GroupStream:
 
     def _up(self) -> list[str]:
         queues = self._dispatcher.nodes.queues
-        record = self._dispatcher.routes.record(self.name)
-        nodes = [] if record is None else [*record.replicas, *record.learners]
+        nodes = self._replicas()
         return [node for node in nodes if (queue := queues.get(node)) is not None and queue.connection is not None]
+
+    def _replicas(self) -> list[str]:
+        record = self._dispatcher.routes.record(self.name)
+        return [] if record is None else [*record.replicas, *record.learners]
 
     def _next_node(self, up: list[str], snapshot: bool) -> str | None:
         leader = self._dispatcher.leader(self.name)
@@ -293,12 +291,8 @@ class GroupStream:
         self.start()
 
     def _refused_everywhere(self) -> MetadError | None:
-        """No node accepts this client: to wait would not help."""
-        queues = list(self._dispatcher.nodes.queues.values())
-        obstacles = [queue.obstacle for queue in queues if queue.connection is None]
-        if len(obstacles) == len(queues) and obstacles and all(isinstance(o, UnauthenticatedError) for o in obstacles):
-            return obstacles[0]
-        return None
+        """No replica's node accepts this client: to wait would not help."""
+        return self._dispatcher.refused(self._replicas())
 
     # --- answers ---
 
@@ -375,7 +369,7 @@ class GroupStream:
             dispatcher.seek()
         elif isinstance(error, UnknownMethodError) and not set(self._up()) <= self._avoid:
             self._unable.add(node)  # a node of an older version
-        elif not error.retryable and not isinstance(error, _PASSING):
+        elif stays(error):
             self._owner.fail(error)
             return
         if not self.cut and self._log_is_lost():

@@ -54,6 +54,7 @@ class Streams:
         idle_timeout_s: float | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
+        self.home = dispatcher.home
         self.positions: dict[str, Position] = positions or {}
         self.credit_bytes = CREDIT_BYTES_MIN
         self.begun: asyncio.Future[None] = loop.create_future()
@@ -130,6 +131,7 @@ class Streams:
 
     async def wait(self) -> None:
         """Until there may be another batch, or the end."""
+        self.home.check()
         if self.error is not None or self.ended:
             return
         if self._waiter is not None:

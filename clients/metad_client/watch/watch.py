@@ -64,6 +64,7 @@ class Watch(AsyncParts[WatchBatch]):
 
     async def close(self) -> None:
         """End it: the server sends nothing more, and the iteration ends. Safe to call again."""
+        self._streams.home.check()
         self._streams.close()
 
     async def next(self) -> WatchBatch | None:

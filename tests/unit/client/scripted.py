@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, NotReplicaError, UnknownMethodError
+from metad_wire.errors import (
+    InvalidRequestError,
+    MetadError,
+    NotLeaderError,
+    NotReplicaError,
+    UnauthenticatedError,
+    UnknownMethodError,
+)
 from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
@@ -273,7 +280,9 @@ class Peer:
     def act(self, frame: Frame) -> None:
         server = self.server
         if frame.type == FrameType.HELLO:
-            if server.greeting_error is not None:
+            if self.node in server.refused_at:
+                self.session.fail_connection(UnauthenticatedError("the token is withdrawn"))
+            elif server.greeting_error is not None:
                 self.session.fail_connection(server.greeting_error)
             elif server.greets:
                 self.greet()
@@ -335,6 +344,7 @@ class Server:
         self.granted: Callable[[Peer, Frame], None] = lambda _, __: None
         self.greets = True
         self.greeting_error: MetadError | None = None
+        self.refused_at: set[str] = set()  # nodes that do not know the client's token any more
         self.deaf = False
         self.frozen: set[str] = set()  # nodes that read nothing
         self.mapless: set[str] = set()  # nodes that wait for a cluster to take them in

@@ -213,7 +213,7 @@ async def test_credentials_and_contents_are_not_logged(server, dial, log):
     server.answer = lambda received: received.fail(NotLeaderError())
     with pytest.raises(DeadlineExceededError):
         await client.kv.put("ns", "k", b"s3cret-value", deadline_s=1)
-    assert "cannot connect to a:7420: unknown token" in log(logging.WARNING)
+    assert "cannot connect to a:7420: a:7420 refuses this client: unknown token" in log(logging.WARNING)
     assert any("tried again" in line for line in log())
     assert "s3cret" not in "\n".join(log())
 
