@@ -19,6 +19,7 @@ everybody a whole lease, and the clock of the leases stands still while this nod
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -40,6 +41,7 @@ from metad_wire.errors import (
 from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
 from metad_wire.methods import BROKER_CHANGE, encode
+from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker, BrokerStep
 
@@ -79,7 +81,8 @@ _LATE_S = 0.02  # a tick that is later than this says that the node was not runn
 _STOPS_MAX = 64  # remembered, for heartbeats that came before them and had to wait: six seconds at least
 _GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
 _AGAIN_S = 0.2  # until a group that was not reached is told again
-_PAGE_BYTES_MAX = 512 * 1024
+_PAGE_BYTES_MAX = 128 * 1024
+"""Of one page, and as many rows as a slice has: some 300 us of encoding."""
 _WAIT_MS_MAX = 60_000  # for all groups: the next request goes on waiting
 
 
@@ -99,13 +102,15 @@ class Host(Protocol):
 class _Waiter:
     """A request that is answered once all groups have a fence."""
 
-    __slots__ = ("answer", "broker", "done", "least_epoch", "timer")
+    __slots__ = ("answer", "broker", "done", "least_epoch", "over", "timer")
 
     def __init__(self, record: Broker, answer: Callable[[list[str]], Message], done: Done) -> None:
         self.broker = record.broker
         self.least_epoch = record.least_epoch
         self.answer = answer
         self.done = done
+        self.over = False
+        """Whether it is answered, or about to be."""
         self.timer: Timer | None = None
 
 
@@ -119,6 +124,8 @@ class Brokers:
         self._term: int | None = None
         """The reign; None while another node leads."""
         self._records: dict[str, Broker] = {}
+        self._names: list[str] = []  # those of the records, in order
+        self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
         self._loads: dict[str, int] = {}
         self._lives: Liveness[str] = Liveness()
         self._evidence = Evidence()
@@ -132,7 +139,7 @@ class Brokers:
         self._goes_on = False  # in the next turn of the loop
         self._lanes: dict[GroupId, asyncio.Task[None]] = {}  # what tells each group
         self._forgetting: asyncio.Task[None] | None = None
-        self._waiters: dict[_Waiter, None] = {}
+        self._waiters: dict[str, dict[_Waiter, None]] = {}  # by broker
         self._timer: Timer | None = None
         self._tick_s = 0.0
 
@@ -173,23 +180,26 @@ class Brokers:
         if self._timer is not None:
             self._timer.cancel()
         waiters, self._waiters = self._waiters, {}
-        self._records, self._loads, self._lanes = {}, {}, {}
+        self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
         self._lost_s, self._noting = 0.0, False
         self._stops.clear()
         self._ending, self._new = set(), set()
         self._asked.clear()
-        for waiter in waiters:
+        for waiter in [waiter for waiting in waiters.values() for waiter in waiting]:
             self._answer(waiter, _led_by_another())
 
     def _learn(self, record: Broker) -> None:
         """A broker is now so."""
         if record.state == b.FORGOTTEN:
-            self._records.pop(record.broker, None)
+            if self._records.pop(record.broker, None) is not None:
+                del self._names[bisect_left(self._names, record.broker)]
             self._loads.pop(record.broker, None)
             return
         before = self._records.get(record.broker)
         self._records[record.broker] = record
+        if before is None:
+            insort(self._names, record.broker)
         self._ending.discard(record.broker)
         if record.state not in b.LIVE:
             self._lives.remove(record.broker)
@@ -347,10 +357,11 @@ class Brokers:
 
     def _noted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
         self._noting = False
-        for waiter in list(self._waiters):
-            record = self._records.get(waiter.broker)
-            if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
-                self._answered(waiter, [])
+        for step in steps:
+            record = self._records.get(step.broker)
+            for waiter in list(self._waiters.get(step.broker, ())):
+                if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
+                    self._answered(waiter, [])
 
     # --- forgetting --------------------------------------------------------------------------------------
 
@@ -440,9 +451,9 @@ class Brokers:
             case b.BrokerFence(broker, epoch, wait_ms):
                 self._end(BrokerStep("fence", broker, epoch), wait_ms, done)
             case b.BrokerGet(names):
-                self._read(lambda: self._records_of(names), done)
+                self._read(lambda: self._records_of(names), len(names), done)
             case b.BrokerList():
-                self._read(lambda: self._page(body), done)
+                self._read(lambda: self._page(body), SLICE_ROWS, done)
             case _:
                 raise InvalidRequestError(f"{type(body).__name__} is not about brokers")
 
@@ -538,7 +549,7 @@ class Brokers:
         if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
             self._answered(waiter, [])
             return
-        self._waiters[waiter] = None
+        self._waiters.setdefault(waiter.broker, {})[waiter] = None
 
         def late() -> None:
             known = self._groups.map
@@ -549,13 +560,21 @@ class Brokers:
         waiter.timer = self._clock.call_at(self._clock.now() + min(wait_ms, _WAIT_MS_MAX) / 1000, late)
 
     def _answered(self, waiter: _Waiter, unfenced: list[str]) -> None:
-        self._answer(waiter, encode(waiter.answer(unfenced)))
+        if not waiter.over:
+            self._answer(waiter, encode(waiter.answer(unfenced)))
 
     def _answer(self, waiter: _Waiter, result: bytes | MetadError) -> None:
-        self._waiters.pop(waiter, None)
+        if waiter.over:
+            return
+        waiter.over = True
+        waiting = self._waiters.get(waiter.broker)
+        if waiting is not None:
+            waiting.pop(waiter, None)
+            if not waiting:
+                del self._waiters[waiter.broker]
         if waiter.timer is not None:
             waiter.timer.cancel()
-        waiter.done(result)
+        self._slices.now(partial(waiter.done, result))
 
     # --- heartbeats and reads ----------------------------------------------------------------------------
 
@@ -584,7 +603,7 @@ class Brokers:
                 ],
             )
 
-        self._read(reply, done)
+        self._read(reply, len(beats), done)
 
     def _refusal(self, beat: b.BrokerBeat) -> MetadError | None:
         """Why a heartbeat is refused."""
@@ -601,19 +620,24 @@ class Brokers:
             return ConflictError("it was silent for longer than its lease; whether it is over is being decided")
         return None
 
-    def _read(self, reply: Callable[[], Message], done: Done) -> None:
-        """Answer once it is certain that nobody else leads."""
+    def _read(self, reply: Callable[[], Message], rows: int, done: Done) -> None:
+        """Answer once it is certain that nobody else leads, by looking at so many rows. One proof is for all that have
+        waited for it, so they are answered in slices."""
         term = self._term
 
         def proven(ok: bool) -> None:
+            self._slices.now(partial(answer, ok))
+
+        def answer(ok: bool) -> int:
             if not ok or self._term != term or term is None:
                 done(_led_by_another())
-                return
+                return 0
             try:
-                answer: bytes | MetadError = encode(reply())
+                result: bytes | MetadError = encode(reply())
             except MetadError as error:
-                answer = error
-            done(answer)
+                result = error
+            done(result)
+            return rows
 
         self._groups.drivers[METADATA].group.read(proven)
 
@@ -634,20 +658,21 @@ class Brokers:
         return b.BrokerGetReply(found)
 
     def _page(self, body: b.BrokerList) -> b.BrokerListReply:
-        after = body.page.cursor.decode(errors="replace")
+        after, names = body.page.cursor.decode(errors="replace"), self._names
+        begin = bisect_right(names, after) if after > body.prefix else bisect_left(names, body.prefix)
         found: list[Broker] = []
-        size = 0
-        for name in sorted(
-            name for name in self._records if name.startswith(body.prefix) and (name > after or not after)
-        ):
-            record = self._shown(name)
-            if record is None or body.state not in ("", record.state):
-                continue
+        size, last = 0, b""
+        for name in names[begin : begin + SLICE_ROWS]:
+            if not name.startswith(body.prefix):
+                return b.BrokerListReply(found, b"")
             if len(found) >= body.page.limit or size >= _PAGE_BYTES_MAX:
-                return b.BrokerListReply(found, found[-1].broker.encode())
-            found.append(record)
-            size += len(encode(record))
-        return b.BrokerListReply(found, b"")
+                return b.BrokerListReply(found, last)
+            last = name.encode()
+            record = self._shown(name)
+            if record is not None and body.state in ("", record.state):
+                found.append(record)
+                size += len(encode(record))
+        return b.BrokerListReply(found, last if begin + SLICE_ROWS < len(names) else b"")
 
 
 def _led_by_another() -> NotLeaderError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
@@ -30,6 +31,7 @@ from metad_wire.policy import BatchWindow, QueueRate
 from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
 from metad_wire.policy.precedence import Precedence, is_small
 from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.slices import Slices
 
 from ..control.host import Done
 from ..errors import StorageError
@@ -129,11 +131,19 @@ class GroupDriver:
     """Drives one group's machine over its replica. Everything runs on the event loop."""
 
     def __init__(
-        self, machine: Machine, group: RaftGroup, precedence: Precedence, *, window: BatchWindow, pipeline_max: int
+        self,
+        machine: Machine,
+        group: RaftGroup,
+        precedence: Precedence,
+        slices: Slices,
+        *,
+        window: BatchWindow,
+        pipeline_max: int,
     ) -> None:
         self.machine = machine
         self.group = group
         self._precedence = precedence
+        self._slices = slices
         self._window = window
         self._pipeline_max = pipeline_max
         self._queue: LaneQueue[Work] = LaneQueue()
@@ -492,11 +502,11 @@ class GroupDriver:
         for entry in in_flight:
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):
                 if not isinstance(outcome, Known):
-                    work.answer(error)
+                    self._tell(work, error)
             for work in entry.repeats:
-                work.answer(error)
+                self._tell(work, error)
         for recall in recalls:
-            recall.work.answer(error)
+            self._tell(recall.work, error)
 
     def _answer_queue(self, error: MetadError) -> None:
         for work in self._queue.drain():
@@ -505,7 +515,11 @@ class GroupDriver:
     def _refuse(self, work: Work, error: MetadError) -> None:
         """Answer what was taken from the queue and is not begun."""
         self._precedence.small -= work.small
-        work.answer(error)
+        self._tell(work, error)
+
+    def _tell(self, work: Work, error: MetadError) -> None:
+        """Answer one of many that end together."""
+        self._slices.now(partial(work.answer, error))
 
 
 def _late() -> DeadlineExceededError:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metad_wire.messages import Identity
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.return_share import ReturnShare
 
 # What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
@@ -11,22 +14,37 @@ ITEM_BYTES = 256
 
 
 class InFlightBudget:
-    """``held`` is how many bytes are taken now. Requests for which there is no room are told when to come back."""
+    """Shared by connections as a :class:`FairRoom` is. Requests for which there is no room are told when to come
+    back."""
 
     def __init__(self, bytes_max: int, share: ReturnShare) -> None:
-        self._bytes_max = bytes_max
+        self._room = FairRoom("bytes of requests in flight", bytes_max, ends="the deadline of the request")
         self._share = share
-        self.held = 0
 
-    def take(self, size: int, items: int, now_s: float, identity: Identity | None = None) -> None:
-        """Count a request. Raises OverloadedError where there is no room."""
-        # Alone, a request is always taken: however it is weighed, it fits.
-        if self.held and self.held + size > self._bytes_max:
+    @property
+    def held(self) -> int:
+        """How many bytes are taken now."""
+        return self._room.held
+
+    def take(
+        self,
+        source: object,
+        size: int,
+        items: int,
+        now_s: float,
+        identity: Identity | None = None,
+        take_back: Callable[[], None] | None = None,
+    ) -> Place:
+        """Count a request of a connection. ``take_back``: ends it where others need the room, with :meth:`refusal` and
+        :meth:`give`. Raises OverloadedError where there is no room. Alone, a request is always taken: however it is
+        weighed, it fits."""
+        place = self._room.take(source, size, take_back)
+        if place is None:
             self._share.refused(now_s)
             raise self._share.returns.refusal("too many request bytes in flight on this node", items, now_s, identity)
-        self.held += size
+        return place
 
-    def give(self, size: int, items: int) -> None:
+    def give(self, place: Place, items: int) -> None:
         """It is answered."""
-        self.held -= size
+        self._room.give(place)
         self._share.answered(items)

@@ -22,6 +22,7 @@ from metad_wire.policy import Admission
 from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.return_share import ReturnShare
 from metad_wire.policy.service_rate import ServiceRate
+from metad_wire.policy.slices import Slices
 
 from .. import __version__, log_events
 from ..config import Config
@@ -102,7 +103,8 @@ class Node:
         self.drivers = groups.drivers
         self._statuses = GroupStatuses(groups, environment)
         precedence = Precedence(environment.now)
-        watches = self.watches = Watches(config, stores.state, groups, precedence, environment, health)
+        slices = Slices(environment.call_soon)
+        watches = self.watches = Watches(config, stores.state, groups, precedence, slices, environment, health)
         self._statuses.listen(watches.look)
         machines = Machines(config, stores.state, groups, environment)
         snapshots = self.snapshots = NodeSnapshots(
@@ -137,6 +139,7 @@ class Node:
             agenda,
             watches,
             precedence,
+            slices,
             environment,
             health,
         )
@@ -164,7 +167,7 @@ class Node:
         )
         self._budget = InFlightBudget(config.limits.in_flight_bytes_max, share)
         self._reads = Reads(
-            self._budget, environment, health, precedence, frame_bytes_max=config.limits.frame_bytes_max
+            self._budget, environment, health, precedence, slices, frame_bytes_max=config.limits.frame_bytes_max
         )
         admission = Admission(items_max=0, wait_max_s=config.limits.queue_ms / 1000)
         gate = self.gate = Gate(admission, groups, environment, share)

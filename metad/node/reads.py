@@ -7,7 +7,6 @@ has lost what it had, by a power failure without fsync or by a directory from a 
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from metad_wire.errors import (
     InternalError,
     MetadError,
     NotLeaderError,
+    OverloadedError,
     TooLargeError,
     UnknownOutcomeError,
 )
@@ -23,7 +23,9 @@ from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Message
 from metad_wire.methods import encode
 from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
+from metad_wire.policy.fair_room import Place
 from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.transport.fair_share import FairShare
 
 from ..control.host import Done
@@ -36,15 +38,12 @@ from .environment import Environment
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
 
-_SLICE_SPENT = 256
-"""Of reads that were proven together and are answered in one go, in rows looked at: about a millisecond."""
-_SLICE_READS = 128
-"""The same in reads, which may look at no row; and of reads that waited too long."""
-_PIECE_ROWS = 256
+_PIECE_ROWS = SLICE_ROWS
 """A read of more records than this is done in pieces of so many, about a millisecond each, with turns of others between
 them. Each piece sees a state at least as new as the proof of the lead, which is all that a read of several promises."""
 _READ_BYTES = 4 * ITEM_BYTES  # what a read takes while it waits, beside its items
 _BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
+_AGAIN_MS = 500  # when to come again with a read whose room others need
 
 
 class _Read:
@@ -58,7 +57,10 @@ class _Read:
         "driver",
         "held",
         "items",
+        "number",
+        "over",
         "pieces",
+        "place",
         "replies",
         "source",
         "tenant",
@@ -84,8 +86,14 @@ class _Read:
         self.done = done
         self.source = source
         self.tenant = command.tenant
+        self.number = 0
+        """Where it waits for a proof."""
         self.awaits = False
         """Whether it waits for a revision."""
+        self.over = False
+        """Whether it is answered, though it is still in a queue."""
+        self.place: Place | None = None
+        """Its room, once it has some."""
         self.items = SHARE_ITEMS  # a piece is a turn
         self.pieces = command.rows.cut(_PIECE_ROWS)
         self.replies: list[Message] = []
@@ -106,10 +114,12 @@ class Reads:
         environment: Environment,
         health: Health,
         precedence: Precedence,
+        slices: Slices,
         *,
         frame_bytes_max: int,
     ) -> None:
         self._precedence = precedence
+        self._slices = slices
         self._budget = budget
         self._environment = environment
         self._health = health
@@ -117,12 +127,12 @@ class Reads:
         self.spent = 0
         """What all reads have cost so far, in rows looked at."""
         self._waiting: dict[int, _Read] = {}
-        self._proven: deque[int] = deque()
-        self._late: deque[int] = deque()
+        self._late: set[int] = set()  # those that are about to hear that they waited too long
         self._long: FairQueue[_Read] = FairQueue()
         self._at_long = False
         self._expiry = Deadlines(environment, self._expire)
         self._last = 0
+        self._abandoned = ""  # why the node cannot go on
 
     def begin(
         self,
@@ -138,7 +148,7 @@ class Reads:
         if driver.group.may_read() and not _behind(driver, command.body):
             if len(command.rows) > _PIECE_ROWS:
                 read = _Read(driver, verb, command, held, deadline_s, done, source)
-                self._budget.take(read.held, command.items, self._environment.now())
+                self._take(read)
                 self._begin_long(read)
             else:
                 done(self._encoded(command, self._read(driver, verb, command)))
@@ -146,8 +156,9 @@ class Reads:
         if not driver.group.is_leader:
             raise driver.not_leader()
         read = _Read(driver, verb, command, held, deadline_s, done, source)
-        self._budget.take(read.held, command.items, self._environment.now())
+        self._take(read)
         self._last += 1
+        read.number = self._last
         self._waiting[self._last] = read
         self._expiry.arm()
         driver.group.read(partial(self._advance, self._last))
@@ -158,78 +169,92 @@ class Reads:
         if read is None:
             return  # it waited too long, or the node has ended
         if not ok:
-            self._answer(number, NotLeaderError("the leader changed before the read; nothing was done"))
+            error = NotLeaderError("the leader changed before the read; nothing was done")
+            self._slices.now(partial(self._answer, number, error))
         elif revision := _behind(read.driver, read.command.body):
             read.awaits = True
             read.deadline_s = min(read.deadline_s, self._environment.now() + _BEHIND_S)
             read.driver.await_revision(number, revision, partial(self._advance, number))
         else:
-            if not self._proven:
-                self._environment.call_soon(self._read_proven)
-            self._proven.append(number)
+            self._slices.later(partial(self._read_proven, number))
 
-    def _read_proven(self) -> None:
-        """Answer reads for a while; one round of heartbeats may have proven thousands."""
+    def _read_proven(self, number: int) -> int:
+        """Answer a read; how many rows it has looked at. One round of heartbeats may have proven thousands."""
+        read = self._waiting.pop(number, None)
+        if read is None:
+            return 0  # it waited too long, or the node has ended
+        if len(read.command.rows) > _PIECE_ROWS:
+            self._begin_long(read)
+            return 0
+        if self._abandoned:
+            self._end(read, UnknownOutcomeError(self._abandoned))
+            return 0
         begun_at = self.spent
-        for _ in range(_SLICE_READS):
-            if not self._proven or self.spent - begun_at >= _SLICE_SPENT:
-                break
-            read = self._waiting.pop(self._proven.popleft(), None)
-            if read is None:
-                continue  # it waited too long, or the node has ended
-            if len(read.command.rows) > _PIECE_ROWS:
-                self._begin_long(read)
-                continue
-            try:
-                answer: bytes | MetadError = self._encoded(
-                    read.command, self._read(read.driver, read.verb, read.command)
-                )
-            except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
-                answer = failed(read.command.method.name, error, self._health)
-            self._end(read, answer)
-        if self._proven:
-            self._environment.call_soon(self._read_proven)
+        try:
+            answer: bytes | MetadError = self._encoded(read.command, self._read(read.driver, read.verb, read.command))
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+            answer = failed(read.command.method.name, error, self._health)
+        self._end(read, answer)
+        return self.spent - begun_at
 
     def abandon(self, reason: str) -> None:
         """The node cannot go on."""
+        self._abandoned, error = reason, UnknownOutcomeError(reason)
         for number in list(self._waiting):
-            self._answer(number, UnknownOutcomeError(reason))
+            self._slices.now(partial(self._answer, number, error))
         for read in self._long.drain():
-            self._end(read, UnknownOutcomeError(reason))
+            self._slices.now(partial(self._end, read, error))
 
     def stop(self) -> None:
         """Stop the timers."""
         self._expiry.stop()
 
     def _answer(self, number: int, answer: MetadError) -> None:
-        read = self._waiting.pop(number)
+        read = self._waiting.pop(number, None)
+        if read is None:
+            return  # it was answered already
         if read.awaits:
             read.driver.await_no_more(number)
         self._end(read, answer)
 
     def _end(self, read: _Read, answer: bytes | MetadError) -> None:
-        self._budget.give(read.held, read.command.items)
+        if read.over:
+            return
+        read.over = True
+        if read.place is not None:
+            self._budget.give(read.place, read.command.items)
         read.done(answer)
 
+    def _take(self, read: _Read) -> None:
+        """Take room for a read that waits. Others that need it may have it back. Raises OverloadedError."""
+        budget, command = self._budget, read.command
+        read.place = budget.take(
+            read.source, read.held, command.items, self._environment.now(), take_back=partial(self._take_back, read)
+        )
+
+    def _take_back(self, read: _Read) -> None:
+        why = "others need the room of a read that waits; nothing was done"
+        error = OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+        if read.number in self._waiting:
+            self._answer(read.number, error)
+        else:
+            self._end(read, error)
+
     def _expire(self, now_s: float) -> bool:
-        if not self._late:  # else the last look is not through
-            self._late += [number for number, read in self._waiting.items() if read.deadline_s < now_s]
-            self._answer_late()
+        for number, read in self._waiting.items():
+            if read.deadline_s < now_s and number not in self._late:
+                self._late.add(number)
+                self._slices.later(partial(self._answer_late, number))
         return bool(self._waiting)
 
-    def _answer_late(self) -> None:
-        """Answer some of those that waited too long; thousands may have come together."""
-        for _ in range(_SLICE_READS):
-            if not self._late:
-                return
-            number = self._late.popleft()
-            read = self._waiting.get(number)
-            if read is None:
-                continue  # it was answered after all, or the node has ended
-            why = "the group has not come to the revision that was asked for" if read.awaits else "it was not begun"
-            self._answer(number, DeadlineExceededError(f"the read waited too long: {why}; nothing was done"))
-        if self._late:
-            self._environment.call_soon(self._answer_late)
+    def _answer_late(self, number: int) -> None:
+        """Answer one that waited too long; thousands may have come together."""
+        self._late.discard(number)
+        read = self._waiting.get(number)
+        if read is None:
+            return  # it was answered after all, or the node has ended
+        why = "the group has not come to the revision that was asked for" if read.awaits else "it was not begun"
+        self._answer(number, DeadlineExceededError(f"the read waited too long: {why}; nothing was done"))
 
     # --- in pieces ---------------------------------------------------------------------------------------
 
@@ -250,11 +275,11 @@ class Reads:
         begun_s = self._environment.now()
         if self._long:
             read = self._long.pop()
-            answer = self._advanced(read)
-            if answer is None:
-                self._long.add(read)
-            else:
+            answer = None if read.over else self._advanced(read)
+            if answer is not None:
                 self._end(read, answer)
+            elif not read.over:
+                self._long.add(read)
             self._precedence.heavy_done(begun_s)
         self._at_long = bool(self._long)
         return self._at_long

@@ -8,6 +8,7 @@ from metad_wire.errors import NotReplicaError
 from metad_wire.group import METADATA, GroupId
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.slices import Slices
 
 from .. import log_events
 from ..config import Config
@@ -46,6 +47,7 @@ class ReplicaLifecycle:
         agenda: Agenda,
         watches: Watches,
         precedence: Precedence,
+        slices: Slices,
         environment: Environment,
         health: Health,
     ) -> None:
@@ -59,6 +61,7 @@ class ReplicaLifecycle:
         self._agenda = agenda
         self._watches = watches
         self._precedence = precedence
+        self._slices = slices
         self._environment = environment
         self._health = health
         self._recovering = False
@@ -187,6 +190,7 @@ class ReplicaLifecycle:
             machine,
             group,
             self._precedence,
+            self._slices,
             window=self._window,
             pipeline_max=self._config.commit.pipeline_entries_max,
         )

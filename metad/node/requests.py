@@ -24,7 +24,22 @@ from metad_wire.errors import (
 )
 from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX, LISTING_BYTES_MAX, Feature
-from metad_wire.methods import GROUP_COMMAND, METHODS, WILL_WAIT, Body, By, For, Head, Lane, Method, Reply
+from metad_wire.methods import (
+    BROKER_GET,
+    BROKER_LIST,
+    GROUP_COMMAND,
+    METHODS,
+    READS,
+    WILL_WAIT,
+    Body,
+    By,
+    For,
+    Head,
+    Lane,
+    Method,
+    Reply,
+)
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.return_slots import Returns
 from metad_wire.refused import Refused
@@ -38,7 +53,6 @@ from ..state.tables import Command
 from .digests import digest_of
 from .driver import GroupDriver, Work
 from .environment import Environment
-from .fair_room import FairRoom
 from .gate import WAITED_S, Gate
 from .groups import Groups
 from .health import Health
@@ -48,6 +62,10 @@ from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
 _WAITING_BYTES_MAX: Final = 12 * 1024 * 1024  # of requests that wait for a turn, counted as those in flight are
+_CONTROL_ITEMS: Final = 8  # what a request about the node or the cluster takes while it waits, as items of others
+_LENT: Final = READS | {BROKER_GET.code, BROKER_LIST.code}
+"""Of these, those that only read: others that need the room may have it back."""
+_AGAIN_MS: Final = 1_000
 Control = Callable[[Method[Any, Any], Any, Done, float, Line | None], None]
 """Answers what is about the node or the cluster, and reached the node at this time, on this line. May raise
 MetadError."""
@@ -95,7 +113,9 @@ class Requests:
         self._control = control
         self._sweep = sweep
         self._wait = wait
-        self._waiting = FairRoom(_WAITING_BYTES_MAX)
+        self._waiting = FairRoom(
+            "bytes of requests that wait for a turn", _WAITING_BYTES_MAX, ends="the time that the request waits"
+        )
 
     @property
     def spent(self) -> int:
@@ -228,7 +248,7 @@ class Requests:
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
         if method.code in CONTROL:
-            self._control(method, body, done, self._environment.now() - waited_s, source)
+            self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None
         if self._health.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
@@ -266,13 +286,13 @@ class Requests:
         try:
             if self._returns.promised and driver.group.is_leader:
                 self._returns.check(request.identity, now_s)
-            budget.take(held, items, now_s, request.identity)
+            place = budget.take(source, held, items, now_s, request.identity)
         except OverloadedError:
             driver.not_keeping_up(now_s)
             raise
 
         def answer(outcome: bytes | MetadError) -> None:
-            budget.give(held, items)
+            budget.give(place, items)
             done(outcome)
 
         # From here on nothing may raise: the request would be answered twice.
@@ -285,18 +305,58 @@ class Requests:
     def _begin_wait(
         self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Line | None
     ) -> Work:
-        def answer(outcome: bytes | MetadError) -> None:
-            self._waiting.give(source, held)
-            done(outcome)
+        place: Place | None = None
 
-        self._waiting.take(source, held)
+        def answer(outcome: bytes | MetadError) -> None:
+            nonlocal place
+            if place is not None:
+                self._waiting.give(place)
+                place = None
+                done(outcome)
+
+        place = self._waiting.take(source, held, lambda: answer(_too_many_wait()))
+        if place is None:
+            raise _too_many_wait()
         work = Work(command, None, until_s, answer, source)
         try:
             self._wait(driver, work)
         except BaseException:
-            self._waiting.give(source, held)
+            self._waiting.give(place)
             raise
         return work
+
+    def _begin_control(
+        self, method: Method[Any, Any], body: Any, size: int, done: Done, arrived_s: float, source: Line | None
+    ) -> None:
+        """Have what is about the node or the cluster answered. What clients ask counts until then, for it may wait."""
+        if source is None:
+            self._control(method, body, done, arrived_s, None)
+            return
+        held = size + ITEM_BYTES * (_CONTROL_ITEMS + (len(body.items) if method.item is not None else 0))
+        place: Place | None = None
+
+        def answer(outcome: bytes | MetadError) -> None:
+            nonlocal place
+            if place is not None:
+                self._budget.give(place, 0)
+                place = None
+                done(outcome)
+
+        take_back = (lambda: answer(_too_many_wait())) if method.code in _LENT else None
+        place = self._budget.take(source, held, 1, self._environment.now(), take_back=take_back)
+        try:
+            self._control(method, body, answer, arrived_s, source)
+        except MetadError as error:
+            answer(error)
+        except BaseException:
+            if place is not None:
+                self._budget.give(place, 0)
+                place = None
+            raise
+
+
+def _too_many_wait() -> OverloadedError:
+    return OverloadedError("too many requests wait on this node", retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
 
 
 def set_result(answer: asyncio.Future[bytes | MetadError]) -> Done:

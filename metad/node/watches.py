@@ -27,7 +27,9 @@ from metad_wire.errors import (
     UnsupportedError,
 )
 from metad_wire.methods import WATCH_OPEN
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.slices import Slices
 from metad_wire.session import FEATURES
 from metad_wire.transport.fair_share import FairShare
 
@@ -83,15 +85,19 @@ class Watches:
         state: Engine,
         groups: Groups,
         precedence: Precedence,
+        slices: Slices,
         environment: Environment,
         health: Health,
     ) -> None:
         self.draining = False
         self.held_bytes = 0
         """Of changes that live streams wait to send."""
-        self.count = 0
-        """Of streams."""
         self._limits = config.limits
+        self._streams = FairRoom("streams of watches", config.limits.watch_streams_max, ends="its connection")
+        self._interests = FairRoom("bytes of filters of watches", _INTEREST_BYTES_MAX, ends="its stream")
+        self._pins = FairRoom("snapshots of watches", _PINS_MAX, ends=f"{_SLOW_S:.0f} s in which nothing is taken")
+        self._places: dict[Stream, tuple[object, Place, Place]] = {}
+        """The party of each stream, and the room of the stream and of its filters."""
         self._retained_bytes = config.storage.watch_retained_bytes
         self._retained_s = config.storage.watch_retained_ms / 1000
         self._mark_bytes = config.storage.log_retained_bytes // 4
@@ -99,12 +105,13 @@ class Watches:
         self._state = state
         self._groups = groups
         self._precedence = precedence
+        self._slices = slices
         self._environment = environment
         self._health = health
         self._hubs: dict[GroupDriver, Hub] = {}
         self._listeners: dict[GroupDriver, Listener] = {}
-        self._interest_bytes = 0
-        self._pinned: dict[Stream, float] = {}  # since when
+        self._pinned: dict[Stream, tuple[float, Place]] = {}  # since when
+        self._ending: set[Stream] = set()  # they are not served any more, and are about to hear why
         self._progress: dict[Stream, float] = {}  # when each says next how far it is
         self._progress_timer: Timer | None = None
         self._live: deque[Stream] = deque()
@@ -117,19 +124,25 @@ class Watches:
 
     # --- their beginnings and ends -----------------------------------------------------------------------
 
-    def open(self, payload: bytes, outlet: Outlet) -> Stream | None:
-        """Begin the stream of a request. Never raises: what is wrong with it goes to the outlet."""
+    @property
+    def count(self) -> int:
+        """Of streams."""
+        return self._streams.held
+
+    def open(self, payload: bytes, outlet: Outlet, party: object = None) -> Stream | None:
+        """Begin the stream of a request on a connection (``party``). Never raises: what is wrong with it goes to the
+        outlet."""
         try:
             if len(payload) > m.CHANGE_BYTES_MAX:
                 raise TooLargeError(
                     f"a request to watch is at most {m.CHANGE_BYTES_MAX} bytes: watch prefixes, not keys"
                 )
-            return self._open(WATCH_OPEN.decode_request(payload), outlet)
+            return self._open(WATCH_OPEN.decode_request(payload), outlet, party)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             outlet.refused(failed(WATCH_OPEN.name, error, self._health))
             return None
 
-    def _open(self, request: m.Request[Any], outlet: Outlet) -> Stream:
+    def _open(self, request: m.Request[Any], outlet: Outlet, party: object) -> Stream:
         if request.requires & ~FEATURES:
             raise UnsupportedError(
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
@@ -145,12 +158,14 @@ class Watches:
         interests = compiled(body.filters, driver.group.group_id.kind)
         if len(body.snapshot) not in (0, SLOTS // 8):
             raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")
-        self._check_room()
-        stream = Stream(self._hub(driver), outlet, interests, body)
-        self.count += 1
-        self._interest_bytes += stream.cost
+        hub = self._hub(driver)
+        stream = Stream(hub, outlet, interests, body)
+        try:
+            self._take(stream, party)
+        except OverloadedError:
+            self._left_hubs()
+            raise
         wait_s = min(_WAIT_S, request.deadline_ms / 1000 or _WAIT_S)
-        hub = self._hubs[driver]
         try:
             hub.open(stream, self._environment.now() + wait_s)
         except BaseException:
@@ -163,11 +178,20 @@ class Watches:
             self._arm_progress()
         return stream
 
-    def _check_room(self) -> None:
-        if self.count >= self._limits.watch_streams_max:
+    def _take(self, stream: Stream, party: object) -> None:
+        """Take room for a stream. Where others need it, the stream ends. Raises OverloadedError."""
+
+        def take_back() -> None:
+            stream.end(self.full("others need the room of this stream of a watch"))
+
+        taken = self._streams.take(party, 1, take_back)
+        if taken is None:
             raise self.full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
-        if self._interest_bytes >= _INTEREST_BYTES_MAX:
+        filters = self._interests.take(party, stream.cost, take_back)
+        if filters is None:
+            self._streams.give(taken)
             raise self.full("the filters of all watches on this node take too much memory")
+        self._places[stream] = party, taken, filters
 
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
@@ -190,12 +214,18 @@ class Watches:
 
     def left(self, stream: Stream) -> None:
         """A stream has ended."""
-        self.count -= 1
-        self._interest_bytes -= stream.cost
-        self._pinned.pop(stream, None)
+        _, taken, filters = self._places.pop(stream)
+        self._streams.give(taken)
+        self._interests.give(filters)
+        self.pinned(stream, False)
+        self._ending.discard(stream)
         self._progress.pop(stream, None)
         for turns in (self._in_log, self._in_snapshot):
             turns.forget(stream)
+        self._left_hubs()
+
+    def _left_hubs(self) -> None:
+        """Let hubs go that have no stream."""
         for driver, hub in list(self._hubs.items()):
             if not hub.streams and not hub.waiting:
                 driver.unlisten(self._listeners.pop(driver))
@@ -206,7 +236,13 @@ class Watches:
         """End the streams of a replica."""
         hub = self._hubs.get(driver)
         if hub is not None:
-            hub.end(why)
+            self._end_all(hub, why)
+
+    def _end_all(self, hub: Hub, why: MetadError) -> None:
+        """End the streams of a hub. None of them is served from now on; they hear of it in slices."""
+        for stream in [*hub.waiting, *hub.streams]:
+            self._ending.add(stream)
+            self._slices.now(partial(stream.end, why))
 
     def drain(self) -> None:
         """The node is about to end: others serve from now on."""
@@ -216,7 +252,7 @@ class Watches:
     def abandon(self, why: MetadError) -> None:
         """End all streams."""
         for hub in list(self._hubs.values()):
-            hub.end(why)
+            self._end_all(hub, why)
 
     def stop(self) -> None:
         """Stop the timers."""
@@ -238,9 +274,10 @@ class Watches:
             replica = hub.replica
             if replica.silent_ms() > silent_ms:
                 event(log_events.WATCHES_SENT_AWAY, group=replica.name, streams=len(hub.streams))
-                hub.end(NotReplicaError(f"this replica of {replica.name} has not heard its leader for {silent_ms} ms"))
+                why = NotReplicaError(f"this replica of {replica.name} has not heard its leader for {silent_ms} ms")
+                self._end_all(hub, why)
         now_s = self._environment.now()
-        for stream, since_s in list(self._pinned.items()):
+        for stream, (since_s, _) in list(self._pinned.items()):
             if 0 < stream.stalled_since_s <= now_s - _SLOW_S:
                 stream.end(SlowReaderError(f"nothing of the snapshot was taken for {_SLOW_S:.0f} s"))
             elif since_s <= now_s - _PIN_S:
@@ -269,6 +306,10 @@ class Watches:
             event(log_events.WATCHES_CUT, group=hub.replica.name, bytes=log.bytes)
         return min(through, max(floor, least))
 
+    def _tell(self, streams: list[Stream]) -> None:
+        for stream in streams:
+            self._slices.now(stream.tell)
+
     def _arm_progress(self) -> None:
         if self._progress_timer is None and self._progress:
             self._progress_timer = self._environment.call_at(self._environment.now() + _PROGRESS_S, self._tell_progress)
@@ -281,7 +322,7 @@ class Watches:
             self._progress[stream] = now_s + stream.progress_ms / 1000
             due.setdefault(stream.replica, []).append(stream)
         for replica, streams in due.items():
-            replica.prove(partial(_tell, streams))
+            replica.prove(partial(self._tell, streams))
         self._arm_progress()
 
     # --- what the hubs ask for ---------------------------------------------------------------------------
@@ -321,11 +362,21 @@ class Watches:
     def pinned(self, stream: Stream, begins: bool) -> None:
         """The snapshot of a stream begins, or is over. Raises OverloadedError if it would be one too many."""
         if not begins:
-            self._pinned.pop(stream, None)
-        elif len(self._pinned) >= _PINS_MAX:
+            if (pinned := self._pinned.pop(stream, None)) is not None:
+                self._pins.give(pinned[1])
+            return
+
+        def take_back() -> None:
+            stream.end(self.full("others need the room of this snapshot of a watch"))
+
+        place = self._pins.take(self._places[stream][0], 1, take_back)
+        if place is None:
             raise self.full(f"{_PINS_MAX} snapshots of watches are under way on this node")
-        else:
-            self._pinned[stream] = self._environment.now()
+        self._pinned[stream] = self._environment.now(), place
+
+    def later(self, piece: Callable[[], None]) -> None:
+        """Call back in a slice of what many hear."""
+        self._slices.later(piece)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back once what is being applied is in the engine."""
@@ -374,6 +425,8 @@ class Watches:
 
     def _serve(self, stream: Stream) -> None:
         stream.queued = False
+        if stream in self._ending:
+            return
         try:
             if stream.serve():
                 self.wake(stream)
@@ -418,8 +471,3 @@ class _Turns:
         """It has ended."""
         if stream is self._in_turn:
             self._in_turn = None
-
-
-def _tell(streams: list[Stream]) -> None:
-    for stream in streams:
-        stream.tell()

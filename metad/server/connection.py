@@ -29,6 +29,7 @@ from metad_wire.errors import (
 )
 from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import AHEAD, READS, WATCH_OPEN
+from metad_wire.policy.fair_room import FairRoom
 from metad_wire.policy.precedence import is_small
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
@@ -40,7 +41,7 @@ from ..logs import event
 from ..node.driver import Work
 from ..node.node import Node
 from .access import Access
-from .inbox import Inbox, UnbegunBudget
+from .inbox import Inbox
 from .receive_budget import ReceiveBudget
 from .send_budget import SMALL_BYTES, SendBudget
 from .watching import Watching
@@ -72,7 +73,7 @@ class Connection:
         self,
         node: Node,
         intake: ReceiveBudget,
-        unbegun: UnbegunBudget,
+        unbegun: FairRoom,
         unsent: SendBudget,
         access: Access,
         *,
@@ -93,7 +94,7 @@ class Connection:
         self._stream: Stream | None = None
         self._works: dict[int, Work] = {}  # by request id, for CANCEL
         self._watching: Watching | None = None
-        self._inbox = Inbox(unbegun)
+        self._inbox = Inbox(unbegun, self._turn_away)
         self._is_broken = False  # the peer has broken the protocol, or was not admitted
         self._uncut = False  # frames that have come are not cut yet
         self._reading = True
@@ -242,6 +243,7 @@ class Connection:
         error = self._node.requests.turn_away(frame.method, frame.payload, self)
         self._session.fail(frame.request_id, error)
         self._unflushed_bytes += 64
+        self._flush_soon()
 
     def _broken(self, error: MetadError) -> None:
         self._is_broken = True

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
 from metad_wire.operator.authority import ends_at
+from metad_wire.policy.fair_room import FairRoom
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from .. import log_events
@@ -18,7 +19,6 @@ from ..node.node import Node
 from ..node.stores import Stores
 from .access import Access
 from .connection import Connection
-from .inbox import UnbegunBudget
 from .network import Network
 from .peers.peers import Peers
 from .probe import Probe
@@ -52,7 +52,9 @@ class Server:
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
         self._served: set[Connection] = set()  # welcomed
         self._intake = ReceiveBudget(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
-        self._unbegun = UnbegunBudget(config.limits.unbegun_bytes_max)
+        self._unbegun = FairRoom(
+            "bytes of requests that are not begun", config.limits.unbegun_bytes_max, ends="the turn of its connection"
+        )
         self._unsent = SendBudget(config.limits.unsent_bytes_max)
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -80,7 +81,8 @@ class Watching:
             why = f"this connection has {self._streams_max} watches already (limits.connection_watch_streams_max)"
             self._sender.refuse_stream(request_id, OverloadedError(why))
             return
-        stream = self._watches.open(payload, _Outlet(self._sender, request_id, self._ended))
+        outlet = _Outlet(self._sender, request_id, self._ended)
+        stream = self._watches.open(payload, outlet, self._sender)
         if stream is not None and not stream.ended:
             self._streams[request_id] = stream
 
@@ -112,12 +114,12 @@ class Watching:
     def end(self, why: MetadError) -> None:
         """End all streams."""
         for stream in list(self._streams.values()):
-            stream.end(why)
+            self._watches.later(partial(stream.end, why))
 
     def forget(self) -> None:
         """The connection is gone."""
-        for stream in list(self._streams.values()):
-            stream.forget()
+        for stream in self._streams.values():
+            self._watches.later(stream.forget)
         self._streams.clear()
 
     def _ended(self, request_id: int) -> None:

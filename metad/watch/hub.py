@@ -42,6 +42,9 @@ class Keeper(Protocol):
     def left(self, stream: Stream) -> None:
         """A stream has ended."""
 
+    def later(self, piece: Callable[[], None]) -> None:
+        """Call back in a slice of what many hear."""
+
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back once what is being applied is in the engine."""
 
@@ -158,7 +161,7 @@ class Hub:
         self.kept, self._marked = self._marked, self.replica.applied
         for stream in list(self._live):
             if stream.sent < self.kept:
-                stream.tell()
+                self._keeper.later(stream.tell)
 
     # --- entries -----------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -27,6 +27,7 @@ from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.slices import Slices
 
 NOW_MS = 1_700_000_000_000
 
@@ -87,6 +88,7 @@ class Rig:
         self.group.log.all += log
         self.now_s = 100.0
         self.precedence = Precedence(lambda: self.now_s)
+        self.soon: list[Callable[[], None]] = []
         self.driver = GroupDriver(
             Machine(
                 GroupId("data", 0),
@@ -97,6 +99,7 @@ class Rig:
             ),
             cast("RaftGroup", self.group),
             self.precedence,
+            Slices(self.soon.append),
             window=BatchWindow(items_max=items_max, bytes_max=bytes_max, linger_s=linger_s),
             pipeline_max=pipeline,
         )

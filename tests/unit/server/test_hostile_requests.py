@@ -375,7 +375,7 @@ async def test_who_waits_for_wills_takes_no_memory_from_those_who_write() -> Non
     refused = [wait.error for wait in waits if wait.done]
     assert {type(error) for error in refused} == {OverloadedError}
     waiting = rig.node.requests._waiting
-    assert 0 < waiting.held <= 6 * 1024 * 1024
+    assert 0 < waiting.held <= 12 * 1024 * 1024
     await still_works(rig)
     rig.node.will_turns.drain()
     assert all(wait.done for wait in waits)

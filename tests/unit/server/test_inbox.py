@@ -13,7 +13,7 @@ import metad.server.connection as connection_module
 from metad.config import load_config
 from metad.node.requests import Requests
 from metad.server.connection import Connection
-from metad.server.inbox import FRAME_BYTES, Inbox, UnbegunBudget
+from metad.server.inbox import FRAME_BYTES, Inbox
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad_wire import messages as m
@@ -21,6 +21,7 @@ from metad_wire import methods
 from metad_wire.errors import OverloadedError
 from metad_wire.frame import Frame, FrameType, encode_frame
 from metad_wire.methods import encode
+from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables import broker as b
 from metad_wire.transport.memory import MemoryTransport
 
@@ -33,6 +34,15 @@ def frame(request_id: int, size: int = 0) -> Frame:
     return Frame(int(FrameType.REQUEST), 0, methods.KV_PUT.code, request_id, b"", length)
 
 
+def room_of(size: int) -> FairRoom:
+    return FairRoom("bytes", size, ends="soon")
+
+
+def inbox_in(room: FairRoom) -> Inbox:
+    """The inbox of one more connection; what is taken back from it is forgotten."""
+    return Inbox(room, lambda _: None)
+
+
 def fill(inbox: Inbox, first_id: int, size: int) -> int:
     """Put in frames of this size until one finds no room; how many were let in."""
     count = 0
@@ -42,7 +52,7 @@ def fill(inbox: Inbox, first_id: int, size: int) -> int:
 
 
 def test_requests_come_out_in_their_order_with_the_time_at_which_they_came() -> None:
-    inbox = Inbox(UnbegunBudget(MIB))
+    inbox = inbox_in(room_of(MIB))
     for number, arrived_s in ((5, 1.0), (3, 1.5), (4, 2.0)):
         assert inbox.add(frame(number), arrived_s)
     assert len(inbox) == 3
@@ -55,65 +65,67 @@ def test_requests_come_out_in_their_order_with_the_time_at_which_they_came() -> 
 
 
 def test_what_is_held_is_counted_until_it_is_taken_discarded_or_cleared() -> None:
-    budget = UnbegunBudget(MIB)
-    one, other = Inbox(budget), Inbox(budget)
+    budget = room_of(MIB)
+    one, other = inbox_in(budget), inbox_in(budget)
     for number in range(1, 5):
         assert one.add(frame(number, 1_000), 0.0)
     assert other.add(frame(1, 5_000), 0.0)
-    assert (budget.held_bytes, budget.holders) == (9_000, 2)
+    assert (budget.held, len(budget)) == (9_000, 2)
     one.pop()
     assert one.discard(3)
     assert not one.discard(3)
     assert [taken.request_id for taken, _ in (one.pop(), one.pop())] == [2, 4]
-    assert (budget.held_bytes, budget.holders) == (5_000, 1)
+    assert (budget.held, len(budget)) == (5_000, 1)
     other.clear()
     other.clear()
-    assert (budget.held_bytes, budget.holders) == (0, 0)
+    assert (budget.held, len(budget)) == (0, 0)
 
 
-def test_one_connection_fills_half_and_others_have_room() -> None:
-    budget = UnbegunBudget(MIB)
-    hogs, modest = [Inbox(budget) for _ in range(8)], Inbox(budget)
-    for hog in hogs:
-        fill(hog, 1, 10_000)
-    assert budget.held_bytes <= MIB
-    assert hogs[0].held_bytes > MIB // 2 - 10_000
-    assert modest.add(frame(1, 1_000), 0.0)
-    assert not hogs[0].add(frame(10_000, 1_000), 0.0)
+def test_one_connection_fills_the_room_and_others_take_it_back() -> None:
+    budget = room_of(MIB)
+    away: list[int] = []
+    hog, modest = Inbox(budget, lambda frame: away.append(frame.request_id)), inbox_in(budget)
+    count = fill(hog, 1, 10_000)
+    assert hog.held_bytes > MIB - 10_000
+    assert modest.add(frame(1, 9_000), 0.0)
+    assert away == [count], "the newest of the one that holds most is turned away"
+    assert not hog.add(frame(10_000, 10_000), 0.0)
+    assert modest.add(frame(2, 1_000), 0.0)
+    assert budget.held <= MIB
 
 
 def test_a_crowd_of_connections_keeps_to_the_bound() -> None:
-    budget = UnbegunBudget(MIB)
-    for inbox in [Inbox(budget) for _ in range(500)]:
+    budget = room_of(MIB)
+    for inbox in [inbox_in(budget) for _ in range(500)]:
         fill(inbox, 1, 700)
-    assert MIB // 2 < budget.held_bytes <= MIB
+    assert MIB // 2 < budget.held <= MIB
 
 
 @pytest.mark.parametrize("brokers", [2, 5, 20, 100])
 def test_a_crowd_that_sends_alike_fills_the_room(brokers: int) -> None:
-    budget = UnbegunBudget(MIB)
-    inboxes = [Inbox(budget) for _ in range(brokers)]
+    budget = room_of(MIB)
+    inboxes = [inbox_in(budget) for _ in range(brokers)]
     number = 0
     while sum(inbox.add(frame(number, 500), 0.0) for inbox in inboxes):
         number += 1
-    assert budget.held_bytes > MIB * 3 // 4
+    assert budget.held > MIB * 3 // 4
     assert max(inbox.held_bytes for inbox in inboxes) - min(inbox.held_bytes for inbox in inboxes) <= MIB // brokers
-    assert Inbox(budget).add(frame(0, 500), 0.0), "who has nothing here yet finds room"
+    assert inbox_in(budget).add(frame(0, 500), 0.0), "who has nothing here yet finds room"
 
 
 def test_short_frames_count_for_what_they_take() -> None:
-    assert fill(Inbox(UnbegunBudget(MIB)), 1, 0) <= MIB // FRAME_BYTES
+    assert fill(inbox_in(room_of(MIB)), 1, 0) <= MIB // FRAME_BYTES
 
 
 def test_the_longest_frame_fits_alone_and_beside_a_few_others() -> None:
-    budget = UnbegunBudget(24 * MIB)
-    one, other = Inbox(budget), Inbox(budget)
+    budget = room_of(24 * MIB)
+    one, other = inbox_in(budget), inbox_in(budget)
     assert one.add(frame(1, 16 * MIB), 0.0)
     assert not other.add(frame(1, 16 * MIB), 0.0)
     assert one.pop()
     assert one.add(frame(1, 100), 0.0)
     assert other.add(frame(1, 16 * MIB), 0.0)
-    assert Inbox(UnbegunBudget(100)).add(frame(1, MIB), 0.0)
+    assert inbox_in(room_of(100)).add(frame(1, MIB), 0.0)
 
 
 # --- on a connection -------------------------------------------------------------------------------------
@@ -186,7 +198,7 @@ async def test_a_heartbeat_goes_before_all_that_its_connection_has_sent(
     assert sorted(answered(stream)) == list(range(1, 14))
     assert [method for method, _ in seen].count(methods.KV_PUT.code) == 11
     assert not any(isinstance(error, OverloadedError) for error in stream.errors())
-    assert (server._unbegun.held_bytes, server._unbegun.holders) == (0, 0)
+    assert (server._unbegun.held, len(server._unbegun)) == (0, 0)
     connection.connection_lost(None)
 
 
@@ -239,7 +251,7 @@ async def test_what_has_waited_too_long_is_refused_before_it_is_decoded(
     come_s = dict(zip((1, 2, 3), (0.6, 0.6, 10.1), strict=True))  # by the stamps, so long ago
     frames = connection._inbox._frames
     for number, ago_s in come_s.items():
-        frames[number] = frames[number][0], loop.time() - ago_s
+        frames[number] = frames[number][0], loop.time() - ago_s, frames[number][2]
     decoded: list[object] = []
     decode = methods.KV_PUT.decode_what_fits
     monkeypatch.setattr(methods.KV_PUT, "decode_what_fits", lambda payload: decoded.append(payload) or decode(payload))
@@ -255,11 +267,11 @@ async def test_what_has_waited_too_long_is_refused_before_it_is_decoded(
 
 
 async def test_what_finds_no_room_is_turned_away_and_the_connection_is_read_on(server: Server) -> None:
-    server._unbegun._bytes_max, server._unbegun._half, server._unbegun._single = 100_000, 50_000, 75_000
+    server._unbegun.size_max = 100_000
     connection, stream = connect(server)
     connection.data_received(b"".join(put(number, 20_000) for number in range(1, 20)) + heartbeat(20))
     assert stream.reading
-    assert server._unbegun.held_bytes <= 100_000
+    assert server._unbegun.held <= 100_000
     assert {error.name for error in stream.errors()} >= {"overloaded"}
     assert all(
         error.retry_after_ms + error.retry_jitter_ms > 0 for error in stream.errors() if error.name == "overloaded"
@@ -276,12 +288,12 @@ async def test_a_connection_that_ends_leaves_nothing_behind(server: Server, monk
         connection, stream = connect(server)
         connection.pause_writing()
         connection.data_received(put(1) + put(2))
-        assert server._unbegun.holders == 1
+        assert len(server._unbegun) == 1
         if end == "broken":
             connection.data_received(put(2))  # the id is in flight
             assert stream.closed
-            assert server._unbegun.held_bytes == 0
+            assert server._unbegun.held == 0
         connection.connection_lost(None)
-        assert (server._unbegun.held_bytes, server._unbegun.holders) == (0, 0)
+        assert (server._unbegun.held, len(server._unbegun)) == (0, 0)
     await asyncio.sleep(0)
     assert seen == []  # nobody waits for it

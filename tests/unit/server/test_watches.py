@@ -743,7 +743,8 @@ def test_no_watch_stops_a_node(openings: list[tuple[WatchOpen, str]]) -> None:
         assert rig.node.failure is None
         rig.node.watches.drain()
         assert all(client.over or client.refusals for client in clients)
-        assert rig.node.watches.count == rig.node.watches.held_bytes == rig.node.watches._interest_bytes == 0
+        watches = rig.node.watches
+        assert watches.count == watches.held_bytes == watches._interests.held == watches._pins.held == 0
         assert not rig.node.watches._pinned
         assert not rig.driver("data-0")._listeners
         await put(rig, "c")

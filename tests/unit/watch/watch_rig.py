@@ -226,6 +226,9 @@ class World:
     def left(self, stream: Stream) -> None:
         self.lefts.append(stream)
 
+    def later(self, piece: Callable[[], None]) -> None:
+        piece()
+
     def soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)
 
