@@ -104,7 +104,9 @@ class Node:
         self._statuses = GroupStatuses(groups, environment)
         precedence = Precedence(environment.now)
         slices = Slices(environment.call_soon)
-        watches = self.watches = Watches(config, stores.state, groups, precedence, slices, environment, health)
+        watches = self.watches = Watches(
+            config, stores.state, groups, outbound, precedence, slices, environment, health
+        )
         self._statuses.listen(watches.look)
         machines = Machines(config, stores.state, groups, environment)
         snapshots = self.snapshots = NodeSnapshots(

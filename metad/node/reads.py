@@ -7,6 +7,7 @@ has lost what it had, by a power failure without fsync or by a directory from a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -319,6 +320,17 @@ class Reads:
         if len(encoded) > self._bytes_max:  # keys of 4 KiB can outweigh the records
             raise TooLargeError("the reply would not fit a frame: ask for fewer records at once")
         return encoded
+
+
+def read_index(driver: GroupDriver, done: Callable[[int | MetadError], None]) -> None:
+    """Call ``done`` with the index that the group's leader has committed, once it has proven that it leads; or with the
+    error that says that this node does not lead. A replica that has applied so far has everything that was acknowledged
+    before."""
+
+    def proven(ok: bool) -> None:
+        done(driver.group.commit if ok else driver.not_leader())
+
+    driver.group.read(proven)
 
 
 def failed(name: str, error: Exception, health: Health) -> MetadError:

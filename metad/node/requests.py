@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from metad_wire import messages as m
-from metad_wire.cluster import GroupCommand
+from metad_wire.cluster import GroupCommand, ReadIndexReply
 from metad_wire.errors import (
     DrainingError,
     MetadError,
@@ -29,6 +29,7 @@ from metad_wire.methods import (
     BROKER_LIST,
     GROUP_COMMAND,
     METHODS,
+    READ_INDEX,
     READS,
     WILL_WAIT,
     Body,
@@ -38,12 +39,14 @@ from metad_wire.methods import (
     Lane,
     Method,
     Reply,
+    encode,
 )
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.return_slots import Returns
 from metad_wire.refused import Refused
 from metad_wire.session import FEATURES
+from metad_wire.table import ANY_KIND
 
 from ..config import LimitsConfig
 from ..control.host import Done, Line
@@ -57,7 +60,7 @@ from .gate import WAITED_S, Gate
 from .groups import Groups
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
-from .reads import Reads, failed
+from .reads import Reads, failed, read_index
 from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
@@ -252,6 +255,10 @@ class Requests:
             return None
         if self._health.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
+        if method is READ_INDEX:
+            driver = self._groups.named(request.group, ANY_KIND)
+            read_index(driver, lambda index: done(encode(ReadIndexReply(index)) if isinstance(index, int) else index))
+            return None
         verb = VERBS[method.code]
         if method.by is By.METADATA:
             driver = self._groups.drivers[METADATA]

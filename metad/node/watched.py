@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from metad_wire.cluster import ReadIndex
+from metad_wire.errors import InternalError, InvalidRequestError, MetadError, NotLeaderError
+from metad_wire.methods import READ_INDEX
 from metad_wire.watch import Brought, WatchOpened
 
 from ..raft.journal import REGULAR
@@ -13,6 +16,8 @@ from ..state.slot_assignment import HeldSlots
 from ..storage.engine import Engine, Pin
 from ..storage.keys import after_prefix
 from .driver import GroupDriver
+from .peer_sender import PeerSender
+from .reads import read_index
 
 _FOREVER_S = 1e9
 
@@ -20,13 +25,14 @@ _FOREVER_S = 1e9
 class WatchedReplica:
     """A :class:`metad.watch.seams.Replica`."""
 
-    def __init__(self, driver: GroupDriver, state: Engine, now: Callable[[], float]) -> None:
+    def __init__(self, driver: GroupDriver, state: Engine, peers: PeerSender, now: Callable[[], float]) -> None:
         self.name = driver.group.name
         self.kind = driver.group.group_id.kind
         self.prefix = driver.group.prefix
         self._driver = driver
         self._log = driver.group.log
         self._state = state
+        self._peers = peers
         self._now = now
 
     @property
@@ -49,7 +55,7 @@ class WatchedReplica:
     def pin(self) -> Pin:
         return self._state.pin(self.prefix, after_prefix(self.prefix))
 
-    def opened(self, *, pinned: bool) -> WatchOpened:
+    def opened(self, *, pinned: bool, proven: bool) -> WatchOpened:
         machine = self._driver.machine
         slots = machine.parts[HeldSlots]
         brought = [Brought(move, of_move) for move, of_move in sorted(slots.brought.items())]
@@ -62,7 +68,18 @@ class WatchedReplica:
             brought,
             self._driver.group.ready,
             machine.revision,
+            proven,
         )
+
+    def read_index(self, done: Callable[[int | MetadError], None]) -> None:
+        group = self._driver.group
+        if group.is_leader:
+            read_index(self._driver, done)
+        elif not group.leader:
+            done(NotLeaderError(f"no leader of {self.name} is known, who would say how far the group is"))
+        else:
+            payload = READ_INDEX.encode_request(ReadIndex(), group=self.name)
+            self._peers.call(group.leader, READ_INDEX.code, payload, lambda answer: done(_index_of(answer)))
 
     def prove(self, done: Callable[[], None]) -> None:
         group = self._driver.group
@@ -76,6 +93,16 @@ class WatchedReplica:
 
     def silent_ms(self) -> int:
         return _milliseconds(self._driver.group.silent_s(self._now()))
+
+
+def _index_of(answer: bytes | MetadError) -> int | MetadError:
+    """A client asks again later or elsewhere, whatever the leader's node has answered."""
+    if isinstance(answer, bytes):
+        try:
+            return READ_INDEX.decode_reply(answer).index
+        except InvalidRequestError as error:
+            return InternalError(str(error))
+    return NotLeaderError(f"the leader has not said how far the group is: {answer}")
 
 
 def _milliseconds(seconds: float) -> int:

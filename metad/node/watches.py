@@ -48,6 +48,7 @@ from .driver import GroupDriver, Listener
 from .environment import Environment, Timer
 from .groups import Groups
 from .health import Health
+from .peer_sender import PeerSender
 from .reads import failed
 from .watched import WatchedReplica
 
@@ -84,6 +85,7 @@ class Watches:
         config: Config,
         state: Engine,
         groups: Groups,
+        peers: PeerSender,
         precedence: Precedence,
         slices: Slices,
         environment: Environment,
@@ -104,6 +106,7 @@ class Watches:
         self._grown_bytes = 0  # of the logs, since live streams were told how far they are
         self._state = state
         self._groups = groups
+        self._peers = peers
         self._precedence = precedence
         self._slices = slices
         self._environment = environment
@@ -196,7 +199,7 @@ class Watches:
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
         if hub is None:
-            replica = WatchedReplica(driver, self._state, self._environment.now)
+            replica = WatchedReplica(driver, self._state, self._peers, self._environment.now)
             hub = self._hubs[driver] = Hub(replica, self, self._environment.now)
             listener = self._listeners[driver] = partial(self._stage, hub)
             driver.listen(listener)
@@ -377,6 +380,10 @@ class Watches:
     def later(self, piece: Callable[[], None]) -> None:
         """Call back in a slice of what many hear."""
         self._slices.later(piece)
+
+    def refuse(self, stream: Stream, why: MetadError) -> None:
+        """End a stream that has waited in vain, in slices."""
+        self._slices.now(partial(stream.end, why))
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back once what is being applied is in the engine."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metad_wire.methods import METHODS, By
+from metad_wire.methods import METHODS, READ_INDEX, By
 from metad_wire.tables import TABLES
 
 from . import (
@@ -44,6 +44,8 @@ CONTROL: frozenset[int] = frozenset(
     method.code for method in METHODS.values() if method.by is not By.GROUP and not method.mutates
 )
 """Methods that the node answers, not a group's state."""
+OF_THE_LOG: frozenset[int] = frozenset({READ_INDEX.code})
+"""Methods that a group answers by its log, not by its state."""
 
 VERBS: dict[int, Verb[Any, Any]] = {
     verb.method.code: verb
@@ -96,7 +98,7 @@ PARTS: tuple[type[StatePart], ...] = (
 
 def _check() -> None:
     """Refuse at import a method that nobody serves."""
-    missing = set(METHODS) - set(VERBS) - CONTROL
+    missing = set(METHODS) - set(VERBS) - CONTROL - OF_THE_LOG
     if missing:
         raise TypeError(f"methods without a verb: {sorted(METHODS[code].name for code in missing)}")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
-from metad_wire.errors import MetadError, PositionAheadError
+from metad_wire.errors import MetadError, NotLeaderError, PositionAheadError
 
 from ..state.entry import Entry
 from .changes import Change, EntryChanges, with_previous
@@ -19,6 +20,8 @@ from .stream import Stream
 _PREVIOUS_BYTES: Final = 4 * 1024 * 1024
 """So many bytes of the values that an entry replaces are read before it is applied, or one value more. It is twice what
 a request may write."""
+_ASK_AGAIN_S: Final = 1.0
+"""A leader that has not said within this time how far the group is may lead no longer: the next one is asked."""
 
 
 class Keeper(Protocol):
@@ -48,6 +51,9 @@ class Keeper(Protocol):
     def soon(self, callback: Callable[[], None]) -> None:
         """Call back once what is being applied is in the engine."""
 
+    def refuse(self, stream: Stream, why: MetadError) -> None:
+        """End a stream that has waited in vain. Thousands may be refused at once."""
+
 
 class Hub:
     """All streams of one replica."""
@@ -58,7 +64,8 @@ class Hub:
         self.streams: dict[Stream, None] = {}
         """Those that have begun."""
         self.waiting: dict[Stream, float] = {}
-        """Those whose position is ahead of the replica, and until when they wait."""
+        """Those that begin at an index that the replica has not applied, or that is not known yet; and until when they
+        wait."""
         self._keeper = keeper
         self._live: dict[Stream, None] = {}
         self._index: Index[Stream] = Index(replica.prefix)
@@ -68,6 +75,8 @@ class Hub:
         self._lengths: Counter[int] = Counter()  # of long prefixes, and how many streams look for each
         self._previous = 0  # live streams that want the values before
         self._unwritten: dict[bytes, bytes | None] = {}  # by entries that are staged and not in the engine yet
+        self._asked_s = -_ASK_AGAIN_S  # when the leader was last asked how far the group is
+        self._asks = False  # it has not answered
 
     # --- streams -----------------------------------------------------------------------------------------
 
@@ -80,9 +89,10 @@ class Hub:
                 f"the filters of all watches of {self.replica.name} on this node would have keys over {SHORT_BYTES} "
                 f"bytes of {len(self._lengths)} different lengths; {LENGTHS_MAX} are allowed"
             )
-        wanted = stream.wanted
-        if wanted is not None and wanted > self.replica.applied:
+        if stream.unproven or stream.awaited > self.replica.applied:
             self.waiting[stream] = wait_until_s
+            if stream.unproven:
+                self._ask()
             return
         self.streams[stream] = None
         try:
@@ -136,14 +146,48 @@ class Hub:
 
     def expire(self, now_s: float) -> bool:
         """Refuse those that have waited too long; whether others wait."""
+        name = self.replica.name
         for stream in [stream for stream, until_s in self.waiting.items() if until_s <= now_s]:
-            stream.end(
-                PositionAheadError(
-                    f"this replica of {self.replica.name} has applied {self.replica.applied}, and the position is "
-                    f"{stream.wanted}"
+            if stream.unproven:
+                self._keeper.refuse(
+                    stream, NotLeaderError(f"no leader of {name} has said in time how far the group is")
                 )
-            )
+            elif stream.awaited > (stream.wanted or 0):
+                what = f"has applied {self.replica.applied}, and its leader has committed {stream.awaited}"
+                self._keeper.refuse(stream, NotLeaderError(f"this replica of {name} {what}"))
+            else:
+                what = f"has applied {self.replica.applied}, and the position is {stream.wanted}"
+                self._keeper.refuse(stream, PositionAheadError(f"this replica of {name} {what}"))
+        if any(stream.unproven for stream in self.waiting):
+            self._ask()
         return bool(self.waiting)
+
+    # --- how far the group is ----------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Ask the group's leader how far the group is, for all that want to know. One question at a time: those that
+        come while it is under way are asked for by the next one."""
+        now_s = self.now()
+        if self._asks and now_s < self._asked_s + _ASK_AGAIN_S:
+            return
+        self._asks, self._asked_s = True, now_s
+        asked = [stream for stream in self.waiting if stream.unproven]
+        self.replica.read_index(partial(self._told, now_s, asked))
+
+    def _told(self, asked_s: float, asked: Sequence[Stream], answer: int | MetadError) -> None:
+        """The leader has answered. An answer that is late is as good: it was asked for after these streams came."""
+        for stream in asked:
+            if stream not in self.waiting or not stream.unproven:
+                continue
+            if isinstance(answer, MetadError):
+                self._keeper.refuse(stream, answer)
+            else:
+                stream.prove(answer)
+        self._arrived()
+        if asked_s == self._asked_s:
+            self._asks = False
+            if any(stream.unproven for stream in self.waiting):
+                self._ask()
 
     # --- the log that is kept for them -------------------------------------------------------------------
 
@@ -222,9 +266,9 @@ class Hub:
         self._unwritten.clear()
 
     def _arrived(self) -> None:
-        """Have those whose position is applied begin, each in its turn."""
+        """Have those that wait for nothing any more begin, each in its turn."""
         applied = self.replica.applied
-        for stream in [stream for stream in self.waiting if (stream.wanted or 0) <= applied]:
+        for stream in [stream for stream in self.waiting if not stream.unproven and stream.awaited <= applied]:
             del self.waiting[stream]
             self.streams[stream] = None
             stream.arrived()

@@ -57,8 +57,12 @@ class Replica(Protocol):
     def pin(self) -> Pin:
         """The rows of the state as they are now."""
 
-    def opened(self, *, pinned: bool) -> WatchOpened:
+    def opened(self, *, pinned: bool, proven: bool) -> WatchOpened:
         """What a stream that begins now is told."""
+
+    def read_index(self, done: Callable[[int | MetadError], None]) -> None:
+        """Call ``done`` with an index that the group's leader had committed when it proved its lead, after this call;
+        or with the reason why none is known. It may never be called."""
 
     def prove(self, done: Callable[[], None]) -> None:
         """Call ``done`` once :meth:`behind_ms` is as good as it gets: a leader may ask first whether it still leads."""

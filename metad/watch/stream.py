@@ -79,6 +79,7 @@ class Stream:
         "_reader",
         "_rows",
         "_told_at",
+        "awaited",
         "behind_since_s",
         "cost",
         "credit",
@@ -92,10 +93,12 @@ class Stream:
         "pending_bytes",
         "position",
         "progress_ms",
+        "proven",
         "queued",
         "sent",
         "snapshot",
         "stalled_since_s",
+        "unproven",
         "wanted",
     )
 
@@ -111,6 +114,12 @@ class Stream:
         """Where the client wants it to begin; None: at a pin."""
         self.snapshot = opening.snapshot
         """The slots whose rows are wanted and not sent yet."""
+        self.proven = opening.proven and (self.wanted is None or bool(self.snapshot))
+        """Whether its pin is to have everything that was acknowledged before."""
+        self.unproven = self.proven
+        """Whether it is not known yet which index has that."""
+        self.awaited = self.wanted or 0
+        """The index that the replica must have applied before the stream can begin."""
         self.progress_ms = max(opening.progress_ms, _PROGRESS_MS_MIN) if opening.progress_ms else 0
         self.flags = opening.flags
         self.credit = opening.credit_bytes
@@ -175,7 +184,7 @@ class Stream:
         replica, wanted = self._hub.replica, self.wanted
         if wanted is not None and wanted < replica.base:
             raise LogCutError(f"the log of {replica.name} here begins behind {replica.base}")
-        said = replica.opened(pinned=wanted is None or bool(self.snapshot))
+        said = replica.opened(pinned=wanted is None or bool(self.snapshot), proven=self.proven)
         self.position = said.index if wanted is None else wanted
         self.sent = self.position
         if self.snapshot:
@@ -193,8 +202,13 @@ class Stream:
             self.behind_since_s = self._hub.now()
             self._hub.wake(self)
 
+    def prove(self, index: int) -> None:
+        """This index of the log has everything that was acknowledged before the stream was asked for."""
+        self.unproven = False
+        self.awaited = max(self.awaited, index)
+
     def arrived(self) -> None:
-        """The replica has come to the position that the stream has waited for: it begins when it is served."""
+        """The replica has come to the index that the stream has waited for: it begins when it is served."""
         self.position = self.wanted or 0
         self.behind_since_s = self._hub.now()
         self._hub.wake(self)

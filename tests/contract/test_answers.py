@@ -171,6 +171,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 GROUP = 1
 """Ordinal of the groups asked for: not all are led by one node."""
 ITEMS: dict[str, Callable[[str], Any]] = {
+    "group.read_index": lambda _: c.ReadIndex(),
     "session.takeover": lambda name: m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", name)]),
     "session.disconnect": lambda name: m.SessionDisconnect("b", 1, [m.SessionDisconnectItem("t", name)]),
     "session.update": lambda name: m.SessionUpdate(

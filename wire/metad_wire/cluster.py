@@ -304,6 +304,17 @@ class SessionSweepReply(Message, frozen=True):
     retained: U32 = 0
 
 
+class ReadIndex(Message, frozen=True):
+    """Between nodes: how far the group's log is committed. The leader answers once it has proven that it leads, by its
+    lease or by a round that began after the request came."""
+
+
+class ReadIndexReply(Message, frozen=True):
+    """A replica that has applied ``index`` has everything that was acknowledged before the request came."""
+
+    index: U63
+
+
 class Join(Message, frozen=True):
     """A node takes part, or says where it is now."""
 

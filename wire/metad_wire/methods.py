@@ -123,13 +123,17 @@ CLUSTER_RETURNS = Method(
     whose=For.NODES,
 )
 
+READ_INDEX = Method(
+    0x000D, "group.read_index", c.ReadIndex, c.ReadIndexReply, Lane.CONTROL, mutates=False, by=By.GROUP, whose=For.NODES
+)
+
 WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, Lane.SCANS, mutates=False, by=By.REPLICA)
 """The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""
 
 READS = frozenset(
     method.code
     for method in METHODS.values()
-    if not method.mutates and method.repeatable and method.by in {By.ANY, By.GROUP}
+    if not method.mutates and method.repeatable and method.by in {By.ANY, By.GROUP} and method.whose is not For.NODES
 )
 """Methods that change nothing, however often they are repeated and by whomever: all that 0-RTT data may ask for. A
 watch is none of them: a copy of its request would make a node work for nobody. Nor is a keep-alive: a copy would keep

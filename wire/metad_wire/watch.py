@@ -75,7 +75,8 @@ class WatchOpen(Message, frozen=True):
     begins at a pin, the state as it is now. ``snapshot``: a bit map of slots whose rows are sent as the pin has them;
     with a position, the changes up to the pin are sent before them. ``credit_bytes``: of events that may be sent until
     the client grants more. ``flags``: bits of :class:`StreamFlag`. ``progress_ms``: how often the server says how far
-    it is if nothing happens; 0: never, and less than 100 counts as 100."""
+    it is if nothing happens; 0: never, and less than 100 counts as 100. ``proven``: the pin has everything that was
+    acknowledged before the request came."""
 
     filters: Annotated[list[WatchFilter], Meta(max_length=FILTERS_MAX)]
     position: U63 | None = None
@@ -83,6 +84,7 @@ class WatchOpen(Message, frozen=True):
     credit_bytes: U32 = 1024 * 1024
     flags: U32 = 0
     progress_ms: U32 = 0
+    proven: bool = False
 
 
 class Brought(Message, frozen=True):
@@ -96,7 +98,9 @@ class WatchOpened(Message, frozen=True):
     """The stream has begun. ``index``: the replica's state; if ``pinned``, that of the pin. The rest is about that
     state: the slots that the group ``held``; those ``sealed`` by the move ``sealed_move`` and not closed; and which
     moves had brought all of them. ``leader``: whether this replica leads the group. ``revision``: the number of the
-    revision at ``index``; 0: the server is too old to say."""
+    revision at ``index``; 0: the server is too old to say. ``proven``: the pin is not behind what the group's leader
+    had committed when it proved its lead, after the request came; false: that was not asked for, or the server is too
+    old."""
 
     index: U63
     pinned: bool
@@ -106,6 +110,7 @@ class WatchOpened(Message, frozen=True):
     brought: list[Brought] = []  # noqa: RUF012
     leader: bool = False
     revision: U63 = 0
+    proven: bool = False
 
 
 class WatchChange(Message, frozen=True):

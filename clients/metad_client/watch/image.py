@@ -199,7 +199,7 @@ class Picture:
                     self._waiting.remove(waiting)
 
     def _is_whole(self) -> bool:
-        return self.streams.is_placed and not self.streams.is_missing
+        return self.streams.is_settled
 
     def _read(self) -> None:
         """Take what has come."""
@@ -326,9 +326,10 @@ def _event(batch: WatchBatch, shape: Shape, key: bytes, record: Any, kind: Chang
 class Image:
     """Tables as they are, in this process: ``image["kv"][KvKey("config", "greeting")]``.
 
-    It is filled from a snapshot, follows every change, and reconnects by itself. While the service is away it shows
-    what it had, and :attr:`age_ms` says how old that is. It ends if it is closed, or its client is; it can still be
-    read then. An image that the program drops is closed.
+    It is filled from a snapshot, follows every change, and reconnects by itself. Freshness: after :meth:`caught_up` it
+    has all that was acknowledged before it was opened, and follows what is written since by some milliseconds. While
+    the service is away it shows what it had, and :attr:`age_ms` says how old that is. It ends if it is closed, or its
+    client is; it can still be read then. An image that the program drops is closed.
 
     ``image["kv"]`` and ``image["session"]`` map keys (:class:`KvKey`, :class:`SessionKey`) to records (:class:`Kv`,
     :class:`Session`); ``image["offset"]`` has offsets and ``image["offset/generation"]`` the generations of consumer
@@ -353,7 +354,8 @@ class Image:
             raise KeyError(f"the image has no table {table!r}; it has {', '.join(self._tables)}") from None
 
     async def caught_up(self, timeout_s: float | None = None) -> Self:
-        """Wait until the image has all that was there when it was opened; after a gap, until it is whole again. Raises
+        """Wait until the image has everything that was acknowledged before it was opened, whoever wrote it; after a
+        gap, until it is whole again. Slots that are on their way between two groups are waited for. Raises
         DeadlineExceededError after ``timeout_s``, the error that has ended the image, or ClosedError."""
         argument("timeout_s", timeout_s, float | None)
         self._picture.streams.home.check()

@@ -122,6 +122,20 @@ class Position:
         """The slots that no group is read for."""
         return self.counts(NOBODY)
 
+    @property
+    def sealed(self) -> int:
+        """The slots that are on their way to another group: what that one writes is not read yet."""
+        return sum(slots for reader, slots in self.readers.items() if reader.sealed)
+
+    def read_from(self, group: int) -> int:
+        """The slots that are read from a group, whether they are sealed there or not."""
+        return sum(slots for reader, slots in self.readers.items() if reader.group == group)
+
+    @property
+    def groups(self) -> set[int]:
+        """Those that it names."""
+        return {*self.indexes, *(reader.group for reader in self.readers)} - {NOBODY}
+
     def waits(self, marker: SlotMarker | None) -> bool:
         """Whether an entry with this marker has to wait until more of the other group's log has been read. What the
         reader knows of the move does not matter: an aborted attempt may have told it."""
@@ -140,9 +154,11 @@ class Position:
         self.indexes[group] = index
         return self.missing & ~before
 
-    def gone(self, group: int, end: int) -> None:
-        """There is no such group any more: it counts as read to its end."""
-        self.indexes[group] = max(end, self.index(group))
+    def gone(self, group: int) -> int:
+        """There is no such group any more. Returns the slots that are missing because of it: those read from it."""
+        before = self.missing
+        self._change(ALL, partial(_lost, group))
+        return self.missing & ~before
 
     def cut(self, group: int, pin: Pin) -> int:
         """The group's log behind the position is lost; it goes on at this pin. Returns the slots that are missing

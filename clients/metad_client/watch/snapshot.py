@@ -134,7 +134,7 @@ class Reading:
         if stream.cut:
             self.is_cut = True
         position = None if stream.cut else self._position
-        return WatchOpen(self._filters, position, self._slots, self.credit_bytes)
+        return WatchOpen(self._filters, position, self._slots, self.credit_bytes, proven=True)
 
     def opened(self, stream: GroupStream, pin: Pin) -> None:
         """A replica has begun."""

@@ -28,6 +28,7 @@ from ..errors import (
     PositionAheadError,
     TooLargeError,
     UnknownMethodError,
+    UnsupportedError,
 )
 from .position import Pin, bits_of
 from .replicas import choose
@@ -181,6 +182,7 @@ class GroupStream:
         self._unable: set[str] = set()  # replicas that cannot serve
         self._ahead_of: set[str] = set()  # replicas that have not come to the position
         self._stranded = False  # no replica could be reached
+        self._wants_proof = False  # of the attempt
 
     def __repr__(self) -> str:
         return f"<GroupStream {self.name} {'live at ' + self.node if self.live else 'down'}>"
@@ -210,6 +212,7 @@ class GroupStream:
             return
         sink = _Sink(self)
         self._sink, self.node = sink, queue.node
+        self._wants_proof = opening.proven
         self.asked = int.from_bytes(opening.snapshot, "big")
         call = self._dispatcher.open_stream(queue, body, self.name, sink, self._loop.time() + OPEN_DEADLINE_S)
         if call is None:
@@ -301,6 +304,10 @@ class GroupStream:
         if sink is not self._sink:
             events.end()
             return
+        if self._wants_proof and not reply.proven:  # as a node of an older version answers
+            events.end()
+            self.lost(sink, UnsupportedError(f"{self.node} cannot prove how far {self.name} is"))
+            return
         self._events, self._call = events, None
         self._since = self._loop.time()
         self.live = self.has_lived = True
@@ -367,7 +374,7 @@ class GroupStream:
         elif isinstance(error, NotReplicaError | DrainingError):
             self._unable.add(node)
             dispatcher.seek()
-        elif isinstance(error, UnknownMethodError) and not set(self._up()) <= self._avoid:
+        elif isinstance(error, UnknownMethodError | UnsupportedError) and not set(self._up()) <= self._avoid:
             self._unable.add(node)  # a node of an older version
         elif stays(error):
             self._owner.fail(error)

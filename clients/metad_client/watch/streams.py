@@ -30,7 +30,9 @@ CREDIT_BYTES_MIN: Final = 64 * 1024
 CREDIT_BYTES_MAX: Final = 0xFFFF_FFFF
 """What a request can say."""
 MAP_RETRY_S: Final = 0.25
-"""How often the map is asked for while a marker names a group that it does not know."""
+"""How often the map is asked for while the watch needs a group that the map lacks."""
+_SEEKS_MAX: Final = 120
+"""The map is asked for so often, of every node that is connected in turn, before a group counts as gone."""
 _ALL_BYTES: Final = ALL.to_bytes(SLOTS // 8, "big")
 
 Start = Literal["now", "snapshot"]
@@ -64,7 +66,7 @@ class Streams:
         self._loop = loop
         self._dispatcher = dispatcher
         self._filters = filters
-        self._until = until or {}
+        self._until: dict[str, Position] = until or {}
         self._over: set[GroupStream] = set()  # that have come to the end
         self._cluster_id = cluster_id
         self._start = start
@@ -81,7 +83,13 @@ class Streams:
         self._waiter: asyncio.Future[None] | None = None
         self._listener: Callable[[], None] | None = None
         self._calling = False  # the listener, soon
-        self._unknown: set[GroupId] = set()  # named by markers, and not in the map
+        self._unknown: dict[
+            GroupId, int
+        ] = {}  # named by tokens or markers, and not in the map; how often it was sought
+        self._gone: set[GroupId] = set()  # that no map has had for long
+        named = [*self.positions.items(), *self._until.items()]
+        self._unfound = {GroupId(kind, ordinal) for kind, position in named for ordinal in position.groups}
+        """Groups that the token names, or that of the end, and that were in no map yet: it may be an old one."""
         self._map_timer: asyncio.TimerHandle | None = None
         self._repairs: dict[str, int] = {}  # per kind: attempts to read what is missing
         self._repair_timers: dict[str, asyncio.TimerHandle] = {}
@@ -106,6 +114,8 @@ class Streams:
             return None
         if self._lost:
             kind, slots = self._lost.popitem()
+            self._packed.pop(kind, None)
+            self._look_over()
             return self._batch("gap", next(stream for stream in self._turn if stream.kind == kind), slots=slots)
         ready, waiting = self._ready, self._waiting
         try:
@@ -187,13 +197,21 @@ class Streams:
     @property
     def is_whole(self) -> bool:
         """Whether every slot is read, and every group has a stream."""
-        return self._is_placed() and not self.is_missing and all(stream.live for stream in self._turn)
+        return self.is_settled and all(stream.live for stream in self._turn)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether each slot is read from the group that holds it: none is missing, on its way to another group, or read
+        from a group that has not been found."""
+        if not self._is_placed() or self.is_missing or self._unfound:
+            return False
+        return not any(position.sealed for position in self.positions.values())
 
     def age_ms(self) -> float | None:
         """Since when what was delivered may lack something; None if a group has not said it yet."""
         proved = [stream.proved_at for stream in self._turn]
         known = [at for at in proved if at is not None]
-        if not known or len(known) < len(proved):
+        if not known or len(known) < len(proved) or self._unfound:
             return None
         return max(0.0, (self._loop.time() - min(known)) * 1000)
 
@@ -252,7 +270,11 @@ class Streams:
             if group not in self._streams:
                 stream = self._streams[group] = GroupStream(self, self._dispatcher, self._loop, group)
                 self._turn.append(stream)
-                self._unknown.discard(group)
+                self._unknown.pop(group, None)
+                self._unfound.discard(group)
+                self._gone.discard(group)
+        for group in self._unfound:
+            self._seek_group(group)
         for stream in list(self._turn):
             if not self.ended and not self._is_over(stream):
                 stream.hurry()
@@ -273,11 +295,12 @@ class Streams:
         filters = self._filters[stream.kind]
         if stream.cut or position is None:
             whole = stream.cut or self._start == "snapshot"
-            return WatchOpen(filters, None, _ALL_BYTES if whole else b"", credit, self._flags, self._progress_ms)
+            snapshot = _ALL_BYTES if whole else b""
+            return WatchOpen(filters, None, snapshot, credit, self._flags, self._progress_ms, True)
         wanted = stream.assigned & position.missing
         snapshot = wanted.to_bytes(SLOTS // 8, "big") if wanted else b""
         index = stream.resume_index(position.index(stream.ordinal))
-        return WatchOpen(filters, index, snapshot, credit, self._flags, self._progress_ms)
+        return WatchOpen(filters, index, snapshot, credit, self._flags, self._progress_ms, bool(snapshot))
 
     def opened(self, stream: GroupStream, pin: Pin) -> None:
         """A replica has begun a stream."""
@@ -290,13 +313,17 @@ class Streams:
             stream.pin = pin
             stream.assigned &= pin.held | pin.sealed
             self._repair(stream.kind)
-        if not self.begun.done() and self._is_placed() and all(each.has_lived for each in self._turn):
-            self.begun.set_result(None)
+        self._look_begun()
         self._waiting.pop(stream, None)
         if stream.items:
             self._ready[stream] = None
         self._look_idle()
         self._wake()
+
+    def _look_begun(self) -> None:
+        have_lived = all(stream.has_lived for stream in self._turn) and not self._unfound
+        if have_lived and self._is_placed() and not self.begun.done():
+            self.begun.set_result(None)
 
     def came(self, stream: GroupStream) -> None:
         """Something has come."""
@@ -400,18 +427,42 @@ class Streams:
         return holders
 
     def _seek_group(self, group: GroupId) -> None:
-        """A marker names a group that the map does not know yet."""
-        if group in self._streams:
+        """The watch needs a group that the map does not know yet."""
+        if group in self._streams or group in self._gone:
             return
-        self._unknown.add(group)
+        self._unknown.setdefault(group, 0)
         if self._map_timer is None:
             self._seek_map()
 
     def _seek_map(self) -> None:
         self._map_timer = None
-        if self._unknown and not self.ended:
+        if self.ended:
+            return
+        if self._dispatcher.nodes.any_up() is not None:
+            for group in list(self._unknown):
+                self._unknown[group] += 1
+                if self._unknown[group] > _SEEKS_MAX:
+                    self._give_up(group)
+        if self._unknown:
             self._dispatcher.seek(at_once=True)
             self._map_timer = self._loop.call_later(MAP_RETRY_S, self._seek_map)
+
+    def _give_up(self, group: GroupId) -> None:
+        """No node knows the group: what was read from it is lost, unless another group shows it."""
+        del self._unknown[group]
+        self._unfound.discard(group)
+        self._gone.add(group)
+        kind, until = group.kind, self._until.get(group.kind)
+        if kind in self.positions:
+            lost = self.positions[kind].gone(group.ordinal)
+            if until is not None:
+                lost |= until.read_from(group.ordinal)
+            if lost:
+                self._lost[kind] = self._lost.get(kind, 0) | lost
+            self._repair(kind)
+        self._look_begun()
+        self._look_over()
+        self._wake()
 
     # --- what was brought ---
 
@@ -433,8 +484,9 @@ class Streams:
             if entry.marker is not None:
                 if collected:
                     return self._batch("changes", stream, entries=collected)
-                if position.waits(entry.marker):
-                    self._seek_group(GroupId(stream.kind, entry.marker.other))
+                other = GroupId(stream.kind, entry.marker.other)
+                if position.waits(entry.marker) and other not in self._gone:
+                    self._seek_group(other)
                     return item.taken > begun  # the others may have waited for what was taken
                 item.taken += 1
                 gap = self._take_marker(stream, position, entry)
@@ -504,9 +556,13 @@ class Streams:
         if stream not in self._over:
             self._over.add(stream)
             stream.stop()
-            if len(self._over) == len(self._turn):
-                self.close()
+            self._look_over()
         return True
+
+    def _look_over(self) -> None:
+        """End the watch where it has nothing more to tell."""
+        if self._until and len(self._over) == len(self._turn) and not self._unfound and not self._lost:
+            self.close()
 
     def _take_rows(self, stream: GroupStream, frame: Frame, position: Position) -> WatchBatch | bool:
         """What a frame has beside entries."""
@@ -538,13 +594,13 @@ class Streams:
 
     def _mark(self) -> WatchBatch | bool:
         """A mark of progress, once every group has made some."""
-        if not self._progress_ms or self.is_missing:
+        age_ms = self.age_ms()
+        if not self._progress_ms or self.is_missing or age_ms is None:
             return True
         if not self._proved.issuperset(stream for stream in self._turn if not stream.items):
             return True
         self._proved.clear()
-        age_ms = self.age_ms()
-        return WatchBatch("progress", "", self._cluster_id, self.where(), age_ms=age_ms or 0.0)
+        return WatchBatch("progress", "", self._cluster_id, self.where(), age_ms=age_ms)
 
     def _batch(
         self,

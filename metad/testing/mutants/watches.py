@@ -93,6 +93,40 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         ),
         ("watch_over_a_log_that_was_cut",),
     ),
+    # --- where a stream begins
+    _m(
+        "begins_at_a_followers_now",
+        "a pin has everything that was acknowledged before it was asked for",
+        "metad.node.watched:WatchedReplica.read_index",
+        "if group.is_leader:",
+        "if True:\n        done(self._driver.machine.applied)\n    elif group.is_leader:",
+        "image_begins_at_what_was_acknowledged",
+        "cut_does_not_take_a_watch_back",
+    ),
+    _m(
+        "pin_is_taken_before_it_is_applied",
+        "a replica begins a stream once it has applied what the leader has proven",
+        "metad.watch.stream:Stream.prove",
+        "self.awaited = max(self.awaited, index)",
+        "pass",
+        "image_waits_for_a_replica_that_lags",
+    ),
+    _m(
+        "cut_takes_any_pin",
+        "a watch goes back only where the group's leader itself is behind",
+        "metad_client.watch.streams:Streams.opening",
+        "self._flags, self._progress_ms, True)",
+        "self._flags, self._progress_ms, not stream.cut)",
+        "cut_does_not_take_a_watch_back",
+    ),
+    _m(
+        "token_names_groups_in_vain",
+        "every group that a token names is found, or its slots are a gap",
+        "metad_client.watch.streams:Streams.changed",
+        "for group in self._unfound:",
+        "for group in ():",
+        "token_names_a_group_that_the_node_does_not_know",
+    ),
     # --- snapshots
     _m(
         "snapshot_of_no_moment",
@@ -167,7 +201,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "metad_client.watch.position:Position.read",
         "_RULES.get(marker.step)",
         "{**_RULES, 1: lambda group, move, reader: Reader(group, reader.move, move)}.get(marker.step)",
-        "source_is_late_where_the_target_is_not",
+        "source_is_pinned_before_a_move_and_the_target_behind_it",
     ),
     _m(
         "adoption_does_not_wait",
@@ -183,7 +217,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "metad_client.watch.position:_by_move",
         "return offer[0].move",
         "return -offer[0].move",
-        "source_is_late_where_the_target_is_not",
+        "source_is_pinned_before_a_move_and_the_target_behind_it",
     ),
     _m(
         "old_adoption_takes_slots_back",
@@ -192,7 +226,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "_RULES.get(marker.step)",
         "{**_RULES, 3: lambda group, move, reader: Reader(group, move) if reader.sealed == move else "
         "_missing(reader, move)}.get(marker.step)",
-        "group_between_two_moves_is_late",
+        "group_between_two_moves_is_pinned_before_them",
     ),
     _m(
         "cut_loses_nothing",

@@ -249,9 +249,28 @@ class Mirror:
 
     async def _keep(self, host: SimClient) -> None:
         client = await host.open()
+        before = len(self.cluster.written.log)
         image = self._image = client.image(**asked(self.wanted))
         await image.caught_up(None)
-        self.caught_up = True
+        if self.client is host:
+            self.caught_up = True
+            self._look_back(image, before)
+
+    def _look_back(self, image: Image, before: int) -> None:
+        """What was written when the image was opened, is in it once it says that it has caught up."""
+        written = self.cluster.written
+        for key, changes in written.keys.items():
+            if key.row not in image._picture.rows or changes[0].number > before:
+                continue
+            last = max(at for at, change in enumerate(changes) if change.number <= before)
+            values = [change.value for change in changes[last:]]
+            if not any(each.passes(key, value) for each in self.wanted for value in values if value is not None):
+                continue
+            held = image._picture.rows[key.row].get(key.fields)
+            if held not in [None if value is None else key.record(value) for value in values]:
+                raise Violation(
+                    "fresh", f"{self.name}: {key} is {held!r}, and {changes[last]} was made before it began"
+                )
 
     def wrong(self) -> str:
         """How the image differs from what is written; empty if it does not."""

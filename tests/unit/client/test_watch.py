@@ -34,6 +34,7 @@ from metad_client import (
     TooLargeError,
     UnauthenticatedError,
     UnknownMethodError,
+    UnsupportedError,
     Watch,
     WatchBatch,
     Watched,
@@ -41,7 +42,9 @@ from metad_client import (
 from metad_client.connections.transport_choice import TransportChoice
 from metad_client.dispatch.dispatcher import Dispatcher
 from metad_client.endpoint import parse_url
+from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
+from metad_client.watch.token import packed_slots, to_text
 from metad_wire.policy import PathRule
 from metad_wire.watch import WatchEvents
 
@@ -624,6 +627,73 @@ async def test_a_group_that_is_added_is_followed(
     source.move_to(added, 50, {slot_of("ns")})
     added.put("k", b"2")
     assert await take(watch, 2) == [b"1", b"2"]
+
+
+async def test_a_group_that_a_token_names_is_found(connected: Client, nodes: WatchNodes, server: Server) -> None:
+    """The map that the client has is older than the token: its slots were read by nobody, and it said that all were."""
+    added = Group(nodes, 2, set())
+    nodes.groups.append(added)
+    a(nodes).move_to(added, 50, {slot_of("ns")})
+    old, leaders = server.map, dict(nodes.leaders)
+    nodes.place(version=2, data=3)
+    nodes.leaders.update(leaders)
+    new, server.map = server.map, old
+    token = token_of(nodes)
+    added.put("k", b"1")
+    watch = connected.watch("kv", token=token, progress_s=0.1)
+    await settled()
+    for group in nodes.groups[:2]:
+        group.mark()
+    await nothing(watch)
+    assert not watch._streams.is_whole
+    assert watch.age_ms is None
+    assert not watch._streams.begun.done()
+    server.map = new
+    assert await take(watch, 1) == [b"1"]
+    await watch.opened()
+    assert watch._streams.is_whole
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_group_that_no_map_has_is_a_gap(
+    connected: Client, nodes: WatchNodes, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """As after a cluster was restored from an older backup. Nothing of its slots is passed over in silence."""
+    monkeypatch.setattr("metad_client.watch.streams.MAP_RETRY_S", 0.001)
+    slots = a(nodes).slots
+    gone = Group(nodes, 2, set())
+    nodes.groups.append(gone)
+    a(nodes).move_to(gone, 50, slots)
+    token = token_of(nodes)
+    gone.put("k", b"1")
+    watch = connected.watch("kv", token=token, until=token_of(nodes) if ends else None)
+    async with asyncio.timeout(60):
+        batch = await anext(watch)
+        assert (batch.kind, batch.slots) == ("gap", slots)
+        if ends:
+            assert [batch async for batch in watch] == []
+        else:
+            await watch.opened()
+            assert not watch._streams.is_whole
+
+
+def token_of(nodes: WatchNodes) -> str:
+    """Of a watch that has read all that there is."""
+    pins = {group.ordinal: Pin.of(group.said()) for group in nodes.groups}
+    position = Position.at(pins)
+    assert nodes.server.map is not None
+    return to_text(nodes.server.map.cluster_id, {"data": (position.indexes, packed_slots(position))})
+
+
+async def test_a_pin_that_is_not_proven_is_refused(connected: Client, nodes: WatchNodes) -> None:
+    """As nodes of an older version give it: it may be older than what the program knows."""
+    nodes.proves = {"n2"}
+    watch = await connected.watch("kv", start="snapshot").opened()
+    assert {stream.peer.node for stream in nodes.live} == {"n2"}
+    assert watch._streams.error is None
+    nodes.proves = set()
+    with pytest.raises(UnsupportedError, match=r"cannot prove how far data-\d is"):
+        await connected.watch("kv").opened()
 
 
 # --- credit ---

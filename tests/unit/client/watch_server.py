@@ -109,18 +109,22 @@ class Group:
             received.fail(LogCutError("the log is cut"))
             return
         begin = len(self.log) if opening.position is None else opening.position
-        brought = [Brought(move, bits(slots)) for move, slots in self.brought.items() if slots]
         pinned = opening.position is None or bool(opening.snapshot)
-        held, sealed = bits(self.slots - self.sealed), bits(self.sealed)
         leads = self.nodes.leaders.get(self.name) == received.peer.node
-        revision = 10 * len(self.log)
-        said = WatchOpened(len(self.log), pinned, held, sealed, self.sealed_move, brought, leads, revision)
+        proves = received.peer.node in self.nodes.proves
+        said = self.said(pinned=pinned, leads=leads, proven=pinned and opening.proven and proves)
         received.peer.session.begin_stream(received.request_id, encode(said))
         stream = OpenStream(self, received, begin)
         self.streams.append(stream)
         stream.serve(all_of_it=bool(opening.snapshot))  # the rows are those of now
         if opening.snapshot and not self.nodes.holds_back_rows:
             self.send_rows(stream)
+
+    def said(self, *, pinned: bool = True, leads: bool = False, proven: bool = False) -> WatchOpened:
+        brought = [Brought(move, bits(slots)) for move, slots in self.brought.items() if slots]
+        held, sealed = bits(self.slots - self.sealed), bits(self.sealed)
+        revision = 10 * len(self.log)
+        return WatchOpened(len(self.log), pinned, held, sealed, self.sealed_move, brought, leads, revision, proven)
 
     def send_rows(self, stream: OpenStream, *, done: bool = True) -> None:
         wanted = int.from_bytes(stream.received.body.snapshot, "big")
@@ -200,6 +204,7 @@ class WatchNodes(Nodes):
         ]
         self.refusals: dict[tuple[str, str], MetadError] = {}
         self.holds_back_rows = False
+        self.proves = {"n1", "n2", "n3"}
         self.fills_events = False
         self.openings: list[tuple[str, str, int | None]] = []  # (node, group, position)
         server.granted = self.credited

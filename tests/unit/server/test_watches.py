@@ -21,13 +21,14 @@ import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 import metad.watch.rows as rows_module
 from metad.errors import StorageError
+from metad.node.reads import read_index
 from metad.node.watched import WatchedReplica
 from metad.state.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import MetadError, error_of
+from metad_wire.errors import MetadError, NotLeaderError, error_of
 from metad_wire.methods import GROUP_COMMAND, WATCH_OPEN
 from metad_wire.tables.kv import KV
 from metad_wire.watch import (
@@ -751,3 +752,30 @@ def test_no_watch_stops_a_node(openings: list[tuple[WatchOpen, str]]) -> None:
         await rig.close()
 
     asyncio.run(run())
+
+
+class _Leader:
+    """Stands for a driver and its replica."""
+
+    def __init__(self) -> None:
+        self.group = self
+        self.commit = 3
+        self.proofs: list[Callable[[bool], None]] = []
+
+    def read(self, done: Callable[[bool], None]) -> None:
+        self.proofs.append(done)
+
+    def not_leader(self) -> NotLeaderError:
+        return NotLeaderError("it leads no longer")
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_leader_says_how_far_the_group_is_once_it_has_proven_that_it_leads(leads: bool) -> None:
+    leader: Any = _Leader()
+    told: list[Any] = []
+    read_index(leader, told.append)
+    leader.commit = 4
+    assert not told, "another one may lead by now"
+    leader.proofs[0](leads)
+    assert [type(answer) for answer in told] == [int if leads else NotLeaderError]
+    assert told == [4] or not leads

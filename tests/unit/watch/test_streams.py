@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from typing import Any
 
 import pytest
 from watch_rig import ALL, PREFIX, Client, World, entry, key, kv, owner
@@ -20,7 +21,7 @@ from metad.watch.frames import FRAME_BYTES
 from metad.watch.log_reader import LogReader
 from metad.watch.stream import Stream
 from metad_wire import messages as m
-from metad_wire.errors import LogCutError, NotReplicaError, OverloadedError
+from metad_wire.errors import LogCutError, NotLeaderError, NotReplicaError, OverloadedError
 from metad_wire.key import SLOT_MASK
 from metad_wire.methods import encode
 from metad_wire.tables import TABLES
@@ -426,6 +427,69 @@ def test_streams_that_waited_begin_in_turns(world: World) -> None:
     assert [[one.index for one in client.entries] for client in clients] == [[3]] * 5
 
 
+# --- pins that are proven ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opening", [{}, {"snapshot": ALL}, {"position": 1, "snapshot": ALL}])
+def test_a_proven_pin_has_what_the_leader_had_committed_when_it_was_asked_for(
+    world: World, opening: dict[str, Any]
+) -> None:
+    world.apply(*puts("x"))
+    client = world.open(proven=True, **opening)
+    world.settle()
+    assert not client.opens, "it has begun at the follower's now"
+    (answer,) = world.replica.questions
+    answer(3)
+    world.apply(*puts("y"))
+    assert not client.opens, "the follower lacks what was acknowledged"
+    world.apply(*puts("z"))
+    assert [(said.index, said.proven) for said in client.opens] == [(3, True)]
+
+
+def test_a_stream_without_a_pin_asks_for_no_proof(world: World) -> None:
+    world.apply(*puts("x"))
+    client = world.open(position=1, proven=True)
+    assert not world.replica.questions
+    assert [said.proven for said in client.opens] == [False]
+
+
+def test_one_question_is_for_all_that_wait_and_a_later_stream_has_one_of_its_own(world: World) -> None:
+    first, later, last = (world.open(proven=True) for _ in range(3))
+    assert len(world.replica.questions) == 1
+    world.replica.questions[0](0)
+    world.settle()
+    assert [len(client.opens) for client in (first, later, last)] == [1, 0, 0]
+    assert len(world.replica.questions) == 2
+    world.replica.questions[1](0)
+    world.settle()
+    assert [len(client.opens) for client in (first, later, last)] == [1, 1, 1]
+    assert len(world.replica.questions) == 2
+
+
+def test_a_leader_that_is_silent_is_asked_once_more_and_not_waited_for(world: World) -> None:
+    client = world.open(proven=True)
+    world.now_s += 1
+    assert world.hub.expire(world.now_s)
+    assert len(world.replica.questions) == 2
+    assert not world.hub.expire(world.now_s + 4)
+    assert [error.name for error in client.refusals] == ["not_leader"]
+    for answer in world.replica.questions:
+        answer(0)  # nobody waits for it any more
+    world.settle()
+    assert not client.opens
+
+
+def test_what_the_leader_refuses_and_what_the_replica_lacks_is_told(world: World) -> None:
+    refused, lacks = world.open(proven=True), world.open(proven=True)
+    world.replica.questions[0](NotLeaderError("no leader"))
+    world.replica.questions[1](7)
+    assert [error.name for error in refused.refusals] == ["not_leader"]
+    assert not world.hub.expire(world.now_s + 5)
+    assert [str(error) for error in lacks.refusals] == [
+        "this replica of data-0 has applied 0, and its leader has committed 7"
+    ]
+
+
 # --- snapshots --------------------------------------------------------------------------------------------------
 
 
@@ -437,7 +501,7 @@ def test_a_snapshot_has_every_row_once_and_then_what_follows(world: World, monke
     monkeypatch.setattr(rows_module, "_PIECE_ROWS", 4)
     snapshot_world(world)
     client = world.open(snapshot=ALL)
-    assert client.opens[0] == world.replica.opened(pinned=True)
+    assert client.opens[0] == world.replica.opened(pinned=True, proven=False)
     number = 30
     while world.serve_one():
         world.stage(entry(kv("n1", f"k{number:03}"), revision=number)) if number < 40 else None

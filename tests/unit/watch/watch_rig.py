@@ -86,6 +86,8 @@ class Replica:
         self.pins = 0
         self.pins_closed = 0
         self.behind = 0
+        self.questions: list[Callable[[int | MetadError], None]] = []
+        """For the read index, not answered."""
         self.record_bytes = 1_000
 
     @property
@@ -104,8 +106,12 @@ class Replica:
         self.pins += 1
         return _Pin(self, self.state.pin(PREFIX, after_prefix(PREFIX)))
 
-    def opened(self, *, pinned: bool) -> WatchOpened:
-        return WatchOpened(self.applied, pinned, self.held, self.sealed, 0, [Brought(0, self.held)], leader=True)
+    def opened(self, *, pinned: bool, proven: bool) -> WatchOpened:
+        brought = [Brought(0, self.held)]
+        return WatchOpened(self.applied, pinned, self.held, self.sealed, 0, brought, leader=True, proven=proven)
+
+    def read_index(self, done: Callable[[int | MetadError], None]) -> None:
+        self.questions.append(done)
 
     def prove(self, done: Callable[[], None]) -> None:
         done()
@@ -228,6 +234,9 @@ class World:
 
     def later(self, piece: Callable[[], None]) -> None:
         piece()
+
+    def refuse(self, stream: Stream, why: MetadError) -> None:
+        stream.end(why)
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._soon.append(callback)

@@ -119,6 +119,23 @@ class Theatre(Scene):
         self.end()
         assert not any(watcher.gaps for watcher in (*before, *after)), "nothing was cut"
 
+    def pinned_by_n1(self, early: GroupId, *late: GroupId) -> list[Watcher]:
+        """Begin watches that n1 alone serves. It can say now how far one group is, whose leader it reaches; of the
+        others it can once the network is whole."""
+        for group in (METADATA, early):
+            self.transfer("n2", group)
+        for group in late:
+            self.transfer("n3", group)
+        self.write(self.one, every_s=0.01)
+        self.run(0.3)
+        self.network.partition(["n1"], ["n3"])
+        begun = [self.watch(snapshot=snapshot, opened=False) for snapshot in (False, True, False, True)]
+        for watcher in begun:
+            assert watcher.client is not None
+            self.network.partition([watcher.client.name], ["n2", "n3"])
+        self.run(0.5)
+        return begun
+
     def slots(self, *spaces: str) -> list[int]:
         """Where namespaces are."""
         return [crc32(text(space)) & SLOT_MASK for space in spaces]
@@ -210,6 +227,32 @@ def group_between_two_moves_is_late() -> None:
 
 
 @scenario
+def source_is_pinned_before_a_move_and_the_target_behind_it() -> None:
+    """A watch that begins sees two groups that have the slots."""
+    with Theatre(data=2) as scene:
+        begun = scene.pinned_by_n1(DATA, OTHER)
+        scene.move(0, 1, scene.slots(*_SPACES[::2]))
+        scene.network.heal()
+        scene.run(4.0)
+        scene.end()
+        assert not any(watcher.gaps for watcher in begun), "nothing was cut"
+
+
+@scenario
+def group_between_two_moves_is_pinned_before_them() -> None:
+    """Slots go from the first group to the second and on to the third, while a watch begins."""
+    with Theatre(data=3) as scene:
+        begun = scene.pinned_by_n1(OTHER, DATA, GroupId("data", 2))
+        slots = scene.slots_of(0)
+        scene.move(0, 1, slots)
+        scene.move(1, 2, slots)
+        scene.network.heal()
+        scene.run(4.0)
+        scene.end()
+        assert not any(watcher.gaps for watcher in begun), "nothing was cut"
+
+
+@scenario
 def group_is_added_while_watched() -> None:
     """It begins without slots, and gets some."""
     with Theatre(data=1) as scene:
@@ -227,6 +270,33 @@ def group_is_added_while_watched() -> None:
         scene.end()
         assert any(change.group == "data-1" for change in scene.written.log)
         assert not watcher.gaps, "nothing was cut"
+
+
+@scenario
+def token_names_a_group_that_the_node_does_not_know() -> None:
+    """A watcher that goes on is connected first to a node which has not heard of the new group that its slots are in.
+    Nothing else makes the client ask for a newer map."""
+    with Theatre(data=1) as scene:
+        watcher = scene.watch(keeps=lambda: True)
+        scene.transfer("n3", METADATA)
+        scene.transfer("n2", DATA)
+        scene.network.partition(["n1"], ["n3"])
+        scene.ask(scene.two, lambda c: c.cluster.add_group("data"))
+        scene.lead(OTHER)
+        scene.move(0, 1, scene.slots(*_SPACES[::2]))
+        for space in _SPACES:
+            scene.ask(scene.two, lambda c, space=space: c.kv.put(space, "k", b"1"))  # type: ignore[misc]
+        assert scene.run_until(lambda: not watcher.late, _COMES_S)
+        watcher.kill()
+        for space in _SPACES:
+            scene.ask(scene.two, lambda c, space=space: c.kv.put(space, "k", b"2"))  # type: ignore[misc]
+        watcher.begin()
+        assert watcher.client is not None
+        for node in ("n2", "n3"):
+            scene.network.slow(node, watcher.client.name, 30.0)
+        scene.run(4.0)
+        scene.end()
+        assert not watcher.gaps, "the group is there"
 
 
 # --- logs that are cut -----------------------------------------------------------------------------------
@@ -270,6 +340,73 @@ def slots_move_while_nobody_looks_and_logs_are_cut() -> None:
 
 
 @scenario
+def cut_does_not_take_a_watch_back() -> None:
+    """The log behind a token is cut wherever it was, and one node has not come to the token: it must not be asked how
+    the rows are."""
+    for seed in (1, 2, 3, 4):
+        with Theatre(seed, storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
+            for group in (DATA, OTHER):
+                scene.transfer("n3", group)
+            watcher = scene.watch(keeps=lambda: True)
+            scene.network.partition(["n1"], ["n2", "n3"])
+            for space in _SPACES:
+                scene.ask(scene.one, lambda c, space=space: c.kv.put(space, "k", b"1"))  # type: ignore[misc]
+            assert scene.run_until(lambda watcher=watcher: not watcher.late, _COMES_S)  # type: ignore[misc]
+            watcher.kill()
+            scene.cut_logs("n1")
+            watcher.begin()
+            scene.run(8.0)
+            scene.end()
+            assert watcher.gaps, "the gap was not announced"
+
+
+@scenario
+def image_begins_at_what_was_acknowledged() -> None:
+    """The only node that an image reaches lacks what was acknowledged before, and so does the only one that a watch
+    reaches which begins now."""
+    with Theatre() as scene:
+        for group in (DATA, OTHER):
+            scene.transfer("n3", group)
+        mirror, now = Mirror(scene, "mirror", KV), Watcher(scene, "now", KV)
+        scene.network.partition(["n1"], ["n2", "n3"])
+        for space in _SPACES:
+            scene.ask(scene.one, lambda c, space=space: c.kv.put(space, "k", b"1"))  # type: ignore[misc]
+        for begun in (mirror, now):
+            begun.begin()
+            assert begun.client is not None
+            scene.network.partition([begun.client.name], ["n2", "n3"])
+        scene.run(2.0)
+        assert not mirror.caught_up, "it has caught up with nobody who knows"
+        scene.network.heal()
+        assert scene.run_until(lambda: mirror.caught_up and now.open, _COMES_S), "it does not open"
+        scene.run(1.0)
+        assert not now.told, "it is told of what was acknowledged before it began"
+        mirror.finish(_COMES_S)
+
+
+@scenario
+def image_waits_for_a_replica_that_lags() -> None:
+    """The only node that an image reaches asks the leader how far the group is, and is not so far: its disk hangs."""
+    with Theatre() as scene:
+        for group in (DATA, OTHER):
+            scene.transfer("n3", group)
+        late = scene.nodes["n1"].environment
+        assert late is not None
+        late.hang_disk()
+        for space in _SPACES:
+            scene.ask(scene.one, lambda c, space=space: c.kv.put(space, "k", b"1"))  # type: ignore[misc]
+        mirror = Mirror(scene, "mirror", KV)
+        mirror.begin()
+        assert mirror.client is not None
+        scene.network.partition([mirror.client.name], ["n2", "n3"])
+        scene.run(1.0)
+        assert not mirror.caught_up, "it has caught up with a replica that has not"
+        late.unhang_disk()
+        assert scene.run_until(lambda: mirror.caught_up, _COMES_S), "it does not catch up"
+        mirror.finish(_COMES_S)
+
+
+@scenario
 def image_over_a_gap() -> None:
     """What was deleted while the image could not be kept current vanishes from it."""
     with Theatre(storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
@@ -297,10 +434,11 @@ def image_over_a_gap() -> None:
 def nothing_is_told_before_it_is_committed() -> None:
     """A leader is cut off with a client and a watcher: what it takes is lost, and the watcher must not hear of it."""
     with Theatre() as scene:
-        watcher = scene.watch()
+        watcher = scene.watch(keeps=lambda: True)
         assert watcher.client is not None
         scene.put(scene.one, "a", b"1")
-        old = scene.lead()
+        assert scene.run_until(lambda: not watcher.late, _COMES_S)
+        old = scene.lead(DATA if {*scene.slots("space")} <= scene.slots_of(0) else OTHER)
         scene.isolate(old.name, scene.one, watcher.client)
         scene.begin(scene.one, lambda c: c.kv.put("space", "a", b"lost", deadline_s=0.3))
         scene.run(0.02)
