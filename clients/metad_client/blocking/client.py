@@ -126,10 +126,12 @@ class BlockingClient(Twin):
         only (:class:`KvKey`, :class:`SessionKey`, …).
 
         It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
-        ``start="snapshot"`` with the records as they are, followed by all changes. ``previous``: events have the record
-        before, too. ``keys_only``: no records. ``coalesce``: of several changes of a key that are ready at once, only
-        the newest. ``progress_s``: how often, without events, a batch says how far the watch is. ``until``: a later
-        token, at which the watch ends: with both, it delivers exactly what happened in between, however often.
+        ``start="snapshot"`` with the records as they are, followed by all changes. Freshness: what was acknowledged
+        before the watch was opened is in the snapshot, and does not follow where it begins now. ``previous``: events
+        have the record before, too. ``keys_only``: no records. ``coalesce``: of several changes of a key that are ready
+        at once, only the newest. ``progress_s``: how often, without events, a batch says how far the watch is.
+        ``until``: a later token, at which the watch ends: with both, it delivers exactly what happened in between,
+        however often.
 
         ``idle_timeout_s``: end with DeadlineExceededError if a group has had no stream for so long; without it the
         watch tries for ever, and :attr:`state` says how the client is. ``buffer_bytes``: what may come before the
@@ -176,11 +178,11 @@ class BlockingClient(Twin):
                 rows += part.rows
 
         It is read from a replica that is near and does not lead, if there is one, and is begun anew at another one if
-        that is lost. ``slots``: only these hash buckets; :attr:`Snapshot.slots` says which of them the group held.
-        ``position``: an index of the group's log; the moment is not before it, and what has happened in between comes
-        before the rows. It ends with DeadlineExceededError if
-        nothing comes for ``idle_timeout_s``. ``buffer_bytes`` are those of :meth:`watch`. Raises InvalidRequestError if
-        the arguments make no sense.
+        that is lost. Freshness: it has everything that was acknowledged before it was opened. ``slots``: only these
+        hash buckets; :attr:`Snapshot.slots` says which of them the group held. ``position``: an index of the group's
+        log; the moment is not before it, and what has happened in between comes before the rows. It ends with
+        DeadlineExceededError if nothing comes for ``idle_timeout_s``. ``buffer_bytes`` are those of :meth:`watch`.
+        Raises InvalidRequestError if the arguments make no sense.
         """
         return Snapshot(
             self._portal,
