@@ -163,7 +163,8 @@ class GroupDriver:
         self.rate = QueueRate()
         """How fast the queue is served."""
         self.installing = False
-        """A snapshot is being put in place of the state, which may be neither read nor applied to meanwhile."""
+        """A snapshot is being put in place of the state, or the state is dropped: it may be neither read nor applied
+        to. Whoever comes back to it in a later turn looks at this first."""
 
     @property
     def waiting_items(self) -> int:
@@ -434,7 +435,7 @@ class GroupDriver:
 
     def _stage(self, index: int, entry: Entry, batches: list[Writes]) -> None:
         self.machine.stage(index, entry, batches)
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):  # one may end meanwhile
             listener(entry)
 
     def listen(self, listener: Listener) -> None:
@@ -488,6 +489,11 @@ class GroupDriver:
         awaited, self._awaited, self._awaited_order = self._awaited, {}, []
         for done in awaited.values():
             done(False)
+
+    def close(self, reason: str) -> None:
+        """The replica is let go. What has begun to read the state must not take what is dropped for absent."""
+        self.install()
+        self.abandon(reason)
 
     def abandon(self, reason: str) -> None:
         """The node cannot go on: what is in flight may or may not have happened, what waits has not."""

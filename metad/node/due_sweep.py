@@ -49,7 +49,7 @@ class DueSweep:
     def overdue_ms(self) -> int:
         """For how long the oldest deadline in the index has passed; 0 if none has, or another node leads."""
         now_ms = self._driver.machine.time.newest_ms
-        return max((now_ms - split_due(key).at_ms for key in self._overdue(1)), default=0)
+        return max((now_ms - item.at_ms for item in self._overdue(1)), default=0)
 
     def overdue(self, limit: int) -> int:
         """How many deadlines in the index have passed, up to a limit; 0 if another node leads."""
@@ -77,12 +77,8 @@ class DueSweep:
         self._requests.request(SESSION_SWEEP, c.SessionSweep(items), answered, group=self._driver.group.name)
         return True
 
-    def _overdue(self, limit: int) -> list[bytes]:
-        if not self._leads():
-            return []
-        machine = self._driver.machine
-        begin, end = self._begin(), _end(self._driver, machine.time.newest_ms)
-        return [key for key, _ in machine.reader.engine.scan(begin, end, limit)] if begin < end else []
+    def _overdue(self, limit: int) -> list[c.SessionDue]:
+        return self._find(self._driver.machine.time.newest_ms, limit)[0] if self._leads() else []
 
     def _leads(self) -> bool:
         return self._driver.group.accepting and not self._driver.installing

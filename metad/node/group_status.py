@@ -47,7 +47,7 @@ class GroupStatuses:
         self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
         self._look()
         self._tell()
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener()
 
     def stop(self) -> None:

@@ -140,7 +140,7 @@ class LeaseEnds:
         return LOOK_S if len(live) else _IDLE_S
 
     def _end(self, driver: GroupDriver, lasting: _Lasting, reign: _Reign, live: LiveRows, now_s: float) -> None:
-        over = _held(driver, lasting.table, live.over())
+        over = live.over(driver.machine.holding.slots)
         if reign.proven:
             reign.proven = False
             reign.silent = [lease for lease in over if lease in reign.suspects]
@@ -194,11 +194,3 @@ class LeaseEnds:
         if reign.silent:
             self._environment.call_soon(partial(self._order, group, lasting, reign, live))
             reign.ordered = True
-
-
-def _held(driver: GroupDriver, table: Table[Any], over: list[bytes]) -> list[bytes]:
-    """Those whose slots the group holds: others have moved away, or are on their way here."""
-    mask = driver.machine.slots.mask
-    if mask is None:
-        return over
-    return [key for key in over if (slot := table.slot_of(key)) is not None and mask[slot]]

@@ -107,7 +107,7 @@ class NodeSnapshots:
         (machine,) = opened
         driver.installed(machine)
         group.snapshot_installed(message)
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener(driver)
         seconds = round(self._environment.now() - started_s, 3)
         event(log_events.SNAPSHOT_INSTALLED, group=group.name, index=message.index, seconds=seconds)

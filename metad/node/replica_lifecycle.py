@@ -207,7 +207,7 @@ class ReplicaLifecycle:
         event(log_events.REPLICA_REMOVED, group=group.name, term=term)
         self._agenda.forget(driver)
         gone = f"this node has no replica of {group.name} any more"
-        driver.abandon(gone)
+        driver.close(gone)
         self._watches.end(driver, NotReplicaError(gone))
         self._replicas.close(group)
         self._snapshots.streams.group_closed(group)

@@ -73,7 +73,7 @@ class MapChanges(StatePart):
         return True
 
     def applied(self) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener()
 
 

@@ -7,18 +7,19 @@ What is said here is never written: a keep-alive costs no entry.
 
 from __future__ import annotations
 
+from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import GROUP
 
 from ..storage.engine import Engine
 from ..storage.keys import GROUP_PREFIX_BYTES, after_prefix, table_prefix
 from .liveness import Liveness
 from .part import Origin, PartContext, StatePart, Writes
-from .slot_assignment import adopted_move, state_key
+from .slot_assignment import adopted_move, state_key, unpack
 
 STATE = GROUP.rows["state"]
 """A part that is one of these hears of this row, too."""
 _SCAN_ROWS, _SCAN_BYTES = 1_000, 1024 * 1024
-_OVER_MAX = 1_000  # what is over and not ended yet: what follows waits for these
+_OVER_MAX = 1_000  # what is over, held and not ended yet: what follows waits for these
 
 
 class LiveRows(StatePart):
@@ -32,6 +33,7 @@ class LiveRows(StatePart):
         self._clock = context.clock
         self._prefixes = {row: table_prefix(context.group, row) for row in self.lasting}
         self._skip = GROUP_PREFIX_BYTES + 1
+        self._slot_of = ROWS[self.lasting[0]].slot_of
         self._state_key = state_key(context.group)
         self._ending: dict[bytes, int] = {}  # rows whose end is evaluated -> by which entry
         self._written = 0  # the last entry that was evaluated and writes such rows
@@ -42,6 +44,8 @@ class LiveRows(StatePart):
         self._live: Liveness[bytes] = Liveness()
         self._ttl_ms: dict[bytes, int] = {}
         self._over: dict[bytes, None] = {}  # rows that are over and have not ended yet
+        self._aside: dict[bytes, None] = {}  # those of slots that are not held
+        self._slots = b""  # the slots that were held when rows were put aside
         self._adopted = adopted_move(self._engine.get(self._state_key))
         now_s = self._clock()
         for row, begin in self._prefixes.items():
@@ -67,6 +71,7 @@ class LiveRows(StatePart):
         self._live.remove(key)
         self._ttl_ms.pop(key, None)
         self._over.pop(key, None)
+        self._aside.pop(key, None)
 
     def __len__(self) -> int:
         return len(self._ttl_ms)
@@ -127,13 +132,22 @@ class LiveRows(StatePart):
             self._live.heard(key, now_s)
         self._over.clear()
 
-    def over(self) -> list[bytes]:
-        """The rows that are over and have not ended, some of them if there are many. Only a leader that hears of
-        holders can know."""
-        now_s = self._clock()
+    def over(self, slots: bytes) -> list[bytes]:
+        """The rows of these slots that are over and have not ended, some of them if there are many. Only a leader that
+        hears of holders can know; ``slots`` is the bit map of those that it holds. Rows of others have come early, or
+        are yet to be dropped. They are put aside, and last for a whole time again once other slots are held."""
+        now_s, held = self._clock(), unpack(slots)
+        if slots != self._slots:
+            self._slots = slots
+            for key in self._aside:
+                self._live.heard(key, now_s)
+            self._aside.clear()
         self._over.update(dict.fromkeys(self._live.due(now_s, _OVER_MAX - len(self._over))))
-        for key in [key for key in self._over if not self.is_over(key)]:
-            del self._over[key]  # its holder was heard of
+        for key in [*self._over]:
+            if not held[self._slot_of(key) or 0]:
+                self._aside[key] = self._over.pop(key)
+            elif not self.is_over(key):
+                del self._over[key]  # its holder was heard of
         return [key for key in self._over if key not in self._ending]
 
     @property

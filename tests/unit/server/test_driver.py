@@ -13,6 +13,7 @@ from metad.errors import StorageError
 from metad.node.driver import GroupDriver, Work
 from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
+from metad.state.entry import Entry
 from metad.state.machine import Machine
 from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
@@ -764,6 +765,24 @@ def test_a_follower_applies_what_is_in_its_log() -> None:
     rig.group.applicable = 5
     rig.apply()
     assert (keys_of(rig), rig.group.applied) == ([f"k{i}" for i in range(5)], 5)
+
+
+def test_a_listener_that_ends_while_it_hears_costs_the_next_nothing() -> None:
+    """A hub of watches ends by a bug in one of them. The next in line notes what is written while slots move: what it
+    did not hear would be lost."""
+    rig = Rig()
+    heard: list[Entry] = []
+
+    def ends(entry: Entry) -> None:
+        rig.driver.unlisten(ends)
+
+    rig.driver.listen(ends)
+    with rig.driver.listening(heard.append):
+        for _ in range(2):
+            rig.submit()
+            rig.pump_all()
+            rig.commit()
+    assert len(heard) == 2
 
 
 def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:

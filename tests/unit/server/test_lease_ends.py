@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from metad.config import Config
@@ -15,8 +14,10 @@ from metad.node.leases import _IDLE_S, LOOK_S, LeaseEnds
 from metad.state.live_leases import LiveLeases
 from metad.state.machine import Machine
 from metad.state.part import NodeMemory
+from metad.state.slot_assignment import ALL_SLOTS
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
+from metad_wire.cluster import slot_bits
 from metad_wire.errors import MetadError, StaleRouteError, TooLargeError
 from metad_wire.group import GroupId
 from metad_wire.messages import ItemError, WriteReply
@@ -30,7 +31,8 @@ TTL_S = 10.0
 class World:
     """A node that leads a group with leases."""
 
-    def __init__(self, *leases: str) -> None:
+    def __init__(self, *leases: str, namespaced: bool = False) -> None:
+        """``namespaced``: the first word of a lease is its namespace."""
         self.now_s = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.reads: list[Callable[[bool], None]] = []
@@ -41,13 +43,14 @@ class World:
         self.engine = MemoryEngine()
         prefix = keys.table_prefix(keys.group_prefix(DATA), LEASE.rows["lease"])
         for name in leases:
-            row = encode(("n", name, int(1000 * TTL_S), "", b"", 1, 1, 1, 0, 0))
-            self.engine.write({prefix + keys.text2("n", name): row})
+            namespace = name.split()[0] if namespaced else "n"
+            row = encode((namespace, name, int(1000 * TTL_S), "", b"", 1, 1, 1, 0, 0))
+            self.engine.write({prefix + keys.text2(namespace, name): row})
         self.machine = Machine(DATA, self.engine, NodeMemory(Config()), clock=self.now, wall_ms=lambda: 0)
         self.live = self.machine.parts[LiveLeases]
         self.group = SimpleNamespace(ready=True, term=1, name="data-0", read=self.reads.append)
-        self.slots = SimpleNamespace(mask=None)
-        machine = SimpleNamespace(parts=self.machine.parts, slots=self.slots)
+        self.holding = SimpleNamespace(slots=ALL_SLOTS)
+        machine = SimpleNamespace(parts=self.machine.parts, holding=self.holding)
         driver = SimpleNamespace(group=self.group, installing=False, machine=machine)
         groups: Any = SimpleNamespace(drivers={DATA: driver})
         environment: Any = self
@@ -73,6 +76,7 @@ class World:
     def end(self, lease: str) -> None:
         """It has ended, as the entry says."""
         self.live.end(keys.text2("n", lease))
+        self.live.end(keys.text2(lease.split()[0], lease))
 
     def pass_s(self, seconds: float) -> None:
         """Time passes, and the node looks."""
@@ -136,16 +140,34 @@ def test_a_new_term_gives_full_leases_and_forgets_what_was_proven() -> None:
 
 def test_no_end_is_ordered_of_leases_whose_slots_are_elsewhere() -> None:
     world = World("here", "there")
-    world.slots.mask = np.zeros(1024, bool)
+    world.holding.slots = slot_bits(())
     slot = LEASE.slot_of(keys.text2("n", "here"))
     assert slot == next(iter(LEASE.crcs([LeaseKey("n", "there")]))) % 1024, "the namespace alone routes"
     world.pass_s(TTL_S + _IDLE_S)
     assert (world.reads, world.ordered) == ([], [])
-    world.slots.mask[slot] = True
-    world.pass_s(LOOK_S)
+    world.holding.slots = slot_bits((slot,))
+    world.pass_s(TTL_S - LOOK_S)
+    assert (world.reads, world.ordered) == ([], []), "nobody could keep them alive until now"
+    world.pass_s(3 * LOOK_S)
     world.prove()
     world.pass_s(2 * LOOK_S)
     assert {*world.ordered} == {"here", "there"}
+
+
+@pytest.mark.parametrize("foreign", [999, 1_000, 5_000])
+def test_leases_of_slots_that_are_not_held_keep_no_other_waiting(foreign: int) -> None:
+    """They came with a move that has not ended, or are yet to be dropped, and are over as the group's own are."""
+    world = World("mine", *[f"foreign {number}" for number in range(foreign)], namespaced=True)
+    world.holding.slots = slot_bits((LEASE.slot_of(keys.text2("mine", "mine")) or 0,))
+    assert LEASE.slot_of(keys.text2("foreign", "")) != LEASE.slot_of(keys.text2("mine", ""))
+    world.go_on_s(TTL_S + 1.0)
+    assert {*world.ordered} == {"mine"}
+    world.end("mine")
+    world.holding.slots = ALL_SLOTS
+    world.go_on_s(TTL_S - LOOK_S)
+    assert {*world.ordered} == {"mine"}
+    world.go_on_s(TTL_S)
+    assert len({*world.ordered}) == 1 + min(foreign, 1_000), "the others follow as these end"
 
 
 # --- what is refused again and again ---------------------------------------------------------------------

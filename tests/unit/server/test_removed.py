@@ -4,16 +4,68 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from server_rig import Rig
 
+from metad.node import group_expiry, unclaimed_wills
 from metad.raft.journal import was_here
 from metad.raft.messages import Configuration, PreVote, Vote
+from metad.raft.replica import RaftGroup
 from metad.storage.keys import group_prefix
+from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.errors import NotLeaderError
 from metad_wire.group import GroupId
-from metad_wire.methods import KV_PUT
+from metad_wire.methods import GROUP_FENCE, KV_GET, KV_PUT, SESSION_TAKEOVER
 
 PREFIX = group_prefix(GroupId("data", 0))
+
+
+async def test_a_long_read_does_not_take_what_is_dropped_for_absent() -> None:
+    """It is answered in pieces, and the replica is let go between two of them."""
+    rig = Rig()
+    node = await rig.open()
+    names = [f"k{number}" for number in range(1_000)]
+    for at in range(0, len(names), 100):
+        await rig.ask(KV_PUT, m.KvPut([m.KvPutItem("n", name, b"v") for name in names[at : at + 100]]))
+    answer = rig.send(KV_GET, m.KvGet([m.KvKey("n", name) for name in names]))
+    assert not answer.done
+    node.lifecycle.close(GroupId("data", 0))
+    await rig.settle()
+    assert not rows(rig)
+    (error,) = answer.results
+    assert isinstance(error, NotLeaderError)
+    await rig.close()
+
+
+class _Dropped:
+    """An engine that must not be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"somebody goes on with the state of a replica that was let go: {name}")
+
+
+async def test_nobody_goes_on_with_the_state_of_a_replica_that_was_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at a group in several turns holds its driver, and this one led until it was let go."""
+    rig = Rig()
+    node = await rig.open()
+    await rig.ask(SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", "c")]))
+    await rig.answered(rig.send(GROUP_FENCE, c.GroupFence([c.FenceItem("b", 2)]), group="data-0"))
+    data, offset = rig.driver("data-0"), rig.driver("offset-0")
+    node.sweeps.start()
+    wills, ended = node.unclaimed_wills, node._group_expiry
+    wills._passes["data-0"] = unclaimed_wills._Pass(data, PREFIX)
+    sweeps = node.sweeps._sweeps[data]
+    monkeypatch.setattr(RaftGroup, "accepting", True)
+    for driver in (data, offset):
+        node.lifecycle.close(driver.group.group_id)
+        driver.machine.reader.engine = _Dropped()  # type: ignore[assignment]
+    for sweep in sweeps:
+        assert not sweep.begin(100, lambda _: None), sweep
+    wills._go_on("data-0")
+    assert not wills._passes
+    ended._go_on(group_expiry._Pass(offset))
+    await rig.close()
 
 
 async def removed(rig: Rig) -> int:

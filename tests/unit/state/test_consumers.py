@@ -14,6 +14,7 @@ from metad.state.limits import LOOKED_AT_BYTES_MAX, SCANNED_ROW_BYTES
 from metad.state.live_consumers import LiveConsumers
 from metad.state.part import Origin
 from metad.state.registry import VERBS
+from metad.state.slot_assignment import ALL_SLOTS
 from metad.state.view import View
 from metad_wire import messages as m
 from metad_wire import methods
@@ -348,12 +349,12 @@ def test_a_silent_member_is_sent_away_and_one_that_speaks_is_not(rig: Rig) -> No
     assert info(rig).members == 2, "it is too early"
     rig.advance(1)
     live = rig.group.machine.parts[LiveConsumers]
-    assert live.over() == [methods_key("b")]
+    assert live.over(ALL_SLOTS) == [methods_key("b")]
     expire(rig, "a", "b")
     assert beat(rig, "b") == [None] or rig.lag, "its end is on its way"
     assert [member.member for member in members_of(rig)] == ["a"]
     assert (info(rig).state, info(rig).waiting) == (GroupState.JOINING, 1)
-    assert live.over() == []
+    assert live.over(ALL_SLOTS) == []
 
 
 def methods_key(member: str) -> bytes:
@@ -552,7 +553,7 @@ def forget_rows(rig: Rig) -> None:
 
 def silent(rig: Rig) -> list[MemberKey]:
     """What the node orders to end, in its order."""
-    over = rig.group.machine.parts[LiveConsumers].over()
+    over = rig.group.machine.parts[LiveConsumers].over(ALL_SLOTS)
     return [MemberKey(*w.CONSUMER.fields_of(key, 3)) for key in over]
 
 

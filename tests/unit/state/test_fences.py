@@ -12,6 +12,7 @@ from metad.state.fences import Fence, Fences
 from metad.state.machine import Known
 from metad.state.part import Origin
 from metad.state.registry import VERBS
+from metad.state.slot_assignment import ALL_SLOTS
 from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits
@@ -186,7 +187,7 @@ def registered(on: Group, broker: str, epoch: int) -> Any:
 
 
 def swept(on: Group, broker: str, epoch: int) -> None:
-    do(on, SESSION_LOSE, SessionLose([], [FenceItem(broker, epoch)]))
+    do(on, SESSION_LOSE, SessionLose([], [FenceItem(broker, epoch)], slots=ALL_SLOTS))
 
 
 def test_a_registered_life_whose_broker_is_forgotten_is_over() -> None:

@@ -14,6 +14,7 @@ from metad.state.live_leases import LiveLeases
 from metad.state.machine import Machine
 from metad.state.part import Origin
 from metad.state.registry import VERBS
+from metad.state.slot_assignment import ALL_SLOTS
 from metad.state.view import View
 from metad.storage import keys
 from metad_wire import messages as m
@@ -389,9 +390,9 @@ def test_a_lease_lasts_from_when_its_holder_was_heard_of() -> None:
     group.now_s += 9
     assert keep_alive(rig, "L", "none", arrived_s=group.now_s - 2) == [TTL_MS, 0]
     group.now_s += 7.9
-    assert part.over() == []
+    assert part.over(ALL_SLOTS) == []
     group.now_s += 0.2
-    assert part.over() == [keys.text2("n", "L")]
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
 
 
 def test_a_lease_whose_end_is_on_its_way_is_not_kept_alive() -> None:
@@ -410,11 +411,11 @@ def test_a_holder_that_was_heard_of_between_order_and_entry_keeps_its_lease() ->
     rig = Rig()
     grant(rig)
     rig.group.now_s += TTL_MS / 1000
-    assert live(rig.group.machine).over() == [keys.text2("n", "L")]
+    assert live(rig.group.machine).over(ALL_SLOTS) == [keys.text2("n", "L")]
     keep_alive(rig, "L")
     expire(rig, "L")
     assert keep_alive(rig, "L") == [TTL_MS]
-    assert live(rig.group.machine).over() == []
+    assert live(rig.group.machine).over(ALL_SLOTS) == []
 
 
 def test_a_name_that_is_granted_again_is_a_lease_like_any_other() -> None:
@@ -425,7 +426,7 @@ def test_a_name_that_is_granted_again_is_a_lease_like_any_other() -> None:
     grant(rig)
     assert keep_alive(rig, "L") == [TTL_MS]
     rig.group.now_s += TTL_MS / 1000
-    assert live(rig.group.machine).over() == [keys.text2("n", "L")]
+    assert live(rig.group.machine).over(ALL_SLOTS) == [keys.text2("n", "L")]
 
 
 def test_a_lease_in_flight_counts_while_the_last_one_before_it_ends() -> None:
@@ -447,7 +448,7 @@ def test_an_attached_key_does_not_prolong_a_lease() -> None:
     grant(rig)
     rig.group.now_s += TTL_MS / 1000
     put(rig, Put("n", "a", b"1"), lease="L")
-    assert live(rig.group.machine).over() == [keys.text2("n", "L")]
+    assert live(rig.group.machine).over(ALL_SLOTS) == [keys.text2("n", "L")]
 
 
 def test_in_an_amnesty_everybody_gets_a_full_lease_also_who_was_over() -> None:
@@ -456,15 +457,15 @@ def test_in_an_amnesty_everybody_gets_a_full_lease_also_who_was_over() -> None:
     grant(rig, "M", ttl_ms=60_000)
     part = live(rig.group.machine)
     rig.group.now_s += 59
-    assert part.over() == [keys.text2("n", "L")]
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
     part.amnesty()
-    assert part.over() == []
+    assert part.over(ALL_SLOTS) == []
     rig.group.now_s += 9.9
-    assert part.over() == []
+    assert part.over(ALL_SLOTS) == []
     rig.group.now_s += 0.1
-    assert part.over() == [keys.text2("n", "L")]
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
     rig.group.now_s += 50
-    assert sorted(part.over()) == [keys.text2("n", "L"), keys.text2("n", "M")]
+    assert sorted(part.over(ALL_SLOTS)) == [keys.text2("n", "L"), keys.text2("n", "M")]
 
 
 def test_a_restarted_node_knows_the_leases_and_gives_them_full_time() -> None:
@@ -476,9 +477,9 @@ def test_a_restarted_node_knows_the_leases_and_gives_them_full_time() -> None:
     part = live(rig.group.machine)
     assert (len(part), part.any) == (1, True)
     rig.group.now_s += 9.9
-    assert part.over() == []
+    assert part.over(ALL_SLOTS) == []
     rig.group.now_s += 0.1
-    assert part.over() == [keys.text2("n", "L")]
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
 
 
 def test_who_adopts_a_slot_gives_its_leases_full_time() -> None:
@@ -507,13 +508,13 @@ def test_who_adopts_a_slot_gives_its_leases_full_time() -> None:
     step("import", rows=rows, batch=1)
     part = live(target.machine)
     target.now_s += 30  # the copy takes long, and nobody can say a word meanwhile
-    assert part.over() == [keys.text2("n", "L")]
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
     step("adopt", batch=2, revision=7, sealed_index=7)
-    assert part.over() == []
+    assert part.over(ALL_SLOTS) == []
     target.now_s += 9.9
-    assert part.over() == []
+    assert part.over(ALL_SLOTS) == []
     target.now_s += 0.1
-    assert part.over() == [keys.text2("n", "L")]
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
     (outcome,) = target.propose([(command_of(methods.LEASE_EXPIRE, w.LeaseExpire([w.LeaseKey("n", "L")])), None)], 0)
     assert isinstance(outcome, bytes)
     target.apply(1)
@@ -531,7 +532,7 @@ def test_many_that_are_over_end_in_several_orders(rig: Rig, monkeypatch: pytest.
     rig.group.now_s += TTL_MS / 1000
     part = live(rig.group.machine)
     orders = 0
-    while over := part.over():
+    while over := part.over(ALL_SLOTS):
         expire(rig, *(keys.split_text(lease, len(keys.text("n")))[0] for lease in over))
         orders += 1
     assert 2 < orders <= 8

@@ -190,7 +190,7 @@ class MetadBroker(Broker):
         await self._listener.close()
         if self._image is not None:
             await self._image.close()
-        for link in self._links.values():
+        for link in list(self._links.values()):
             await link.close()
         for task in list(self._tasks):
             task.cancel()
