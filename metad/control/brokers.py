@@ -37,10 +37,12 @@ from metad_wire.errors import (
     NotFoundError,
     NotLeaderError,
     OverloadedError,
+    QuotaExceededError,
 )
 from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
 from metad_wire.methods import BROKER_CHANGE, encode
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker, BrokerStep
@@ -53,8 +55,8 @@ from ..state.limits import REPLY_BYTES_MAX, check_reply
 from ..state.liveness import Liveness
 from .evidence import Answer, Dial, Evidence
 from .fencing import Fencing, groups_to_fence
-from .forgetting import BROKERS_MAX, to_forget
-from .host import Clock, Done, Hosted, Line, Timer
+from .forgetting import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, to_forget
+from .host import Clock, Done, Hosted, Line, Timer, holder_of
 
 ABOUT_BROKERS = (
     b.BrokerHeartbeat,
@@ -83,6 +85,7 @@ _GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait
 _AGAIN_S = 0.2  # until a group that was not reached is told again
 _PAGE_BYTES_MAX = 128 * 1024
 """Of one page, and as many rows as a slice has: some 300 us of encoding."""
+_RECORD_BYTES = 128  # of a record, beside what its registration names
 _WAIT_MS_MAX = 60_000  # for all groups: the next request goes on waiting
 
 
@@ -125,6 +128,8 @@ class Brokers:
         """The reign; None while another node leads."""
         self._records: dict[str, Broker] = {}
         self._names: list[str] = []  # those of the records, in order
+        self._room = _room()
+        self._places: dict[str, Place] = {}  # of names that are not freed
         self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
         self._loads: dict[str, int] = {}
         self._lives: Liveness[str] = Liveness()
@@ -132,7 +137,7 @@ class Brokers:
         self._lost_s = 0.0  # for how long this node was not running, in this reign
         self._stops: deque[tuple[float, float]] = deque(maxlen=_STOPS_MAX)  # when each was over, and how long it took
         self._ending: set[str] = set()  # whose end is being written
-        self._new: set[str] = set()  # names whose first registration is being written
+        self._new: dict[str, int] = {}  # names whose first registrations are being written, and how many of each
         self._asked: Counter[str] = Counter()  # by clients, and is being written
         self._fencing = Fencing()
         self._noting = False
@@ -181,16 +186,18 @@ class Brokers:
             self._timer.cancel()
         waiters, self._waiters = self._waiters, {}
         self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
+        self._room, self._places = _room(), {}
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
         self._lost_s, self._noting = 0.0, False
         self._stops.clear()
-        self._ending, self._new = set(), set()
+        self._ending, self._new = set(), {}
         self._asked.clear()
         for waiter in [waiter for waiting in waiters.values() for waiter in waiting]:
             self._answer(waiter, _led_by_another())
 
     def _learn(self, record: Broker) -> None:
         """A broker is now so."""
+        self._count(record)
         if record.state == b.FORGOTTEN:
             if self._records.pop(record.broker, None) is not None:
                 del self._names[bisect_left(self._names, record.broker)]
@@ -212,6 +219,13 @@ class Brokers:
             self._fencing.done(record.broker, record.least_epoch)
         else:
             self._fencing.want(FenceItem(record.broker, record.least_epoch, record.fenced_ms))
+
+    def _count(self, record: Broker) -> None:
+        """Count the room that a name takes, for who registered it."""
+        self._room.forget(self._places.pop(record.broker, None))
+        if not record.freed and record.state != b.FORGOTTEN:
+            size = max(NAME_BYTES, len(encode(record)))
+            self._places[record.broker] = self._room.hold(record.registered_by, size)
 
     def _begin_lease(self, record: Broker) -> None:
         self._lives.add(record.broker, record.lease_ms / 1000, self._running_s())
@@ -443,7 +457,7 @@ class Brokers:
             case b.BrokerHeartbeat(beats):
                 self._beat(beats, done, arrived_s, line)
             case b.BrokerRegister():
-                self._register(body, done)
+                self._register(body, done, holder_of(line))
             case b.BrokerDrain(broker, epoch):
                 self._end(BrokerStep("drain", broker, epoch), 0, done)
             case b.BrokerDeregister(broker, epoch, wait_ms):
@@ -482,21 +496,50 @@ class Brokers:
                 retry_jitter_ms=_AGAIN_MS,
             )
 
-    def _register(self, asked: b.BrokerRegister, done: Done) -> None:
+    def _check_room(self, asked: b.BrokerRegister, holder: str) -> Place | None:
+        """Take room for the time in which a registration is written. Raises an error where there is none."""
+        known = self._records.get(asked.broker)
+        if known is None and len(self._records.keys() | self._new) >= BROKERS_MAX:
+            if self._forgetting is not None:
+                raise OverloadedError(
+                    "names of brokers that ended are being forgotten",
+                    retry_after_ms=_AGAIN_MS,
+                    retry_jitter_ms=_AGAIN_MS,
+                )
+            raise ConflictError(
+                f"{BROKERS_MAX} brokers are registered, or were within the last day: give new ones the names of those "
+                "gone, or end some (metadctl broker fence), which frees theirs"
+            )
+        size = max(NAME_BYTES, len(encode(asked)) + _RECORD_BYTES)
+        held = self._places.get(asked.broker)
+        if held is not None and held.party == holder:
+            size -= held.size  # its record is replaced
+            if size <= 0:
+                return None
+        place = self._room.take(holder, size)
+        if place is None:
+            raise QuotaExceededError(
+                f"{holder or 'this node'} has {self._room.held_by(holder)} bytes of the {NAMES_BYTES_MAX} for names of "
+                "brokers, and may have no more than is left free: end some (metadctl broker fence), which frees theirs"
+            )
+        return place
+
+    def _register(self, asked: b.BrokerRegister, done: Done, holder: str) -> None:
         _check(asked)
         self._check_few(asked.broker)
         self._make_room()
-        if asked.broker not in self._records:
-            self._new.add(asked.broker)
-            if len(self._records) + len(self._new) > BROKERS_MAX:
-                self._new.discard(asked.broker)
-                raise ConflictError(
-                    f"{BROKERS_MAX} brokers are registered, or were within the last day: "
-                    "give new ones the names of those gone"
-                )
+        room, place = self._room, self._check_room(asked, holder)
+        self._new[asked.broker] = self._new.get(asked.broker, 0) + 1
+
+        def written() -> None:
+            room.forget(place)
+            if room is self._room:  # in this reign
+                self._new[asked.broker] -= 1
+                if not self._new[asked.broker]:
+                    del self._new[asked.broker]
 
         def registered(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
-            self._new.discard(asked.broker)
+            written()
             (record,) = brokers
             if record is None:
                 done(error or ConflictError("the registration was refused"))
@@ -510,7 +553,7 @@ class Brokers:
 
             self._wait(_Waiter(record, answer, done), asked.wait_ms)
 
-        self._change_for_client(BrokerStep("register", asked.broker, 0, asked), registered, done)
+        self._change_for_client(BrokerStep("register", asked.broker, 0, asked, holder), registered, done)
 
     def _is_last(self, record: Broker) -> bool:
         known = self._records.get(record.broker)
@@ -673,6 +716,10 @@ class Brokers:
                 found.append(record)
                 size += len(encode(record))
         return b.BrokerListReply(found, last if begin + SLICE_ROWS < len(names) else b"")
+
+
+def _room() -> FairRoom:
+    return FairRoom("bytes of names of brokers", NAMES_BYTES_MAX, ends="a day after their end, or at once if freed")
 
 
 def _led_by_another() -> NotLeaderError:

@@ -11,6 +11,7 @@ from metad_wire.cluster import ClusterMap, ReturnGrant, ReturnReport, StoreMap
 from metad_wire.errors import MetadError
 from metad_wire.group import GroupId
 from metad_wire.messages import StatusReply
+from metad_wire.transport.credentials import Principal
 
 from ..errors import ServerError
 from ..raft.replica import RaftGroup
@@ -46,6 +47,18 @@ class Line(Protocol):
     @property
     def host(self) -> str:
         """The address at its other end, without the port; empty where it has none."""
+
+    @property
+    def principal(self) -> Principal | None:
+        """The holder of the certificate or token that the client showed; None where nobody is checked."""
+
+
+def holder_of(line: Line | None) -> str:
+    """The party to which counts what outlives a connection: the URI of its principal, or its host where nobody is
+    checked. Empty: the node itself."""
+    if line is None:
+        return ""
+    return line.host if line.principal is None else line.principal.uri
 
 
 class Replica(Protocol):

@@ -53,6 +53,7 @@ from ..control.host import Done, Line
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command
+from .bound_names import BoundNames
 from .digests import digest_of
 from .driver import GroupDriver, Work
 from .environment import Environment
@@ -104,6 +105,7 @@ class Requests:
         self.precedence = scheduler.precedence
         """What is small goes before what is not."""
         self._groups = groups
+        self._bound = BoundNames(groups)
         self._scheduler = scheduler
         self._reads = reads
         self._budget = budget
@@ -250,6 +252,8 @@ class Requests:
             raise UnsupportedError(
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
+        if source is not None and source.principal is not None:
+            self._bound.check(method, request, source.principal)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None

@@ -33,7 +33,7 @@ from metad_wire.policy.fair_room import FairRoom
 from metad_wire.policy.precedence import is_small
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
-from metad_wire.transport.credentials import PEERCERT, WORN
+from metad_wire.transport.credentials import PEERCERT, WORN, Principal
 from metad_wire.transport.fair_share import FairShare
 
 from .. import log_events
@@ -113,7 +113,8 @@ class Connection:
         self._ends_here = False  # this node ends the connection, or has asked the client to
         self._is_quic = False  # then the end of the stream says nothing of the peer
         self.host = ""
-        """See :class:`metad.control.host.Line`."""
+        self.principal: Principal | None = None
+        """See :class:`metad.control.host.Line`, also for the host."""
         self.held_bytes = 0  # of unfinished frames; set by the intake, as is the next
         self.finished_bytes = 0
         self.paused_since_s: float | None = None
@@ -383,7 +384,7 @@ class Connection:
         assert self._stream is not None
         assert session.hello is not None
         try:
-            principal = self._access.admit(self._stream, session.hello.credentials)
+            principal = self.principal = self._access.admit(self._stream, session.hello.credentials)
             self._administers = self._access.may_administer(principal)
             if not self._welcomed(self):
                 raise _too_many()

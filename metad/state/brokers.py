@@ -57,6 +57,12 @@ def read_brokers(engine: Engine) -> dict[str, Broker]:
         begin = rows[-1][0] + b"\0"
 
 
+def registered_by(engine: Engine, broker: str) -> str:
+    """Who registered the last life of a broker, by the applied state; empty if nobody did."""
+    value = engine.get(_PREFIX + keys.text(broker))
+    return "" if value is None else _decode(value).registered_by
+
+
 class _Now(NamedTuple):
     """What a step is judged by."""
 
@@ -85,6 +91,7 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         least_epoch=epoch,
         fenced_ms=now.now_ms,
         probe_port=asked.probe_port,
+        registered_by=step.by,
     )
 
 
@@ -120,6 +127,7 @@ def _end(state: str) -> Callable[[_Now, BrokerStep, Broker | None], Broker]:
             least_epoch=known.broker_epoch + 1,
             fenced_ms=now.now_ms,
             fenced=False,
+            freed=step.step != "expire",
         )
 
     return end

@@ -36,6 +36,7 @@ from metad_wire.errors import (
     NotFoundError,
     NotLeaderError,
     OverloadedError,
+    QuotaExceededError,
     TooLargeError,
     UnknownOutcomeError,
 )
@@ -43,6 +44,7 @@ from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import BROKER_CHANGE, CLUSTER_STORE, METHODS
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
+from metad_wire.transport.credentials import Principal, Role
 
 DATA, OFFSET = GroupId("data", 0), GroupId("offset", 0)
 LEASE_S = 10.0
@@ -337,9 +339,8 @@ def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def ended(world: World, *names: str) -> None:
     for name in names:
-        epoch = await world.register(name, lease_ms=3_600_000)
-        await world.ask(b.BrokerDeregister(name, epoch))
-        await world.pass_s(1.0)
+        await world.register(name, lease_ms=500)
+        await world.pass_s(1.0)  # its lease is over
 
 
 DAY_S = forgetting.FORGET_AFTER_MS / 1000
@@ -401,6 +402,59 @@ async def test_forgetting_begins_again_after(comes_between: str) -> None:
         world.begin(b.BrokerRegister("new"))
         await world.settle()
         assert sorted(read_brokers(world.engine)) == ["c", "new"]
+
+
+@pytest.mark.usefixtures("few_names")
+@pytest.mark.parametrize("by", ["its owner", "an administrator"])
+async def test_a_name_that_somebody_has_ended_makes_room_at_once(by: str) -> None:
+    world = World()
+    await ended(world, "silent")
+    for name in ("a", "b"):
+        epoch = await world.register(name)
+        end = b.BrokerDeregister(name, epoch) if by == "its owner" else b.BrokerFence(name)
+        await world.ask(end)
+    assert list(world.brokers._places) == ["silent"], "the others take no room any more"
+    await world.register("new")
+    await world.settle()
+    assert sorted(read_brokers(world.engine)) == ["new", "silent"]
+
+
+class Holder:
+    """The connection of a client whose certificate names it, from one host for all."""
+
+    host = "10.0.0.7"
+
+    def __init__(self, name: str) -> None:
+        self.principal = Principal(Role.CLIENT, name)
+
+
+async def test_who_takes_all_names_that_it_can_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAMES_BYTES_MAX", 16 * forgetting.NAME_BYTES)
+    world = World()
+
+    async def fill(holder: str, **fields: Any) -> int:
+        count = 0
+        while True:
+            (answer,) = world.begin(
+                b.BrokerRegister(f"{holder}-{count}", wait_ms=0, **fields), line=Holder(holder)
+            ) or [0]
+            await world.settle()
+            if isinstance(answer, QuotaExceededError):
+                return count
+            count += 1
+
+    assert await fill("hog") == 8
+    assert world.known("hog-0").registered_by == "metad://client/hog"
+    assert await fill("other") == 4
+    assert await fill("large", attributes={"a": "x" * 2_000}) == 1, "names count with what they bring"
+    again = await world.ask(b.BrokerRegister("hog-0"), line=Holder("hog"))
+    assert again.broker_epoch, "a name that there is begins its next life"
+    await world.ask(b.BrokerFence("hog-1"))
+    assert await fill("more") == 1
+    world.brokers._end_reign()
+    world.brokers.follow(world.map)
+    with pytest.raises(QuotaExceededError, match="fence"):  # the next leader knows who has registered what
+        await world.ask(b.BrokerRegister("hog-new"), line=Holder("hog"))
 
 
 def _again(name: str) -> b.BrokerStep:
@@ -830,6 +884,7 @@ class Line:
     """A connection of a client."""
 
     host = "10.0.0.7"
+    principal: Principal | None = None
 
 
 async def probed(world: World, *answers: Answer) -> tuple[int, Line]:

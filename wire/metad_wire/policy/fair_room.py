@@ -62,10 +62,13 @@ class FairRoom:
     def take(self, party: object, size: int, take_back: Callable[[], None] | None = None) -> Place | None:
         """Take room; None: there is none for this party. ``take_back`` is called when others need the room: it makes
         the owner call :meth:`give` at once. Alone, anything fits."""
-        if not self.has_room(party, size, lent=take_back is not None) and not self._make_room(
-            party, size, lent=take_back is not None
-        ):
-            return None
+        lent = take_back is not None
+        if self.has_room(party, size, lent=lent) or self._make_room(party, size, lent=lent):
+            return self.hold(party, size, take_back)
+        return None
+
+    def hold(self, party: object, size: int, take_back: Callable[[], None] | None = None) -> Place:
+        """Count what is there already, whether or not there is room."""
         holder = self._parties.get(party)
         if holder is None:
             holder = self._parties[party] = _Party()

@@ -29,7 +29,9 @@ Attributes = Annotated[dict[str, str], Meta(max_length=64)]
 class Broker(Message, frozen=True):
     """A broker, in its last life. ``least_epoch``: lives with a lower epoch are over since ``fenced_ms``, and
     ``fenced`` says whether all groups know. ``load``: what it said last of itself, to the node that answers.
-    ``probe_port``: as it was registered."""
+    ``probe_port``: as it was registered. ``registered_by``: the holder of the certificate or token that registered this
+    life (a URI), or its host where nobody is checked. ``freed``: its owner or an administrator has ended it, so its
+    name takes no room any more."""
 
     broker: str
     broker_epoch: U63
@@ -46,6 +48,8 @@ class Broker(Message, frozen=True):
     fenced: bool = False
     load: U32 = 0
     probe_port: Port = 0
+    registered_by: str = ""
+    freed: bool = False
 
 
 class BrokerRegister(Message, frozen=True):
@@ -156,12 +160,13 @@ class BrokerListReply(Message, frozen=True):
 class BrokerStep(Message, frozen=True):
     """Between a node and its metadata group: what happens to a broker. ``step`` is ``register`` (with
     ``registration``), ``drain``, ``deregister``, ``fence``, ``expire``, ``fenced``: all groups have the fence
-    ``broker_epoch``, or ``forget``: no group has that fence any more."""
+    ``broker_epoch``, or ``forget``: no group has that fence any more. ``by``: who asked to register it."""
 
     step: str
     broker: str
     broker_epoch: U63 = 0
     registration: BrokerRegister | None = None
+    by: str = ""
 
 
 class BrokerChange(Message, frozen=True):

@@ -424,6 +424,7 @@ class _Line:
 
     def __init__(self, host: str) -> None:
         self.host = host
+        self.principal = None
 
 
 class _Frozen:

@@ -44,6 +44,7 @@ class _Line:
     """A client's connection."""
 
     host = ""
+    principal = None
 
 
 class _Asked:
