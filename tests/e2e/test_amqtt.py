@@ -626,3 +626,47 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         "ModuleNotFoundError: metad_client.contrib.amqtt: the Python package amqtt"
     )
     assert "pip install '.[amqtt]'" in done.stderr
+
+
+def test_a_client_id_at_two_brokers_at_the_same_instant(start: Start, device: Callable[..., Device]) -> None:
+    """Exactly one connection stays, gets what is published, and is the only one to acknowledge it. Both stayed in a
+    quarter of all trials."""
+    brokers = [start("broker-1"), start("broker-2")]
+    sender = device("sender")
+    sender.connect(brokers[0].port)
+    connect = b"\x00\x04MQTT\x04\x00\x00\x00"
+    for trial in range(20):
+        client_id = b"twin-%d" % trial
+        sockets = [socket.create_connection(("127.0.0.1", one.port), WAIT_S) for one in brokers]
+        body = connect + _text(client_id)
+        for each in sockets if trial % 2 else sockets[::-1]:
+            each.sendall(bytes([0x10, len(body)]) + body)
+        left = list(sockets)
+
+        def one_is_left(left: list[socket.socket] = left) -> bool:
+            for each in select.select(left, [], [], 0.05)[0]:
+                if not each.recv(4, socket.MSG_WAITALL):
+                    left.remove(each)
+            return len(left) == 1
+
+        wait_until(one_is_left, "one connection is closed")
+        (stays,) = left
+        topic = _text(b"to/%d" % trial)
+        stays.sendall(bytes([0x82, len(topic) + 3]) + b"\x00\x01" + topic + b"\x01")
+        with suppress(TimeoutError):
+            stays.settimeout(WAIT_S)
+            first = stays.recv(1)
+            while first == b"\x20":  # CONNACK, if it had not come
+                stays.recv(3, socket.MSG_WAITALL)
+                first = stays.recv(1)
+            assert first == b"\x90"
+            stays.recv(4, socket.MSG_WAITALL)
+        sent = sender.client.publish(f"to/{trial}", b"once", 1)
+        head = stays.recv(2, socket.MSG_WAITALL)
+        rest = stays.recv(head[1], socket.MSG_WAITALL)
+        assert (head[0], rest[-4:]) == (0x32, b"once")
+        stays.sendall(b"\x40\x02" + rest[len(topic) : len(topic) + 2])
+        sent.wait_for_publish(WAIT_S)
+        assert sent.is_published()
+        for each in sockets:
+            each.close()

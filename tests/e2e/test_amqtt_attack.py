@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -381,3 +382,112 @@ async def test_a_session_in_the_name_of_a_later_life_costs_a_broker_that_client_
             await brokers[0].fenced.wait()
         for one in (honest, again):
             assert await one.is_closed()
+
+
+CONNECT = b"\x00\x04MQTT\x04\x00\x00\x00"
+
+
+async def is_open(raw: Raw) -> bool:
+    """Whether a connection answers."""
+    raw.send(0xC0)
+    try:
+        while (await raw.next())[0] != 0xD0:
+            pass
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return False
+    return True
+
+
+async def accepted(broker: MetadBroker, client_id: bytes) -> Raw | None:
+    """A connection that has CONNACK, if it gets one."""
+    raw = await Raw.open(broker)
+    raw.send(0x10, CONNECT + text(client_id))
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        if await raw.next() in ((0x20, b"\x00\x00"), (0x20, b"\x01\x00")):
+            return raw
+    return None
+
+
+def holders(brokers: list[MetadBroker], client_id: bytes) -> list[MetadBroker]:
+    """The brokers that have a connection of this client."""
+    return [one for one in brokers if client_id.decode() in one._connections]
+
+
+@pytest.mark.parametrize("brokers_used", [(0, 1), (0, 0)], ids=["two brokers", "one broker"])
+async def test_one_client_id_at_the_same_instant_has_one_connection(brokers_used: tuple[int, int]) -> None:
+    """Both stayed at two brokers, in a quarter of all trials. At one broker it took five seconds."""
+    async with running(2) as brokers, nothing_is_left(brokers):
+        for trial in range(40):
+            client_id = b"twin-%d" % trial
+            begun = asyncio.get_running_loop().time()
+            pair = await asyncio.gather(*(accepted(brokers[at], client_id) for at in brokers_used))
+            opened = [raw for raw in pair if raw is not None]
+            await until(lambda: len(holders(brokers, client_id)) == 1)  # noqa: B023
+            (holder,) = holders(brokers, client_id)
+            session = await holder._store.find(client_id.decode())
+            assert session is not None
+            assert holder._store.is_mine(session)
+            states = [await is_open(raw) for raw in opened]
+            assert states.count(True) == 1
+            assert asyncio.get_running_loop().time() - begun < 4.0
+            for raw in opened:
+                raw.writer.close()
+
+
+async def test_a_takeover_that_is_lost_before_its_answer_connects_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The news of the loss comes before the answer: a broker that began to listen then kept both connections."""
+    async with running(2) as brokers, nothing_is_left(brokers):
+        sessions = brokers[0]._metad.sessions
+        witness = await Raw.connected(brokers[0], b"witness", clean=False)
+        takeover = sessions.takeover
+        opened: list[Raw] = []
+
+        async def late(*arguments: Any, **settings: Any) -> Any:
+            taken = await takeover(*arguments, **settings)
+            for client_id in (b"twin", b"witness"):
+                opened.append(await Raw.connected(brokers[1], client_id, clean=False))
+            assert await witness.is_closed(), "the news of the later takeover, so that of the earlier is there"
+            return taken
+
+        monkeypatch.setattr(sessions, "takeover", late)
+        raw = await Raw.open(brokers[0])
+        raw.send(0x10, CONNECT + text(b"twin"))
+        assert await raw.next() == (0x20, b"\x00\x03"), "server unavailable"
+        assert await raw.is_closed()
+        assert "twin" not in brokers[0]._connections
+        assert await is_open(opened[0])
+        for one in opened:
+            one.writer.close()
+
+
+async def test_a_client_that_takes_nothing_is_replaced_at_once() -> None:
+    async with running(1) as brokers, nothing_is_left(brokers):
+        slow = await Raw.connected(brokers[0], b"slow", clean=False)
+        assert (await slow.asked(0x82, b"\x00\x01" + text(b"flood") + b"\x00"))[0] == 0x90
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        sender = await Raw.connected(brokers[0], b"sender")
+        connection = brokers[0]._connections["slow"]
+        writer = connection.handler.writer
+        while not writer._writer.transport.get_write_buffer_size():
+            sender.send(0x30, text(b"flood") + bytes(100_000))
+            await asyncio.sleep(0)
+        begun = asyncio.get_running_loop().time()
+        again = await Raw.connected(brokers[0], b"slow", clean=False)
+        assert asyncio.get_running_loop().time() - begun < 4.0
+        for raw in (slow, sender, again):
+            raw.writer.close()
+
+
+async def test_a_connect_that_hangs_up_before_connack_leaves_no_socket() -> None:
+    """With an id that is in use, the socket stayed for good."""
+    async with running(1) as brokers, nothing_is_left(brokers):
+        held = await Raw.connected(brokers[0], b"held", clean=False)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(50):
+            raw = await Raw.open(brokers[0])
+            raw.send(0x10, CONNECT + text(b"held"))
+            await raw.writer.drain()
+            raw.writer.transport.abort()
+        held.writer.close()
+        await until(lambda: set(brokers[0]._connections) == {"honest"})
+        await until(lambda: len(os.listdir("/proc/self/fd")) < before)

@@ -63,7 +63,7 @@ async def queues(metad: Client, *clients: str) -> WaitingMessages:
     await store.begin("127.0.0.1:1", "word", 100.0, 0)
     for client in clients:
         taken = await store.take(client, clean=False, will=None)
-        await store.leave(client, taken.attachment, orderly=True)
+        await taken.owned.disconnect(will_discard=True)
     return WaitingMessages(metad, store)
 
 
@@ -94,11 +94,11 @@ async def test_what_is_said_late_of_a_connection_does_not_end_the_next(metad: Cl
     for store in (one, two):
         await store.begin("127.0.0.1:1", "word", 100.0, 0)
     taken = [await store.take("client", clean=False, will=None) for store in (one, two, one)]
-    await one.leave("client", taken[0].attachment, orderly=False)
+    assert not await taken[0].owned.disconnect()
     session = await one.find("client")
     assert session is not None
     assert session.connected
-    await one.leave("client", taken[2].attachment, orderly=True)
+    assert await taken[2].owned.disconnect(will_discard=True)
     session = await one.find("client")
     assert session is not None
     assert not session.connected

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -26,7 +27,7 @@ from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import ApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
-from metad_client import BrokerLife, Client, FencedError, Image, MetadError, SessionKey, TlsFiles, Watched, Will
+from metad_client import BrokerLife, Client, FencedError, Image, MetadError, Owned, SessionKey, TlsFiles, Watched, Will
 from metad_client.watch.events import WatchEvent
 from metad_wire.topics import filter_fault
 
@@ -64,10 +65,10 @@ log = logging.getLogger("metad_client.amqtt")
 class Connection:
     """A client that is connected here."""
 
-    def __init__(self, session: Session, attachment: int, handler: Handler, outbox: Outbox) -> None:
+    def __init__(self, session: Session, owned: Owned, handler: Handler, outbox: Outbox) -> None:
         self.session = session
-        self.attachment = attachment
-        """Which takeover connects it."""
+        self.owned = owned
+        """The takeover that connects it."""
         self.handler = handler
         self.is_clean = bool(session.clean_session)
         """The session ends with the connection."""
@@ -216,23 +217,18 @@ class MetadBroker(Broker):
     def _owner_changed(self, client_id: str) -> None:
         assert self._image is not None
         owner = self._image["session/owner"].get(SessionKey(self._store.tenant, client_id))
-        if client_id in self._connections:  # of a client that is here, this broker knows more
-            if not self._store.is_here(owner):
-                self._spawn(self._look_whether_moved(client_id))
-        elif owner is None:
+        if client_id in self._connections:  # of a client that is here, its takeover knows more
+            return
+        if owner is None:
             self._routes.show_owner(client_id, None)
         else:
             self._routes.show_owner(client_id, Owner((owner.broker, owner.broker_epoch), owner.connected))
 
-    async def _look_whether_moved(self, client_id: str) -> None:
-        """What the watch tells may be older than what this broker has done since: the session itself says it."""
-        async with self._turn(client_id):
-            connection = self._connections.get(client_id)
-            with contextlib.suppress(MetadError):
-                if connection is not None and not self._store.is_here(await self._store.find(client_id)):
-                    log.info("%s has connected to another broker", client_id)
-                    connection.moved = True
-                    await connection.handler.handle_connection_closed()
+    def _lost(self, connection: Connection, why: MetadError) -> None:
+        """The session is another connection's."""
+        log.info("a connection is closed: %s", why)
+        connection.moved = True
+        self._spawn(connection.handler.handle_connection_closed())
 
     async def _fence_when_lost(self, life: BrokerLife) -> None:
         log.info("%s: %s", self._store.name, await life.lost())
@@ -297,7 +293,9 @@ class MetadBroker(Broker):
         try:
             await super()._handle_client_session(reader, writer, client_session, handler, server, listener_name)
         finally:
+            closing = asyncio.create_task(writer.close())
             await self._gone(client_session, handler)
+            await closing
 
     async def _authenticate(self, session: Session, listener: ListenerConfig) -> bool:
         """Awaited before CONNACK."""
@@ -321,16 +319,20 @@ class MetadBroker(Broker):
             except MetadError as error:
                 self._failed(error)
                 handler.refuse()
+                if older is not None:  # nobody is connected now
+                    with contextlib.suppress(MetadError):
+                        await older.owned.disconnect()
                 return False
             session.parent = int(taken.present)
             if not clean:
                 handler.restore(session, taken, Handshakes(self._store, client_id, self._failed))
             delivered = {name for waited in taken.owed.values() for name in waited}
             outbox = self._outbox_of(client_id, handler, found_in(taken.inflight, delivered))
-            self._connections[client_id] = Connection(session, taken.attachment, handler, outbox)
+            connection = self._connections[client_id] = Connection(session, taken.owned, handler, outbox)
             self._routes.show_owner(client_id, Owner(self._life, connected=True))
             for filter_, qos in taken.filters.items():
                 self._routes.show_filter(client_id, filter_, qos)
+            taken.owned.on_lost(partial(self._lost, connection))
         return True
 
     def _outbox_of(self, client_id: str, handler: Handler, restored: Found) -> Outbox:
@@ -368,7 +370,8 @@ class MetadBroker(Broker):
     # --- the end of a connection ---
 
     async def _close(self, connection: Connection) -> None:
-        """Close a connection, and wait until no more is sent on it."""
+        """Close a connection, and wait until no more is sent on it. What the client does not take is dropped."""
+        connection.handler.hurry()
         await connection.handler.handle_connection_closed()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
@@ -423,7 +426,7 @@ class MetadBroker(Broker):
                 del self._connections[client_id]
                 try:
                     if not connection.moved:
-                        await self._store.leave(client_id, connection.attachment, orderly=connection.orderly)
+                        await connection.owned.disconnect(will_discard=connection.orderly)
                 except MetadError as error:
                     self._failed(error)
                 self._owner_changed(client_id)
@@ -584,29 +587,30 @@ class MetadBroker(Broker):
     async def _deliver(self, message: Envelope | None, targets: Sequence[Target], hops: int) -> None:
         elsewhere: dict[LifeKey, list[Target]] = {}
         away: list[Target] = []
-        here: list[tuple[Target, asyncio.Future[bool]]] = []
+        here: list[tuple[Target, Connection, asyncio.Future[bool]]] = []
         for target in targets:
             connection = self._connections.get(target.client_id)
             if connection is not None and not connection.moved:
                 if message is None:
                     connection.outbox.look()
                 else:
-                    here.append((target, connection.outbox.put(message.at(target.qos))))
+                    here.append((target, connection, connection.outbox.put(message.at(target.qos))))
                 continue
             owner = self._routes.owner(target.client_id)
             if owner is None or not owner.connected or owner.life == self._life or hops >= HOPS_MAX:
                 away.append(target)
             else:
                 elsewhere.setdefault(owner.life, []).append(target)
-        waits = [self._await_acknowledgement(message, target, done, hops) for target, done in here]
+        waits = [self._await_acknowledgement(message, *one, hops) for one in here]
         sends = [self._send(life, message, part, hops) for life, part in elsewhere.items()]
         keeps = [self._deliver_away(message, target, hops) for target in away]
         await asyncio.gather(*sends, *keeps, *waits)
 
     async def _await_acknowledgement(
-        self, message: Envelope | None, target: Target, done: asyncio.Future[bool], hops: int
+        self, message: Envelope | None, target: Target, connection: Connection, done: asyncio.Future[bool], hops: int
     ) -> None:
-        if not await done:
+        """What a connection acknowledges whose session is another's by then does not count. metad sees to QoS 2."""
+        if not await done or (connection.moved and target.qos < 2):
             await self._deliver_away(message, target, hops)
 
     @property

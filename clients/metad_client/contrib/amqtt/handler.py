@@ -18,6 +18,7 @@ from amqtt.session import ApplicationMessage, IncomingApplicationMessage, Outgoi
 from .envelope import Envelope
 from .handshakes import Handshakes
 from .kept import Taken
+from .packets import ClientWriter
 
 ARRIVING_MAX: Final = 1_000
 """Messages of one client that are not handled yet. Then no more of its packets are read."""
@@ -47,6 +48,7 @@ class Handler(BrokerProtocolHandler):
         self._noting: dict[int, asyncio.Task[bool]] = {}  # whether metad has heard of a PUBREC, by identifier
         self._owed: set[int] = set()  # identifiers with PUBREC, and without PUBCOMP
         self._held: dict[int, Envelope] = {}
+        self._over = False  # also before the first packet is read, when amqtt would forget it
 
     def refuse(self, code: int = SERVER_UNAVAILABLE) -> None:
         """CONNACK will have this code: metad cannot be had, so the client should come back later; or another."""
@@ -82,8 +84,31 @@ class Handler(BrokerProtocolHandler):
 
     async def start(self) -> None:
         await super().start()
-        if self._reader_stopped.is_set():  # meanwhile, and nobody has heard of it
+        if self._reader_stopped.is_set() or self._over:  # meanwhile, and nobody has heard of it
             await self.handle_connection_closed()
+
+    async def _retry_deliveries(self) -> None:
+        if not self._over:
+            await super()._retry_deliveries()
+
+    async def stop(self) -> None:
+        if self._reader_task is not None:  # amqtt waits for ever for one that is cancelled before it has begun
+            self._reader_task.add_done_callback(self._reader_has_ended)
+        await super().stop()
+
+    def _reader_has_ended(self, _: asyncio.Task[None]) -> None:
+        for event in (self._reader_ready, self._reader_stopped):
+            if event is not None:
+                event.set()
+
+    async def handle_connection_closed(self) -> None:
+        self._over = True
+        await super().handle_connection_closed()
+
+    def hurry(self) -> None:
+        """The connection is closed without waiting until the client has taken what it was sent."""
+        if isinstance(self.writer, ClientWriter):
+            self.writer.hurry()
 
     async def deliver(self, message: Envelope, waited: Sequence[str]) -> None:
         """Send a message, which has these rows if it has waited, and return once the client has it. Raises if it may
@@ -97,6 +122,8 @@ class Handler(BrokerProtocolHandler):
         await self._handle_message_flow(outgoing)
 
     async def mqtt_connack_authorize(self, authorize: bool) -> None:
+        if self._over:  # the client has connected again meanwhile
+            raise asyncio.CancelledError
         if self._refusal is not None:
             await self._send_packet(ConnackPacket.build(0, self._refusal))
         else:

@@ -11,13 +11,12 @@ import msgspec
 from metad_client import (
     BrokerLife,
     Client,
-    ConflictError,
     InflightKey,
     InflightState,
     InvalidItemError,
     MetadError,
     NotFoundError,
-    NotOwnerError,
+    Owned,
     QuotaExceededError,
     Session,
     SessionOwner,
@@ -39,8 +38,8 @@ NEVER_S: Final = 0xFFFFFFFF
 class Taken(NamedTuple):
     """A client's session, as it was when the client connected."""
 
-    attachment: int
-    """Which takeover it was."""
+    owned: Owned
+    """The takeover, and the news that it is lost."""
     present: bool
     filters: dict[str, int]
     """What it has subscribed to, with the QoS that it was granted."""
@@ -102,20 +101,23 @@ class Store:
         return await self.address_of(self.name, self.epoch) is None
 
     async def take(self, client_id: str, *, clean: bool, will: Will | None) -> Taken:
-        """A client connects to this broker. Raises FencedError if this is a past life."""
+        """A client connects to this broker. Raises FencedError if this is a past life, and NotOwnerError if it has
+        connected elsewhere meanwhile."""
         whom = (self.name, self.epoch, self.tenant, client_id)
         properties = SessionProperties(0 if clean else self._expiry_s, will=will)
-        taken = await self._metad.sessions.takeover(
+        owned = await self._metad.owned(
             *whom, clean_start=clean, properties=properties, restore=not clean, restore_parts=not clean
         )
+        taken = owned.taken
+        owned.drop_restored()
         before = taken.properties
         if clean or not taken.session_present or before is None:
-            return Taken(taken.attachment, False, {}, {})
+            return Taken(owned, False, {}, {})
         if not before.expiry_interval_s:  # it ended with the connection of a broker that is gone
-            anew = await self._metad.sessions.takeover(*whom, clean_start=True, properties=properties)
-            return Taken(anew.attachment, False, {}, {})
+            anew = await self._metad.owned(*whom, clean_start=True, properties=properties)
+            return Taken(anew, False, {}, {})
         return Taken(
-            taken.attachment,
+            owned,
             True,
             {one.filter: one.options.qos for one in taken.subscriptions},
             {
@@ -173,13 +175,6 @@ class Store:
         for error in settled.errors.values():
             if not isinstance(error, NotFoundError):
                 raise error
-
-    async def leave(self, client_id: str, attachment: int, *, orderly: bool) -> None:
-        """A client has gone that a takeover connected. Its session stays, or ends if it was clean; its will is due
-        unless it said goodbye. Nothing happens if it is connected elsewhere, or here again."""
-        whom = (self.name, self.epoch, self.tenant, client_id)
-        with contextlib.suppress(ConflictError, NotOwnerError, NotFoundError):
-            await self._metad.sessions.disconnect(*whom, will_discard=orderly, attachment=attachment)
 
     def wills(self) -> AsyncIterator[TakenWill]:
         """Wills that are due, of clients of any broker, for this one to publish."""

@@ -219,6 +219,11 @@ class ClientWriter(StreamWriterAdapter):
         async with asyncio.timeout(TAKE_S):
             await super().drain()
 
+    def hurry(self) -> None:
+        """Wait no longer until the client has taken what it was sent, once the connection is closed."""
+        if self._writer.transport.get_write_buffer_size():
+            self._writer.transport.abort()
+
     async def close(self) -> None:
         """Close the connection for certain."""
         if self.is_closed:
