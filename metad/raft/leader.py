@@ -222,6 +222,9 @@ class Leader:
         progress.refuses = False
         progress.watched = message.watched
         progress.unapplied = message.unapplied
+        if 0 <= message.rejected <= progress.match and message.probe > progress.acknowledged_in:
+            self._distrust(peer, progress, message.rejected)
+            return
         if self._reign.confirm(progress, message):
             self._reads.release()
         if message.match > log.last_index or message.agreed > log.last_index:
@@ -235,7 +238,7 @@ class Leader:
             elif progress.snapshot is not None and message.agreed >= progress.snapshot.index:
                 self._want_snapshot(peer, progress)  # it has, but what follows it was dropped meanwhile
         elif message.rejected >= 0:
-            self._rejected(peer, progress, message)
+            self._rejected(progress, message)
         elif progress.sending is Sending.PROBE:
             progress.replicate_from(message.agreed + 1)
         if matched:
@@ -243,22 +246,22 @@ class Leader:
         if progress.next <= log.last_index and peer in state.connected:
             self._send_records(peer, progress)
 
-    def _rejected(self, peer: str, progress: Progress, message: AppendReply) -> None:
+    def _distrust(self, peer: str, progress: Progress, rejected: int) -> None:
+        """The peer lacks an entry, and has heard of a newer round since it acknowledged it. So it had the entry durably
+        in this very reign: it runs on an older copy of its data directory, or its disk lies."""
+        event(
+            log_events.REPLICA_LOST_DATA,
+            group=self._state.name,
+            peer=peer,
+            acknowledged=progress.match,
+            rejected=rejected,
+            remedy=JOIN_ANEW,
+        )
+        progress.distrust()
+
+    def _rejected(self, progress: Progress, message: AppendReply) -> None:
         if message.rejected <= progress.match:
-            # This is an old reply, unless the peer has heard of a newer round since it acknowledged. In that case it
-            # had the entry durably in this very reign, and lacks it now: it runs on an older copy of its data
-            # directory, or its disk lies.
-            if message.probe > progress.acknowledged_in:
-                event(
-                    log_events.REPLICA_LOST_DATA,
-                    group=self._state.name,
-                    peer=peer,
-                    acknowledged=progress.match,
-                    rejected=message.rejected,
-                    remedy=JOIN_ANEW,
-                )
-                progress.distrust()
-            return
+            return  # an old reply
         if progress.sending is Sending.PROBE and message.rejected != progress.next - 1:
             return  # to an older probe
         index, _ = self._log.last_index_of_term_up_to(message.hint_index, message.hint_term)

@@ -96,9 +96,10 @@ class Progress:
         return True
 
     def distrust(self) -> None:
-        """What the peer acknowledged it does not have any more."""
+        """What the peer acknowledged it does not have any more. It may have forgotten what it has promised, too."""
         self.distrusted = True
         self.match = 0
+        self.lease_until_s = float("-inf")
 
     def probe_from(self, next_index: int) -> None:
         """Find out again where the logs agree, beginning before ``next_index``."""

@@ -80,6 +80,8 @@ def test_the_rows_that_entries_hold_apart_belong_to_the_format() -> None:
     [
         (msgspec.msgpack.encode([2, 1_700_000_000_000, {b"k": b"v"}, {}]), "format 2, this version reads 3"),
         (msgspec.msgpack.encode([4, 0, 0, {}, {}, "more"]), "format 4, this version reads 3"),
+        (msgspec.msgpack.encode([4, 0, 0, {b"k": b"v"}, {}]), "format 4, this version reads 3"),  # it can be decoded
+        (msgspec.msgpack.encode([2, 0, 0, {b"k": b"v"}, {}]), "format 2, this version reads 3"),
         (msgspec.msgpack.encode([3, 4, 0, {}, {}]), "unreadable"),  # no origin is known by this number yet
         (msgspec.msgpack.encode([3, 0, 0, {}]), "unreadable"),
         (b"\xc1", "unreadable"),

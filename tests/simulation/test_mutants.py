@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from metad.testing.mutants.nodes import NODE_MUTANTS
 from metad.testing.mutants.planting import Mutant
 from metad.testing.mutants.replicas import MUTANTS
+from metad.testing.mutants.units import UNIT_MUTANTS
 from metad.testing.nodes.scenarios import SCENARIOS as NODE_SCENARIOS
 from metad.testing.replicas.scenarios import SCENARIOS
 from metad.testing.simulate import killers
 
+TESTS = Path(__file__).resolve().parent.parent
+
 
 def test_names_are_unique_and_scenarios_exist() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
-    assert len({mutant.name for mutant in (*MUTANTS, *NODE_MUTANTS)}) == len(MUTANTS) + len(NODE_MUTANTS)
+    every = (*MUTANTS, *NODE_MUTANTS, *UNIT_MUTANTS)
+    assert len({mutant.name for mutant in every}) == len(every)
     for mutant in MUTANTS:
         assert mutant.scenarios, mutant.name
         assert set(mutant.scenarios) <= set(SCENARIOS), mutant.name
@@ -28,3 +36,21 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
     found = killers(mutant, seeds=0)
     assert found, f"nothing objects to {mutant.name}"
     assert found[0].partition(":")[0] in mutant.scenarios, f"not what was expected: {found[0]}"
+
+
+def test_every_mutant_of_units_is_killed_by_its_test() -> None:
+    """In another process, for a planted bug is in the code of all tests of a process."""
+    named = sorted({test for mutant in UNIT_MUTANTS for test in mutant.scenarios})
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "metad.testing.mutants.units",
+        *named,
+    ]
+    ran = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600, check=False)
+    assert "mutants that survive: none" in ran.stdout.splitlines(), ran.stdout + ran.stderr

@@ -6,12 +6,13 @@ planting it raises LookupError.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 
@@ -35,28 +36,27 @@ def one_edit(name: str, breaks: str, target: str, old: str, new: str, *scenarios
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """While this lasts the bug is in the code."""
-    before: list[tuple[type | ModuleType, str, Any]] = []
+    """While this lasts the bug is in the code: also for whoever has the function from a table or by another name."""
+    before: list[tuple[FunctionType, CodeType]] = []
     try:
         pieces: dict[str, list[tuple[str, str]]] = {}
         for target, old, new in mutant.edits:
             pieces.setdefault(target, []).append((old, new))
         for target, replaced in pieces.items():
             module_name, _, path = target.partition(":")
-            module = sys.modules[module_name if "." in module_name else f"metad.raft.{module_name}"]
+            module = importlib.import_module(module_name if "." in module_name else f"metad.raft.{module_name}")
             class_name, _, function_name = path.rpartition(".")
             owner = getattr(module, class_name) if class_name else module
-            original = vars(owner)[function_name]
-            before.append((owner, function_name, original))
-            setattr(owner, function_name, _mutated(mutant, owner, original, replaced))
+            function = _undecorated(vars(owner)[function_name])
+            before.append((function, function.__code__))
+            function.__code__ = _mutated(mutant, function, replaced)
         yield
     finally:
-        for owner, name, original in reversed(before):
-            setattr(owner, name, original)
+        for function, code in reversed(before):
+            function.__code__ = code
 
 
-def _mutated(mutant: Mutant, owner: type | ModuleType, original: Any, pieces: list[tuple[str, str]]) -> Any:
-    function: Any = original.fget if isinstance(original, property) else original
+def _mutated(mutant: Mutant, function: FunctionType, pieces: list[tuple[str, str]]) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
     for old, new in pieces:
         if source.count(old) != 1:
@@ -66,5 +66,10 @@ def _mutated(mutant: Mutant, owner: type | ModuleType, original: Any, pieces: li
     wrapped = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
     made: dict[str, Any] = {}
     exec(compile(wrapped, f"<mutant {mutant.name}>", "exec"), vars(sys.modules[function.__module__]), made)
-    result: Any = made["make"](owner)
-    return result
+    return _undecorated(made["make"](object)).__code__
+
+
+def _undecorated(attribute: Any) -> FunctionType:
+    function = attribute.fget if isinstance(attribute, property) else getattr(attribute, "__func__", attribute)
+    assert isinstance(function, FunctionType), function
+    return function

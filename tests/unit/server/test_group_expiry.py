@@ -57,6 +57,7 @@ class World:
         self.index = 0
         group = SimpleNamespace(accepting=True, name=OFFSETS.name, prefix=self.prefix)
         driver = Driver(group=group, installing=False, machine=self.machine, waiting_items=0)
+        self.drivers = [driver]
         groups: Any = SimpleNamespace(drivers={OFFSETS: driver})
         environment: Any = self
         requests: Any = self
@@ -164,3 +165,30 @@ def test_a_group_with_long_offsets_is_looked_at_in_pieces(monkeypatch: pytest.Mo
     assert world.expiry.ended == COUNT - 1, "one offset of the other is new"
     world.pass_s(2 * UNUSED_S)
     assert world.expiry.ended == COUNT + 8
+
+
+def test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything() -> None:
+    """Whoever uses a consumer group may not have reached this leader. An order of before may be under way."""
+    world = World()
+    names = [m.ConsumerGroup("t", f"g{number:02}") for number in range(COUNT)]
+    for _ in range(int(2 * UNUSED_S)):
+        world.machine.time.amnesty(world.now_s)
+        world.pass_s(1.0)
+    assert world.orders == []
+    answer = world.carried_out(OffsetExpireGroups(names, world.wall_ms()))
+    assert isinstance(answer, bytes)
+    assert methods.OFFSET_EXPIRE_GROUPS.decode_reply(answer).deleted == [0] * COUNT
+    world.pass_s(UNUSED_S)
+    assert world.expiry.ended == COUNT
+
+
+def test_nothing_is_read_while_a_snapshot_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    (driver,) = world.drivers
+    with monkeypatch.context() as installing:
+        installing.setattr(driver, "installing", True)
+        installing.setattr(driver, "machine", None)
+        world.pass_s(2 * UNUSED_S)
+    assert world.orders == []
+    world.pass_s(UNUSED_S)
+    assert world.expiry.ended == COUNT

@@ -12,6 +12,7 @@ from state_rig import Group, Rig, command_of, contents, item_errors
 
 import metad.state.dedupe as dedupe
 from metad.config import DedupeConfig
+from metad.state.entry import decode_entry
 from metad.state.machine import Known
 from metad.state.registry import VERBS
 from metad.state.tables import Command
@@ -377,7 +378,7 @@ def test_a_client_that_is_forgotten_with_its_mark(monkeypatch: pytest.MonkeyPatc
     if who == "restarted":
         group.restart()
     window = group.follower.dedupe if who == "follower" else group.machine.dedupe
-    for later_s, age_ms in ((0.0, 1), (0.9, 500), (4.0, 1_000)):
+    for later_s, age_ms in ((0.0, 1), (0.9, 500), (4.0, 1_000), (20.0, 14_000)):  # the client's clock may be slow
         group.now_s = 1_000.0 + later_s
         with pytest.raises(IdentityExpiredError, match="further back"):
             window.lookup(Identity(1, identity.seq, 0, age_ms))
@@ -386,6 +387,98 @@ def test_a_client_that_is_forgotten_with_its_mark(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(IdentityExpiredError):
         window.lookup(Identity(1, identity.seq, 0, 1), 0, 1_003.0)
     assert window.lookup(Identity(1, 77, 0, 900_000)) is None
+
+
+@pytest.mark.parametrize("who", ["leader", "follower", "restarted"])
+@pytest.mark.parametrize("later_s", [0.0, 3.0])
+def test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before(
+    monkeypatch: pytest.MonkeyPatch, who: str, later_s: float
+) -> None:
+    """What a replica remembers of it since says nothing about the time before."""
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 2)
+    group = Group("data", 0, DedupeConfig(identities_max=2))
+    clients = [Client(group, number) for number in (1, 2, 3, 4)]
+    for client in clients:
+        for _ in range(2):
+            client.put(client.identity())
+        group.apply(2)
+    assert 1 not in group.machine.dedupe._clients
+    group.now_s += later_s
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 3)  # nobody has to go when it comes back
+    assert isinstance(clients[0].put(clients[0].identity(50)), bytes)
+    group.apply(1)
+    if who == "restarted":
+        group.restart()
+    window = group.follower.dedupe if who == "follower" else group.machine.dedupe
+    assert 1 in window._clients
+    with pytest.raises(IdentityExpiredError, match="further back"):
+        window.lookup(Identity(1, 1, 0, 1 + int(1_000 * later_s)))
+    assert window.lookup(Identity(1, 50, 0, 1)) == 9, "what it has done since is known"
+    assert window.lookup(Identity(1, 51, 0, 0)) is None, "what it does for the first time is done"
+
+
+def test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader's entry says it: a follower, or a leader that starts again, may never have known the client."""
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 2)
+    group = Group("data", 0, DedupeConfig(identities_max=2))
+    for client in [Client(group, number) for number in (1, 2, 3, 4)]:
+        for _ in range(2):
+            client.put(client.identity())
+            with monkeypatch.context() as roomy:
+                roomy.setattr(dedupe, "CLIENTS_MAX", 1_000)
+                index, data, entry = group.in_flight[0]
+                batches: list[Any] = []
+                group.follower.stage(index, decode_entry(group.name, index, data), batches)
+                group.follower_engine.write(*batches)
+                group.follower.staged()
+            group.in_flight.clear()
+            batches = []
+            group.machine.stage(index, entry, batches)
+            group.engine.write(*batches)
+            group.machine.staged()
+    assert contents(group.engine) == contents(group.follower_engine)
+    assert marks(group) == 3, "the mark of who is forgotten goes with it"
+    for _ in range(2):
+        with pytest.raises(IdentityExpiredError, match=r"further back|more unconfirmed"):
+            group.follower.dedupe.lookup(Identity(1, 1, 0, 1))
+        assert group.follower.dedupe._forgot_s is not None
+        group.follower.dedupe.load()
+
+
+def test_a_follower_that_leads_deletes_no_mark_for_what_it_forgot_when_another_led(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader's entries have said it then, and the client may have come back and have a mark again."""
+    monkeypatch.setattr(dedupe, "CLIENTS_MAX", 2)
+    group = Group("data", 0, DedupeConfig(identities_max=2))
+    clients = [Client(group, number) for number in (1, 2, 3, 4)]
+    for client in (*clients, clients[0]):
+        for _ in range(3):
+            client.put(client.identity())
+            group.apply(1)
+    group.machine, group.engine = group.follower, group.follower_engine
+    before = marks(group)
+    clients[0].put(clients[0].identity())
+    index, _, entry = group.in_flight[-1]
+    deleted = [key for writes in entry for key, value in writes.items() if value is None]
+    assert [key for key in deleted if key[3:12] == b"\x01" + b"\xff" * 8] == []
+    assert before >= 2
+    assert index == 16
+
+
+def test_what_was_in_flight_when_the_lead_was_lost_is_not_known(group: Group, client: Client) -> None:
+    """It never happened: a retry that is told that it did would be a write that is acknowledged and lost."""
+    client.put(client.identity())
+    group.apply(1)
+    lost = client.identity()
+    client.put(lost)
+    group.in_flight.clear()
+    group.last -= 1
+    group.machine.forget()
+    assert isinstance(client.put(client.identity(lost.seq, age_ms=5)), bytes)
+    assert version(group) == 2
 
 
 def test_an_identity_is_good_for_one_request(group: Group, client: Client) -> None:

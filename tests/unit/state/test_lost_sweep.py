@@ -10,7 +10,7 @@ from metad.node.lost_sweep import LostSweep
 from metad.state.fences import Fences
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, slot_bits
+from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits
 from metad_wire.errors import MetadError, NotLeaderError, TooLargeError
 from metad_wire.messages import SessionProperties, SessionTakeoverItem
 from metad_wire.tables.session import SESSION
@@ -117,8 +117,8 @@ def test_a_fence_that_comes_during_a_pass_is_swept_by_the_next(world: LostWorld)
 HALF = slot_bits(range(0, SLOTS, 2))
 
 
-def step(group: Group, name: str) -> None:
-    do(group, methods.GROUP_COMMAND, GroupCommand(name, 1, 1, slots=HALF, other=1))
+def step(group: Group, name: str, slots: bytes = HALF) -> None:
+    do(group, methods.GROUP_COMMAND, GroupCommand(name, 1, 1, slots=slots, other=1))
 
 
 def test_a_pass_over_half_of_the_slots_sweeps_no_fence_once_the_others_are_back(world: LostWorld) -> None:
@@ -133,3 +133,57 @@ def test_a_pass_over_half_of_the_slots_sweeps_no_fence_once_the_others_are_back(
     world.turns()
     assert unswept(world.group) == []
     assert connected(world.group) == [f"c{number:03}" for number in range(0, 60, 2)]
+
+
+def test_a_pass_in_which_slots_go_and_come_back_looks_at_all_rows_again(world: LostWorld) -> None:
+    """While slots are sealed their rows are passed over, and a move that is given up brings no other rows: nothing but
+    the slots themselves says that some were not looked at."""
+    group = world.group
+    fence(group, "dies")
+    slots = slot_bits([SESSION.slot_of(SESSION.key_of(["t", name])) for name in LOST[BATCH : 2 * BATCH]])
+    assert world.sweep.begin(1_000, world.done.append)
+    step(group, "seal", slots)
+    assert world.sweep.begin(1_000, world.done.append)
+    step(group, "unseal", slots)
+    world.turns()
+    assert {name for batch in world.asked for name in batch} == {*LOST}
+    assert unswept(group) == []
+
+
+def test_a_pass_that_was_begun_before_sessions_came_sweeps_no_fence(world: LostWorld) -> None:
+    """They may be in front of the place to which it has come; and while slots are sealed it has not seen their rows."""
+    group = world.group
+    fence(group, "dies")
+    (item,) = group.machine.parts[Fences].unswept()
+    here = group.machine.holding.adopted_move
+
+    def lose(adopted_move: int) -> None:
+        body = SessionLose([], [item], adopted_move, group.machine.holding.slots)
+        do(group, methods.SESSION_LOSE, body)
+
+    lose(here + 1)
+    assert unswept(group) == ["dies"], "it knew of a move that this group has not adopted"
+    step(group, "seal")
+    lose(here)
+    assert unswept(group) == ["dies"], "it cannot have seen what is sealed"
+    step(group, "unseal")
+    lose(here)
+    assert unswept(group) == []
+
+
+def test_sessions_of_slots_that_the_group_does_not_hold_are_not_named(world: LostWorld) -> None:
+    group = world.group
+    gone = LOST[:3]
+    slots = slot_bits([SESSION.slot_of(SESSION.key_of(["t", name])) for name in gone])
+    step(group, "seal", slots)
+    fence(group, "dies")
+    assert world.sweep.begin(1_000, world.done.append)
+    assert world.asked == [[name for name in LOST if name not in gone][:BATCH]]
+    assert world.done == [BATCH], "the group refuses all of them where it does not hold one"
+
+
+def test_nothing_is_read_while_a_snapshot_is_installed(world: LostWorld) -> None:
+    fence(world.group, "dies")
+    world.driver.installing = True
+    assert world.turns() == 0
+    assert (world.begins, world.asked) == ([], [])

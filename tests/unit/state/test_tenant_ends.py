@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from state_rig import Group, Rig, contents
+from state_rig import Group, Rig, command_of, contents
 from sweep_rig import BATCH, World, do
 
 from metad.config import DedupeConfig
@@ -394,3 +394,42 @@ def test_an_order_for_slots_that_are_elsewhere_is_refused_as_a_whole(world: Tena
     order(group)
     (pending,) = group.machine.parts[TenantEnds].pending()
     assert pending.end.slots == pack(~unpack(slots))
+
+
+@pytest.mark.parametrize("first", ["order", "others"])
+def test_what_shares_the_entry_of_the_order_stays(world: TenantWorld, first: str) -> None:
+    """Whoever wrote it did not wait for the order's answer, and it may have come behind it: what is told apart by the
+    revision is of before, or it stays."""
+    group = world.group
+    retain(group, "old")
+    ordered = command_of(methods.SESSION_END_TENANT, m.SessionEndTenant("t", False, True, b""))
+    put = command_of(methods.RETAINED_PUT, RetainedPut([RetainedPutItem("t", "shares", b"v")]))
+    come_now = command_of(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", "new")]))
+    commands = [ordered, put, come_now] if first == "order" else [put, come_now, ordered]
+    outcomes = group.propose([(command, None) for command in commands], group.now_ms)
+    assert len(outcomes) == 3, "they share an entry"
+    group.apply(1)
+    world.turns()
+    assert topics(group) == ["shares"]
+    assert there(group) == (["new"] if first == "order" else [])
+    assert endings(group) == []
+
+
+def test_a_will_that_is_due_by_the_order_s_own_entry_stays(world: TenantWorld) -> None:
+    group = world.group
+    again = m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", NAMES[0], clean_start=True)])
+    others = command_of(methods.SESSION_TAKEOVER, again)
+    ordered = command_of(methods.SESSION_END_TENANT, m.SessionEndTenant("t", False, False, b""))
+    assert len(group.propose([(others, None), (ordered, None)], group.now_ms)) == 2
+    group.apply(1)
+    world.turns()
+    assert wills(group) == [NAMES[0]]
+    assert there(group) == []
+
+
+def test_nothing_is_read_while_a_snapshot_is_installed(world: TenantWorld) -> None:
+    order(world.group)
+    world.driver.installing = True
+    begins = len(world.begins)
+    assert world.turns() == 0
+    assert (len(world.begins), world.asked) == (begins, [])

@@ -879,3 +879,21 @@ def test_the_lengths_of_all_filters_of_a_group_are_bounded(world: World, monkeyp
         stream_of(client).forget()
     assert not world.hub._lengths
     world.open(WatchFilter("kv", ["aaaa"]))
+
+
+def test_an_import_ends_what_was_seen_of_the_values_before(world: World) -> None:
+    """The slot was elsewhere in between, where the record was written again: the log of this group has two of three
+    values of it."""
+    second = kv("a", "x", b"2", version=2, mod=2)
+    world.apply(
+        entry(kv("a", "x", b"1")),
+        entry(second, origin=Origin.MIGRATION),
+        entry(kv("a", "x", b"3", version=3, mod=3)),
+        entry(kv("a", "x", b"4", version=4, mod=4)),
+    )
+    client = world.open(position=0, flags=StreamFlag.PREVIOUS)
+    world.settle()
+    told = {one.index: change for one in client.entries for change in one.changes}
+    third = told[3]
+    assert (third.previous_known, third.previous) in ((False, None), (True, second[key("kv", "record", "a", "x")]))
+    assert told[4].previous == kv("a", "x", b"3", version=3, mod=3)[key("kv", "record", "a", "x")]

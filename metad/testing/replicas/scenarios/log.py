@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ....raft import leader as sending
+from ....raft.base import UnsafeStateError
 from ....raft.messages import Append, AppendReply, VoteReply
-from .scene import ELECTION_S, TIMING, Scene, diverged, scenario, started
+from .scene import ELECTION_S, LEASE_S, PARTED, TIMING, Scene, diverged, scenario, started
 
 
 @scenario
@@ -47,6 +48,8 @@ def who_lost_what_it_acknowledged_counts_no_more() -> None:
     progress = leader.peers["n3"]
     match = progress.match
     assert match == leader.log.last_index
+    matched = [m for s, _, m in scene.sent if isinstance(m, AppendReply) and s == "n3" and m.match == match]
+    assert progress.acknowledged_in == matched[0].probe > 0
 
     def rejects(probe: int) -> AppendReply:
         return AppendReply(leader.term, probe, 0, 0, match)
@@ -61,6 +64,79 @@ def who_lost_what_it_acknowledged_counts_no_more() -> None:
     scene.until(lambda: not scene.leads("n1"), text="its word is no quorum either")
     scene.heal()
     scene.converge()
+
+
+@scenario
+def who_lost_what_it_acknowledged_is_heard_no_more() -> None:
+    """Whatever n3 says from then on, it proves neither that an entry is durable nor that n1 leads, and is sent
+    nothing. What it said before, and was not counted yet, is void, too."""
+    scene = started(timing=PARTED)
+    scene.write("n1", 1)
+    scene.run(0.3)
+    leader = scene.group("n1")
+    progress = leader.peers["n3"]
+    scene.node("n1").hang_disk()
+    scene.isolate("n2")
+    scene.put("n1", 2)
+    scene.run(2 * LEASE_S)  # until n2's promise is over
+    match = progress.match
+    assert match == leader.log.last_index
+    scene.world.deliver("n3", "n1", AppendReply(leader.term, progress.acknowledged_in + 1, 0, 0, match))
+    assert progress.distrusted
+    scene.node("n1").unhang_disk()
+    scene.run(0.005)
+    assert leader.commit < match, "its disk had the entry once"
+    before = len(scene.sent)
+    answer = scene.get("n1")
+    scene.run(0.005)
+    scene.world.deliver("n3", "n1", AppendReply(leader.term, leader._reign.round, match, match, promise_ms=10_000))
+    scene.run(0.005)
+    assert leader.commit < match, "its acknowledgement is counted"
+    assert answer.outcome != "done", "its echo is counted"
+    assert not any(isinstance(m, Append) and t == "n3" for _, t, m in scene.sent[before:])
+    scene.heal()
+    scene.run(2.0)
+
+
+@scenario
+def word_that_shows_a_loss_proves_nothing() -> None:
+    """n3 has forgotten an entry, and maybe its vote for another leader. A read waits for its echo, and it comes with
+    the very word that shows it."""
+    scene = started(timing=PARTED)
+    scene.write("n1", 1)
+    scene.isolate("n2")
+    scene.run(2 * LEASE_S)
+    leader = scene.group("n1")
+    match = leader.peers["n3"].match
+    scene.do("n1", lambda group: group._reads.give_up_lease())
+    scene.hold(AppendReply, source="n3")
+    answer = scene.get("n1")
+    scene.run(0.05)
+    scene.world.deliver("n3", "n1", AppendReply(leader.term, leader._reign.round, 0, 0, match))
+    assert leader.peers["n3"].distrusted
+    assert answer.outcome != "done"
+    scene.open()
+    scene.heal()
+    scene.run(2.0)
+
+
+@scenario
+def what_cannot_be_stops_the_replica() -> None:
+    """A follower acknowledges what its leader never sent; from then on the replica says and does nothing."""
+    scene = started()
+    leader = scene.group("n1")
+    refused: list[UnsafeStateError] = []
+    scene.node("n1").unsafe = refused.append  # type: ignore[method-assign,assignment]
+    last = leader.log.last_index
+    for reply in (AppendReply(leader.term, 1, last + 1, last), AppendReply(leader.term, 1, last, last + 1)):
+        leader._failed = False
+        refused.clear()
+        scene.world.deliver("n2", "n1", reply)
+        assert len(refused) == 1
+        assert leader._failed
+    before = len(scene.sent)
+    scene.run(0.5)
+    assert not any(s == "n1" for s, _, _ in scene.sent[before:]), "it goes on"
 
 
 @scenario

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from ....raft.base import LEADER
+from ....raft.base import CANDIDATE, LEADER
 from ....raft.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from ....raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
-from .scene import ELECTION_S, LEASE_S, PARTED, Scene, scenario, started
+from .scene import ELECTION_S, LEASE_S, PARTED, TIMING, Scene, scenario, started
 
 
 def _learner(scene: Scene, name: str) -> None:
@@ -281,3 +281,75 @@ def hand_over_that_fails_is_given_up() -> None:
     scene.until(lambda: scene.group("n1").accepting, 2 * ELECTION_S + 0.2, "n1 takes no more writes")
     scene.write("n1", 1)
     scene.converge()
+
+
+@scenario
+def hand_over_counts_for_the_campaign_that_was_ordered() -> None:
+    """n2 is ordered to campaign, and nobody hears of it. Its next campaign is its own, so it must not ask others to
+    vote against a leader that they hear."""
+    scene = started()
+    scene.hold(Vote, source="n2", lose=True)
+    scene.do("n1", lambda group: group.transfer("n2"))
+    scene.until(lambda: scene.group("n2").role == CANDIDATE, 0.1)
+    scene.isolate("n1")
+    scene.ranks("n2")
+    ordered = scene.group("n2").term
+    scene.until(lambda: scene.group("n2").role == CANDIDATE and scene.group("n2").term > ordered, 5.0)
+    scene.run(0.01)
+    votes = {(m.term, m.transfer) for s, _, m in scene.sent if isinstance(m, Vote) and s == "n2"}
+    assert (ordered, True) in votes
+    assert {transfer for term, transfer in votes if term > ordered} == {False}, "its own campaign is at nobody's wish"
+    scene.converge()
+
+
+@scenario
+def learner_is_not_ordered_to_lead() -> None:
+    """Neither does the leader hand over to a learner, nor does one campaign that is told to."""
+    scene = started(3, spares=1)
+    _learner(scene, "n4")
+    scene.refused("n1", lambda group: group.transfer("n4"))
+    before = len(scene.sent)
+    scene.world.deliver("n1", "n4", TimeoutNow(scene.group("n1").term))
+    scene.run(0.1)
+    assert not any(isinstance(m, Vote) for _, _, m in scene.sent[before:]), "a learner campaigns"
+    scene.converge()
+
+
+@scenario
+def hand_over_and_change_wait_for_each_other() -> None:
+    """A successor might lack the change, or begin another."""
+    scene = started(3, spares=1)
+    scene.hold(Append, lose=True)
+    scene.do("n1", lambda group: group.add_learner("n4"))
+    scene.refused("n1", lambda group: group.transfer("n2"))
+    scene.open()
+    scene.node("n4").join(scene.world.groups[0])
+    scene.run(0.3)
+    scene.hold(TimeoutNow)
+    scene.do("n1", lambda group: group.transfer("n2"))
+    scene.refused("n1", lambda group: group.promote("n4"))
+    scene.refused("n1", lambda group: group.remove("n3"))
+    scene.converge()
+
+
+@scenario
+def only_voter_is_not_removed() -> None:
+    """Nobody would be left to decide anything."""
+    scene = Scene(1, spares=1)
+    scene.run(0.011)
+    scene.ready("n1")
+    _learner(scene, "n2")
+    scene.refused("n1", lambda group: group.remove("n1"))
+
+
+@scenario
+def removed_peer_is_forgotten_by_its_leader() -> None:
+    """What is left of it would keep the group from sleep, and get the entries of a group that it is not in."""
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
+    index = scene.do("n1", lambda group: group.remove("n3"))
+    scene.committed("n1", index)
+    assert "n3" not in scene.group("n1").peers
+    before = len(scene.sent)
+    scene.write("n1", 1)
+    assert not any(isinstance(m, Append) and t == "n3" for _, t, m in scene.sent[before:])
+    scene.until(lambda: scene.group("n1").asleep, 3.0, "the group does not sleep")

@@ -165,6 +165,28 @@ def promise_outlives_a_new_configuration() -> None:
 
 
 @scenario
+def promise_is_given_once_it_is_durable() -> None:
+    """n2 and n3 restart with a configuration that promises longer than what their disks have."""
+    scene = started()
+    patient = TIMING._replace(election_s=5 * ELECTION_S)
+    for name in ("n2", "n3"):
+        scene.crash(name)
+        scene.world.timings[name] = patient
+        scene.node(name).fsync_s = lambda: 0.5  # type: ignore[method-assign]
+        before = len(scene.sent)
+        scene.start(name)
+        scene.run(0.3)
+        replies = [m for s, _, m in scene.sent[before:] if isinstance(m, AppendReply) and s == name]
+        assert replies
+        assert {m.promise_ms for m in replies} == {0}, "a power failure would shorten the promise"
+        scene.run(0.6)
+        last = [m for s, _, m in scene.sent if isinstance(m, AppendReply) and s == name][-1]
+        assert last.promise_ms
+        del scene.node(name).fsync_s
+    scene.converge()
+
+
+@scenario
 def new_leader_reads_what_it_has_applied() -> None:
     """n2 is elected and has n1's last entry, but does not know that it is committed: it must not read yet."""
     scene = started()

@@ -1,0 +1,285 @@
+"""Bugs to plant where a unit test says the rule best, or where no scenario comes to it. Each names the tests that find
+it, from the folder of the tests. This module is a plugin of pytest, too: ``python -m pytest -p
+metad.testing.mutants.units TESTS`` runs tests once with each of their bugs, and says which bugs survive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .planting import Mutant, planted
+from .planting import one_edit as _m
+
+_DEDUPE = "unit/state/test_dedupe.py::"
+_LOST = "unit/state/test_lost_sweep.py::"
+_TENANTS = "unit/state/test_tenant_ends.py::"
+_GROUPS = "unit/server/test_group_expiry.py::"
+_STREAMS = "unit/watch/test_streams.py::"
+_LIVES = "unit/server/test_lives.py::"
+
+UNIT_MUTANTS: tuple[Mutant, ...] = (
+    # --- clients that are forgotten
+    _m(
+        "who_came_back_was_always_there",
+        "what is known of a client that was forgotten and came back says nothing of the time before",
+        "metad.state.dedupe:DedupeWindow.lookup",
+        "(client is None or client.since_s >= forgot_s)",
+        "client is None",
+        _DEDUPE + "test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before",
+    ),
+    _m(
+        "who_came_back_at_that_moment_was_always_there",
+        "one that came at the moment of the forgetting may be the one that was forgotten",
+        "metad.state.dedupe:DedupeWindow.lookup",
+        "client.since_s >= forgot_s",
+        "client.since_s > forgot_s",
+        _DEDUPE + "test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before",
+    ),
+    _m(
+        "clients_are_known_since_ever",
+        "a client is known from when this replica first heard of it",
+        "metad.state.dedupe:DedupeWindow._new_client",
+        "_Client(client_id, self._clock())",
+        "_Client(client_id, 0.0)",
+        _DEDUPE + "test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before",
+    ),
+    _m(
+        "clocks_of_clients_are_right",
+        "the age of a retry allows for a client's clock that is slow",
+        "metad.state.dedupe:DedupeWindow.lookup",
+        " * (1 + _DRIFT)",
+        "",
+        _DEDUPE + "test_a_client_that_is_forgotten_with_its_mark",
+    ),
+    _m(
+        "forgetting_is_not_replicated",
+        "followers hear that a client was forgotten, also those that never knew it",
+        "metad.state.dedupe:DedupeWindow.record",
+        'heard.setdefault(_STATE, {})[self._forgotten_key] = b""',
+        "pass",
+        _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
+    ),
+    _m(
+        "forgetting_is_not_heard",
+        "a follower takes note that a client was forgotten",
+        "metad.state.dedupe:DedupeWindow.stage",
+        "if self._forgotten_key in writes:",
+        "if False:",
+        _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
+    ),
+    _m(
+        "forgetting_is_forgotten_at_start",
+        "a restart knows that a client was forgotten",
+        "metad.state.dedupe:DedupeWindow.load",
+        "if self._engine.get(self._forgotten_key) is not None:",
+        "if False:",
+        _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
+    ),
+    _m(
+        "marks_of_the_forgotten_stay",
+        "the mark of a client that is forgotten goes with it",
+        "metad.state.dedupe:DedupeWindow.record",
+        "writes.update(dict.fromkeys(map(self._mark_key, self._forgot)))",
+        "pass",
+        _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
+    ),
+    _m(
+        "a_follower_repeats_what_the_leader_forgot",
+        "who leads deletes no mark for what it forgot when another led",
+        "metad.state.dedupe:DedupeWindow._learn",
+        "self._forgot.clear()",
+        "pass",
+        _DEDUPE + "test_a_follower_that_leads_deletes_no_mark_for_what_it_forgot_when_another_led",
+    ),
+    _m(
+        "identities_in_flight_are_believed",
+        "what was in flight when the lead was lost is not known",
+        "metad.state.dedupe:DedupeWindow.forget",
+        "if self._recorded:",
+        "if False:",
+        _DEDUPE + "test_what_was_in_flight_when_the_lead_was_lost_is_not_known",
+    ),
+    # --- formats
+    _m(
+        "other_formats_are_applied",
+        "an entry of another format is refused, also if it can be decoded",
+        "metad.state.entry:decode_entry",
+        "if entry.format == ENTRY_FORMAT:",
+        "if True:",
+        "golden/test_entries.py::test_other_entries_are_refused",
+    ),
+    _m(
+        "marks_of_other_formats_are_read",
+        "a snapshot mark of another format is refused",
+        "snapshots:read_mark",
+        "if mark.format != MARK_FORMAT:",
+        "if False:",
+        "unit/raft/test_snapshots.py::test_an_unreadable_mark_is_refused",
+    ),
+    _m(
+        "logs_of_other_formats_are_read",
+        "a log's metadata of another format is refused",
+        "journal:RaftLog._load",
+        "if meta.format != METADATA_FORMAT:",
+        "if False:",
+        "unit/raft/test_journal.py::test_metadata_of_a_newer_format_is_refused",
+    ),
+    # --- sessions of the dead
+    _m(
+        "a_pass_goes_on_over_a_move",
+        "a pass over lost sessions begins anew when slots go or come",
+        "metad.node.lost_sweep:LostSweep.begin",
+        "!= (self._slots, self._adopted_move)",
+        "is None",
+        _LOST + "test_a_pass_in_which_slots_go_and_come_back_looks_at_all_rows_again",
+    ),
+    _m(
+        "a_pass_beside_other_slots_counts",
+        "a fence is swept by a pass over all slots that the group holds",
+        "metad.state.expiry:_evaluate_lose",
+        "holding.slots == command.body.slots and ",
+        "",
+        _LOST + "test_a_pass_over_half_of_the_slots_sweeps_no_fence_once_the_others_are_back",
+    ),
+    _m(
+        "a_pass_from_before_the_adoption_counts",
+        "a fence is swept by a pass that has seen the rows of all adoptions",
+        "metad.state.expiry:_evaluate_lose",
+        " and holding.adopted_move == command.body.adopted_move",
+        "",
+        _LOST + "test_a_pass_that_was_begun_before_sessions_came_sweeps_no_fence",
+    ),
+    _m(
+        "a_pass_beside_sealed_slots_counts",
+        "no fence is swept while slots are sealed",
+        "metad.state.expiry:_evaluate_lose",
+        " and not holding.sealed_move",
+        "",
+        _LOST + "test_a_pass_that_was_begun_before_sessions_came_sweeps_no_fence",
+    ),
+    _m(
+        "sessions_of_others_are_named",
+        "a pass names sessions of slots that the group holds",
+        "metad.node.lost_sweep:LostSweep._lost",
+        "(held is None or held[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])])",
+        "True",
+        _LOST + "test_sessions_of_slots_that_the_group_does_not_hold_are_not_named",
+    ),
+    # --- an order to end a tenant
+    _m(
+        "messages_of_the_orders_entry_go",
+        "a retained message in the order's own entry stays",
+        "metad.state.retained:delete_older",
+        ".revision < revision",
+        ".revision <= revision",
+        _TENANTS + "test_what_shares_the_entry_of_the_order_stays",
+    ),
+    _m(
+        "wills_of_the_orders_entry_go",
+        "a will that is due by the order's own entry stays",
+        "metad.state.tenant_steps:_drop_wills",
+        "[2] < before",
+        "[2] <= before",
+        _TENANTS + "test_a_will_that_is_due_by_the_order_s_own_entry_stays",
+    ),
+    _m(
+        "sessions_of_the_orders_entry_go",
+        "a session that was taken over behind the order in its own entry outlives it",
+        "metad.state.tenant_steps:_end_sessions",
+        "owner.outlives >= end.number",
+        "owner.outlives > end.number",
+        _TENANTS + "test_what_shares_the_entry_of_the_order_stays",
+    ),
+    # --- an amnesty
+    _m(
+        "groups_are_ordered_to_end_in_an_amnesty",
+        "no consumer group is over during an amnesty",
+        "metad.node.group_expiry:GroupExpiry._before_ms",
+        "time.past_ms(now_s)",
+        "time.newest_ms",
+        _GROUPS + "test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything",
+    ),
+    _m(
+        "groups_end_in_an_amnesty",
+        "an order of before ends no consumer group during an amnesty",
+        "metad.state.offsets:_evaluate_expire_groups",
+        "min(command.body.before_ms, view.past_ms)",
+        "command.body.before_ms",
+        _GROUPS + "test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything",
+    ),
+    # --- while a snapshot is installed
+    _m(
+        "groups_are_looked_at_during_an_install",
+        "consumer groups are not read while a snapshot is installed",
+        "metad.node.group_expiry:GroupExpiry._go_on",
+        " or driver.installing",
+        "",
+        _GROUPS + "test_nothing_is_read_while_a_snapshot_is_installed",
+    ),
+    _m(
+        "lost_sessions_are_looked_for_during_an_install",
+        "sessions are not read while a snapshot is installed",
+        "metad.node.lost_sweep:LostSweep.begin",
+        " or driver.installing",
+        "",
+        _LOST + "test_nothing_is_read_while_a_snapshot_is_installed",
+    ),
+    _m(
+        "tenants_end_during_an_install",
+        "no step of an order is looked for while a snapshot is installed",
+        "metad.node.tenant_sweep:TenantSweep.begin",
+        " or driver.installing",
+        "",
+        _TENANTS + "test_nothing_is_read_while_a_snapshot_is_installed",
+    ),
+    # --- the values before
+    _m(
+        "values_before_an_import_are_told",
+        "an import ends what was seen of the values before",
+        "metad.watch.seen:Seen.passed_by",
+        "if changes.entry.origin == Origin.MIGRATION and len(changes.entry):",
+        "if False:",
+        _STREAMS + "test_an_import_ends_what_was_seen_of_the_values_before",
+    ),
+    # --- who was here before
+    _m(
+        "each_greeting_has_a_sync_of_its_own",
+        "all who greet while a sync runs share the next",
+        "metad.node.lives:Lives.remember",
+        "if not self._syncing:",
+        "if True:",
+        _LIVES + "test_a_peer_that_dials_again_while_the_disk_is_slow_waits_for_two_syncs_at_most",
+    ),
+)
+
+
+_survivors = {mutant.name for mutant in UNIT_MUTANTS}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have a test run once with each bug that it is to find."""
+    bugs = [mutant for mutant in UNIT_MUTANTS if metafunc.definition.nodeid.endswith(mutant.scenarios)]
+    metafunc.parametrize("bug", bugs, indirect=True, ids=[mutant.name for mutant in bugs])
+
+
+@pytest.fixture(autouse=True)
+def bug(request: pytest.FixtureRequest) -> Iterator[None]:
+    """It is in the code before anything else of the test is made."""
+    with planted(request.param):
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Function, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note which bug was found."""
+    if call.when == "call" and call.excinfo is not None:
+        found = item.callspec.params["bug"]
+        assert isinstance(found, Mutant)
+        _survivors.discard(found.name)
+    yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which bugs live."""
+    terminalreporter.write_line(f"mutants that survive: {', '.join(sorted(_survivors)) or 'none'}")
