@@ -49,7 +49,7 @@ from metad_wire.session import FEATURES
 from metad_wire.table import ANY_KIND
 
 from ..config import LimitsConfig
-from ..control.host import Done, Line
+from ..control.host import Done, Line, holder_of
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command
@@ -291,6 +291,7 @@ class Requests:
         if self.draining and driver.group.is_leader:  # otherwise it says who leads
             raise DrainingError
         command.life, command.registered = request.life, bool(request.requires & _REGISTERED)
+        command.holder = holder_of(source)
         if request.identity is not None:
             command.digest = digest_of(method, request, payload)
         budget, items = self._budget, command.items

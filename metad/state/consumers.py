@@ -126,6 +126,11 @@ def _join(group: ChangedGroup, item: w.JoinItem, names: _Names) -> Member:
         raise InvalidItemError(f"the member's name takes over {w.MEMBER_NAME_BYTES_MAX} bytes")
     if len(item.instance.encode()) > w.INSTANCE_BYTES_MAX:
         raise InvalidItemError(f"the instance's name takes over {w.INSTANCE_BYTES_MAX} bytes")
+    for name, asked_ms in (("session_ms", item.session_ms), ("rebalance_ms", item.rebalance_ms)):
+        if asked_ms > w.MEMBER_PATIENCE_MS_MAX:
+            raise InvalidItemError(
+                f"{name} is {asked_ms}: at most {w.MEMBER_PATIENCE_MS_MAX}, for the others of the group wait as long"
+            )
     before = group.member(item.member) if item.member else None
     if item.instance and before is None:
         before = group.instance(item.instance)

@@ -21,15 +21,13 @@ from . import tails
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
 from .lease_keys import Attachments
 from .limits import ENTRY_BYTES_FULL, check_change
-from .live_leases import LiveLeases
+from .live_leases import LEASE_BYTES, LiveLeases
 from .part import Origin
 from .tables import Command, Reader, Verb, after_cursor, read_values, written
 from .view import View
 
 _FIELDS = tails.fields(w.Lease)
 _decode = msgspec.msgpack.Decoder(w.Lease).decode
-LEASES_MAX = 1_000_000
-"""Of a group, about: each takes some 600 bytes of memory on every replica, however long it is not heard of."""
 REVOKED_KEYS_MAX = 10_000
 """Keys that one request deletes with its leases: some 100 ms, for which nobody else is served."""
 _ROW, _KEY_ROW, _RECORD = LEASE.rows["lease"], LEASE.rows["key"], KV.rows["record"]
@@ -39,12 +37,15 @@ def _evaluate_grant(view: View, command: Command[w.LeaseGrant]) -> w.LeaseGrantR
     prefix, writes = keys.table_prefix(view.group, _ROW), view.writes_of(_ROW)
     errors: list[m.ItemError] = []
     names: list[str | None] = []
-    made = 0
-    room = LEASES_MAX - len(view.parts[LiveLeases])
+    made = size = 0
+    room = view.parts[LiveLeases].room
     for position, item, suffix in command.rows:
         name, key = item.lease, prefix + suffix
-        if len(writes) >= room:
-            errors.append(m.ItemError(position, QuotaExceededError.code, f"the group has {LEASES_MAX} leases"))
+        before, size = size, size + LEASE_BYTES + len(item.holder.encode()) + len(item.attributes)
+        if not room.has_room(command.holder, before + size):  # what this command takes is not free any more
+            held = f"{command.holder or 'this node'} has leases of {room.held_by(command.holder)} bytes"
+            why = f"{held} of the group's {room.size_max}, and may have no more than is left free: revoke some"
+            errors.append(m.ItemError(position, QuotaExceededError.code, why))
             names.append(None)
             continue
         if len(name.encode()) > w.LEASE_NAME_BYTES_MAX:
@@ -68,8 +69,8 @@ def _evaluate_grant(view: View, command: Command[w.LeaseGrant]) -> w.LeaseGrantR
                 name = f"{view.revision:x}.{made}"
                 key = prefix + keys.text2(item.namespace, name)
         revision = view.revision
-        row = (item.namespace, name, item.ttl_ms, item.holder, item.attributes, 1, revision, revision, 0, 0)
-        writes[key] = encode(row)
+        granted = (item.namespace, name, item.ttl_ms, item.holder, item.attributes)
+        writes[key] = encode((*granted, 1, revision, revision, 0, 0, 0, command.holder))
         names.append(name)
     return w.LeaseGrantReply([m.Revision(view.name, view.revision)], errors, names)
 

@@ -43,6 +43,7 @@ class Command(Generic[Body]):
         "background",
         "body",
         "digest",
+        "holder",
         "items",
         "life",
         "method",
@@ -80,6 +81,8 @@ class Command(Generic[Body]):
         """In whose name it is made, if the request says so."""
         self.registered = False
         """Whether metad registered that life, as the request says."""
+        self.holder = ""
+        """Who asks: the party to which counts what the command makes and outlives a connection."""
 
     @property
     def tenant(self) -> bytes:

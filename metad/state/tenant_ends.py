@@ -26,6 +26,7 @@ from metad_wire.errors import InvalidRequestError, StaleRouteError, TooLargeErro
 from metad_wire.key import SLOT_MASK, TEXT_END
 from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.methods import encode
+from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.session import SESSION
 
@@ -37,11 +38,11 @@ from .tables import Command, Reader, Verb, wanted_slots, written
 from .view import View
 
 _END: Final = GROUP.rows["end"]
-ORDERS_MAX: Final = 256
-"""Of a group that are not carried out: each takeover of their tenants looks at them."""
+ORDER_BYTES: Final = 1_024
+"""What an order takes of the room at least: each takeover of its tenant looks at it."""
 ORDERS_BYTES_MAX: Final = 256 * 1024
-"""Of their rows together, for an adoption brings them in one entry. Both count when an order is made: a group may have
-more that came with slots, and then makes none until some are carried out."""
+"""Of those of a group that are not carried out, for an adoption brings their rows in one entry. They count when an
+order is made: a group may have more that came with slots, and then makes none until some are carried out."""
 CARRIED_BYTES_MAX: Final = CHANGE_BYTES_MAX // 2
 """Of the rows that an adoption brings. The other half is for those of the target's own that it changes."""
 SESSIONS, WILLS, RETAINED = 0, 1, 2
@@ -143,16 +144,23 @@ class TenantEnds(StatePart):
 
     def order(self, view: View, end: m.TenantEnd) -> None:
         """Let the command that is evaluated make an order. One that asks for the same, and has less of it to do, is
-        replaced."""
+        replaced. Those who order share the room for orders."""
         slots, writes = unpack(end.slots), view.writes_of(_END)
         for each in self._newest.values():
             old = each.end
             if (old.tenant, old.publish_wills, old.retained) == (end.tenant, end.publish_wills, end.retained):
                 self._keep(writes, each, each.slots & ~slots)
         key, value = self._key(end.tenant, end.number, 0), encode(end)
-        sizes = [each.size for each in self._newest.values() if writes.get(self._prefix + each.row, b"") is not None]
-        if len(sizes) >= ORDERS_MAX or sum(sizes) + len(key) + len(value) > ORDERS_BYTES_MAX:
-            raise TooLargeError(f"{len(sizes)} orders to end tenants are not carried out yet: wait for them")
+        room = FairRoom("bytes of orders to end tenants", ORDERS_BYTES_MAX, ends="when it is carried out")
+        orders = [each for each in self._newest.values() if writes.get(self._prefix + each.row, b"") is not None]
+        for each in orders:
+            room.hold(each.end.ordered_by, max(ORDER_BYTES, each.size))
+        if not room.has_room(end.ordered_by, max(ORDER_BYTES, len(key) + len(value))):
+            raise TooLargeError(
+                f"{len(orders)} orders to end tenants are not carried out yet: wait for them. "
+                f"{end.ordered_by or 'This node'} has {room.held_by(end.ordered_by)} of the {room.size_max} bytes of "
+                "all orders, and may have no more than is left free"
+            )
         writes[key] = value
         view.grown = sum(len(key) + len(value or b"") for key, value in writes.items())
 
@@ -200,7 +208,15 @@ def _evaluate_order(view: View, command: Command[m.SessionEndTenant]) -> m.Write
         if body.slots and (slots & ~held).any():
             raise StaleRouteError
         slots &= held
-    end = m.TenantEnd(body.tenant, view.revision, view.now_ms, body.publish_wills, body.retained, pack(slots))
+    end = m.TenantEnd(
+        body.tenant,
+        view.revision,
+        view.now_ms,
+        body.publish_wills,
+        body.retained,
+        pack(slots),
+        ordered_by=command.holder,
+    )
     view.parts[TenantEnds].order(view, end)
     return written(view, [])
 

@@ -276,7 +276,9 @@ class TenantEnd(Message, frozen=True):
     """Such an order, and how far a group has come with it in ``slots``. ``number`` is the revision of its entry in the
     group that got it, ``at_ms`` the time of that. In ``phase`` 0 it ends sessions, in 1 it drops wills that are due, in
     2 it deletes retained messages, each in the order of their keys; ``cursor`` is the last key that was looked at.
-    ``sessions`` were ended so far by the group that had the slots at each time, ``others`` are wills and messages."""
+    ``sessions`` were ended so far by the group that had the slots at each time, ``others`` are wills and messages.
+    ``ordered_by``: the holder of the certificate or token that asked for it (a URI), or its host where nobody is
+    checked."""
 
     tenant: str
     number: U63
@@ -288,6 +290,7 @@ class TenantEnd(Message, frozen=True):
     cursor: bytes = b""
     sessions: U63 = 0
     others: U63 = 0
+    ordered_by: str = ""
 
 
 class SessionEndings(Message, frozen=True):

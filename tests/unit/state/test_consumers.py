@@ -514,6 +514,8 @@ def test_the_longest_members_can_all_be_assigned_something() -> None:
         (item("x" * (w.MEMBER_NAME_BYTES_MAX + 1)), "invalid_item"),
         (item(instance="x" * (w.INSTANCE_BYTES_MAX + 1)), "invalid_item"),
         (item("a", session_ms=w.MEMBER_TIMEOUT_MS_MIN - 1), "invalid_item"),
+        (item("a", session_ms=w.MEMBER_PATIENCE_MS_MAX + 1), "invalid_item"),
+        (item("a", rebalance_ms=w.MEMBER_TIMEOUT_MS_MAX), "invalid_item"),
         (item("a", protocols=["p"] * (w.MEMBER_PROTOCOLS_MAX + 1)), "invalid_item"),
     ],
 )

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from state_rig import MIB, Group, Rig, command_of, contents, item_errors
 
 from metad.config import DedupeConfig
-from metad.state.live_leases import LiveLeases
+from metad.state.live_leases import LEASE_BYTES, LiveLeases
 from metad.state.machine import Machine
 from metad.state.part import Origin
 from metad.state.registry import VERBS
 from metad.state.slot_assignment import ALL_SLOTS
+from metad.state.tables import Command
 from metad.state.view import View
 from metad.storage import keys
 from metad_wire import messages as m
@@ -154,8 +155,9 @@ def test_names_that_the_server_makes_differ(rig: Rig) -> None:
     assert None not in names
 
 
-def test_a_group_has_so_many_leases_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metad.state.leases.LEASES_MAX", 3)
+def test_a_group_has_so_many_leases_and_no_more(rig: Rig) -> None:
+    for machine in (rig.group.machine, rig.group.follower):
+        machine.parts[LiveLeases].room.size_max = 3 * LEASE_BYTES + 100
     items = [w.LeaseGrantItem("n", TTL_MS, f"l{number}") for number in range(5)]
     assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(items[:2]))) == {}
     rig.settle()
@@ -166,6 +168,34 @@ def test_a_group_has_so_many_leases_and_no_more(rig: Rig, monkeypatch: pytest.Mo
     rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "l0")]))
     rig.settle()
     assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(items[4:]))) == {}
+
+
+def test_who_takes_all_leases_that_it_can_leaves_others_theirs(rig: Rig) -> None:
+    """Leases of a day, granted by one client, filled a group for everybody and for a day."""
+    room = rig.group.machine.parts[LiveLeases].room
+    room.size_max = 16 * LEASE_BYTES
+
+    def fill(holder: str, size: int = 0) -> int:
+        body = w.LeaseGrant([w.LeaseGrantItem("n", TTL_MS, f"{holder}-{number}", "h" * size) for number in range(20)])
+        command = Command(methods.LEASE_GRANT, body, VERBS[methods.LEASE_GRANT.code].rows(body))
+        command.holder = holder
+        (outcome,) = rig.group.propose([(command, None)], rig.now_ms)
+        rig.settle()
+        reply = methods.LEASE_GRANT.decode_reply(outcome)
+        assert {error.code for error in reply.errors} <= {208}
+        return sum(name is not None for name in reply.leases)
+
+    assert fill("first") <= 20
+    room.size_max = 2 * room.held
+    held = room.held_by("first")
+    assert fill("first") == 0
+    assert room.held_by("first") == held
+    assert fill("second", 100) == pytest.approx(held // 2 // (LEASE_BYTES + 100), abs=1)
+    rig.group.restart()
+    restarted = rig.group.machine.parts[LiveLeases].room
+    assert (restarted.held_by("first"), len(restarted)) == (held, 2)
+    lease = rig.read(methods.LEASE_GET, w.LeaseGet([w.LeaseKey("n", "first-0")])).leases[0]
+    assert lease.granted_by == "first"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from sweep_rig import BATCH, World, do
 
 from metad.config import DedupeConfig
 from metad.node.tenant_sweep import TenantSweep
+from metad.state.rows import NO_ROWS
 from metad.state.slot_assignment import ALL_SLOTS, pack, unpack
-from metad.state.tenant_ends import ORDERS_BYTES_MAX, ORDERS_MAX, TenantEnds
+from metad.state.tables import Command
+from metad.state.tenant_ends import ORDER_BYTES, ORDERS_BYTES_MAX, TenantEnds
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError, NotLeaderError, StaleRouteError, TooLargeError
+from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, StaleRouteError, TooLargeError
 from metad_wire.tables.inflight import Inflight, InflightPut
 from metad_wire.tables.retained import RetainedMatch, RetainedPut, RetainedPutItem
 from metad_wire.tables.session import SESSION
@@ -224,7 +226,7 @@ def test_the_same_order_replaces_one_and_another_is_carried_out_behind_it(world:
 
 
 def test_orders_are_bounded(world: TenantWorld) -> None:
-    for number in range(ORDERS_MAX):
+    for number in range(ORDERS_BYTES_MAX // ORDER_BYTES):
         order(world.group, tenant=f"t{number}")
     rig = Rig()
     rig.group = world.group
@@ -235,6 +237,25 @@ def test_orders_are_bounded(world: TenantWorld) -> None:
         rig.write(methods.SESSION_END_TENANT, m.SessionEndTenant("t" * 5_000, True))
     with pytest.raises(InvalidRequestError):
         rig.write(methods.SESSION_END_TENANT, m.SessionEndTenant("t7", True, False, b"\xff"))
+
+
+def test_who_gives_all_orders_that_it_can_leaves_others_theirs(world: TenantWorld) -> None:
+    """22 KB of orders kept everybody else's out."""
+
+    def fill(holder: str) -> int:
+        for number in range(ORDERS_BYTES_MAX // ORDER_BYTES):
+            body = m.SessionEndTenant(f"{holder}-{number}", True)
+            command = Command(methods.SESSION_END_TENANT, body, NO_ROWS)
+            command.holder = holder
+            (outcome,) = world.group.propose([(command, None)], world.group.now_ms)
+            world.group.apply(1)
+            if isinstance(outcome, MetadError):
+                assert isinstance(outcome, TooLargeError)
+                return number
+        raise AssertionError("all of them")
+
+    assert fill("first") == ORDERS_BYTES_MAX // ORDER_BYTES // 2
+    assert fill("second") == ORDERS_BYTES_MAX // ORDER_BYTES // 4
 
 
 def test_orders_are_bounded_by_their_bytes_so_that_an_adoption_brings_them_all(world: TenantWorld) -> None:

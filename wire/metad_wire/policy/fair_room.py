@@ -8,8 +8,8 @@ one the host) for what outlives it.
 - What cannot be taken back leaves at least as much room free as its party holds. So a party has one half at most, and
   the next one finds as much as it has itself.
 
-So who takes all it can keeps nobody else out, and room that nobody else needs is not kept empty for them. The party
-None is the node itself: what it asks for may fill the room. Pure.
+So who takes all it can keeps nobody else out, and room that nobody else needs is not kept empty for them. None, or
+an empty text, is the node itself: what it asks for may fill the room. Pure.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class FairRoom:
 
     def _needed(self, party: object, size: int, lent: bool) -> int:
         """How much must be free."""
-        return size if lent or party is None else size + self.held_by(party)
+        return size if lent or party is None or party == "" else size + self.held_by(party)
 
     def _make_room(self, party: object, size: int, *, lent: bool) -> bool:
         """Take back from those that hold more than the party then has, if that is enough."""

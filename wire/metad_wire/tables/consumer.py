@@ -21,6 +21,8 @@ from ..table import Shown, Table
 
 MEMBER_TIMEOUT_MS_MIN = 500
 MEMBER_TIMEOUT_MS_MAX = 24 * 60 * 60 * 1000
+MEMBER_PATIENCE_MS_MAX = 10 * 60 * 1000
+"""Of both times that a member names: for so long at most it keeps its group from going on without it."""
 MEMBER_NAME_BYTES_MAX = 256  # of a member's id, UTF-8 encoded
 INSTANCE_BYTES_MAX = 128  # the same of an instance; the id that is made from it is longer
 MEMBER_PROTOCOLS_MAX = 16

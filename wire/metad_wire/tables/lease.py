@@ -36,7 +36,8 @@ class LeaseKey(m.Message, frozen=True):
 class Lease(m.Message, frozen=True):
     """A lease as read. ``version`` counts its writes since it was granted, ``keys`` those attached to it now, and
     ``key_bytes`` what these take of what a lease may have. ``left_ms``: for how long it lasts from now on if nothing is
-    heard of its holder; 0 if it is about to end, and in what a watch shows."""
+    heard of its holder; 0 if it is about to end, and in what a watch shows. ``granted_by``: the holder of the
+    certificate or token that asked for it (a URI), or its host where nobody is checked."""
 
     namespace: str
     lease: str
@@ -49,6 +50,7 @@ class Lease(m.Message, frozen=True):
     keys: U32 = 0
     key_bytes: U32 = 0
     left_ms: U32 = 0
+    granted_by: str = ""
 
 
 class LeaseGrantItem(m.Message, frozen=True):
