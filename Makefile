@@ -8,7 +8,7 @@ MQTT := $(VENV)/.installed-mqtt
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt run test test-fast check fuzz peers clean help
+.PHONY: setup demo mqtt run test test-fast check soak fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test       run every test"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in four minutes"
 	@echo "make check      ruff, strict mypy, import-linter"
+	@echo "make soak       fresh seeds of whole simulated clusters for an hour (SOAK_MINUTES=60); prints how to play again what breaks"
 	@echo "make peers      install etcd, ZooKeeper, Redis and NATS from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
@@ -78,6 +79,12 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Numbers that nobody has run before, of three and of five nodes in turn; for the nights.
+SOAK_MINUTES ?= 60
+SOAK_PROCESSES ?= $(shell nproc)
+soak: setup
+	nice $(BIN)/python -m metad.testing.simulate --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
 FUZZ_SECONDS ?= 60
 fuzz: setup

@@ -5,19 +5,24 @@
 whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others. Seeds are
 *wide*: with floods of reads, disks that hang, machines that sleep, calendars that are set, nodes that are configured in
 different ways, and more of its kind. ``--plain`` goes without, four times as fast.
+
+``--minutes 30`` soaks: wide seeds of whole nodes, of three and of five in turn, with numbers that nobody has run
+before, for so long. Whatever breaks is printed as one command that plays it again: seed and commit are all it takes.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import random
+import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +53,10 @@ WIDE_STEPS = 8000
 CONVERGE_S = 20.0
 _VIRTUAL_S_MAX = 60.0
 _MUTANT_SEEDS = 40
+_MUTANT_WIDE_SEEDS = 10
+"""Where nothing else objects to a mutant: plain seeds have found nothing in months that wide ones find in minutes."""
+_SOAK_NODES = 3, 5
+_COUNTED = "steps", "crashes", "elections", "snapshots", "membership_changes", "told", "gaps"
 _NODE_SHARE = 10
 """With both levels, every so manyth seed is one of whole nodes."""
 _CHUNK = 20
@@ -60,6 +69,8 @@ class Result:
 
     seed: int
     level: str = "raft"
+    nodes: int = 3
+    wide: bool = False
     violation: str = ""
     steps: int = 0
     crashes: int = 0
@@ -79,7 +90,7 @@ def run_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = False) 
     world = World(rng.getrandbits(64), draw(rng, nodes, wide=wide), tracing=trace)
     chaos = Chaos(world, rng, wide=wide)
     steps = WIDE_STEPS if wide else STEPS
-    result = Result(seed)
+    result = Result(seed, nodes=nodes, wide=wide)
     try:
         while world.steps < steps and world.clock.now < _VIRTUAL_S_MAX:
             world.run(0.25)
@@ -104,7 +115,7 @@ def run_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = False) 
 def run_node_seed(seed: int, nodes: int, *, wide: bool = False, trace: bool = False) -> Result:
     """The same with whole nodes. ``steps`` are callbacks of the loop."""
     rng = random.Random(f"{nodes}/{seed}/node/wide" if wide else f"{nodes}/{seed}/node")
-    result = Result(seed, "node")
+    result = Result(seed, "node", nodes, wide)
     with Cluster(rng.getrandbits(64), trouble.draw(rng, nodes, wide=wide), tracing=trace) as cluster:
         try:
             watchers = trouble.play(cluster, rng, wide=wide)
@@ -138,7 +149,8 @@ def run_seeds(seeds: Iterable[int], nodes: int, level: str = "raft", *, wide: bo
 
 
 def killers(mutant: Mutant, *, everything: bool = False, seeds: int = _MUTANT_SEEDS) -> list[str]:
-    """What objects to a mutant: its scenarios, then the others, then a seed. The first of them, or ``everything``."""
+    """What objects to a mutant: its scenarios, then the others, then a seed, then a wide one. The first of them, or
+    ``everything``."""
     found: list[str] = []
     whole = mutant in NODE_MUTANTS
     scenarios = NODE_SCENARIOS if whole else SCENARIOS
@@ -151,11 +163,13 @@ def killers(mutant: Mutant, *, everything: bool = False, seeds: int = _MUTANT_SE
                 found.append(f"{name}: {_text(error)}")
                 if not everything:
                     return found
-        for seed in range(seeds):
-            result = run_node_seed(seed, 3) if whole else run_seed(seed, 5 if seed % 2 else 3)
-            if result.violation:
-                found.append(f"seed {seed}: {result.violation}")
-                return found
+        for wide, count in ((False, seeds), (True, min(seeds, _MUTANT_WIDE_SEEDS))):
+            for seed in range(count):
+                nodes = 5 if seed % 2 and (wide or not whole) else 3
+                result = (run_node_seed if whole else run_seed)(seed, nodes, wide=wide)
+                if result.violation:
+                    found.append(f"{'wide ' * wide}seed {seed} of {nodes} nodes: {result.violation}")
+                    return found
     return found
 
 
@@ -172,7 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
     """The command. 1 if anything broke."""
     parser = argparse.ArgumentParser(prog="python -m metad.testing.simulate", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=range(200), metavar="A..B", help="A and B included")
-    parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3)
+    parser.add_argument("--minutes", type=float, metavar="M", help="soak: fresh wide seeds of whole nodes, for so long")
+    parser.add_argument("--nodes", type=int, choices=(1, 3, 5), help="3, and 3 and 5 in turn where it soaks")
     parser.add_argument("--level", choices=("raft", "node", "both"), default="both")
     parser.add_argument("--plain", action="store_true", help="without what only wide seeds have")
     parser.add_argument("--processes", type=int, default=1)
@@ -181,54 +196,104 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mutants", action="store_true", help="plant bugs, and see what finds each")
     options = parser.parse_args(arguments)
     console = Console()
+    nodes: int = options.nodes or 3
     if options.mutants:
         report, failed = _mutants(console)
+    elif options.minutes is not None:
+        turns = (options.nodes,) if options.nodes else _SOAK_NODES
+        report, failed = _soak(console, options.minutes, turns, options.processes)
     elif options.trace:
-        report, failed = _trace(console, options.seeds, options.nodes, options.level, wide=not options.plain)
+        report, failed = _trace(console, options.seeds, nodes, options.level, wide=not options.plain)
     else:
-        report, failed = _run(
-            console, options.seeds, options.nodes, options.level, options.processes, wide=not options.plain
-        )
+        report, failed = _run(console, options.seeds, nodes, options.level, options.processes, wide=not options.plain)
     if options.json is not None:
         options.json.write_text(json.dumps(report) + "\n")
     return 1 if failed else 0
 
 
+class _Totals:
+    """What came of seeds, as it comes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started_s = time.monotonic()
+        self.counts = dict.fromkeys(("seeds", "violations", *_COUNTED), 0)
+
+    def add(self, result: Result) -> None:
+        """Count a seed, and say what broke."""
+        counts = self.counts
+        counts["seeds"] += 1
+        for name in _COUNTED:
+            counts[name] += getattr(result, name)
+        if result.violation:
+            counts["violations"] += 1
+            self._console.print(
+                f"seed {result.seed}, level {result.level}, {result.nodes} nodes: {result.violation}\n"
+                f"  again, with every event:\n  {again(result)}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def report(self, what: str) -> tuple[dict[str, int], bool]:
+        """Print them, and return them and whether anything broke."""
+        counts = self.counts
+        self._console.print(
+            f"{counts['seeds']} seeds of {what}: {counts['violations']} violations, {counts['steps']} steps, "
+            f"{counts['crashes']} crashes, {counts['elections']} elections, {counts['snapshots']} snapshots, "
+            f"{counts['membership_changes']} membership changes, {counts['told']} changes told, {counts['gaps']} gaps; "
+            f"{counts['seeds'] / (time.monotonic() - self._started_s):.1f} seeds/s",
+            highlight=False,
+        )
+        return counts, counts["violations"] > 0
+
+
+def again(result: Result) -> str:
+    """The command that plays a seed again, from the root of the checkout: seed and commit are all it takes."""
+    options = f"--level {result.level} --nodes {result.nodes} --seeds {result.seed}..{result.seed} --trace"
+    plain = "" if result.wide else " --plain"
+    commit, _, dirty = _commit().partition("-")
+    changed = "  # and with the changes that are not committed" if dirty else ""
+    return f"git checkout {commit} && {sys.executable} -m metad.testing.simulate {options}{plain}{changed}"
+
+
 def _run(
     console: Console, seeds: range, nodes: int, level: str, processes: int, *, wide: bool
 ) -> tuple[dict[str, int], bool]:
-    totals = dict.fromkeys(
-        ("seeds", "violations", "steps", "crashes", "elections", "snapshots", "membership_changes", "told", "gaps"), 0
-    )  # fmt: skip
-    started = time.monotonic()
+    totals = _Totals(console)
     with Progress(console=console) as progress:
         task = progress.add_task(f"{nodes} nodes", total=len(seeds))
         for results in _chunks(seeds, nodes, level, processes, wide=wide):
             for result in results:
-                totals["seeds"] += 1
-                for name in ("steps", "crashes", "elections", "snapshots", "membership_changes", "told", "gaps"):
-                    totals[name] += getattr(result, name)
-                if result.violation:
-                    totals["violations"] += 1
-                    again = f"--level {result.level} --nodes {nodes} --seeds {result.seed}..{result.seed} --trace"
-                    again += "" if wide else " --plain"
-                    progress.console.print(
-                        f"seed {result.seed}, level {result.level}: {result.violation}\n"
-                        f"  at commit {_commit()}; again, with every event:\n"
-                        f"  python -m metad.testing.simulate {again}",
-                        markup=False,
-                        highlight=False,
-                    )
+                totals.add(result)
             progress.update(task, advance=len(results))
-    taken = time.monotonic() - started
+    return totals.report(f"{nodes} nodes")
+
+
+def _soak(console: Console, minutes: float, nodes: Sequence[int], processes: int) -> tuple[dict[str, int], bool]:
+    """Fresh seeds until the time is over; an interrupt ends it early. Those that run by then are waited for."""
+    totals, begun_s, first = _Totals(console), time.monotonic(), secrets.randbelow(1 << 40)
+    counts = f"{' and '.join(map(str, nodes))} nodes"
     console.print(
-        f"{totals['seeds']} seeds of {nodes} nodes: {totals['violations']} violations, {totals['steps']} steps, "
-        f"{totals['crashes']} crashes, {totals['elections']} elections, {totals['snapshots']} snapshots, "
-        f"{totals['membership_changes']} membership changes, {totals['told']} changes told, {totals['gaps']} gaps; "
-        f"{totals['seeds'] / taken:.1f} seeds/s",
-        highlight=False,
+        f"wide seeds of {counts} from {first} on, at commit {_commit()}, for {minutes:g} minutes", highlight=False
     )
-    return totals, totals["violations"] > 0
+    fresh = ((first + number, nodes[number % len(nodes)]) for number in itertools.count())
+    with ProcessPoolExecutor(processes) as pool, Progress(console=console) as progress, suppress(KeyboardInterrupt):
+        task = progress.add_task("", total=60 * minutes)
+        running: set[Future[list[Result]]] = set()
+        while True:
+            while len(running) < processes and time.monotonic() - begun_s < 60 * minutes:
+                seed, count = next(fresh)
+                running.add(pool.submit(run_seeds, [seed], count, "node", wide=True))
+            if not running:
+                break
+            over, running = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+            for future in over:
+                for result in future.result():
+                    totals.add(result)
+            said = f"{totals.counts['seeds']} seeds, {totals.counts['violations']} violations"
+            progress.update(task, completed=time.monotonic() - begun_s, description=said)
+    return totals.report(counts)
 
 
 def _chunks(seeds: range, nodes: int, level: str, processes: int, *, wide: bool) -> Iterator[list[Result]]:
@@ -285,9 +350,10 @@ def _seeds(text: str) -> range:
 
 
 def _commit() -> str:
+    """What is checked out, with ``-dirty`` behind it if files have changed since."""
     with suppress(OSError, subprocess.SubprocessError):
         here = Path(__file__).resolve().parent
-        command = ["git", "describe", "--always", "--dirty"]
+        command = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty"]
         return subprocess.run(command, cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     return "unknown"
 

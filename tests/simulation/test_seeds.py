@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from metad.testing.simulate import run_seed, run_seeds
+from metad.testing import simulate
+from metad.testing.simulate import Result, main, run_seed, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 SEEDS = 50
@@ -61,3 +67,45 @@ def test_a_seed_is_the_same_every_time() -> None:
     }
     assert len(seen) == 1
     assert run_seed(0, 3, trace=True).trace
+
+
+class _AtOnce:
+    """A pool that does its work when it is asked."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+
+    def __enter__(self) -> _AtOnce:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(call(*arguments, **options))
+        return future
+
+
+def test_a_soak_runs_fresh_wide_seeds_and_says_how_to_play_what_breaks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[tuple[int, int, bool]] = []
+    now_s = itertools.count(0.0, 1.0)
+
+    def run(seed: int, nodes: int, *, wide: bool = False) -> Result:
+        seen.append((seed, nodes, wide))
+        return Result(seed, "node", nodes, wide, "copies: too few" if len(seen) == 3 else "")
+
+    monkeypatch.setattr(simulate, "ProcessPoolExecutor", _AtOnce)
+    monkeypatch.setattr(simulate, "run_node_seed", run)
+    monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
+    assert main(["--minutes", "1"]) == 1
+    assert len(seen) > 3
+    first = seen[0][0]
+    assert seen == [(first + at, 5 if at % 2 else 3, True) for at in range(len(seen))]
+    (command,) = [line.strip() for line in capsys.readouterr().out.splitlines() if "git checkout" in line]
+    assert f"--level node --nodes 3 --seeds {first + 2}..{first + 2} --trace" in command
+    count = len(seen)
+    assert main(["--minutes", "1", "--nodes", "5"]) == 0
+    assert {nodes for _, nodes, _ in seen[count:]} == {5}
+    assert seen[count][0] not in range(first - 10_000, first + 10_000), "each night has numbers of its own"
