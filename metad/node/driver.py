@@ -28,7 +28,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
-from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, weight_of
 from metad_wire.policy.precedence import Precedence, is_small
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.slices import Slices
@@ -78,6 +78,7 @@ class Work:
         "small",
         "source",
         "tenant",
+        "weight",
     )
 
     def __init__(
@@ -96,6 +97,7 @@ class Work:
         self.lane = command.method.lane
         self.tenant = command.tenant
         self.items = command.items
+        self.weight = weight_of(command.items, command.size)
         self.small = not command.background and is_small(command.items, command.size)
         self.cancelled = False
 
@@ -117,14 +119,14 @@ class _InFlight:
 class _Recall:
     """A retry that is answered with what entry ``index`` did, which is applied."""
 
-    __slots__ = ("index", "items", "source", "tenant", "work")
+    __slots__ = ("index", "items", "source", "tenant", "weight", "work")
 
     def __init__(self, work: Work, index: int) -> None:
         self.work = work
         self.index = index
         self.source = work.source
         self.tenant = work.tenant
-        self.items = SHARE_ITEMS  # each is a turn: its items do not say how much it reads
+        self.items = self.weight = SHARE_ITEMS  # each is a turn: its items do not say how much it reads
 
 
 class GroupDriver:

@@ -117,15 +117,17 @@ class LaneQueue(Generic[WorkT]):
         if self._busy == 1:  # as in add
             tenant = lane.turns[0]
             line = tenant.lines[tenant.turns[0]]
-            items = line[0].items
-            if len(line) > 1 and items < tenant.left and items < lane.left:
+            weight = line[0].weight
+            if len(line) > 1 and weight < tenant.left and weight < lane.left:
+                work = line.popleft()
+                items = work.items
                 line.items -= items
                 tenant.items -= items
-                tenant.left -= items
+                tenant.left -= weight
                 lane.items -= items
-                lane.left -= items
+                lane.left -= weight
                 self.items -= items
-                return line.popleft()
+                return work
         work = lane.pop()
         self.items -= work.items
         if self._busy > 1:

@@ -66,6 +66,7 @@ class _Read:
         "source",
         "tenant",
         "verb",
+        "weight",
     )
 
     def __init__(
@@ -95,7 +96,7 @@ class _Read:
         """Whether it is answered, though it is still in a queue."""
         self.place: Place | None = None
         """Its room, once it has some."""
-        self.items = SHARE_ITEMS  # a piece is a turn
+        self.items = self.weight = SHARE_ITEMS  # a piece is a turn
         self.pieces = command.rows.cut(_PIECE_ROWS)
         self.replies: list[Message] = []
         """To the pieces that are done."""

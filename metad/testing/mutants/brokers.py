@@ -148,8 +148,8 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "the_living_are_forgotten",
         "who lives is not forgotten",
         "metad.control.brokers:to_forget",
-        "record.state not in b.LIVE and ",
-        "",
+        "record.state not in b.LIVE",
+        "True",
         "a_zombie_of_a_broker_that_is_forgotten_writes_nothing",
     ),
     _m(

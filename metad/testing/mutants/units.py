@@ -17,6 +17,10 @@ _TENANTS = "unit/state/test_tenant_ends.py::"
 _GROUPS = "unit/server/test_group_expiry.py::"
 _STREAMS = "unit/watch/test_streams.py::"
 _LIVES = "unit/server/test_lives.py::"
+_ROOM = "unit/wire/test_fair_room.py::"
+_QUEUE = "unit/wire/test_fair_queue.py::"
+_BROKERS = "unit/control/test_brokers.py::"
+_BOUND = "unit/server/test_bound_names.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
     # --- clients that are forgotten
@@ -250,6 +254,87 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if not self._syncing:",
         "if True:",
         _LIVES + "test_a_peer_that_dials_again_while_the_disk_is_slow_waits_for_two_syncs_at_most",
+    ),
+    # --- what is shared
+    _m(
+        "nothing_is_taken_back",
+        "who holds less takes back what one that holds more can lend",
+        "metad_wire.policy.fair_room:FairRoom._make_room",
+        "after * sharing > self.size_max",
+        "True",
+        _ROOM + "test_what_can_be_taken_back_fills_the_room_and_others_get_it_back",
+    ),
+    _m(
+        "what_is_kept_fills_the_room",
+        "what cannot be taken back leaves as much free as its party holds",
+        "metad_wire.policy.fair_room:FairRoom._needed",
+        "size + self.held_by(party)",
+        "size",
+        _ROOM + "test_what_cannot_be_taken_back_leaves_as_much_as_its_party_holds",
+    ),
+    _m(
+        "what_one_proof_lets_go_on_goes_on_at_once",
+        "what many wait for is answered in slices",
+        "metad_wire.policy.slices:Slices.now",
+        "self._pieces or self._is_full",
+        "False",
+        "unit/server/test_steps.py::test_writes_in_a_lost_group_are_told_in_slices",
+    ),
+    _m(
+        "a_turn_is_forgotten_with_its_request",
+        "what a request is worth beyond its turn is owed",
+        "metad_wire.policy.fair_queue:_owe",
+        "left < 0",
+        "False",
+        _QUEUE + "test_turns_are_worth_bytes_as_they_are_worth_items",
+    ),
+    _m(
+        "bytes_weigh_nothing",
+        "turns are worth bytes as well as items",
+        "metad_wire.policy.fair_queue:weight_of",
+        "max(items, size * SHARE_ITEMS // SHARE_BYTES)",
+        "items",
+        _QUEUE + "test_turns_are_worth_bytes_as_they_are_worth_items",
+    ),
+    _m(
+        "names_are_nobodys",
+        "the next leader knows who has registered what",
+        "metad.control.brokers:Brokers._count",
+        "record.registered_by",
+        "''",
+        _BROKERS + "test_who_takes_all_names_that_it_can_leaves_others_theirs",
+    ),
+    _m(
+        "ended_names_wait_for_a_day",
+        "a name that its owner or an administrator ends is free at once",
+        "metad.control.forgetting:to_forget",
+        "record.freed or ",
+        "",
+        _BROKERS + "test_a_name_that_somebody_has_ended_makes_room_at_once",
+    ),
+    _m(
+        "a_brokers_certificate_speaks_for_all",
+        "the holder of a broker's certificate speaks for that broker only",
+        "metad.node.bound_names:BoundNames.check",
+        "principal.role is Role.BROKER and principal.name != broker",
+        "False",
+        _BOUND + "test_a_brokers_certificate_binds_its_name",
+    ),
+    _m(
+        "a_bound_name_is_free",
+        "nobody else speaks for a broker that has registered with its certificate",
+        "metad.node.bound_names:BoundNames.check",
+        "bound and bound != principal.uri",
+        "False",
+        _BOUND + "test_a_brokers_certificate_binds_its_name",
+    ),
+    _m(
+        "orders_are_nobodys",
+        "who orders to end tenants shares the room for orders",
+        "metad.state.tenant_ends:_evaluate_order",
+        "ordered_by=command.holder",
+        "ordered_by=''",
+        _TENANTS + "test_who_gives_all_orders_that_it_can_leaves_others_theirs",
     ),
 )
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metad_wire.messages import Identity
+from metad_wire.policy.fair_queue import weight_of
 from metad_wire.policy.precedence import is_small
 
 Ints = npt.NDArray[np.int64]
@@ -40,7 +41,7 @@ class Request:
 
     __slots__ = (
         *("arrived_s", "asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "long", "number"),
-        *("parts", "sent_s", "small", "source", "target", "tenant", "waits"),
+        *("parts", "sent_s", "small", "source", "target", "tenant", "waits", "weight"),
     )
 
     def __init__(
@@ -59,6 +60,7 @@ class Request:
         self.group = group
         self.items = len(clients) + background
         self.small = is_small(self.items, _ITEM_BYTES * self.items)
+        self.weight = weight_of(self.items, _ITEM_BYTES * self.items)
         self.long = not is_small(0, _ITEM_BYTES * self.items)  # to take it in is a heavy piece of work
         self.parts = parts
         self.tenant = tenant

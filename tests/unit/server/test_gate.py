@@ -24,6 +24,7 @@ class Line:
     """A client's connection."""
 
     host = ""
+    principal = None
 
 
 class Storm:

@@ -17,6 +17,7 @@ class One:
         self, source: object, number: int, items: int = 1, *, lane: Lane = Lane.RECORDS, tenant: bytes = b""
     ) -> None:
         self.source, self.number, self.items, self.lane, self.tenant = source, number, items, lane, tenant
+        self.weight = items
 
 
 def filled(*works: One) -> LaneQueue[One]:

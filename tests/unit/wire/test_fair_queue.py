@@ -7,12 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
+from metad_wire.policy.fair_queue import SHARE_BYTES, SHARE_ITEMS, FairQueue, weight_of
 
 
 class One:
-    def __init__(self, source: object, number: int, items: int = 1, tenant: bytes = b"") -> None:
+    def __init__(self, source: object, number: int, items: int = 1, tenant: bytes = b"", size: int = 0) -> None:
         self.source, self.number, self.items, self.tenant = source, number, items, tenant
+        self.weight = weight_of(items, size)
 
 
 def filled(*works: One) -> FairQueue[One]:
@@ -81,6 +82,51 @@ def test_connections_of_a_tenant_take_turns_within_its_own() -> None:
         *(One("c", at, SHARE_ITEMS, b"one") for at in range(4)),
     )
     assert [str(queue.pop().source) for _ in range(8)] == ["a", "c", "b", "c", "a", "c", "b", "c"]
+
+
+def test_turns_are_worth_bytes_as_they_are_worth_items() -> None:
+    """Batches of large items pushed another tenant's batches from 147 to 16 in the same time."""
+    large = [One("large", at, 1_000, b"large", 64 * SHARE_BYTES) for at in range(20)]
+    small = [One("small", at, SHARE_ITEMS, b"small", SHARE_BYTES) for at in range(2_000)]
+    queue = filled(*large, *small)
+    taken = [queue.pop() for _ in range(650)]
+    sizes = Counter[bytes]()
+    for work in taken:
+        sizes[work.tenant] += work.weight
+    assert abs(sizes[b"large"] - sizes[b"small"]) <= 65 * SHARE_ITEMS
+
+
+def test_connections_of_a_tenant_share_bytes_too() -> None:
+    queue = filled(
+        *(One("large", at, 1, b"", 64 * SHARE_BYTES) for at in range(4)),
+        *(One("small", at) for at in range(SHARE_ITEMS * 70)),
+    )
+    taken = Counter(queue.pop().source for _ in range(SHARE_ITEMS * 60))
+    assert taken["large"] == 1
+
+
+def test_who_waits_for_one_answer_at_a_time_owes_what_it_had() -> None:
+    queue = filled(*(One("small", at, SHARE_ITEMS, b"small") for at in range(200)))
+    done = Counter[object]()
+    for number in range(100):
+        if not any(work.source == "large" for work in queue):
+            queue.add(One("large", number, 1, b"large", 16 * SHARE_BYTES))
+        done[queue.pop().source] += 1
+    assert done["large"] in (5, 6, 7)
+
+
+def test_who_is_alone_owes_nothing() -> None:
+    queue = filled(*(One("large", at, 1, b"large", 64 * SHARE_BYTES) for at in range(5)))
+    for _ in range(4):
+        queue.pop()
+    queue.add(One("small", 0, 1, b"small"))
+    assert [queue.pop().source, queue.pop().source] == ["large", "small"]
+    assert not queue.owed
+
+
+def test_a_turn_is_found_at_once_however_much_all_of_them_owe() -> None:
+    queue = filled(*(One(at, n, 1, b"%d" % at, 2_000 * SHARE_BYTES) for at in range(50) for n in range(3)))
+    assert [queue.pop().source for _ in range(150)] == [*range(50)] * 3
 
 
 def test_a_connection_has_a_line_for_each_tenant() -> None:

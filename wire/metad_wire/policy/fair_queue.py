@@ -3,18 +3,24 @@
 A connection may have a window full of requests here, a thousand items each, and a tenant may have a thousand
 connections. In one common line, another client's request would wait until all of them are done. So every connection has
 a line of its own for each tenant that it asks for. Tenants take turns, and within a tenant its lines do: a tenant gets
-no more by having more connections. Each turn is worth :data:`SHARE_ITEMS` items. The requests of one line keep their
-order.
+no more by having more connections. The requests of one line keep their order.
+
+Each turn is worth :data:`SHARE_ITEMS` items, or as many bytes as those are worth, so that batches of large items get no
+more of the node than those of small ones. A turn ends with the request that reaches it. What that is worth beyond the
+turn is *owed*: as many of its next turns are left out, and it is owed also by one that comes back while others wait.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 SHARE_ITEMS = 128
-"""Items of one turn. A turn ends after the request that reaches it, so a large request is a turn of its own."""
+"""Items of one turn."""
+SHARE_BYTES = 16 * 1024
+"""Bytes of one turn: half a millisecond's work, as that of the items."""
+_OWING_MAX = 1_024  # who owes and waits no more is remembered, among so many
 _SPARE_MAX = 64  # tenants without requests that are kept, because one with a request at a time comes and goes
 
 
@@ -28,10 +34,21 @@ class Queued(Protocol):
 
     @property
     def items(self) -> int:
-        """The amount of work."""
+        """How many things there are to do."""
+
+    @property
+    def weight(self) -> int:
+        """What it takes of a turn: see :func:`weight_of`."""
+
+
+def weight_of(items: int, size: int) -> int:
+    """What a request of so many items and bytes takes of a turn."""
+    return max(items, size * SHARE_ITEMS // SHARE_BYTES)
 
 
 WorkT = TypeVar("WorkT", bound=Queued)
+TurnT = TypeVar("TurnT")
+OwingT = TypeVar("OwingT")
 
 
 class _Line(deque[WorkT]):
@@ -40,13 +57,14 @@ class _Line(deque[WorkT]):
 
 
 class _Tenant(Generic[WorkT]):
-    __slots__ = ("items", "left", "lines", "name", "turns")
+    __slots__ = ("items", "left", "lines", "name", "owed", "turns")
 
     def __init__(self) -> None:
         self.name = b""
         self.items = 0
         self.lines: dict[object, _Line[WorkT]] = {}
         self.turns: deque[object] = deque()  # the sources, each once
+        self.owed: dict[object, int] = {}  # by sources
         self.left = SHARE_ITEMS  # of the first source's turn
 
 
@@ -62,6 +80,8 @@ class FairQueue(Generic[WorkT]):
         """The same by name."""
         self.left = SHARE_ITEMS
         """Of the first tenant's turn."""
+        self.owed: dict[bytes, int] = {}
+        """By tenants that had more than their turns, also those that wait for nothing now."""
         self._spare: list[_Tenant[WorkT]] = []
 
     def __bool__(self) -> bool:
@@ -133,25 +153,27 @@ class FairQueue(Generic[WorkT]):
         line.items -= items
         tenant.items -= items
         self.items -= items
-        tenant.left -= items
-        self.left -= items
-        if not line:
-            del tenant.lines[source]
-            tenant.turns.popleft()
-            tenant.left = SHARE_ITEMS
-            if not tenant.lines:
+        weight = work.weight
+        tenant.left -= weight
+        self.left -= weight
+        if not line or tenant.left <= 0:
+            _owe(tenant.owed, source, tenant.left)
+            if line:
+                tenant.turns.rotate(-1)
+            else:
+                del tenant.lines[source]
+                tenant.turns.popleft()
+            tenant.left = _begin_turn(tenant.turns, tenant.owed, _itself)
+        if not tenant.lines or self.left <= 0:
+            _owe(self.owed, tenant.name, self.left)
+            if tenant.lines:
+                self.turns.rotate(-1)
+            else:
                 self.turns.popleft()
-                self.left = SHARE_ITEMS
                 del self.tenants[tenant.name]
                 if len(self._spare) < _SPARE_MAX:
                     self._spare.append(tenant)
-                return work
-        elif tenant.left <= 0:
-            tenant.turns.rotate(-1)
-            tenant.left = SHARE_ITEMS
-        if self.left <= 0:
-            self.turns.rotate(-1)
-            self.left = SHARE_ITEMS
+            self.left = _begin_turn(self.turns, self.owed, _name)
         return work
 
     def skip(self) -> bool:
@@ -187,5 +209,45 @@ class FairQueue(Generic[WorkT]):
         works = list(self)
         self.tenants.clear()
         self.turns.clear()
+        self.owed.clear()
         self.items, self.left = 0, SHARE_ITEMS
         return works
+
+
+def _itself(source: object) -> object:
+    return source
+
+
+def _name(tenant: _Tenant[Any]) -> bytes:
+    return tenant.name
+
+
+def _owe(owed: dict[OwingT, int], who: OwingT, left: int) -> None:
+    """Note what somebody had beyond the turn that ends."""
+    if left < 0:
+        if len(owed) >= _OWING_MAX:
+            owed.clear()
+        owed[who] = -left
+
+
+def _begin_turn(turns: deque[TurnT], owed: dict[OwingT, int], name: Callable[[TurnT], OwingT]) -> int:
+    """Let those pass that owe a turn or more, which pays it; what the turn of the first is worth then. Who is alone, or
+    comes when nobody waits, owes nothing."""
+    if len(turns) < 2:
+        if not turns or not owed.keys() - {name(turns[0])}:
+            owed.clear()
+        elif turns:
+            owed.pop(name(turns[0]), None)
+        return SHARE_ITEMS
+    passed = 0
+    while owed and (debt := owed.get(name(turns[0]), 0)) >= SHARE_ITEMS:
+        if passed == len(turns):  # all of them owe turns: leave out as many at once
+            paid = min([owed.get(name(each), 0) for each in turns]) // SHARE_ITEMS * SHARE_ITEMS
+            for each in turns if paid else ():
+                owed[name(each)] -= paid
+            passed = 0
+            continue
+        owed[name(turns[0])] = debt - SHARE_ITEMS
+        turns.rotate(-1)
+        passed += 1
+    return SHARE_ITEMS - owed.pop(name(turns[0]), 0)
