@@ -15,7 +15,9 @@ import pytest
 from metad import embedded
 from metad_client import connect
 from metad_client.contrib.amqtt import MetadBroker
+from metad_client.contrib.amqtt import broker as broker_module
 from metad_client.contrib.amqtt.handler import ARRIVING_MAX, UNSENT_MAX
+from metad_client.contrib.amqtt.packets import UNFINISHED_BYTES_MAX
 from metad_wire.tables.subscription import SUBSCRIPTIONS_MAX
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
@@ -491,3 +493,36 @@ async def test_a_connect_that_hangs_up_before_connack_leaves_no_socket() -> None
         held.writer.close()
         await until(lambda: set(brokers[0]._connections) == {"honest"})
         await until(lambda: len(os.listdir("/proc/self/fd")) < before)
+
+
+async def test_half_packets_of_hundreds_of_connections_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They held 270 MB, for as long as the attacker liked."""
+    async with running(1) as brokers, nothing_is_left(brokers):
+        large = await Raw.connected(brokers[0], b"large")
+        assert (await large.asked(0x82, b"\x00\x01" + text(b"large") + b"\x00"))[0] == 0x90
+        unfinished = brokers[0]._unfinished
+        half = packet(0x30, text(b"a") + bytes(1_000_000))[:900_000]
+        attackers = await asyncio.gather(*(Raw.connected(brokers[0], b"half-%d" % n) for n in range(100)))
+        most = 0
+        for raw in attackers:
+            raw.writer.write(half)
+            for _ in range(20):
+                await asyncio.sleep(0)
+                most = max(most, unfinished.bytes)
+        assert most > UNFINISHED_BYTES_MAX // 2
+        assert most <= UNFINISHED_BYTES_MAX
+        await until(lambda: len(brokers[0]._connections) < 45)
+        large.send(0x30, text(b"large") + bytes(900_000))
+        assert len((await large.next())[1]) == 900_007
+        for raw in (*attackers, large):
+            raw.writer.transport.abort()
+        await until(lambda: unfinished.bytes == 0)
+
+
+async def test_a_stranger_who_does_not_finish_connect_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "CONNECT_S", 0.2)
+    async with running(1) as brokers, nothing_is_left(brokers):
+        for sent in (b"", b"\x10", packet(0x10, CONNECT + text(b"slow"))[:-1]):
+            raw = await Raw.open(brokers[0])
+            raw.writer.write(sent)
+            assert await raw.is_closed(), sent

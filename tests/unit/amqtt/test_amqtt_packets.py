@@ -11,7 +11,8 @@ from amqtt.mqtt.packet import MQTTFixedHeader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad_client.contrib.amqtt.packets import Packets, WrongPacketError, check
+from metad_client.contrib.amqtt import packets as packets_module
+from metad_client.contrib.amqtt.packets import Packets, Unfinished, WrongPacketError, check
 
 ID = b"\x00\x07"
 
@@ -125,7 +126,7 @@ async def amqtt_reads(reader: ReaderAdapter) -> list[int]:
 async def passed(*packets: bytes, bytes_max: int = 1_000) -> tuple[list[int], list[str]]:
     """What amqtt gets of these after a CONNECT, and why there is no more."""
     why: list[str] = []
-    reader = Packets(Bytes(packet(*RIGHT[0]) + b"".join(packets)), bytes_max, why.append)
+    reader = Packets(Bytes(packet(*RIGHT[0]) + b"".join(packets)), bytes_max, why.append, Unfinished())
     return (await amqtt_reads(reader))[1:], why
 
 
@@ -134,7 +135,7 @@ async def test_amqtt_gets_what_is_right(first: int, body: bytes) -> None:
     check(first, body)
     if first == 0x10:
         why: list[str] = []
-        assert await amqtt_reads(Packets(Bytes(packet(first, body)), 1_000, why.append)) == [1]
+        assert await amqtt_reads(Packets(Bytes(packet(first, body)), 1_000, why.append, Unfinished())) == [1]
         assert why == []
     else:
         assert await passed(packet(first, body), packet(0xC0, b"")) == ([first >> 4, 12], [])
@@ -160,7 +161,7 @@ def test_a_connect_of_another_version_is_for_amqtt_to_refuse(body: bytes) -> Non
 async def test_packets_come_in_order_and_are_not_too_large() -> None:
     assert await passed(packet(*RIGHT[0])) == ([], ["a second CONNECT"])
     why: list[str] = []
-    assert await amqtt_reads(Packets(Bytes(packet(0xC0, b"")), 1_000, why.append)) == []
+    assert await amqtt_reads(Packets(Bytes(packet(0xC0, b"")), 1_000, why.append, Unfinished())) == []
     assert why == ["a first packet that is no CONNECT"]
     large = packet(0x30, text(b"a") + bytes(997))
     assert await passed(large) == ([3], [])
@@ -175,7 +176,7 @@ async def test_a_stream_that_ends_or_breaks_is_an_end() -> None:
         stream = asyncio.StreamReader()
         stream.feed_data(packet(*RIGHT[0])[:5])
         stream.feed_eof() if error is None else stream.set_exception(error)
-        assert await Packets(StreamReaderAdapter(stream), 1_000, lambda _: None).read(1) == b""
+        assert await Packets(StreamReaderAdapter(stream), 1_000, lambda _: None, Unfinished()).read(1) == b""
 
 
 @settings(max_examples=400, deadline=None)
@@ -200,3 +201,38 @@ def test_whatever_passes_amqtt_reads_to_its_end(data: tuple[int, bytes]) -> None
         assert (got, len(why)) == ([], 1)
     else:
         assert got == [data[0] >> 4, 12] if data[0] >> 4 != 1 else why == ["a second CONNECT"]
+
+
+def begun(unfinished: Unfinished, why: list[str]) -> tuple[asyncio.StreamReader, asyncio.Task[bytes]]:
+    """A connection that has sent CONNECT, and of its next packet only the length."""
+    stream = asyncio.StreamReader()
+    stream.feed_data(packet(*RIGHT[0]) + packet(0x30, text(b"a") + bytes(1_000))[:3])
+    packets = Packets(StreamReaderAdapter(stream), 10_000, why.append, unfinished)
+
+    async def read() -> bytes:
+        await packets.read()
+        return await packets.read()
+
+    return stream, asyncio.create_task(read())
+
+
+async def test_of_too_many_bytes_of_unfinished_packets_the_oldest_gives_way() -> None:
+    unfinished, why = Unfinished(2_500), list[str]()
+    first, others = begun(unfinished, why), [begun(unfinished, why) for _ in range(2)]
+    assert await first[1] == b""
+    assert ["room of others" in one for one in why] == [True]
+    assert unfinished.bytes == 2_006
+    for stream, reading in others:
+        stream.feed_data(text(b"a") + bytes(1_000))
+        assert len(await reading) == 1_006
+    assert unfinished.bytes == 0
+    assert not unfinished._begun
+
+
+async def test_a_packet_that_has_begun_has_a_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packets_module, "PACKET_S", 0.01)
+    unfinished, why = Unfinished(), list[str]()
+    _, reading = begun(unfinished, why)
+    assert await reading == b""
+    assert len(why) == 1
+    assert unfinished.bytes == 0

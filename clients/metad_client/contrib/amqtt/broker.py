@@ -38,7 +38,7 @@ from .kept import NEVER_S, Store, ends_with_connection
 from .link_tls import LinkTls
 from .links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
-from .packets import ClientWriter, Packets
+from .packets import ClientWriter, Packets, Unfinished
 from .routes import LifeKey, Owner, Routes, Target
 from .seldom import Seldom
 from .waiting import Found, WaitingMessages, found_in
@@ -119,6 +119,7 @@ class MetadBroker(Broker):
         self._packet_bytes_max = packet_bytes_max
         self._refused = Seldom(log)
         self._unstored = Seldom(log)
+        self._unfinished = Unfinished()
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
         self._waiting = WaitingMessages(metad, self._store)
@@ -256,7 +257,7 @@ class MetadBroker(Broker):
         def refused(why: str) -> None:
             self._refused.warn("the connection from %s:%s is closed, for it sends %s", host, port, why)
 
-        packets = Packets(reader, self._packet_bytes_max, refused)
+        packets = Packets(reader, self._packet_bytes_max, refused, self._unfinished)
         await super()._client_connected(listener_name, packets, writer)
 
     async def _initialize_client_session(

@@ -7,7 +7,9 @@ sees any of it. One that is wrong or too large ends the connection, as MQTT 3.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from amqtt.adapters import ReaderAdapter, StreamWriterAdapter
@@ -30,6 +32,11 @@ _FLAGS: Final = {
 _LEVEL: Final = 4  # of MQTT 3.1.1
 TAKE_S: Final = 5.0
 """A client that takes nothing of what is sent for so long is disconnected, and what it has not taken is dropped."""
+PACKET_S: Final = 30.0
+"""A packet that has begun has ended by then."""
+UNFINISHED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of packets that have begun and not ended, on all connections together."""
+_PIECE_BYTES: Final = 16 * 1024  # are counted and read at a time: not all that a client only says will come
 _TURN: Final = 16  # packets; then whatever else is to be done has its turn
 
 
@@ -142,14 +149,52 @@ def _check_connect(body: _Body) -> bool:
     return True
 
 
+class Unfinished:
+    """The packets of all connections that have begun and not ended. One byte too many ends the connection whose packet
+    began first: a client whose packets arrive is not the one."""
+
+    def __init__(self, bytes_max: int = UNFINISHED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._begun: dict[asyncio.Timeout, int] = {}  # the oldest first
+        self.bytes = 0
+        """That are held of them, or are read next."""
+
+    @asynccontextmanager
+    async def packet(self) -> AsyncIterator[Callable[[int], None]]:
+        """Around the rest of a packet; gives what to call with the number of bytes that are read next. Raises
+        WrongPacketError."""
+        try:
+            async with asyncio.timeout(PACKET_S) as limit:
+                self._begun[limit] = 0
+                yield partial(self._comes, limit)
+        except TimeoutError:
+            raise WrongPacketError(
+                "a packet too slowly: it takes the room of others, or has not ended in time"
+            ) from None
+        finally:
+            self.bytes -= self._begun.pop(limit, 0)
+
+    def _comes(self, limit: asyncio.Timeout, count: int) -> None:
+        if limit in self._begun:
+            self._begun[limit] += count
+            self.bytes += count
+        while self.bytes > self._bytes_max:
+            oldest = next(iter(self._begun))
+            self.bytes -= self._begun.pop(oldest)  # its task lets go in the loop's next turn
+            oldest.reschedule(0)
+
+
 class Packets(ReaderAdapter):
     """The bytes of a connection, for amqtt: those of whole packets that are right, and then none. ``refused`` is told
     why a client's packets end."""
 
-    def __init__(self, below: ReaderAdapter, bytes_max: int, refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, below: ReaderAdapter, bytes_max: int, refused: Callable[[str], None], unfinished: Unfinished
+    ) -> None:
         self._below = below
         self._bytes_max = bytes_max
         self._refused = refused
+        self._unfinished = unfinished
         self._room: Callable[[], Awaitable[None]] | None = None
         self._packet = b""
         self._at = 0
@@ -187,11 +232,23 @@ class Packets(ReaderAdapter):
         head = await self._below.read(1)
         if not head:
             return b""
+        async with self._unfinished.packet() as comes:
+            head, body = await self._rest(head, comes)
+        if not head:
+            return b""
+        if (head[0] >> 4 == CONNECT) != (self._count == 0):
+            raise WrongPacketError("a second CONNECT" if self._count else "a first packet that is no CONNECT")
+        check(head[0], body)
+        self._count += 1
+        return head + body
+
+    async def _rest(self, head: bytes, comes: Callable[[int], None]) -> tuple[bytes, bytes]:
+        """The fixed header of a packet, and what follows; nothing if the client has gone."""
         length, shift = 0, 0
         while True:
             byte = await self._below.read(1)
             if not byte:
-                return b""
+                return b"", b""
             head += byte
             length |= (byte[0] & 0x7F) << shift
             if not byte[0] & 0x80:
@@ -201,14 +258,16 @@ class Packets(ReaderAdapter):
                 raise WrongPacketError("a packet whose length does not end")
         if length > self._bytes_max:
             raise WrongPacketError(f"a packet of {length} bytes, {self._bytes_max} are allowed")
-        body = await self._below.read(length) if length else b""
-        if len(body) < length:
-            return b""
-        if (head[0] >> 4 == CONNECT) != (self._count == 0):
-            raise WrongPacketError("a second CONNECT" if self._count else "a first packet that is no CONNECT")
-        check(head[0], body)
-        self._count += 1
-        return head + body
+        pieces: list[bytes] = []
+        while length:
+            size = min(length, _PIECE_BYTES)
+            comes(size)
+            piece = await self._below.read(size)
+            if len(piece) < size:
+                return b"", b""
+            length -= size
+            pieces.append(piece)
+        return head, b"".join(pieces)
 
 
 class ClientWriter(StreamWriterAdapter):
