@@ -212,7 +212,8 @@ def _assign(group: ChangedGroup, item: w.AssignItem) -> None:
     if not info.members:
         raise NotFoundError("the group has no members")
     if item.generation != info.generation:
-        raise FencedError(f"generation is {info.generation}", current=info.generation)
+        now = info.generation
+        raise FencedError(f"generation is {now}, and the request says {item.generation}", current=now)
     if item.member != info.leader:
         raise NotOwnerError(f"the leader is {info.leader or 'gone'}")
     if info.state != GroupState.ASSIGNING:

@@ -96,7 +96,7 @@ class KvRecords(Plain):
             current = records.head(suffix)
             error: m.ItemError | None = None
             if item.expected_version is not None and item.expected_version != (current[0] if current else 0):
-                error = conflict(position, current)
+                error = conflict(position, current, item.expected_version)
             elif lease and lease != lease_of(current):
                 error = records.fault(position, item.namespace, lease, (suffix,))
             if error is None:
@@ -117,7 +117,7 @@ class KvRecords(Plain):
             if current is None:
                 errors.append(m.ItemError(position, NotFoundError.code))
             elif item.expected_version is not None and item.expected_version != current[0]:
-                errors.append(conflict(position, current))
+                errors.append(conflict(position, current, item.expected_version))
             else:
                 records.delete(item.namespace, suffix)
         records.finish()

@@ -65,21 +65,21 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
             if current_generation == _NOBODY:
                 errors.append(m.ItemError(position, FencedError.code, f"{member} is no member of the group"))
             else:
-                errors.append(mismatch(position, FencedError, "generation", current_generation))
+                errors.append(mismatch(position, FencedError, "generation", current_generation, generation))
             continue
         key = prefix + suffix
         if monotonic or item.expected is not None:
             value = view.get(key)
             current = -1 if value is None else _decode(value).offset
             if item.expected is not None and item.expected != current:
-                errors.append(mismatch(position, ConflictError, "offset", current))
+                errors.append(mismatch(position, ConflictError, "offset", current, item.expected, absent=current < 0))
                 continue
             if monotonic and item.offset < current:
-                errors.append(mismatch(position, OffsetRegressionError, "offset", current))
+                errors.append(mismatch(position, OffsetRegressionError, "offset", current, item.offset))
                 continue
         if generation > current_generation:
             if _has_members(view, tenant, group):
-                errors.append(mismatch(position, FencedError, "generation", current_generation))
+                errors.append(mismatch(position, FencedError, "generation", current_generation, generation))
                 continue
             generations[tenant, group] = generation
             view.writes_of(_GENERATION)[_generation_key(view, tenant, group)] = encode(generation)
@@ -138,7 +138,7 @@ def _evaluate_reset(view: View, command: Command[m.OffsetResetGenerations]) -> m
         value = view.get(key)
         current = 0 if value is None else _decode_generation(value)
         if item.expected != current:
-            errors.append(mismatch(position, ConflictError, "generation", current))
+            errors.append(mismatch(position, ConflictError, "generation", current, item.expected))
         elif _has_members(view, item.tenant, item.group):
             errors.append(m.ItemError(position, ConflictError.code, "the group has members"))
         elif item.generation:

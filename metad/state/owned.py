@@ -23,7 +23,7 @@ def refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.Item
     if owner.broker != broker:
         return m.ItemError(position, NotOwnerError.code, f"owner is {owner.broker}")
     if owner.broker_epoch != epoch:
-        return mismatch(position, FencedError, "epoch", owner.broker_epoch)
+        return mismatch(position, FencedError, "epoch", owner.broker_epoch, epoch)
     return None
 
 

@@ -135,7 +135,7 @@ class Plain:
             if item.expected_version is not None:
                 current = heads.get(key)
                 if item.expected_version != (current[0] if current else 0):
-                    errors.append(conflict(position, current))
+                    errors.append(conflict(position, current, item.expected_version))
                     versions.append(0)
                     continue
             version, created = heads.next(key)
@@ -154,7 +154,7 @@ class Plain:
             if current is None:
                 errors.append(m.ItemError(position, NotFoundError.code))
             elif item.expected_version is not None and item.expected_version != current[0]:
-                errors.append(conflict(position, current))
+                errors.append(conflict(position, current, item.expected_version))
             else:
                 writes[key] = heads.written[key] = None
         return written(view, errors)
@@ -244,6 +244,7 @@ def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
     )
 
 
-def conflict(position: int, current: Head | None) -> m.ItemError:
+def conflict(position: int, current: Head | None, said: int) -> m.ItemError:
     """An item that expected another version than that of a record with this head."""
-    return mismatch(position, ConflictError, "version", current[0] if current else 0)
+    version = current[0] if current else 0
+    return mismatch(position, ConflictError, "version", version, said, absent=not version)

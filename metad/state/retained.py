@@ -108,7 +108,7 @@ def _evaluate_delete(view: View, command: Command[RetainedDelete]) -> m.WriteRep
             continue
         current = _decode(value).revision
         if item.revision and item.revision != current:
-            errors.append(mismatch(position, ConflictError, "revision", current))
+            errors.append(mismatch(position, ConflictError, "revision", current, item.revision))
         else:
             writes[key] = None
     return written(view, errors)

@@ -32,7 +32,7 @@ def _evaluate_add(view: View, command: Command[w.SequenceAdd]) -> w.SequenceAddR
         before = None if row is None else _decode(row)
         value = (0 if before is None else before.value) + item.delta
         if not 0 <= value <= w.SEQUENCE_MAX:
-            errors.append(mismatch(position, ConflictError, "value", value - item.delta))
+            errors.append(mismatch(position, ConflictError, "value", value - item.delta, item.delta))
             values.append(0)
             continue
         version, created = (1, view.revision) if before is None else (before.version + 1, before.create_revision)

@@ -175,7 +175,7 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     errors: list[m.ItemError] = []
     if fenced:
         refused = [position for position, row in enumerate(before) if row in fenced]
-        errors = [mismatch(position, FencedError, "epoch", fenced[before[position]]) for position in refused]
+        errors = [mismatch(at, FencedError, "epoch", fenced[before[at]], epoch) for at in refused]
         allowed = [key for key, row in zip(allowed, before, strict=True) if row not in fenced]
     stealing = connections.stealing
     rows = map(known_owners.prefix.__add__, allowed)
@@ -524,7 +524,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
         elif position in late:
             errors.append(late[position])
         elif item.disconnected_ms and item.disconnected_ms != (since_ms := _disconnected_ms(fences, owner)):
-            errors.append(mismatch(position, ConflictError, "disconnected_ms", since_ms))
+            errors.append(mismatch(position, ConflictError, "disconnected_ms", since_ms, item.disconnected_ms))
         else:
             ended[session] = row
             writes[owners.prefix + session] = None

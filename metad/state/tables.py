@@ -346,9 +346,20 @@ def written(view: View, errors: list[m.ItemError]) -> m.WriteReply:
     return m.WriteReply([m.Revision(view.name, view.revision)], errors)
 
 
-def mismatch(position: int, error: type[MetadError], what: str, current: int) -> m.ItemError:
-    """An item that was compared with ``what`` and did not match."""
-    return m.ItemError(position, error.code, f"{what} is {current}", current)
+def mismatch(
+    position: int,
+    error: type[MetadError],
+    what: str,
+    current: int,
+    said: int | None = None,
+    *,
+    absent: bool = False,
+) -> m.ItemError:
+    """An item that was compared with ``what`` and did not match. ``said``: what the request expected; ``absent``: there
+    is no record, which is why ``current`` is what it is."""
+    why = " (there is none)" if absent else ""
+    expected = f", and the request says {said}" if said is not None else ""
+    return m.ItemError(position, error.code, f"{what} is {current}{why}{expected}", current)
 
 
 def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes, after: bytes = b"") -> bytes:

@@ -246,7 +246,11 @@ async def _leave(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _replace(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one(await Replacement(m, a.node, a.deadline).run(wait=a.wait))
+    done = await Replacement(m, a.node, a.deadline, printer.lines).run(wait=a.wait)
+    if a.json or done["config"] is None:
+        printer.one(done if a.json else {name: value for name, value in done.items() if name != "config"})
+    else:  # stdout is the configuration of the new node, to be put into a file
+        sys.stderr.write(f"metadctl: {done['state']}\n")
 
 
 # --- command line ---

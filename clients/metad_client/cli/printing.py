@@ -90,6 +90,12 @@ class Printer:
         self._as_json = as_json
         self._out = out if out is not None else sys.stdout
 
+    def lines(self, text: str) -> None:
+        """Print lines at once, as they are, for people. Programs have them in the document."""
+        if not self._as_json:
+            self._out.write(f"{text}\n")
+            self._out.flush()
+
     def one(self, record: Any) -> None:
         """Print one record, or a dict of facts."""
         fields = plain(record)

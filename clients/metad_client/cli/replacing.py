@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from metad_wire.cluster import ClusterMap, NodeRecord, machine_count
@@ -30,13 +31,16 @@ _NAMED = 3  # groups that a text names; there may be two thousand
 
 
 class Replacement:
-    """One run of the command. Raises MetadError if the node is alive, or when ``deadline_s`` has passed."""
+    """One run of the command. Raises MetadError if the node is alive, or when ``deadline_s`` has passed. ``show`` gets
+    the configuration of the new node, as soon as it is known. What else is told goes to stderr."""
 
-    def __init__(self, client: Client, node: str, deadline_s: float) -> None:
+    def __init__(self, client: Client, node: str, deadline_s: float, show: Callable[[str], None]) -> None:
         self._client = client
         self._node = node
         self._until_s = time.monotonic() + deadline_s
         self._deadline_s = deadline_s
+        self._show = show
+        self._config: str | None = None
         self._told = ""
         self._told_s = time.monotonic()
 
@@ -48,11 +52,11 @@ class Replacement:
         record = known.node(self._node)
         wanted = _machines(known) if record is not None else _machines(known) + 1
         wanted = min(known.replicas or wanted, wanted)
-        left = await self._leave(known, record, joined=wait)
+        left = await self._leave(known, record, wanted, joined=wait)
         known, cluster = await self._look()
         lacking = _lacking(known, cluster, wanted)
         if left and record is None and (lacking or wait):
-            self._say(advice(self._node, None, known))
+            self._advise(None, known)
         if wait:
             lacking = await self._whole(wanted)
             known, _ = await self._look()
@@ -63,9 +67,16 @@ class Replacement:
             "replicas": wanted,
             "groups_lacking": len(lacking),
             "state": state,
+            "config": self._config,
         }
 
-    async def _leave(self, known: ClusterMap, record: NodeRecord | None, *, joined: bool) -> bool:
+    def _advise(self, record: NodeRecord | None, known: ClusterMap) -> None:
+        """Say how to start the new node. ``record`` is that of the lost one, None if it is not known any more."""
+        self._say(f"when {self._node} has left, start the new node with an empty data directory and this configuration")
+        self._config = advice(self._node, record, known)
+        self._show(self._config)
+
+    async def _leave(self, known: ClusterMap, record: NodeRecord | None, wanted: int, *, joined: bool) -> bool:
         """Let the node leave, and wait until it is no member any more. With ``joined`` a node that is alive is the new
         one of its name, and stays: then this returns False. How to start the new node is said first: once the node has
         left, nobody knows its record any more."""
@@ -79,24 +90,33 @@ class Replacement:
                     return False
                 raise ConflictError(f"{alive}. To remove a node that is alive, use: metadctl leave {self._node}")
             if record is not None and not advised:
-                self._say(advice(self._node, record, known))
+                self._advise(record, known)
                 advised = True
             try:
                 done = await self._client.cluster.leave(self._node, lost=True)
                 self._say(done.text.partition("; it ends")[0])  # it has ended
                 asked = True
             except NotFoundError:
-                self._say(f"{self._node} is no member any more" if asked else self._stranger(cluster))
+                was_member = asked or record is not None
+                self._say(f"{self._node} is no member any more" if was_member else self._absent(known, cluster, wanted))
                 return True
             except (ConflictError, DeadlineExceededError) as error:  # not yet
                 self._say(str(error))
             await self._pause("it has not left")
 
-    def _stranger(self, cluster: ClusterView) -> str:
+    def _absent(self, known: ClusterMap, cluster: ClusterView, wanted: int) -> str:
+        """What to say of a node that was no member when the command began: another run has let it leave, unless nothing
+        is missing."""
+        lacking = _lacking(known, cluster, wanted)
+        if lacking:
+            return (
+                f"{self._node} has left: it is no member of the cluster, and {len(lacking)} of {len(cluster.groups)} "
+                "groups lack a replica until its successor joins"
+            )
         members = people.listed([node.node for node in cluster.nodes])
         return (
-            f"{self._node} is no member of the cluster, whose members are {members}: check the name, unless this "
-            "command has let it leave before"
+            f"{self._node} is no member of the cluster, whose members are {members}, and no group lacks a replica: "
+            "check the name"
         )
 
     def _connected(self, cluster: ClusterView) -> list[str]:
@@ -172,7 +192,8 @@ def _lacking(known: ClusterMap, cluster: ClusterView, wanted: int) -> list[str]:
 
 
 def advice(node: str, record: NodeRecord | None, known: ClusterMap) -> str:
-    """How to start the new node. ``record`` is that of the lost one, None if it is not known any more."""
+    """The configuration of the new node, as TOML. ``record`` is that of the lost one, None if it is not known any
+    more."""
     others = [each for each in known.nodes if each.node_id != node]
     join = ", ".join(f'"{each.peer_endpoint}"' for each in others if each.peer_endpoint)
     regions = sorted({each.region for each in others if each.region})
@@ -181,14 +202,11 @@ def advice(node: str, record: NodeRecord | None, known: ClusterMap) -> str:
     forgotten = "" if record is not None else ", which is not known any more"
     of_others = f"  # not known any more; the others have {people.listed(regions)}" if record is None else ""
     lines = [
-        f"When {node} has left, start the new node with an empty data directory. It may keep the name; it joins, and "
-        "has no seeds:",
-        "",
+        "# The new node, with an empty data directory. It may keep the name; it joins, and has no seeds.",
         f'node_id = "{node}"',
         "[cluster]",
         f"join = [{join}]",
         f'listen = "{listen}"  # its address for other nodes{forgotten}',
         *([f'region = "{region}"{of_others}'] if region else []),
-        "",
     ]
     return "\n".join(lines)

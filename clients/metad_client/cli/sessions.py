@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 from metad_wire.messages import NEVER_S, Session, SessionProperties, TenantEnd, Will
 
 from ..client import Client
+from ..errors import NotFoundError
 from . import people
 from .bounded import Bounded, Row, absent, first, page_size, present, say_more, show
 from .grammar import Arguments, Commands, broker_life, check_prefix, client_key, count, limit, tenant_and_prefix
@@ -151,12 +153,29 @@ async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _end_tenant(m: Client, a: Arguments, printer: Printer) -> None:
+    if not await _has_anything(m, a.tenant, retained=a.retained):
+        what = "no session, no will that is due" + (" and no retained message" if a.retained else "")
+        raise NotFoundError(f"tenant {a.tenant!r} has {what}: check its name; nothing was ordered")
     await m.sessions.end_tenant(a.tenant, publish_wills=a.wills == "publish", retained=a.retained)
     left = True
     while a.wait and left:
         await asyncio.sleep(_LOOK_S)
         left = bool(await m.sessions.endings(a.tenant))
     printer.one({"ordered": True, "ended": not left})
+
+
+async def _has_anything(m: Client, tenant: str, *, retained: bool) -> bool:
+    """Whether there is anything of a tenant that its end would delete, or is about to."""
+    if await m.sessions.endings(tenant):
+        return True
+    found: list[AsyncIterator[object]] = [m.sessions.list(tenant, page_size=1), m.wills.list(tenant, page_size=1)]
+    if retained:
+        found.append(m.retained.match(tenant, "#", page_size=1))
+        found.append(m.retained.match(tenant, "$SYS/#", page_size=1))
+    for records in found:
+        async for _ in records:
+            return True
+    return False
 
 
 async def _endings(m: Client, a: Arguments, printer: Printer) -> None:

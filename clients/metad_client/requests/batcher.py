@@ -18,6 +18,7 @@ from metad_wire.policy import BatchWindow
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import ClosedError, InternalError, MetadError, TooLargeError, another
+from .subject import named
 from .wrong import UNFIT, too_long_items, wrong_item
 
 Reply = TypeVar("Reply", bound=Message)
@@ -225,7 +226,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
 
     def _hand_out(self, items: list[Item], futures: list[asyncio.Future[Outcome]], reply: Reply) -> None:
         try:
-            outcomes = self._outcomes(items, reply)
+            outcomes = self._outcomes(items, named(self._method, items, reply))
             if len(outcomes) != len(items):
                 raise IndexError(f"{len(outcomes)} outcomes for {len(items)} items")
         except Exception as error:  # noqa: BLE001 - told to the callers

@@ -26,6 +26,7 @@ from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadEr
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
 from .batcher import Batcher, Outcomes
+from .subject import named
 from .wrong import UNFIT, sequence_of, too_long, too_long_items, wrong_body, wrong_item, wrong_items
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
@@ -177,7 +178,8 @@ class Requests:
             if body is not None and type(by_group) is str and self._fits(method, len(body), len(items)):
                 call = self._dispatcher.submit(method, body, deadline, by_group, items=len(items))
                 try:
-                    return [Piece(0, len(items), await self.reply(call), None)]
+                    reply: Reply = await self.reply(call)
+                    return [Piece(0, len(items), named(method, items, reply), None)]
                 except StaleRouteError:
                     if not call.moved:
                         raise
@@ -270,7 +272,9 @@ class Requests:
         async def finish() -> None:
             where, call = in_flight[0]
             try:
-                pieces.append(Piece(where[0], len(where), await call.future, None, where))
+                reply: Reply = await call.future
+                mine = [items[position] for position in where] if getattr(reply, "errors", None) else ()
+                pieces.append(Piece(where[0], len(where), named(method, mine, reply), None, where))
             except MetadError as error:
                 if call.moved:
                     pieces.extend(await self._anew(method, items, where, body_of, deadline, items_max))

@@ -80,8 +80,6 @@ def ctl(scripted_server, capsys):
             "sessions takeover t c --broker b --epoch 7 --payload p --expiry 60 --clean-start",
             m.SessionTakeover("b", 7, [m.SessionTakeoverItem("t", "c", True, m.SessionProperties(60, b"p"))]),
         ),
-        ("sessions end-tenant t --wills publish", m.SessionEndTenant("t", True, False, ALL_SLOTS)),
-        ("sessions end-tenant t --wills drop --retained", m.SessionEndTenant("t", False, True, ALL_SLOTS)),
         ("sessions endings --tenant t", m.SessionEndings("t", ALL_SLOTS)),
         ("sessions delete t c", m.SessionDelete([m.SessionDeleteItem("t", "c")])),
         (
@@ -139,6 +137,48 @@ def test_commands_ask_what_they_say(ctl, scripted_server, command, body):
     human = ctl(*command.split())
     assert human.status == 0
     assert human.out
+
+
+@pytest.mark.parametrize("options", ["--wills publish", "--wills drop --retained"])
+def test_the_end_of_a_tenant_is_ordered(ctl, scripted_server, options):
+    def answer(received):
+        received.reply(m.SessionEndingsReply([]) if isinstance(received.body, m.SessionEndings) else None)
+
+    scripted_server.answer = answer
+    done = ctl("sessions", "end-tenant", "t", *options.split())
+    assert (done.status, done.err) == (0, "")
+    assert "ordered  yes" in done.out
+    expected = m.SessionEndTenant("t", "publish" in options, "retained" in options, ALL_SLOTS)
+    assert [r.body for r in scripted_server.received if isinstance(r.body, m.SessionEndTenant)] == [expected]
+
+
+@pytest.mark.parametrize("has", ["nothing", "a will", "a message", "an order under way"])
+def test_the_end_of_a_tenant_that_never_was_is_not_said_to_be_ordered(ctl, scripted_server, has):
+    def answer(received):
+        match received.body:
+            case m.SessionList():
+                received.reply(m.SessionListReply([], b""))
+            case WillList():
+                wills = [DueWill("t", "c", "1", m.Will("t"), 1)] if has == "a will" else []
+                received.reply(WillListReply(wills, b""))
+            case r.RetainedMatch():
+                messages = [r.Retained("t", "topic", b"v")] if has == "a message" else []
+                received.reply(r.RetainedMatchReply(messages, b""))
+            case m.SessionEndings() if has != "an order under way":
+                received.reply(m.SessionEndingsReply([]))
+            case _:
+                received.reply()
+
+    scripted_server.answer = answer
+    done = ctl("sessions", "end-tenant", "t", "--wills", "drop", "--retained")
+    ordered = [received for received in scripted_server.received if isinstance(received.body, m.SessionEndTenant)]
+    if has != "nothing":
+        assert done.status == 0
+        assert len(ordered) == 1
+        return
+    assert (done.status, done.out) == (1, "")
+    assert "tenant 't' has no session, no will that is due and no retained message: check its name" in done.err
+    assert not ordered
 
 
 def test_the_status_asks_the_nodes_and_who_knows_the_brokers(ctl, scripted_server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import msgspec
@@ -45,9 +46,14 @@ class Desk:
         return answer
 
 
+shown: list[str] = []
+"""The configuration of the new node, as the command prints it on stdout."""
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replacing, "_LOOK_S", 0.0)
+    shown.clear()
 
 
 def lost() -> Cluster:
@@ -73,20 +79,25 @@ async def test_it_asks_until_the_node_has_left_and_says_how_to_start_the_new_one
         whole(("n1", "n2")),
         leaves=[DeadlineExceededError("ask again"), moving, needed, NotFoundError("n3 is not a member")],
     )
-    done = await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+    done = await Replacement(desk, "n3", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]
     assert desk.asked == [("n3", True)] * 4
     assert (done["groups_lacking"], done["replicas"]) == (2, 3)
     told = capsys.readouterr().err
-    for text in ("ask again", moving.text, str(needed), "n3 is no member any more", 'join = ["n1:7421", "n2:7421"]'):
+    for text in ("ask again", moving.text, str(needed), "n3 is no member any more"):
         assert told.count(text) == 1, text
-    assert 'listen = "n3:7421"' in told
+    (config,) = shown
+    new = tomllib.loads(config)
+    assert new["node_id"] == "n3"
+    assert new["cluster"] == {"join": ["n1:7421", "n2:7421"], "listen": "n3:7421"}
+    assert done["config"] == config
+    assert "join" not in told
 
 
 async def test_with_wait_it_ends_when_every_group_has_its_replicas_again(capsys: pytest.CaptureFixture[str]) -> None:
     two, catching_up = whole(("n1", "n2")), whole()
     catching_up.group("n1", voters=["n1", "n2"], learners=["n3"])
     desk = Desk(lost(), two, two, catching_up, whole(), leaves=[c.Done("it leaves"), NotFoundError("gone")])
-    done = await Replacement(desk, "n3", 60.0).run(wait=True)  # type: ignore[arg-type]
+    done = await Replacement(desk, "n3", 60.0, shown.append).run(wait=True)  # type: ignore[arg-type]
     assert (done["groups_lacking"], done["state"]) == (0, "every group has all its replicas")
     told = capsys.readouterr().err
     assert "waiting for a node to join: 2 machines for 3 replicas of each group" in told
@@ -95,12 +106,41 @@ async def test_with_wait_it_ends_when_every_group_has_its_replicas_again(capsys:
 
 async def test_run_again_after_the_node_has_left_it_goes_on_from_there(capsys: pytest.CaptureFixture[str]) -> None:
     desk = Desk(whole(("n1", "n2")), leaves=[NotFoundError("n3 is not a member")])
-    done = await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+    done = await Replacement(desk, "n3", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]
     assert done["groups_lacking"] == 2, "as the status says"
     told = capsys.readouterr().err
-    assert "n3 is no member of the cluster" in told
-    assert 'listen = "HOST:PORT"  # its address for other nodes, which is not known any more' in told
-    assert "region" not in told, "the cluster has none"
+    assert "n3 has left: it is no member of the cluster, and 2 of 2 groups lack a replica until its successor" in told
+    assert "check the name" not in told, "the command itself has let it leave, as the page says"
+    (config,) = shown
+    assert 'listen = "HOST:PORT"  # its address for other nodes, which is not known any more' in config
+    assert "region" not in config, "the cluster has none"
+
+
+async def test_a_name_that_no_node_ever_had_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    desk = Desk(whole(), leaves=[NotFoundError("n9 is not a member")])
+    await Replacement(desk, "n9", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]
+    assert "and no group lacks a replica: check the name" in capsys.readouterr().err
+
+
+async def test_waiting_after_the_node_has_left_is_by_the_book(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once wrong: the second command of the page said "check the name" until the new node had joined."""
+    two = whole(("n1", "n2"))
+    desk = Desk(two, two, two, two, whole(), leaves=[NotFoundError("n3 is not a member")])
+    done = await Replacement(desk, "n3", 60.0, shown.append).run(wait=True)  # type: ignore[arg-type]
+    assert done["state"] == "every group has all its replicas"
+    told = capsys.readouterr().err
+    assert "check the name" not in told
+    assert "waiting for a node to join" in told
+
+
+async def test_a_refusal_on_the_way_does_not_make_a_stranger_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its first order to leave is answered late, as by a cluster that elects: it has left all the same."""
+    late = DeadlineExceededError("no answer")
+    desk = Desk(lost(), whole(("n1", "n2")), leaves=[late, NotFoundError("n3 is not a member")])
+    await Replacement(desk, "n3", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]
+    told = capsys.readouterr().err
+    assert "n3 is no member any more" in told
+    assert "check the name" not in told
 
 
 async def test_the_new_node_is_described_before_the_old_one_leaves(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,11 +149,11 @@ async def test_the_new_node_is_described_before_the_old_one_leaves(capsys: pytes
     cluster.record("n3", region="ap")
     desk = Desk(cluster, leaves=[c.Done("the replicas of n3 move away; it ends when nothing needs it any more")])
     with pytest.raises(DeadlineExceededError):
-        await Replacement(desk, "n3", 0.0).run(wait=False)  # type: ignore[arg-type]
+        await Replacement(desk, "n3", 0.0, shown.append).run(wait=False)  # type: ignore[arg-type]
     told = capsys.readouterr().err
-    described, _, moved = told.partition("the replicas of n3 move away")
-    assert 'region = "ap"' in described
-    assert 'listen = "n3:7421"' in described
+    _, _, moved = told.partition("the replicas of n3 move away")
+    (config,) = shown
+    assert tomllib.loads(config)["cluster"] == {"join": ["n1:7421", "n2:7421"], "listen": "n3:7421", "region": "ap"}
     assert moved == "\n", "it is dead, and does not end"
 
 
@@ -122,7 +162,7 @@ async def test_a_node_that_others_reach_is_not_asked_to_leave() -> None:
     hidden.statuses["n3"] = ConnectionLostError("connection refused by n3:7420")  # to the desk only
     desk = Desk(hidden, leaves=[])
     with pytest.raises(ConflictError, match="n3 is alive: n1 and n2 are connected to it"):
-        await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+        await Replacement(desk, "n3", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]
     assert not desk.asked
 
 
@@ -131,18 +171,18 @@ async def test_with_wait_a_new_node_that_has_joined_already_stays(capsys: pytest
     filling = whole()
     filling.group("n1", voters=["n1", "n2"], learners=["n3"])
     desk = Desk(filling, whole(), leaves=[])
-    done = await Replacement(desk, "n3", 60.0).run(wait=True)  # type: ignore[arg-type]
+    done = await Replacement(desk, "n3", 60.0, shown.append).run(wait=True)  # type: ignore[arg-type]
     assert not desk.asked
     assert (done["member"], done["state"]) == (True, "every group has all its replicas")
     told = capsys.readouterr().err
     assert "n3 is alive: n1 and n2 are connected to it, so it stays" in told
-    assert "Start the new node" not in told
+    assert not shown
 
 
 async def test_it_gives_up_at_its_deadline_and_says_why() -> None:
     desk = Desk(lost(), leaves=[ConflictError("n3 cannot leave now: data-0 has no majority")] * 2)
     with pytest.raises(DeadlineExceededError, match=r"it has not left, after 0 s \(n3 cannot leave now"):
-        await Replacement(desk, "n3", 0.0).run(wait=False)  # type: ignore[arg-type]
+        await Replacement(desk, "n3", 0.0, shown.append).run(wait=False)  # type: ignore[arg-type]
 
 
 async def test_while_nothing_changes_it_says_from_time_to_time_that_it_still_waits(
@@ -152,7 +192,7 @@ async def test_while_nothing_changes_it_says_from_time_to_time_that_it_still_wai
     monkeypatch.setattr(replacing, "_REMIND_S", 0.0)
     no_majority = ConflictError("n3 cannot leave now: data-0 has no majority")
     desk = Desk(lost(), whole(("n1", "n2")), leaves=[no_majority] * 3 + [NotFoundError("gone")])
-    await Replacement(desk, "n3", 600.0).run(wait=False)  # type: ignore[arg-type]
+    await Replacement(desk, "n3", 600.0, shown.append).run(wait=False)  # type: ignore[arg-type]
     told = capsys.readouterr().err.splitlines()
     told = told[told.index(f"metadctl: {no_majority}") :]
     assert told[1:4] == [f"metadctl: still waiting, for at most 600 s more: it has not left ({no_majority})"] * 3
@@ -182,4 +222,4 @@ async def test_a_node_that_knows_no_cluster_is_not_waited_for() -> None:
     nowhere.map = None
     desk = Desk(nowhere, leaves=[])
     with pytest.raises(NotFoundError, match="give the endpoint of another one"):
-        await Replacement(desk, "n3", 60.0).run(wait=False)  # type: ignore[arg-type]
+        await Replacement(desk, "n3", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]

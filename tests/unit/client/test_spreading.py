@@ -179,7 +179,7 @@ class Nodes:
 
 
 def outcome(result: WriteResult, count: int) -> Any:
-    told: list[Any] = [{i: (type(error), error.message) for i, error in result.errors.items()}]
+    told: list[Any] = [{i: (type(error), error.message.rpartition(": ")[2]) for i, error in result.errors.items()}]
     match result:
         case TakeoverResult():
             told += [[(result.previous(i), result.session_present(i), result.properties(i)) for i in range(count)]]

@@ -258,8 +258,8 @@ async def test_item_errors_are_mapped_by_position(server, dial):
     result = await client.sessions.update_many("b", 1, [SessionUpdateItem("t", c, PROPERTIES) for c in "abc"])
     assert not result.ok
     assert {index: (type(error), str(error), error.current) for index, error in result.errors.items()} == {
-        0: (NotFoundError, "gone", None),
-        2: (FencedError, "epoch is 9", 9),
+        0: (NotFoundError, "session t/a: gone", None),
+        2: (FencedError, "session t/c: epoch is 9", 9),
     }
     with pytest.raises(NotFoundError, match="gone") as raised:
         result.raise_for_error()
