@@ -521,9 +521,18 @@ ROWS_DROPPED = _info(
 
 CERTIFICATES_END_SOON = _warning(
     "certificates_end_soon",
-    "Certificates of this node end soon. Then nobody can connect any more.",
+    "A certificate of this node ends soon. Then nobody can connect any more.",
+    "path",
+    path="its file",
     days="days until then",
     ends="the time",
+)
+CERTIFICATES_ENDED = _error(
+    "certificates_ended",
+    "A certificate of this node is over: nobody can connect any more. Replace the file; the node reads it by itself.",
+    "path",
+    path="its file",
+    ended="when it ended",
 )
 FILES_RELOADED = _info("files_reloaded", "Replaced files are in use.", what="which", paths="their paths")
 FILES_UNUSABLE = _error(

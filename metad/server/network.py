@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from metad_wire.extras import install
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import CertificateError, TlsFiles
 from metad_wire.transport.pace import Pace
@@ -78,7 +79,7 @@ def _quic(files: TlsFiles, config: Config, *, required: bool, pace: Pace | None 
     try:
         from metad_wire.transport.quic import QuicTransport
     except ImportError:
-        raise ConfigError("QUIC needs the aioquic package: install metad-service[quic]") from None
+        raise ConfigError(f"QUIC needs the aioquic package: {install('quic')}") from None
     return QuicTransport(files, certificate_required=required, pace=pace)
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
-from metad_wire.operator.authority import ends_at
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.transport import Listener, Transport, split_endpoint
 
@@ -18,6 +17,7 @@ from ..node.environment import Environment
 from ..node.node import Node
 from ..node.stores import Stores
 from .access import Access
+from .certificates import LOOK_S, Certificates
 from .connection import Connection
 from .network import Network
 from .peers.peers import Peers
@@ -29,8 +29,6 @@ GREETING_MAX = 512
 """Connections not welcomed yet, in addition to the welcomed ones: one more ends the oldest, if possible one without a
 certificate. Honest clients greet at once, and a stranger takes no place from an admitted client."""
 _SWEEP_S = 0.5
-_CERTIFICATE_LOOK_S = 3_600.0
-_CERTIFICATE_DAYS = 30  # with fewer days left, a warning is logged every hour
 
 
 class Server:
@@ -191,15 +189,11 @@ class Server:
         self.node.serves(len(self._connections), self._pace.delayed)
 
     async def _watch_certificates(self) -> None:
-        """Warn long before certificates end: those of a fleet end together, and then no peer is admitted any more."""
         security = self.config.security
+        certificates = Certificates([security.certificate, security.ca])
         while True:
-            ends = ends_at([security.certificate, security.ca])
-            if ends is not None:
-                days = (ends.timestamp() - self.node.environment.wall_ms() / 1000) / 86_400
-                if days < _CERTIFICATE_DAYS:
-                    event(log_events.CERTIFICATES_END_SOON, days=round(days, 1), ends=ends.isoformat())
-            await asyncio.sleep(_CERTIFICATE_LOOK_S)
+            certificates.look(self.node.environment.wall_ms() / 1000)
+            await asyncio.sleep(LOOK_S)
 
     async def _sweep(self) -> None:
         limits = self.config.limits

@@ -109,7 +109,7 @@ def test_what_the_base_lacks_is_named_in_one_line(base: Path, extra: str, comman
     done = run(base, command, *arguments)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{command}: ")
-    assert f"metad-service[{extra}]" in line
+    assert f"pip install '.[{extra}]'" in line
     assert done.returncode == (1 if command == "metadctl" else 2)
     assert not done.stdout
 

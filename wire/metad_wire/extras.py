@@ -6,7 +6,6 @@ run, and tell the user in one line which extra has it.
 
 from __future__ import annotations
 
-DISTRIBUTION = "metad-service"
 _OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"})
 _EXTRA_OF = {"amqtt": "amqtt", "aioquic": "quic", "cryptography": "quic", "grpc": "grpc", "grpc_tools": "grpc"}
 
@@ -18,5 +17,9 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
     if package in _OWN:
         raise missing
     wanted = _EXTRA_OF.get(package, extra)
-    how = f"pip install '{DISTRIBUTION}[{wanted}]', or in a clone: pip install '.[{wanted}]'"
-    return f"the Python package {package} is not installed. It comes with the extra {wanted}: {how}"
+    return f"the Python package {package} is not installed. It comes with the extra {wanted}: {install(wanted)}"
+
+
+def install(extra: str) -> str:
+    """How to get an extra."""
+    return f"in a clone of metad, which is on no package index, run pip install '.[{extra}]'"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from metad_wire.extras import install
 from metad_wire.policy import PathChoice, PathRule, Way
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsFiles
@@ -126,5 +127,5 @@ def _quic(files: TlsFiles) -> Transport:
     try:
         from metad_wire.transport.quic import QuicTransport
     except ImportError:
-        raise ValueError("QUIC needs the aioquic package: install metad-service[quic]") from None
+        raise ValueError(f"QUIC needs the aioquic package: {install('quic')}") from None
     return QuicTransport(files)

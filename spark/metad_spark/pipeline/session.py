@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from metad_wire.extras import install
+
 from ..errors import SparkFailed, UsageError
 from .java import find_java
 from .shipping import package_zip
@@ -120,7 +122,7 @@ def _start(master: str | None, *, remote: bool, here: bool, log: Path) -> SparkS
     try:
         from pyspark.sql import SparkSession
     except ImportError as missing:
-        raise SparkFailed(f"{missing}; install it with: pip install 'metad-service[spark]'") from None
+        raise SparkFailed(f"{missing}; {install('spark')}") from None
     builder = SparkSession.builder.appName("metad-spark")
     if master is not None:
         builder = builder.remote(master) if remote else builder.master(master)

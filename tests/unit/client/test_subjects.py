@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +81,32 @@ async def test_the_error_of_the_millionth_item_names_that_item(server: Server, d
 
 def test_a_long_name_is_cut() -> None:
     assert about(KV_GET, m.KvKey("n" * 5_000, "k")) == f"kv {'n' * 79}…/k"
+
+
+ABOUT_A_RECORD = {"NotFoundError", "ConflictError", "NotOwnerError", "FencedError", "QuotaExceededError"}
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def wordless(path: Path) -> list[str]:
+    """Places where an error about a record is made without words of its own, or with too few to say about which."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = ""
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Name):
+            name, text = node.exc.id, None
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name, text = node.func.id, node.args[0] if node.args else None
+        if name not in ABOUT_A_RECORD:
+            continue
+        too_few = isinstance(text, ast.Constant) and len(str(text.value).split()) < 4
+        if text is None or too_few:
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "package", ["metad/control", "metad/server", "metad/node", "metad/state", "clients/metad_client"]
+)
+def test_no_error_about_a_record_is_raised_without_words(package: str) -> None:
+    """Items get table and key from the client; what is refused as a whole has to say it itself."""
+    assert [place for path in sorted((ROOT / package).rglob("*.py")) for place in wordless(path)] == []

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ..extras import install
 from ..transport.credentials import Principal, Role, TlsFiles
 
 if TYPE_CHECKING:
@@ -168,13 +169,13 @@ def _need_both(ca: Path, ca_key: Path) -> None:
             )
 
 
-def ends_at(paths: Sequence[str]) -> datetime.datetime | None:
-    """When the first certificate in these PEM files expires. None if a file is unreadable or cryptography not
+def ends_at(path: str) -> datetime.datetime | None:
+    """When the first certificate in this PEM file expires. None if the file is unreadable or cryptography not
     installed."""
     try:
         from cryptography import x509
 
-        ends = [one.not_valid_after_utc for path in paths for one in x509.load_pem_x509_certificates(_read(path))]
+        ends = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(_read(path))]
     except (ImportError, OSError, ValueError):
         return None
     return min(ends, default=None)
@@ -197,9 +198,7 @@ def _need_cryptography() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError:
-        raise AuthorityError(
-            "issuing certificates needs the cryptography package: install metad-service[quic]"
-        ) from None
+        raise AuthorityError(f"issuing certificates needs the cryptography package: {install('quic')}") from None
 
 
 def _subject(name: str) -> x509.Name:

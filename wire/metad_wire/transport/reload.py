@@ -39,7 +39,7 @@ class Watched(Generic[T]):
         self._error = error
         self._what = what
         self._clock = clock
-        self._seen = _signature(paths)
+        self._seen = signature(paths)
         self._value = load()
         self._look_at = clock() + LOOK_S
 
@@ -49,10 +49,10 @@ class Watched(Generic[T]):
         if now < self._look_at:
             return self._value
         self._look_at = now + LOOK_S
-        signature = _signature(self._paths)
-        if signature != self._seen:
-            self._seen = signature  # broken files are not read again until they change again
-            if self._gone is not None and None in signature:
+        seen = signature(self._paths)
+        if seen != self._seen:
+            self._seen = seen  # broken files are not read again until they change again
+            if self._gone is not None and None in seen:
                 self._value = self._gone()
                 _log.warning("files_gone", extra={"fields": {"what": self._what}})
                 return self._value
@@ -81,7 +81,7 @@ class Reloaded(Watched[T]):
         )
 
 
-def _signature(paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
+def signature(paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
     """A value that changes with any of the files. A missing file is None."""
     found: list[tuple[int, int, int] | None] = []
     for path in paths:

@@ -7,11 +7,11 @@ import logging
 from ..sparing import Sparing
 
 _log = logging.getLogger("metad")
-_refusals = Sparing(10, 1.0)
+_refusals = Sparing(10, 60.0)
 
 
 def log_refused(text: str) -> None:
-    """Log why a handshake has ended, unless too many others did in the same second."""
+    """Log why a handshake has ended, unless too many others did in the same minute."""
     unsaid = _refusals.admit()
     if unsaid is not None:
         fields = {"detail": text} | ({"left_out": unsaid} if unsaid else {})

@@ -1,0 +1,162 @@
+"""The pages name only what there is: files, extras, commands. A page that tells of what has gone fails here."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from argparse import ArgumentParser, _SubParsersAction
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad.cli import _parser as metad_parser
+from metad_client.cli.command_line import build_parser as metadctl_parser
+from metad_perf.cli import _parser as perf_parser
+from metad_spark.cli import _parser as spark_parser
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [
+    path
+    for pattern in ("*.md", "*/*.md")
+    for path in sorted(ROOT.glob(pattern))
+    if path.name not in ("CHANGELOG.md", "LICENSE.md") and ".venv" not in path.parts
+]
+CODE = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w./{},-]*\w\.(?:py|md|toml|svg|txt|sh)")
+FOLDER = re.compile(r"(?:metad|wire|clients|perf|spark|tests)/(?:[\w.-]+/)*")
+MADE = {
+    # what a reader makes, or a command does
+    *("storm.json", "storm.html", "cluster.toml", "n1.toml", "n3.toml", "node.toml", "metad.toml", "broker.py"),
+    *("tokens.txt", "calibration.toml", "scenario.toml", "my.toml", "schedule.json", "a.toml", "size.toml"),
+}
+TREE = {
+    path.relative_to(ROOT).as_posix()
+    for top in ("metad", "wire", "clients", "perf", "spark", "tests")
+    for path in (ROOT / top).rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts
+} | {path.name for path in ROOT.iterdir()}
+NAMES = {path.rpartition("/")[2] for path in TREE}
+PACKAGES = {"metad_wire": "wire/", "metad_client": "clients/", "metad_perf": "perf/", "metad_spark": "spark/"}
+
+
+def expanded(text: str) -> Iterator[str]:
+    """A name with alternatives, ``state/{kv,plain}.py``, as each of them."""
+    found = re.fullmatch(r"(.*)\{(.*)\}(.*)", text)
+    if found is None:
+        yield text
+    else:
+        yield from (f"{found[1]}{each.strip()}{found[3]}" for each in found[2].split(","))
+
+
+def exists(name: str, page: Path, folder: str) -> bool:
+    """Whether a page may mean a file by this: from the root, from its own folder, from a package, or in the folder that
+    the same cell of a table has named before."""
+    own = page.parent.relative_to(ROOT).as_posix()
+    package = PACKAGES.get(name.partition("/")[0], "")
+    places = {name, f"{own}/{name}", f"{package}{name}", *(f"{folder}/{name}" if folder else name,)}
+    if any((ROOT / place).exists() for place in places):
+        return True
+    if "/" in name:
+        return any(path.endswith(f"/{name}") for path in TREE)
+    return not folder and name in NAMES
+
+
+def dangling(page: Path) -> list[str]:
+    missing = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        for cell in line.split(" | ") if line.startswith("|") else [line]:
+            folder = ""
+            for code in CODE.findall(cell):
+                if not FILE.fullmatch(code) or code in MADE or code.startswith(("/", ".", "-")):
+                    continue
+                for name in expanded(code):
+                    if not exists(name, page, folder if line.startswith("|") else ""):
+                        missing.append(f"{page.name}:{number}: {name}")
+                if "/" in code:
+                    folder = code.rpartition("/")[0]
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """ARCHITECTURE.md led to a ``hosting.py`` that had long been another file."""
+    assert dangling(page) == []
+
+
+def test_a_file_in_a_wrong_folder_is_found(tmp_path: Path) -> None:
+    assert not exists("hosting.py", ROOT / "ARCHITECTURE.md", "metad/node")
+    assert exists("replica_lifecycle.py", ROOT / "ARCHITECTURE.md", "metad/node")
+
+
+# --- extras ---
+
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        yield page.relative_to(ROOT).as_posix(), page.read_text()
+    for path in TREE:
+        if path.endswith(".py") and not path.startswith("tests/"):
+            yield path, (ROOT / path).read_text()
+
+
+def test_nothing_is_installed_from_an_index_that_does_not_have_it() -> None:
+    """metad is installed from a clone: ``pip install '.[quic]'``."""
+    named = [(place, found) for place, text in texts() for found in re.findall(r"metad-service\[[^\]]*\]", text)]
+    assert named == []
+    wanted = re.compile(r"pip install(?: -e)? '?\.\[([\w,-]+)\]")
+    unknown = [(place, each) for place, text in texts() for one in wanted.findall(text) for each in one.split(",")]
+    assert unknown
+    assert [(place, each) for place, each in unknown if each not in EXTRAS] == []
+
+
+# --- commands ---
+
+
+def commands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
+    found: dict[str, Any] = {}
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            found.update(action.choices)
+    return found
+
+
+PROGRAMS = {
+    "metad": commands(metad_parser()),
+    "metadctl": commands(metadctl_parser()),
+    "metad-perf": commands(perf_parser()),
+    "metad-spark": commands(spark_parser()),
+}
+INVOKED = re.compile(r"(?:^|`)(?:\$ )?(?:\.venv/bin/)?(metad|metadctl|metad-perf|metad-spark) ([^`]+)")
+
+
+def code_of(page: Path) -> Iterator[str]:
+    """The lines of blocks of code, and what stands in backquotes."""
+    in_block = False
+    for line in page.read_text().splitlines():
+        if line.lstrip().startswith("```"):
+            in_block = not in_block
+        elif in_block:
+            yield line
+        else:
+            yield from (f"`{code}" for code in CODE.findall(line))
+
+
+def unknown_commands(page: Path) -> list[str]:
+    missing = []
+    for program, rest in (each for code in code_of(page) for each in INVOKED.findall(code)):
+        words = re.sub(r"--[\w-]+=?", " -- ", rest.partition("#")[0]).split()
+        known = PROGRAMS[program]
+        named = next((word for word in words if word in known), None)
+        # An option in front of the command may have a value, which is no command.
+        if named is None and words and words[0] != "--" and re.fullmatch(r"[a-z][a-z-]+", words[0]):
+            missing.append(f"{page.name}: {program} {rest}")
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_that_a_page_names_exist(page: Path) -> None:
+    assert unknown_commands(page) == []
