@@ -149,7 +149,7 @@ class WatchProgress(Message, frozen=True):
     """Nothing up to the frame's ``index`` follows. ``behind_ms``: since when the replica may lack what was
     acknowledged; 0 of a leader that is certain to lead."""
 
-    behind_ms: U63 = 0
+    behind_ms: U63
 
 
 class WatchEvents(Message, frozen=True):

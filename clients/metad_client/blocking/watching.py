@@ -43,6 +43,13 @@ class Watch(Twin, Parts[WatchBatch]):
         return _token(self._portal, self._watch)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether each slot is read from the group that holds it: none is missing, on its way between two groups, or
+        read from a group that is still to be found."""
+        self._portal.check()
+        return self._watch.is_settled
+
+    @property
     def age_ms(self) -> float | None:
         """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
         known if the watch was opened with ``progress_s``."""
@@ -74,7 +81,8 @@ class Image(Twin, Closing):
         return self._image[table]
 
     def caught_up(self, timeout_s: float | None = None) -> Self:
-        """Wait until the image has all that was there when it was opened; after a gap, until it is whole again. Raises
+        """Wait until the image has everything that was acknowledged before it was opened, whoever wrote it; after a
+        gap, until it is whole again. Slots that are on their way between two groups are waited for. Raises
         DeadlineExceededError after ``timeout_s``, the error that has ended the image, or ClosedError."""
         self._portal.run(self._image.caught_up(timeout_s))
         return self

@@ -105,7 +105,7 @@ class WatchBatch:
         slots: int = 0,
         first: bool = False,
         last: bool = False,
-        age_ms: float = 0.0,
+        age_ms: float | None = None,
     ) -> None:
         self.kind: BatchKind = kind
         self.group = group
@@ -115,7 +115,7 @@ class WatchBatch:
         self.last = last
         """The snapshot of these slots is complete."""
         self.age_ms = age_ms
-        """Of ``progress``: since when the picture may lack something."""
+        """Of ``progress``: since when the picture may lack something; None of others."""
         self.entries: Final = entries
         """As they came; ``events`` shows them decoded."""
         self.rows: Final = rows

@@ -57,6 +57,12 @@ class Watch(AsyncParts[WatchBatch]):
         return to_text(self._streams.cluster_id, self._streams.where())
 
     @property
+    def is_settled(self) -> bool:
+        """Whether each slot is read from the group that holds it: none is missing, on its way between two groups, or
+        read from a group that is still to be found."""
+        return self._streams.is_settled
+
+    @property
     def age_ms(self) -> float | None:
         """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
         known if the watch was opened with ``progress_s``."""

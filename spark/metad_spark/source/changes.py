@@ -47,28 +47,28 @@ def _watched(settings: Settings, shape: Shape) -> Watched:
 
 
 async def here(client: Client, settings: Settings, shape: Shape) -> str:
-    """A token of now: everything that was acknowledged before is behind it."""
-    begun = time.monotonic()
+    """A token of now. Freshness: everything that was acknowledged before is behind it, for a watch that begins now
+    begins behind that. It is taken once every slot is read."""
     async with watch_of(client, settings, shape, token=None, until=None, keys_only=True) as watch:
         async for batch in watch:
-            if is_level(batch, begun):
+            if batch.kind == "progress" and watch.is_settled:
                 return batch.token
     raise ClusterError(f"{settings.source}: the client was closed")
 
 
 def is_level(batch: WatchBatch, since: float) -> bool:
     """Whether a batch says that everything up to this moment of the monotonic clock was delivered."""
-    return batch.kind == "progress" and time.monotonic() - batch.age_ms / 1000 >= since
+    return batch.age_ms is not None and time.monotonic() - batch.age_ms / 1000 >= since
 
 
-async def next_token(watch: Watch, settings: Settings, rows_max: int, since: float) -> tuple[str, int]:
-    """Go on until so many changes have come (0: any number), or all up to a moment. Returns where that is, and how
-    many came. Raises LostChangesError."""
+async def next_token(watch: Watch, settings: Settings, rows_max: int, since: float | None) -> tuple[str, int]:
+    """Go on until so many changes have come (0: any number), or all up to a moment; None: to the end of the watch, and
+    never less. Returns where that is, and how many came. Raises LostChangesError."""
     count = 0
     async for batch in watch:
         check(batch, settings)
         count += sum(len(changes) for _, changes in batch.entries)
-        if (rows_max and count >= rows_max) or is_level(batch, since):
+        if (rows_max and count >= rows_max) or (since is not None and is_level(batch, since)):
             break
     return watch.token, count
 

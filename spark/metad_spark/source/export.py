@@ -73,10 +73,7 @@ async def _export_share(
     asked: dict[GroupId, list[int]] = {share.group: sorted(left)}
     while left:
         for group, slots in asked.items():
-            position = share.least.get(group.name)
-            async with client.snapshot(
-                group, watched, slots=slots, position=position, idle_timeout_s=source.timeout_s
-            ) as snapshot:
+            async with client.snapshot(group, watched, slots=slots, idle_timeout_s=source.timeout_s) as snapshot:
                 left -= await collect(snapshot, list(collectors.values()), frozenset(slots), slotted=slotted)
             for name, collector in collectors.items():
                 records = collector.table(snapshot.revision)

@@ -1,4 +1,4 @@
-"""Which groups of a cluster have what is to be read, and how far their logs must have come. Needs no Spark."""
+"""Which groups of a cluster have what is to be read. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from metad_client import Client, ClusterMap, GroupId, MapReply, MetadError, StatusReply, connect
+from metad_client import Client, ClusterMap, GroupId, MapReply, MetadError, connect
 from metad_wire.cluster import SLOTS, slot_bits, slots_in, unpack_slots
 
 from .errors import ClusterError
@@ -22,12 +22,13 @@ MAP_RETRY_S: Final = 0.1
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one task reads: slots of one group, at a moment that is not before these indexes of the groups' logs."""
+    """What one task reads: slots of one group. ``least``: of a stream, where it begins in the groups' logs; what has
+    changed since follows in the stream."""
 
     kind: str
     ordinal: int
     slots: bytes
-    least: dict[str, int]
+    least: dict[str, int] = {}
 
     @property
     def group(self) -> GroupId:
@@ -49,17 +50,16 @@ async def opened(settings: Settings) -> AsyncIterator[Client]:
 
 
 async def shares(client: Client, settings: Settings, shape: Shape) -> list[Share]:
-    """The shares of a table: every slot in one of them. What was acknowledged before this is in what is read."""
+    """The shares of a table: every slot in one of them."""
     reply = await map_of(client, settings)
-    least = await _applied(client, shape.table.kind)
     if not shape.slotted:
-        return [Share(shape.table.kind, 0, slot_bits(range(SLOTS)), least)]
+        return [Share(shape.table.kind, 0, slot_bits(range(SLOTS)))]
     found: list[Share] = []
     for group, slots in holders(reply, shape.table.kind).items():
         count = min(settings.slot_ranges, len(slots))
         ends = [len(slots) * number // count for number in range(count + 1)]
         for begin, end in itertools.pairwise(ends):
-            found.append(Share(group.kind, group.ordinal, slot_bits(slots[begin:end]), least))
+            found.append(Share(group.kind, group.ordinal, slot_bits(slots[begin:end])))
     return found
 
 
@@ -91,14 +91,3 @@ async def map_of(client: Client, settings: Settings) -> ClusterMap:
             if reply.map is not None:
                 return reply.map
             await asyncio.sleep(MAP_RETRY_S)
-
-
-async def _applied(client: Client, kind: str) -> dict[str, int]:
-    """Per group the highest index that any node has committed."""
-    found: dict[str, int] = {}
-    for status in (await client.cluster.statuses()).values():
-        if isinstance(status, StatusReply):
-            for group in status.groups:
-                if group.kind == kind:
-                    found[group.name] = max(found.get(group.name, 0), group.commit, group.applied)
-    return found

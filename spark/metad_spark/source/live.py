@@ -1,4 +1,6 @@
-"""A share of a table, read from a replica of its group into columns. Needs no Spark."""
+"""A share of a table, read from a replica of its group into columns. Needs no Spark.
+
+Freshness: each task begins a snapshot when it runs, which has everything that was acknowledged before."""
 
 from __future__ import annotations
 
@@ -129,13 +131,7 @@ async def _tables(
     asked: dict[GroupId, list[int]] = {share.group: sorted(left)}
     while left:
         for group, slots in asked.items():
-            snapshot = client.snapshot(
-                group,
-                watched,
-                slots=slots,
-                position=share.least.get(group.name),
-                idle_timeout_s=settings.timeout_s,
-            )
+            snapshot = client.snapshot(group, watched, slots=slots, idle_timeout_s=settings.timeout_s)
             async with snapshot:
                 left -= await collect(snapshot, [collector], frozenset(slots), slotted=shape.slotted)
             yield collector.table(snapshot.revision)

@@ -179,7 +179,7 @@ class _Service:
                 self._watch = changes.watch_of(
                     client, self._settings, self._shape, token=begin, until=until, keys_only=True
                 )
-            end, count = await changes.next_token(self._watch, self._settings, rows_max, since)
+            end, count = await changes.next_token(self._watch, self._settings, rows_max, None if until else since)
             if not count and since - self._told_at < _QUIET_S:
                 self._at = begin  # the watch is ahead by what is no change of this table
                 return begin
