@@ -63,7 +63,7 @@ from metad_wire.messages import (
     Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
-from metad_wire.tables.broker import Broker, BrokerEnded
+from metad_wire.tables.broker import Broker, BrokerEnded, BrokerKey
 from metad_wire.tables.consumer import (
     AssignItem,
     Beat,
@@ -176,6 +176,7 @@ __all__ = [
     "Beat",
     "Broker",
     "BrokerEnded",
+    "BrokerKey",
     "BrokerLife",
     "Brokers",
     "CancelledError",

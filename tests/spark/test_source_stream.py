@@ -196,7 +196,6 @@ def test_a_stream_may_begin_now(spark: SparkSession, cluster: metad.embedded.Clu
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"table": "broker"}, "OptionError: table: no watch shows broker: it can be read, and not followed"),
         (
             {"table": "kv", "path": "/nowhere"},
             "OptionError: source: /nowhere is a directory, and nothing changes in it",

@@ -15,6 +15,7 @@ import msgspec
 
 from . import messages as m
 from .fields import KEY_FIELDS_MAX, U32
+from .group import METADATA
 from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
 from .method import Body, By, For, Lane, Method, Reply
 
@@ -62,7 +63,7 @@ class Table(Generic[Record]):
     ``kind``: of the groups that hold it. ``rows``: the rows a record is kept in, as name -> byte behind the group's
     prefix; a byte is never used again. ``record``: what a read returns. ``key``: its fields that identify it, in
     order. ``routing``: the first of those, or all; records that agree in them live in one group, and can change in one
-    entry.
+    entry. Empty, of tables of ``metadata-0`` only: the records are in no slots.
     ``row_cache``: the commands read rows before they write them, and so does every other command that writes them.
     ``key_bytes`` says how long the longest key is that an item names, as encoded; by default that of the item, which
     has the fields of the key.
@@ -320,7 +321,8 @@ def _value_bytes(item: Any) -> int:
 
 def _encoders(table: Table[Any]) -> list[tuple[str, Callable[[Any], bytes]]]:
     """How each field of the key is encoded. Raises TypeError where the declaration makes no sense."""
-    if table.routing != table.key[: len(table.routing)] or bool(table.key) != bool(table.routing):
+    slotless = table.kind == METADATA.kind and not table.routing
+    if table.routing != table.key[: len(table.routing)] or (bool(table.key) != bool(table.routing) and not slotless):
         raise TypeError(f"{table.name}: the routing fields are not the first of the key")
     if len(table.key) > KEY_FIELDS_MAX:
         raise TypeError(f"{table.name}: a key has at most {KEY_FIELDS_MAX} fields")

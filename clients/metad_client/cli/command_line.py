@@ -333,7 +333,7 @@ def _add_cluster(commands: Commands) -> None:
 
     watching = plain("watch", "print each change of a table's records, until Ctrl-C", watch, check_prefix)
     watching.add_argument("table", metavar="TABLE", choices=WATCHED, help=", ".join(WATCHED))
-    watching.add_argument("--tenant", help="only records of this tenant; of kv: of this namespace")
+    watching.add_argument("--tenant", help="only records of this tenant; of kv: of this namespace; of broker: this one")
     watching.add_argument("--prefix", default="", help="only records whose next field has this prefix; needs --tenant")
     watching.add_argument(
         "--from",

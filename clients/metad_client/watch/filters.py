@@ -21,10 +21,10 @@ Filters = dict[str, list[WatchFilter]]
 class Watched(msgspec.Struct, frozen=True):
     """Records of one table to watch: all, or those that every further field lets pass.
 
-    ``tenant``: the first field of their key, exactly (of ``kv`` it is the namespace). ``prefix``: what the next field
-    starts with; without a tenant, the first. ``broker``: of sessions, only what a broker has come to own or owns no
-    more. ``rows``: only these rows of the table, by name: ``owner`` or ``properties`` of a session, ``offset`` or
-    ``generation`` of a consumer group.
+    ``tenant``: the first field of their key, exactly (of ``kv`` the namespace, of ``broker`` its name). ``prefix``:
+    what the next field starts with; without a tenant, the first. ``broker``: of sessions, only what a broker has come
+    to own or owns no more. ``rows``: only these rows of the table, by name: ``owner`` or ``properties`` of a session,
+    ``offset`` or ``generation`` of a consumer group.
     """
 
     table: str

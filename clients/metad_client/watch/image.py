@@ -276,7 +276,7 @@ class Picture:
             gone = [
                 key
                 for key in row.data
-                if key not in kept and (slot := slot_of(key)) is not None and slots >> (SLOTS - 1 - slot) & 1
+                if key not in kept and ((slot := slot_of(key)) is None or slots >> (SLOTS - 1 - slot) & 1)
             ]
             for key in gone:
                 del row.data[key]
@@ -333,7 +333,8 @@ class Image:
 
     ``image["kv"]`` and ``image["session"]`` map keys (:class:`KvKey`, :class:`SessionKey`) to records (:class:`Kv`,
     :class:`Session`); ``image["offset"]`` has offsets and ``image["offset/generation"]`` the generations of consumer
-    groups; ``image["cluster"][None]`` is the cluster map; of a plain table it has :class:`TableRecord`. Sessions of
+    groups; ``image["broker"]`` maps :class:`BrokerKey` to :class:`Broker`, without its load;
+    ``image["cluster"][None]`` is the cluster map; of a plain table it has :class:`TableRecord`. Sessions of
     which only one row is watched, as by ``broker``, are in ``image["session/owner"]`` (:class:`SessionOwner`) and
     ``image["session/properties"]``.
     """

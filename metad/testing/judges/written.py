@@ -19,6 +19,7 @@ from metad_wire.group import GroupId
 from metad_wire.key import split_text
 from metad_wire.messages import SessionOwner
 from metad_wire.table import ROWS, TABLES, Shown
+from metad_wire.tables.broker import BROKER
 from metad_wire.tables.cluster import CLUSTER, GROUP
 from metad_wire.tables.offset import OFFSET
 from metad_wire.tables.session import SESSION
@@ -41,7 +42,7 @@ _decode_owner = msgspec.msgpack.Decoder(SessionOwner).decode
 SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for byte, shown in table.shows.items()}
 """The rows that a watch may show."""
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
-_BLIND: Final = frozenset(OFFSET.rows.values())  # rows that are written without being read
+_BLIND: Final = frozenset([*OFFSET.rows.values(), *BROKER.rows.values()])  # rows that do not say whether they are new
 _PACE_MAX: Final = 1.2  # of the log's time, with a clock that goes too fast
 _COMMIT_S_MAX: Final = 30.0  # between the making of an entry and the moment at which somebody applies it
 _decode_slots = msgspec.msgpack.Decoder(AssignedSlots).decode

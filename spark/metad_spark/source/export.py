@@ -17,7 +17,7 @@ from .groups import Share, moved, opened, shares, slots_of
 from .live import Collector, batches, collect
 from .options import Settings
 from .schema import arrow_of, schema_of
-from .shapes import Shape, shape_of
+from .shapes import LISTED, Shape, shape_of
 
 
 def export(source: Settings, out: Path, tables: Sequence[str], progress: Callable[[str], None]) -> Listing:
@@ -44,7 +44,7 @@ async def _export(
     by_kind: dict[str, list[Shape]] = {}
     for name in wanted:
         shape = shape_of(name)
-        if shape.rows:
+        if name not in LISTED:
             by_kind.setdefault(shape.table.kind, []).append(shape)
         else:
             records = [record async for record in client.brokers.list()]

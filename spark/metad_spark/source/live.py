@@ -19,7 +19,7 @@ from .columns import RowColumns, joined, listed_table, row_table
 from .errors import ClusterError
 from .groups import Share, moved, opened, shares, slots_of
 from .options import Settings
-from .shapes import REVISION, SLOT, Row, Shape
+from .shapes import LISTED, REVISION, SLOT, Row, Shape
 
 _ROWS: Final = 16_384
 """Rows that are made columns at once: many, because each column costs something by itself."""
@@ -42,7 +42,7 @@ def read(settings: Settings, shape: Shape, share: Share, schema: pa.Schema) -> I
 
     async def taken() -> list[pa.Table]:
         async with opened(settings) as client:
-            if not shape.rows:
+            if shape.table.name in LISTED:
                 return [listed_table(shape, [broker async for broker in client.brokers.list()], schema)]
             return [table async for table in _tables(client, settings, shape, share, schema)]
 

@@ -17,7 +17,7 @@ from .groups import Share
 from .options import Settings
 from .records import as_changes, records_of
 from .schema import arrow_of, changes_schema_of
-from .shapes import Shape, shape_of
+from .shapes import LISTED, Shape, shape_of
 
 
 class SharePartition(InputPartition):
@@ -31,7 +31,7 @@ class MetadReader(DataSourceReader):
     """Reads one table at one moment of each group."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
-        if not shape_of(settings.table).rows and (settings.tenant is not None or settings.prefix):
+        if settings.table in LISTED and (settings.tenant is not None or settings.prefix):
             raise OptionError(f"tenant, prefix: {settings.table} has none")
         self._settings = settings
         self._schema = chosen(settings, schema)
@@ -90,7 +90,7 @@ def narrowed(settings: Settings, shape: Shape, filters: Iterable[Any]) -> Settin
                 equal[path[0]] = value
             elif type(one).__name__ == "StringStartsWith":
                 starts[path[0]] = value
-    if not shape.keys or not shape.rows:
+    if not shape.keys or shape.table.name in LISTED:
         return settings
     first, second = shape.keys[0].name, shape.keys[1].name if len(shape.keys) > 1 else ""
     tenant, prefix = settings.tenant, settings.prefix

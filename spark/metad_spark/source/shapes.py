@@ -10,7 +10,6 @@ import msgspec
 from metad_wire.messages import Message
 from metad_wire.table import ANY_KIND, Table
 from metad_wire.tables import TABLES
-from metad_wire.tables.broker import Broker
 
 from .errors import OptionError
 
@@ -25,8 +24,8 @@ ROW: Final = "row"
 """Which row of the record has changed; null for a record as a whole."""
 TIME_MS: Final = "time_ms"
 """When, by the clock of the group's leader; 0 for a record as it is."""
-LISTED: Final[dict[str, tuple[type[Message], tuple[str, ...]]]] = {"broker": (Broker, ("broker",))}
-"""Tables that no watch shows and that are listed as a whole: what a record is, and what identifies it."""
+LISTED: Final = frozenset({"broker"})
+"""Tables that are listed as a whole, for a list says more of a record than a watch shows."""
 
 
 class Column(NamedTuple):
@@ -58,7 +57,7 @@ class Shape(NamedTuple):
     table: Table[Any]
     keys: tuple[Column, ...]
     rows: tuple[Row, ...]
-    """Those that make up one record, all with the same key; none: the table is listed."""
+    """Those that make up one record, all with the same key."""
     slotted: bool
     """Whether its records are in slots."""
 
@@ -66,11 +65,8 @@ class Shape(NamedTuple):
     def columns(self) -> tuple[Column, ...]:
         """All of them, in order."""
         found = self.keys
-        for row in self.rows or ():
+        for row in self.rows:
             found += row.columns
-        if not self.rows:
-            record, keys = LISTED[self.table.name]
-            found += tuple(column for column in _columns(record) if column.name not in keys)
         names = {column.name for column in found}
         last = ((SLOT, int), (REVISION, int)) if self.slotted else ((REVISION, int),)
         return found + tuple(Column(name, kind) for name, kind in last if name not in names)
@@ -81,7 +77,7 @@ def names() -> list[str]:
     found: list[str] = []
     for table in TABLES.values():
         shown = [name for name, byte in table.rows.items() if byte in table.shows]
-        if table.name in LISTED or (shown and table.kind != ANY_KIND):
+        if shown and table.kind != ANY_KIND:
             found.append(table.name)
         if len(shown) > 1:
             found += [f"{table.name}.{name}" for name in shown]
@@ -96,9 +92,6 @@ def shape_of(name: str) -> Shape:
     table = TABLES.get(table_name)
     if table is None or name not in names():
         raise OptionError(f"table: there is no table {name!r} to read; there is {', '.join(names())}")
-    if table_name in LISTED:
-        record, keys = LISTED[table_name]
-        return Shape(name, table, tuple(c for c in _columns(record) if c.name in keys), (), slotted=False)
     shown = {row: byte for row, byte in table.rows.items() if byte in table.shows}
     if row_name:
         wanted = {row_name: shown[row_name]}

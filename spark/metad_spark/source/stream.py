@@ -62,8 +62,6 @@ class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError(f"source: {settings.source} is a directory, and nothing changes in it")
         self._settings = settings
         self._schema = chosen(settings, schema)
-        if not shape_of(settings.table).rows:
-            raise OptionError(f"table: no watch shows {settings.table}: it can be read, and not followed")
         self._service: _Service | None = None
         self._target = ""
 

@@ -13,6 +13,8 @@ from scripted import Server, settled
 from watch_server import RECORD, Group, WatchNodes, kv_key
 
 from metad_client import (
+    Broker,
+    BrokerKey,
     ChangeKind,
     Client,
     ClientState,
@@ -247,6 +249,36 @@ async def test_other_tables_have_their_own_shapes(connected: Client, nodes: Watc
     assert isinstance(image["cluster"][None], ClusterMap)
     with pytest.raises(TypeError, match="a key of cluster is None"):
         image["cluster"][KvKey("a", "b")]
+
+
+async def test_brokers_are_shown_and_those_that_are_forgotten_meanwhile_vanish(
+    connected: Client, nodes: WatchNodes
+) -> None:
+    """They are in no slot: what a snapshot does not bring is gone all the same."""
+    metadata = Group(nodes, 0, set(range(1024)))
+    metadata.name = "metadata-0"
+    nodes.groups.append(metadata)
+    table = TABLES["broker"]
+    row = table.rows["record"]
+    image = await connected.image("broker").caught_up()
+    one, two = (Broker(name, 7, "active", 10_000) for name in ("one", "two"))
+    for broker in (one, two):
+        metadata.append([WatchChange(row, ChangeKind.WRITTEN, table.key_of([broker.broker]), encode(broker))])
+    await settled()
+    assert dict(image["broker"]) == {BrokerKey("one"): one, BrokerKey("two"): two}
+    nodes.holds_back_rows = True
+    (stream,) = metadata.live
+    stream.end(DrainingError())
+    metadata.append([])
+    metadata.base = len(metadata.log)
+    await nodes.server.until(lambda: bool(metadata.live))
+    (stream,) = metadata.live
+    rows = WatchRows(row, [table.key_of(["two"])], [encode(two)])
+    stream.send(WatchEvents(stream.position, rows=[rows], snapshot_done=True))
+    stream.peer.flush()
+    await settled()
+    await image.caught_up()
+    assert dict(image["broker"]) == {BrokerKey("two"): two}
 
 
 async def test_after_a_gap_it_shows_what_there_is_and_tells_what_has_changed(

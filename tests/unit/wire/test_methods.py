@@ -62,7 +62,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
             f"cluster.{name}"
             for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
         ),
-        *("cluster.store", "group.command", "group.fence"),
+        *("cluster.store", "group.command", "group.fence", "group.read_index"),
         *("lease.keep_alive", "lease.expire", "consumer.heartbeat"),
     }
     for method in METHODS.values():

@@ -5,14 +5,14 @@ A client asks the leader, which decides what is written and has it written with 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from ..fields import U32, U63, Batch
 from ..messages import ItemError, Message, Page, Revision
 from ..method import Body, By, For, Lane, Method, Reply
-from ..table import Table
+from ..table import Shown, Table
 
 REGISTERED, ACTIVE, DRAINING, FENCED, GONE = "registered", "active", "draining", "fenced", "gone"
 FORGOTTEN = "forgotten"
@@ -26,12 +26,18 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 Attributes = Annotated[dict[str, str], Meta(max_length=64)]
 
 
+class BrokerKey(Message, frozen=True):
+    """The name of a broker."""
+
+    broker: str
+
+
 class Broker(Message, frozen=True):
     """A broker, in its last life. ``least_epoch``: lives with a lower epoch are over since ``fenced_ms``, and
-    ``fenced`` says whether all groups know. ``load``: what it said last of itself, to the node that answers.
-    ``probe_port``: as it was registered. ``registered_by``: the holder of the certificate or token that registered this
-    life (a URI), or its host where nobody is checked. ``freed``: its owner or an administrator has ended it, so its
-    name takes no room any more."""
+    ``fenced`` says whether all groups know. ``load``: what it said last of itself, to the node that answers; 0 in what
+    a watch shows. ``probe_port``: as it was registered. ``registered_by``: the holder of the certificate or token that
+    registered this life (a URI), or its host where nobody is checked. ``freed``: its owner or an administrator has
+    ended it, so its name takes no room any more."""
 
     broker: str
     broker_epoch: U63
@@ -185,7 +191,16 @@ class BrokerChanged(Message, frozen=True):
     brokers: list[Broker | None]
 
 
-BROKER: Table[Any] = Table("broker", kind="metadata", rows={"record": 0x50})
+BROKER = Table(
+    "broker",
+    kind="metadata",
+    rows={"record": 0x50},
+    record=Broker,
+    key=("broker",),
+    routing=(),
+    shows={"record": Shown(BrokerKey, Broker)},
+)
+"""It has no slots: ``metadata-0`` keeps all of it."""
 BROKER_CHANGE = BROKER.writes(
     0x0510, "change", BrokerChange, BrokerChanged, Lane.CONTROL, by=By.METADATA, whose=For.NODES, routed=False
 )

@@ -644,6 +644,40 @@ def sessions_come_and_go() -> None:
 
 
 @scenario
+def brokers_come_and_go() -> None:
+    """Registrations, drains and ends are told as they happen; an image has the brokers that there are."""
+    brokers = Wanted("broker")
+    with Theatre(data=1) as scene:
+        watcher = scene.watch(brokers, previous=True)
+        named = scene.watch(Wanted("broker", prefix="one"), keeps=_once())
+        mirror = Mirror(scene, "mirror", brokers)
+        mirror.begin()
+
+        async def live(client: Client) -> None:
+            for name in ("one", "two"):
+                life = await client.brokers.register(name, address=f"{name}:1883")
+                await life.drain()
+                await life.end()
+
+        for _ in range(2):
+            scene.ask(scene.one, live, 30.0)
+            scene.kill_leader(METADATA)
+            scene.run(2.0)
+            for sim in scene.nodes.values():
+                if not sim.up:
+                    sim.start()
+            scene.again(named)
+        scene.end()
+        mirror.finish(_COMES_S)
+        late = scene.watch(brokers, snapshot=True)
+        assert scene.run_until(lambda: bool(late.rows), _COMES_S)
+        late.finish()
+        assert watcher.told
+        assert named.told
+        assert late.rows == 2
+
+
+@scenario
 def previous_values_are_known_while_a_watch_is_current() -> None:
     """It need not look them up in the log: they are what it told last."""
     with Theatre() as scene:
