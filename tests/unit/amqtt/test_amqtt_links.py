@@ -17,6 +17,7 @@ from metad_client import TlsFiles
 from metad_client.contrib.amqtt import links
 from metad_client.contrib.amqtt.budget import Budget
 from metad_client.contrib.amqtt.envelope import Envelope
+from metad_client.contrib.amqtt.link_proof import LinkKey, Peer
 from metad_client.contrib.amqtt.link_tls import LinkTls
 from metad_client.contrib.amqtt.links import FRAME_BYTES_MAX, STRANGERS_MAX, Delivery, Link, Listener, Unreachable
 from metad_client.contrib.amqtt.routes import Target
@@ -33,6 +34,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
     return {**made, "other-b1": others["broker-b1"], "other-b2": others["broker-b2"]}
 
 
+CALLER = LinkKey(("b2", 1))
+
+
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110
@@ -46,7 +50,9 @@ class Called:
         self.got: list[Delivery] = []
         self.answers = asyncio.Event()
         self.answers.set()
-        self.listener = Listener(self._handle, tls)
+        self.key = LinkKey(("b1", 1))
+        self.known = {("b2", 1): CALLER.public}
+        self.listener = Listener(self._handle, self._find, self.key, tls)
         self.host = "127.0.0.1"
         self.port = 0
 
@@ -54,9 +60,23 @@ class Called:
         self.got.append(delivery)
         await self.answers.wait()
 
-    def link(self, tls: LinkTls | None = None) -> Link:
+    async def _find(self, broker: str, epoch: int) -> str | None:
+        return self.known.get((broker, epoch))
+
+    @property
+    def peer(self) -> Peer:
+        """As metad has it."""
+        return Peer(self.key.life, self.key.public)
+
+    def link(self, tls: LinkTls | None = None, key: LinkKey | None = None) -> Link:
         """To it."""
-        return Link(f"{self.host}:{self.port}", self.listener.word, "b1", tls)
+        return Link(f"{self.host}:{self.port}", self.peer, key or CALLER, tls)
+
+    async def greeted(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of a caller that it knows, whose frames the test writes itself."""
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        await links.introduce(reader, writer, CALLER, self.peer)
+        return reader, writer
 
 
 @asynccontextmanager
@@ -94,12 +114,12 @@ async def test_a_caller_that_is_no_broker_is_refused_in_one_line(
         host, port = one.host, one.port
         if shown is None:
             _, writer = await asyncio.open_connection(host, port)
-            writer.write(links._frame(links.Hello(one.listener.word)) + bytes(5))
-        else:  # it accepts any certificate, and knows the word
+            writer.write(links._frame(CALLER.hello()) + bytes(5))
+        else:  # it accepts any certificate
             context = LinkTls(fleet[shown])._dialling.current()
             context.verify_mode = links.ssl.CERT_NONE
             _, writer = await asyncio.open_connection(host, port, ssl=context)
-            writer.write(links._frame(links.Hello(one.listener.word)) + links._frame(Delivery(1, MESSAGE, TARGETS)))
+            writer.write(links._frame(CALLER.hello()) + links._frame(Delivery(1, MESSAGE, TARGETS)))
         await until(lambda: "a caller of the link, 127.0.0.1:" in caplog.text)
         assert why in caplog.text
         assert one.got == []
@@ -210,13 +230,12 @@ async def test_strangers_that_say_nothing_are_few(monkeypatch: pytest.MonkeyPatc
             writer.close()
 
 
-async def test_whoever_knows_the_word_cannot_fill_the_memory(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_calls_cannot_fill_the_memory(caplog: pytest.LogCaptureFixture) -> None:
     """It sends frames and frames, and the clients take none; then a frame that is too long; then garbage."""
     async with called() as one:
         one.answers.clear()
         frame = links._frame(Delivery(1, Envelope("t", bytes(FRAME_BYTES_MAX - 1_000)), TARGETS))
-        _, writer = await asyncio.open_connection(one.host, one.port)
-        writer.write(links._frame(links.Hello(one.listener.word)))
+        _, writer = await one.greeted()
 
         async def flood() -> None:
             for _ in range(12):
@@ -239,8 +258,8 @@ async def test_whoever_knows_the_word_cannot_fill_the_memory(caplog: pytest.LogC
         await until(lambda: len(one.got) == 12)
         writer.close()
         for wrong in ((FRAME_BYTES_MAX + 1).to_bytes(4, "big"), (3).to_bytes(4, "big") + b"\xc1\xc1\xc1"):
-            reader, bad = await asyncio.open_connection(one.host, one.port)
-            bad.write(links._frame(links.Hello(one.listener.word)) + wrong)
+            reader, bad = await one.greeted()
+            bad.write(wrong)
             async with asyncio.timeout(120):
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
@@ -251,14 +270,18 @@ async def test_whoever_knows_the_word_cannot_fill_the_memory(caplog: pytest.LogC
 
 async def test_a_broker_that_reads_nothing_costs_no_more_than_the_bound() -> None:
     held: list[asyncio.StreamWriter] = []
+    key = LinkKey(("b1", 1))
 
-    async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = links._decode_hello(await links._said(reader))
+        writer.write(links._frame(key.welcome(hello, Peer(CALLER.life, CALLER.public))[0]))
+        await links._said(reader)
         held.append(writer)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    link = Link(f"{host}:{port}", "word", "b1")
+    link = Link(f"{host}:{port}", Peer(key.life, key.public), CALLER)
     message = Envelope("t", bytes(1_000_000))
     tries = [asyncio.create_task(link.send(message, TARGETS)) for _ in range(100)]
 
@@ -288,7 +311,7 @@ async def test_whatever_a_called_one_answers_is_a_number(caplog: pytest.LogCaptu
 
     server = await asyncio.start_server(babble, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    link = Link(f"{host}:{port}", "word", "b1")
+    link = Link(f"{host}:{port}", Peer(("b1", 1), LinkKey().public), CALLER)
     with pytest.raises(Unreachable):
         await link.send(MESSAGE, TARGETS)
     assert "no link to broker b1" in caplog.text
@@ -324,3 +347,64 @@ def test_a_frame_holds_the_largest_message() -> None:
     message = Envelope("t" * 65_535, bytes(links.MESSAGE_BYTES_MAX - 65_535), 2)
     targets = [Target("c" * 1_024, 2)] * links.TARGETS_MAX
     assert len(msgspec.msgpack.encode(Delivery(2**63, message, targets, 3))) < FRAME_BYTES_MAX
+
+
+async def test_what_metad_shows_to_everybody_opens_no_link(caplog: pytest.LogCaptureFixture) -> None:
+    """A stranger that has read all records, and one that records what others say."""
+    async with called() as one:
+        for stranger in (LinkKey(("b2", 1)), LinkKey(("b3", 1)), LinkKey(("b2", 2)), LinkKey(("", 0))):
+            link = one.link(key=stranger)
+            with pytest.raises(Unreachable):
+                await link.send(MESSAGE, TARGETS)
+            await link.close()
+        assert one.got == []
+        said: list[bytes] = []
+        reader, writer = await asyncio.open_connection(one.host, one.port)
+        hello = CALLER.hello()
+        welcome = links._decode_welcome(await _asked(reader, writer, links._frame(hello)))
+        proof = links._frame(CALLER.proof(hello, welcome, one.peer))
+        said += [links._frame(hello), proof]
+        writer.close()
+        reader, writer = await asyncio.open_connection(one.host, one.port)
+        await _asked(reader, writer, said[0])
+        writer.write(said[1] + links._frame(Delivery(1, MESSAGE, TARGETS)))
+        async with asyncio.timeout(120):
+            assert await reader.read() == b"", "what was right once is not right again"
+        writer.close()
+        assert one.got == []
+    assert "is refused: metad knows no life 1 of broker 'b3', or it is over" in caplog.text
+    assert one.listener._refused.count >= 4
+
+
+async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: bytes) -> bytes:
+    writer.write(frame)
+    async with asyncio.timeout(120):
+        return await links._said(reader)
+
+
+async def test_a_broker_gives_no_message_to_whoever_has_the_address_now(caplog: pytest.LogCaptureFixture) -> None:
+    async with called() as one:
+        right = one.peer
+        one.key = LinkKey(("b1", 1))
+        other = Link(f"{one.host}:{one.port}", Peer(right.life, one.key.public), CALLER)
+        with pytest.raises(Unreachable, match="it cannot prove that it is life 1 of broker 'b1'"):
+            await other.send(MESSAGE, TARGETS)
+        await other.close()
+        nobody = Link(f"{one.host}:{one.port}", Peer(right.life, ""), CALLER)
+        with pytest.raises(Unreachable, match="metad has no key of broker 'b1'"):
+            await nobody.send(MESSAGE, TARGETS)
+        await nobody.close()
+        assert one.got == []
+
+
+async def test_a_certificate_is_that_of_the_broker_that_calls(
+    fleet: dict[str, TlsFiles], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with called(LinkTls(fleet["broker-b1"])) as one:
+        one.known[("b3", 1)] = (key := LinkKey(("b3", 1))).public
+        link = one.link(LinkTls(fleet["broker-b2"]), key)
+        with pytest.raises(Unreachable):
+            await link.send(MESSAGE, TARGETS)
+        await link.close()
+        assert one.got == []
+    assert "it calls itself broker 'b3', and its certificate is that of 'b2'" in caplog.text

@@ -13,6 +13,8 @@ from metad import embedded
 from metad_client import Client, DeadlineExceededError, InflightState, connect
 from metad_client.contrib.amqtt.envelope import Envelope
 from metad_client.contrib.amqtt.kept import Store
+from metad_client.contrib.amqtt.link_proof import LinkKey
+from metad_client.contrib.amqtt.link_proof import Peer as Called
 from metad_client.contrib.amqtt.links import Delivery, Link, Listener, Unreachable
 from metad_client.contrib.amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
 from metad_client.contrib.amqtt.routes import Owner, Routes, Target
@@ -60,7 +62,7 @@ class Peer:
 async def queues(metad: Client, *clients: str) -> WaitingMessages:
     """As a broker has them. The clients are away."""
     store = Store(metad, "b1", "t", 100)
-    await store.begin("127.0.0.1:1", "word", 100.0, 0)
+    await store.begin("127.0.0.1:1", "key", 100.0, 0)
     for client in clients:
         taken = await store.take(client, clean=False, will=None)
         await taken.owned.disconnect(will_discard=True)
@@ -92,7 +94,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_what_is_said_late_of_a_connection_does_not_end_the_next(metad: Client, metad_of_another: Client) -> None:
     one, two = Store(metad, "b1", "t", 100), Store(metad_of_another, "b2", "t", 100)
     for store in (one, two):
-        await store.begin("127.0.0.1:1", "word", 100.0, 0)
+        await store.begin("127.0.0.1:1", "key", 100.0, 0)
     taken = [await store.take("client", clean=False, will=None) for store in (one, two, one)]
     assert not await taken[0].owned.disconnect()
     session = await one.find("client")
@@ -181,7 +183,7 @@ async def test_any_broker_appends_until_the_session_is_full(
 ) -> None:
     one = await queues(metad, "client")
     other = Store(metad_of_another, "b2", "t", 100)
-    await other.begin("127.0.0.1:2", "word", 100.0, 0)
+    await other.begin("127.0.0.1:2", "key", 100.0, 0)
     two = WaitingMessages(metad_of_another, other)
     large = Envelope("topic", bytes(200_000), 1)
     assert await two.append("client", large), "several rows, of a session that another broker has"
@@ -242,9 +244,15 @@ async def test_a_link_says_when_a_message_has_arrived_and_when_it_cannot(caplog:
             raise ValueError("this one fails")
         await release.wait()
 
-    listener = Listener(handle)
+    keys = {name: LinkKey((name, 1)) for name in ("b1", "b2", "b3")}
+
+    async def find(broker: str, epoch: int) -> str | None:
+        return keys["b2"].public
+
+    listener = Listener(handle, find, keys["b1"])
     address = await listener.listen("127.0.0.1", 0)
-    link, stranger = Link(address, listener.word, "b1"), Link(address, "guessed", "b1")
+    called = Called(("b1", 1), keys["b1"].public)
+    link, stranger = Link(address, called, keys["b2"]), Link(address, called, keys["b3"])
     sending = asyncio.create_task(link.send(message(1), [Target("client", 1)], 2))
     await until(lambda: got)
     assert (got[0].message, got[0].targets, got[0].hops) == (message(1), [Target("client", 1)], 2)

@@ -35,6 +35,7 @@ from .envelope import Envelope
 from .handler import Arriving, Handler
 from .handshakes import Handshakes
 from .kept import NEVER_S, Store, ends_with_connection
+from .link_proof import LinkKey, Peer
 from .link_tls import LinkTls
 from .links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
 from .outbox import Outbox
@@ -126,7 +127,8 @@ class MetadBroker(Broker):
         self._lease_s = lease_s
         self._links_at, self._links_advertised = links, links_advertised
         self._links_tls = LinkTls(links_tls) if links_tls is not None else None
-        self._listener = Listener(self._received, self._links_tls)
+        self._link_key = LinkKey()
+        self._listener = Listener(self._received, self._store.key_of, self._link_key, self._links_tls)
         self._links: dict[LifeKey, Link] = {}
         self._routes = Routes()
         self._connections: dict[str, Connection] = {}
@@ -169,7 +171,8 @@ class MetadBroker(Broker):
         host, _, port = self._links_at.rpartition(":")
         bound = await self._listener.listen(host, int(port))
         listens = int(bound.rpartition(":")[2])
-        life = await self._store.begin(self._links_advertised or bound, self._listener.word, self._lease_s, listens)
+        life = await self._store.begin(self._links_advertised or bound, self._link_key.public, self._lease_s, listens)
+        self._link_key.life = self._life
         tenant = self._store.tenant
         watched = [Watched("session", tenant=tenant, rows=("owner",)), Watched("subscription", tenant=tenant)]
         self._image = self._metad.image(watched)
@@ -634,7 +637,7 @@ class MetadBroker(Broker):
             at = await self._store.address_of(*life)
             if at is None:
                 raise Unreachable("this life is over")
-            link = self._links.setdefault(life, Link(*at, life[0], self._links_tls))
+            link = self._links.setdefault(life, Link(at[0], Peer(life, at[1]), self._link_key, self._links_tls))
             for over in [one for one in self._links if one[0] == life[0] and one[1] < life[1]]:
                 self._spawn(self._links.pop(over).close())
         return link

@@ -56,7 +56,7 @@ _HELD: Final = "in/"  # begins the names of messages of QoS 2
 _OWED: Final = "out/"  # and those of identifiers
 _encode_names: Final = msgspec.msgpack.Encoder().encode
 _decode_names: Final = msgspec.msgpack.Decoder(tuple[str, ...]).decode
-_WORD: Final = "word"  # the attribute of a broker that others must show
+_LINK_KEY: Final = "link-key"  # the attribute of a broker: its public key, for the other brokers
 
 
 def ends_with_connection(session: Session) -> bool:
@@ -81,20 +81,25 @@ class Store:
         """Of this life; 0 before it begins."""
         return self.life.epoch if self.life is not None else 0
 
-    async def begin(self, address: str, word: str, lease_s: float, port: int) -> BrokerLife:
-        """Begin a life, which ends every earlier one. Other brokers find the address in metad, and the word. ``port``
-        is the one that this process listens on for them: if its host refuses it, the process has died."""
+    async def begin(self, address: str, public: str, lease_s: float, port: int) -> BrokerLife:
+        """Begin a life, which ends every earlier one. Other brokers find the address in metad, and the public key.
+        ``port`` is the one that this process listens on for them: if its host refuses it, the process has died."""
         self.life = await self._metad.brokers.register(
-            self.name, address=address, attributes={_WORD: word}, lease_s=lease_s, probe_port=port
+            self.name, address=address, attributes={_LINK_KEY: public}, lease_s=lease_s, probe_port=port
         )
         return self.life
 
     async def address_of(self, broker: str, epoch: int) -> tuple[str, str] | None:
-        """Where other brokers reach that life, and the word that they show; None if it is over."""
+        """Where other brokers reach that life, and its public key; None if it is over."""
         found = await self._metad.brokers.get(broker)
         if found is None or found.broker_epoch != epoch or found.least_epoch > epoch:
             return None
-        return found.address, found.attributes.get(_WORD, "")
+        return found.address, found.attributes.get(_LINK_KEY, "")
+
+    async def key_of(self, broker: str, epoch: int) -> str | None:
+        """The public key of that life; None if it is over."""
+        found = await self.address_of(broker, epoch)
+        return None if found is None else found[1]
 
     async def is_over(self) -> bool:
         """Whether metad knows that this life is over."""

@@ -66,9 +66,9 @@ class LinkTls:
             raise
         return reader, writer
 
-    async def accept(self, writer: asyncio.StreamWriter) -> None:
-        """The handshake with a caller. It must be the first thing that is awaited about the connection. Raises OSError
-        unless the caller is a broker: SilentError if it said nothing."""
+    async def accept(self, writer: asyncio.StreamWriter) -> str:
+        """The handshake with a caller; its name. It must be the first thing that is awaited about the connection.
+        Raises OSError unless the caller is a broker: SilentError if it said nothing."""
         steps: list[None] = []
         _steps.set(steps)
         try:
@@ -82,7 +82,7 @@ class LinkTls:
             raise ConnectionResetError(
                 "it hung up in the handshake: perhaps it does not trust our certificate"
             ) from None
-        _broker_behind(writer, CLIENT_AUTH)
+        return _broker_behind(writer, CLIENT_AUTH)
 
 
 def _broker_behind(writer: asyncio.StreamWriter, purpose: bytes) -> str:

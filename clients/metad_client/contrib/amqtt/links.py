@@ -1,8 +1,8 @@
 """Messages from broker to broker, over TCP or TLS: they never pass through metad.
 
-Each broker listens. A broker that sends connects, shows the word that the other has stored in metad beside its
-address, and sends frames: a length, then a message of MessagePack. The other answers each with its number once the
-clients have the message, or metad has it for them. What either end holds is bounded, whatever the other one does.
+Each broker listens. A broker that sends connects, both prove which lives they are, and it sends frames: a length, then
+a message of MessagePack. The other answers each with its number once the clients have the message, or metad has it for
+them. What either end holds is bounded, whatever the other one does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -23,6 +22,7 @@ from metad_wire.transport.tls_context import explain
 
 from .budget import Budget
 from .envelope import Envelope
+from .link_proof import Hello, LinkKey, Peer, Proof, RefusedError, Welcome
 from .link_tls import LinkTls, SilentError
 from .routes import Target
 from .seldom import Seldom
@@ -37,22 +37,16 @@ IN_HAND_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
 ANSWER_S: Final = 30.0
 """A broker that does not answer for so long is treated as gone."""
 HELLO_S: Final = 5.0
-"""Until then a caller has shown the word."""
+"""Until then a caller has proved who it is."""
 HOPS_MAX: Final = 3
 """A message follows a client that moves on while it is under way; not for ever."""
 STRANGERS_MAX: Final = 64
-"""Callers that have not shown the word. One more ends the oldest."""
+"""Callers that have not proved who they are. One more ends the oldest."""
 _HELLO_BYTES_MAX: Final = 1_024
 _HANDLED_MAX: Final = 256  # frames of one connection at a time
 _FRAME_COST: Final = 512  # of a frame in memory, beside its bytes
 
 log = logging.getLogger("metad_client.amqtt")
-
-
-class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first frame: the word of the broker that is called."""
-
-    word: str
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
@@ -68,14 +62,14 @@ class Unreachable(Exception):
     """The other broker did not answer, so nobody knows what it has done."""
 
 
-class RefusedError(ConnectionError):
-    """The peer is not what it should be."""
-
-
 Handle = Callable[[Delivery], Awaitable[None]]
+Find = Callable[[str, int], Awaitable[str | None]]
+"""The public key of a life of a broker; None if it is over. Raises MetadError."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode
+_decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
+_decode_proof = msgspec.msgpack.Decoder(Proof).decode
 _decode_delivery = msgspec.msgpack.Decoder(Delivery).decode
 _decode_number = msgspec.msgpack.Decoder(int).decode
 
@@ -87,23 +81,37 @@ async def _length(reader: asyncio.StreamReader, most: int) -> int:
     return length
 
 
+async def _said(reader: asyncio.StreamReader) -> bytes:
+    """A frame of the greeting."""
+    return await reader.readexactly(await _length(reader, _HELLO_BYTES_MAX))
+
+
+async def introduce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: LinkKey, called: Peer) -> None:
+    """Know whom one has called, and prove who calls. Raises OSError, TimeoutError, IncompleteReadError or
+    MsgspecError."""
+    async with asyncio.timeout(HELLO_S):
+        hello = key.hello()
+        writer.write(_frame(hello))
+        writer.write(_frame(key.proof(hello, _decode_welcome(await _said(reader)), called)))
+
+
 def _frame(message: object) -> bytes:
     encoded = _encode(message)
     return len(encoded).to_bytes(4, "big") + encoded
 
 
 class Listener:
-    """The end that is called. With ``tls`` both ends show a certificate."""
+    """The end that is called. ``find`` knows the callers. With ``tls`` both ends show a certificate."""
 
-    def __init__(self, handle: Handle, tls: LinkTls | None = None) -> None:
+    def __init__(self, handle: Handle, find: Find, key: LinkKey, tls: LinkTls | None = None) -> None:
         self._handle = handle
+        self._find = find
+        self._key = key
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._refused = Seldom(log)
-        self.word = secrets.token_urlsafe(24)
-        """Whoever shows it may send."""
 
     async def listen(self, host: str, port: int) -> str:
         """Listen; returns HOST:PORT."""
@@ -134,7 +142,7 @@ class Listener:
             await self._meet(reader, writer)
             self._strangers.pop(task, None)
             await self._serve(reader, writer)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, msgspec.MsgspecError, MetadError) as error:
             if task in self._strangers and _said_nothing(error, encrypted=self._tls is not None):
                 log.debug("%s has connected and gone: perhaps metad, to see whether this broker lives", caller)
             elif task in self._strangers or isinstance(error, RefusedError | msgspec.MsgspecError):
@@ -149,13 +157,19 @@ class Listener:
             writer.close()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Know the caller. Raises OSError, TimeoutError, IncompleteReadError or MsgspecError."""
+        """Know the caller. Raises OSError, TimeoutError, IncompleteReadError, MsgspecError or MetadError."""
         async with asyncio.timeout(HELLO_S):
-            if self._tls is not None:
-                await self._tls.accept(writer)
-            hello = _decode_hello(await reader.readexactly(await _length(reader, _HELLO_BYTES_MAX)))
-        if not hmac.compare_digest(hello.word.encode(), self.word.encode()):
-            raise RefusedError("it does not know this broker's word")
+            shown = None if self._tls is None else await self._tls.accept(writer)
+            hello = _decode_hello(await _said(reader))
+            if shown is not None and shown != hello.broker:
+                raise RefusedError(f"it calls itself broker {hello.broker!r}, and its certificate is that of {shown!r}")
+            public = await self._find(hello.broker, hello.epoch)
+            if public is None:
+                raise RefusedError(f"metad knows no life {hello.epoch} of broker {hello.broker!r}, or it is over")
+            welcome, wanted = self._key.welcome(hello, Peer((hello.broker, hello.epoch), public))
+            writer.write(_frame(welcome))
+            if not hmac.compare_digest(_decode_proof(await _said(reader)).proof, wanted.proof):
+                raise RefusedError(f"it cannot prove that it is life {hello.epoch} of broker {hello.broker!r}")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         room = asyncio.Semaphore(_HANDLED_MAX)
@@ -195,10 +209,11 @@ class Listener:
 class Link:
     """The end that calls one life of another broker. It connects when there is something to send."""
 
-    def __init__(self, address: str, word: str, broker: str, tls: LinkTls | None = None) -> None:
+    def __init__(self, address: str, called: Peer, key: LinkKey, tls: LinkTls | None = None) -> None:
         self._address = address
-        self._word = word
-        self._broker = broker
+        self._called = called
+        self._broker = called.life[0]
+        self._key = key
         self._tls = tls
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -246,7 +261,7 @@ class Link:
                     if self._tls is not None:
                         self._refuse(error)
                     raise
-                writer.write(_frame(Hello(self._word)))
+                await self._introduce(reader, writer)
                 self._writer = writer
                 self._reading = asyncio.create_task(self._read(reader, writer))
             return self._writer
@@ -255,6 +270,20 @@ class Link:
         if self._tls is not None:
             return await self._tls.dial(host, port, self._broker)
         return await asyncio.open_connection(host, port)
+
+    async def _introduce(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Raises OSError."""
+        try:
+            await introduce(reader, writer, self._key, self._called)
+        except BaseException as error:
+            writer.transport.abort()
+            if isinstance(error, ssl.SSLError):  # it has refused our certificate, which TLS tells after the handshake
+                self._refuse(explain(error))
+            elif isinstance(error, RefusedError | msgspec.MsgspecError):
+                self._refuse(error)
+            if isinstance(error, asyncio.IncompleteReadError | msgspec.MsgspecError):
+                raise ConnectionError(_why(error)) from None
+            raise
 
     def _refuse(self, error: Exception) -> None:
         self._refused.warn("no link to broker %s at %s: %s", self._broker, self._address, _why(error))
