@@ -3,7 +3,10 @@
 The cluster ends a life that it has not heard of for its lease, and another broker then takes over its clients. So the
 life must know by itself when that may happen. It counts from when a heartbeat that was acknowledged was *sent*, by a
 clock that counts the time in which the machine is suspended, and compares whenever it is asked: a timer may come late.
-:class:`Lease` is that rule, pure; :class:`BrokerLife` sends the heartbeats.
+
+The clock only suspends a life. While the cluster itself is away it fences nobody, and a life that was not fenced was
+replaced by nobody. So a suspended life goes on sending heartbeats, and the next one that is acknowledged resumes it.
+Only the cluster ends a life. :class:`Lease` is that rule, pure; :class:`BrokerLife` sends the heartbeats.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from .requests.wrong import argument
 
 BEATS = 4
 """Heartbeats in a lease."""
-SUSPENDED_AFTER = 0.5
-"""Of the lease: since the last heartbeat that was acknowledged was sent."""
-LOST_AFTER = 0.9
-"""Of the lease. The rest is for clocks that differ, and for what is under way."""
+SUSPENDED_AFTER = 0.75
+"""Of the lease: since the last heartbeat that was acknowledged was sent. The rest is for clocks that differ, and for
+what is under way."""
+BEAT_S_MAX = 1.0
+"""How often a life that is suspended sends a heartbeat, at most: how soon it resumes."""
 
 
 def counting_clock() -> float:
@@ -44,9 +48,10 @@ class LifeState(enum.Enum):
     SERVING = "serving"
     """The cluster holds this life for alive."""
     SUSPENDED = "suspended"
-    """A heartbeat is late: the life may be about to end. Take no new clients."""
+    """No heartbeat was acknowledged lately: another broker may have the clients by now, or the cluster is away. Take no
+    new clients, and serve nothing from memory; keep the connections, because the life may go on."""
     LOST = "lost"
-    """The life is over, or may be. Serve nobody from memory, close all clients, and register anew."""
+    """The cluster has ended the life, or its program has. Close all clients, and register anew."""
 
 
 Listener = Callable[[LifeState], None]
@@ -64,7 +69,8 @@ class Lease:
         """Why the last heartbeat was not acknowledged; None if it was."""
 
     def acknowledged(self, sent_s: float, lease_s: float) -> None:
-        """The heartbeat that was sent then was acknowledged with this lease. A life that is lost stays lost."""
+        """The heartbeat that was sent then was acknowledged with this lease: nobody has replaced the life. One that is
+        lost stays lost."""
         if sent_s >= self._sent_s:
             self._sent_s, self.lease_s = sent_s, lease_s
             self.obstacle = None
@@ -76,24 +82,23 @@ class Lease:
 
     def state(self, now_s: float) -> LifeState:
         """What the life may do now."""
-        silent_s = now_s - self._sent_s
-        if self.over is None and silent_s >= LOST_AFTER * self.lease_s:
-            because = "" if self.obstacle is None else f" ({self.obstacle.name}: {self.obstacle})"
-            said = f"no heartbeat that was sent in the last {silent_s:.1f} s was acknowledged{because}"
-            self.end(FencedError(f"{said}; the lease is over"))
         if self.over is not None:
             return LifeState.LOST
-        return LifeState.SUSPENDED if silent_s >= SUSPENDED_AFTER * self.lease_s else LifeState.SERVING
+        is_late = now_s - self._sent_s >= SUSPENDED_AFTER * self.lease_s
+        return LifeState.SUSPENDED if is_late else LifeState.SERVING
 
 
 class BrokerLife:
     """A life that was registered with :meth:`Brokers.register`. It sends its heartbeats until it ends, is lost, or its
-    client is closed. Every write of the client is made in its name; after it is lost, the client makes none::
+    client is closed, however long no node answers them. Every write of the client is made in its name; after it is
+    lost, the client makes none::
 
         async with connect(url) as m:
             life = await m.brokers.register("broker-1", address="10.0.0.7:1883")
             await m.sessions.takeover(life.broker, life.epoch, "acme", "device-1")
-            if life.state is LifeState.LOST:
+            if life.state is LifeState.SUSPENDED:
+                ...  # serve nothing from memory, and keep the clients' connections
+            elif life.state is LifeState.LOST:
                 ...  # close all clients
     """
 
@@ -219,8 +224,10 @@ class BrokerLife:
         self.stop(ClosedError("the client was closed"))
 
     async def _run(self) -> None:
-        while self.state is not LifeState.LOST:
+        while (state := self.state) is not LifeState.LOST:
             interval_s = self._lease.lease_s / BEATS
+            if state is LifeState.SUSPENDED:
+                interval_s = min(interval_s, BEAT_S_MAX)
             begun_s = self._clock()
             try:
                 await self._beat(interval_s)
@@ -239,6 +246,7 @@ class BrokerLife:
         reply = await self._requests.one(methods.BROKER_HEARTBEAT, body, deadline_s)
         if reply.leases_ms[0]:
             self._lease.acknowledged(sent_s, reply.leases_ms[0] / 1000)
+            _ = self.state  # which tells the listeners
             return
         error = error_of_item(reply.errors[0])
         if isinstance(error, FencedError | NotFoundError):

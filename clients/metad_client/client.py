@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
@@ -108,6 +107,7 @@ class Client:
         self._endpoints = list(endpoints)
         self._options = options
         self._rng = rng
+        self._clock = clock
         self._dispatcher = Dispatcher(options, rng, observer, by_quic=transports.by_quic)
         self._manager = ConnectionManager(endpoints, transports, self._dispatcher, options, rng)
         self._requests = Requests(self._dispatcher, options)
@@ -342,7 +342,7 @@ class Client:
             ttl_s=ttl_s,
             holder=holder,
             attributes=attributes,
-            now=_now,
+            now=self._clock,
         )
 
     async def owned(
@@ -434,7 +434,7 @@ class Client:
             metadata=metadata,
             instance=instance,
             holder=holder,
-            now=_now,
+            now=self._clock,
         )
 
     @property
@@ -491,11 +491,6 @@ class Client:
             self._first.exception()  # open() may have given up already: then nobody else looks at it
 
 
-def _now() -> float:
-    """Seconds of a clock that goes on while the machine is suspended, where the system has one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
 def connect(
     url: str,
     options: Options | None = None,
@@ -515,7 +510,7 @@ def connect(
     none, or if options are missing or of no use for its scheme. Entering raises ConnectionLostError if no endpoint is
     reached within ``options.connect_timeout_s``, UnauthenticatedError if none accepts the client. ``observer`` is told
     about connections, retries and how each request ended; the logger ``metad_client`` logs the same. ``transport``,
-    ``rng`` and ``clock`` replace the scheme's transport, the system's randomness, and the clock of a broker's lease,
+    ``rng`` and ``clock`` replace the scheme's transport, the system's randomness, and the clock of what is kept alive,
     for tests and for other networks.
     """
     options = options if options is not None else Options()

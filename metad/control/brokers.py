@@ -12,8 +12,10 @@ a map that has changed meanwhile, begins again; a group that has forgotten alrea
 A broker may name a port that shows whether its process lives. Then the end of its connection is evidence
 (:mod:`.evidence`), and its life may be over long before its lease is.
 
-A life must not end because the service was slow. So a heartbeat counts from when its frame arrived, a new leader gives
-everybody a whole lease, and the clock of the leases stands still while this node was not running.
+A life must not end because the service was slow or away. So a heartbeat counts from when its frame arrived, the clock
+of the leases stands still while this node was not running, and a silent life ends only after proof that this node
+leads. Where that proof takes long or fails, where the node stood still, and where it begins to lead, everybody gets a
+whole lease: brokers may not have reached it.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ from ..logs import event
 from ..state.brokers import read_brokers
 from ..state.fences import aged
 from ..state.limits import REPLY_BYTES_MAX, check_reply
+from ..state.live import SLOW_S
 from ..state.liveness import Liveness
 from .evidence import Answer, Dial, Evidence
 from .fencing import Fencing, groups_to_fence
@@ -80,6 +83,7 @@ ATTRIBUTES_BYTES_MAX = 16 * 1024
 
 _TICK_S = 0.1  # how often leases are looked at, while there are any
 _LATE_S = 0.02  # a tick that is later than this says that the node was not running
+_STOOD_S = 0.25  # a tick that is so late says that brokers may have lost their connections
 _STOPS_MAX = 64  # remembered, for heartbeats that came before them and had to wait: six seconds at least
 _GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
 _AGAIN_S = 0.2  # until a group that was not reached is told again
@@ -136,6 +140,7 @@ class Brokers:
         self._evidence = Evidence()
         self._lost_s = 0.0  # for how long this node was not running, in this reign
         self._stops: deque[tuple[float, float]] = deque(maxlen=_STOPS_MAX)  # when each was over, and how long it took
+        self._silent: list[str] = []  # who may be, until it is proven that this node leads
         self._ending: set[str] = set()  # whose end is being written
         self._new: dict[str, int] = {}  # names whose first registrations are being written, and how many of each
         self._asked: Counter[str] = Counter()  # by clients, and is being written
@@ -173,6 +178,7 @@ class Brokers:
         self._term = term
         for record in read_brokers(self._groups.drivers[METADATA].machine.reader.engine).values():
             self._learn(record)
+        self._lives.amnesty(self._running_s())
         self._tick_soon()
 
     def _end_reign(self) -> None:
@@ -190,7 +196,7 @@ class Brokers:
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
         self._lost_s, self._noting = 0.0, False
         self._stops.clear()
-        self._ending, self._new = set(), {}
+        self._silent, self._ending, self._new = [], set(), {}
         self._asked.clear()
         for waiter in [waiter for waiting in waiters.values() for waiter in waiting]:
             self._answer(waiter, _led_by_another())
@@ -253,6 +259,8 @@ class Brokers:
             self._lost_s += late_s
             self._stops.append((now_s, late_s))
             self._tick_s = now_s
+            if late_s > _STOOD_S:
+                self._lives.amnesty(now_s - self._lost_s)
 
     # --- leases ------------------------------------------------------------------------------------------
 
@@ -267,13 +275,41 @@ class Brokers:
         self._look_who_leads()
         if self._term is None:
             return
-        silent = self._lives.due(self._running_s() - _GRACE_S)
-        self._expire(silent, "it was silent")
+        if not self._silent:
+            self._silent = self._lives.due(self._running_s() - _GRACE_S)
+            if self._silent:
+                self._prove(partial(self._proved, self._lives))
         for dial in self._evidence.due(self._running_s()):
             self._dial(dial)
         gone = [name for name in self._evidence.over(self._running_s()) if name not in self._ending]
         self._expire(gone, "its connection has ended, and its host refuses connections")
         self._tick_soon()
+
+    def _prove(self, done: Callable[[bool], None]) -> None:
+        """Say whether it is certain that nobody else leads. If that takes long, brokers were not heard as long."""
+        lives, begun_s = self._lives, self._clock.now()
+
+        def proven(ok: bool) -> None:
+            if not ok or self._clock.now() - begun_s > SLOW_S:
+                lives.amnesty(self._running_s())
+            done(ok)
+
+        self._groups.drivers[METADATA].group.read(proven)
+
+    def _proved(self, lives: Liveness[str], _: bool) -> None:
+        """Brokers were silent, and it is known by now whether this node leads."""
+        if lives is not self._lives:
+            return  # of an earlier reign
+        running_s = self._running_s()
+        silent, self._silent = self._silent, []
+        over: list[str] = []
+        for name in silent:
+            ends_s = lives.ends_s(name)
+            if ends_s is not None and ends_s <= running_s - _GRACE_S:
+                over.append(name)
+            elif ends_s is not None:
+                self._begin_lease(self._records[name])
+        self._expire(over, "it was silent")
 
     def _expire(self, brokers: list[str], reason: str) -> None:
         """Have lives end."""
@@ -682,7 +718,7 @@ class Brokers:
             done(result)
             return rows
 
-        self._groups.drivers[METADATA].group.read(proven)
+        self._prove(proven)
 
     def _shown(self, name: str) -> Broker | None:
         record = self._records.get(name)

@@ -24,7 +24,7 @@ from metad_wire.table import Table
 from metad_wire.tables.consumer import CONSUMER, ConsumerExpire, MemberKey
 from metad_wire.tables.lease import LEASE, LeaseExpire, LeaseKey
 
-from ..state.live import LiveRows
+from ..state.live import SLOW_S, LiveRows
 from ..state.live_consumers import LiveConsumers
 from ..state.live_leases import LiveLeases
 from .driver import GroupDriver
@@ -38,7 +38,6 @@ LOOK_S = 0.1
 _IDLE_S = 0.5  # the same while they have none
 _LAGGING_S = 0.01  # the same while a look was not enough for all of them
 _LATE_S = 0.25  # a look that is so late says that the node was not running
-_SLOW_S = 0.5  # a proof that took so long says that the group was out of reach
 _BATCH = 100  # leases in one order; an order ends as many as fit an entry
 
 
@@ -153,8 +152,8 @@ class LeaseEnds:
 
     def _proved(self, reign: _Reign, live: LiveRows, ok: bool) -> None:
         begun_s, reign.proof_begun_s = reign.proof_begun_s, None
-        if begun_s is not None and self._environment.now() - begun_s > _SLOW_S:
-            live.amnesty()  # keep-alives have waited as long, and their holders may have given up
+        if begun_s is not None and (not ok or self._environment.now() - begun_s > SLOW_S):
+            live.amnesty()  # keep-alives have waited as long, and their holders may have turned elsewhere
         else:
             reign.proven = ok
 

@@ -394,6 +394,7 @@ class Node:
     def start(self) -> None:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
         self.lifecycle.recover(founders(self.config))
+        self._scheduler.start()
         self.controller.start()
         self._statuses.start()
         self.sweeps.start()

@@ -27,13 +27,18 @@ _AT_ONCE_ITEMS = 128
 # Items of entries made in one turn of the loop, a few milliseconds of it; an entry is made whole. Groups that are left
 # over come first in the next turn.
 _TURN_ITEMS = 1_000
+# How often the loop shows that it runs, and after how long it has stood still. What arrived meanwhile is looked at
+# before any timer, so each turn compares.
+_SHOW_S = 0.1
+_STOOD_S = 0.25
 # Writes applied in one turn of the loop: two milliseconds of it. A turn has costs of its own, so fewer are dearer.
 _APPLY_ITEMS = 1_000
 
 
 class Scheduler:
     """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it,
-    ``overslept`` with the time if the loop has stood still for longer than a heartbeat."""
+    ``overslept`` with the time if the loop has stood still for longer than a heartbeat while something was due, or for
+    longer than :data:`_STOOD_S`."""
 
     def __init__(
         self,
@@ -63,12 +68,22 @@ class Scheduler:
         self._waiting_items = 0  # submitted since the last turn
         self._timer: Timer | None = None
         self._timer_s = float("inf")
+        self._showing: Timer | None = None
+        self._shown_s = 0.0  # when the loop was seen to run
         agenda.serve(self.turn, self._apply)
         writer.after_durable(self._apply)
+
+    def start(self) -> None:
+        """Begin to watch whether the loop runs."""
+        now_s = self._environment.now()
+        self._look_whether_stood(now_s)
+        self._showing = self._environment.call_at(now_s + _SHOW_S, self.start)
 
     def stop(self) -> None:
         """Cancel the timers."""
         self._expiry.stop()
+        if self._showing is not None:
+            self._showing.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -97,6 +112,7 @@ class Scheduler:
         grown = 0
         try:
             now_s = self._environment.now()
+            self._look_whether_stood(now_s)
             due_s, grown = self._pump(dirty, now_s)
             self._agenda.end()
             if due_s <= now_s:
@@ -178,9 +194,19 @@ class Scheduler:
         late_s = now_s - self._timer_s
         self._timer, self._timer_s = None, float("inf")
         if late_s > self._replicas.timing.heartbeat_s:
-            self._replicas.overslept()
-            self._overslept(now_s)
+            self._stood(now_s)
         self.turn()
+
+    def _look_whether_stood(self, now_s: float) -> None:
+        stood_s, self._shown_s = now_s - self._shown_s, now_s
+        if self._showing is not None and stood_s > _SHOW_S + _STOOD_S:
+            self._stood(now_s)
+
+    def _stood(self, now_s: float) -> None:
+        """The loop has not run: nobody is late who could not be heard."""
+        self._shown_s = now_s
+        self._replicas.overslept()
+        self._overslept(now_s)
 
     # --- applying ----------------------------------------------------------------------------------------
 

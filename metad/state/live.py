@@ -19,6 +19,8 @@ from .slot_assignment import adopted_move, state_key, unpack
 STATE = GROUP.rows["state"]
 """A part that is one of these hears of this row, too."""
 _SCAN_ROWS, _SCAN_BYTES = 1_000, 1024 * 1024
+SLOW_S = 0.5
+"""What was answered or proven only after so long says that the service was slow, or away."""
 _OVER_MAX = 1_000  # what is over, held and not ended yet: what follows waits for these
 
 
@@ -121,7 +123,10 @@ class LiveRows(StatePart):
         ttl_ms = self._ttl_ms.get(key, 0)
         if not ttl_ms or key in self._ending:
             return 0
-        self._live.heard(key, self._clock() if at_s is None else at_s)
+        now_s = self._clock()
+        self._live.heard(key, now_s if at_s is None else at_s)
+        if at_s is not None and now_s - at_s > SLOW_S:  # other holders have waited as well
+            self.amnesty()
         return ttl_ms
 
     def amnesty(self) -> None:

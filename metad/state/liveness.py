@@ -1,8 +1,9 @@
 """Who has been heard of lately: the leases that whoever leads keeps in memory. Pure: time is an argument.
 
 A lease ends a time to live (ttl) after its holder was last heard of. Nobody may lose it because the service itself was
-slow: in an *amnesty* everybody gets a whole ttl from now on. A leader grants one when it begins to lead, and when it
-notices that it was not running. What is adopted from another group is added anew, which is the same.
+slow: in an *amnesty* everybody gets a whole ttl from now on, and no less than :data:`RESUME_S`. A leader grants one
+when it begins to lead, and when it notices that it was not running. What is adopted from another group is added anew,
+which gives a whole ttl, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
+RESUME_S = 5.0
+"""The least that an amnesty gives to a holder that was not heard of since. It has to find a leader first, which may
+take longer than a short ttl: a client waits up to 2 s between two dials."""
 _SPARE = 64  # void elements of the queue that are not worth making it anew
 LOOKS = 2_000
 """Elements of the queue that one call looks at, some milliseconds of it. Leases of which a leader has heard again wait
@@ -20,12 +24,14 @@ for their new end, and an amnesty moves the end of all leases at once."""
 
 
 class _Lease:
-    __slots__ = ("ends_s", "number", "ttl_s")
+    __slots__ = ("ends_s", "heard_s", "number", "queued_s", "ttl_s")
 
-    def __init__(self, ttl_s: float, ends_s: float) -> None:
+    def __init__(self, ttl_s: float, heard_s: float) -> None:
         self.ttl_s = ttl_s
-        self.ends_s = ends_s
+        self.heard_s = heard_s
+        self.ends_s = heard_s + ttl_s
         self.number = 0  # that of its element in the queue; 0: it was handed out
+        self.queued_s = 0.0  # the time of that element
 
 
 class Liveness(Generic[Key]):
@@ -50,10 +56,11 @@ class Liveness(Generic[Key]):
         ends earlier than was promised before. Also for a lease that was handed out and could not be ended."""
         lease = self._leases.get(key)
         if lease is None:
-            lease = self._leases[key] = _Lease(ttl_s, at_s + ttl_s)
+            lease = self._leases[key] = _Lease(ttl_s, at_s)
         else:
             lease.ends_s = max(self._end(lease), at_s + ttl_s)
             lease.ttl_s = ttl_s
+            lease.heard_s = max(lease.heard_s, at_s)
         if not lease.number:
             self._wait(key, lease)
 
@@ -63,11 +70,14 @@ class Liveness(Generic[Key]):
         lease = self._leases.get(key)
         if lease is None:
             return False
+        lease.heard_s = max(lease.heard_s, at_s)
         ends_s = at_s + lease.ttl_s
         if ends_s > lease.ends_s:
             lease.ends_s = ends_s
             if not lease.number:
                 self._wait(key, lease)
+        if lease.number and lease.queued_s > self._end(lease):  # an amnesty would have lasted longer
+            self._wait(key, lease)
         return True
 
     def remove(self, key: Key) -> None:
@@ -83,7 +93,8 @@ class Liveness(Generic[Key]):
         self._amnesty_s = float("-inf")
 
     def amnesty(self, now_s: float) -> None:
-        """Let no lease end before a whole ttl from now has passed. Leases that were handed out are not among them."""
+        """Let no lease end before a whole ttl from now has passed, or :data:`RESUME_S` if that is longer and nothing is
+        heard of its holder. Leases that were handed out are not among them."""
         self._amnesty_s = max(self._amnesty_s, now_s)
 
     def due(self, now_s: float, limit: int = 1_000) -> list[Key]:
@@ -122,12 +133,14 @@ class Liveness(Generic[Key]):
         return None if lease is None else self._end(lease)
 
     def _end(self, lease: _Lease) -> float:
-        return max(lease.ends_s, self._amnesty_s + lease.ttl_s)
+        if lease.heard_s > self._amnesty_s:
+            return lease.ends_s
+        return max(lease.ends_s, self._amnesty_s + max(lease.ttl_s, RESUME_S))
 
     def _wait(self, key: Key, lease: _Lease) -> None:
         self._number += 1
-        lease.number = self._number
-        heapq.heappush(self._queue, (self._end(lease), self._number, key))
+        lease.number, lease.queued_s = self._number, self._end(lease)
+        heapq.heappush(self._queue, (lease.queued_s, self._number, key))
 
     def _counts(self, element: tuple[float, int, Key]) -> bool:
         lease = self._leases.get(element[2])

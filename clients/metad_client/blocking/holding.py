@@ -190,7 +190,9 @@ class Generation(Twin):
 
     @property
     def is_current(self) -> bool:
-        """Whether what is assigned may be worked on now. Look before each piece of work."""
+        """Whether what is assigned may be worked on now. Look before each piece of work. If it is not, although the
+        group does not rebalance, the servers may be away: :meth:`Membership.next` gives the same generation again once
+        they say that the member is still one."""
         return self._generation.is_current
 
 

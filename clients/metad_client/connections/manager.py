@@ -207,13 +207,15 @@ class ConnectionManager:
     async def _keep(self, queue: NodeQueue) -> None:
         rounds = 0
         connection: NodeConnection | None = queue.connection
+        loop = asyncio.get_running_loop()
         while True:
             await queue.down.wait()
             if connection is not None:
                 if connection.was_useful:
                     rounds = 0
-                await asyncio.sleep(self._options.backoff.delay_s(rounds, self._rng))
+                await self._wait(queue, self._options.backoff.delay_s(rounds, self._rng))
                 rounds += 1
+            begun_s = loop.time()
             own = self._own(queue.node)  # what else fails may never have been this node's
             for endpoint in self._candidates(queue):
                 if queue.connection is not None:
@@ -223,8 +225,17 @@ class ConnectionManager:
                     self._dispatcher.unreachable(queue, error)
             connection = queue.connection
             if connection is None:
-                await asyncio.sleep(self._options.backoff.delay_s(rounds, self._rng))
+                # A dial that was not answered has taken its time already: so a node that stands still is dialled all
+                # the time, and greets as soon as it goes on.
+                await self._wait(queue, begun_s + self._options.backoff.delay_s(rounds, self._rng) - loop.time())
                 rounds += 1
+
+    async def _wait(self, queue: NodeQueue, seconds: float) -> None:
+        """Dial no sooner, unless others say that the node leads a group: then it is there."""
+        queue.named.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await queue.named.wait()
 
     def _own(self, node: str) -> set[Endpoint]:
         """The endpoints that are known to be the node's."""

@@ -108,6 +108,7 @@ class Call:
     events: Events | None = None  # the reply begins a stream
     stream: EventStream | None = None  # that has begun
     carrier: Carrier | None = None  # of the attempt in flight; after the reply, of the last one
+    connection: Any = None  # the NodeConnection by which the last attempt was sent
     request_id: int = 0  # of that attempt
     queue: Queue | None = None  # where the call waits to be sent
     identities: IdentitySource | None = None  # the source of ``seq``; None until a write is first sent

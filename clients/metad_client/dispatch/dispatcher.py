@@ -231,6 +231,7 @@ class Dispatcher:
 
     def abandon(self, call: Call) -> None:
         """The caller no longer waits. An attempt in flight is cancelled at the server."""
+        self._suspects.give_up(call)
         call.release()
         call.future.cancel()
 
@@ -328,6 +329,7 @@ class Dispatcher:
 
     def answered(self, call: Call, payload: bytes) -> None:
         self.answers += not call.internal
+        self._suspects.heard(call.connection)
         if call.probes:
             self._lead(call.group or ANY, call.probes)
             self._router.release()
@@ -340,6 +342,7 @@ class Dispatcher:
 
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
         """The peer answered with an error: retry now or later, here or elsewhere, or tell the caller."""
+        self._suspects.heard(connection)
         if call.internal:
             call.fail(error)
             return
@@ -378,6 +381,7 @@ class Dispatcher:
     def lost(self, connection: NodeConnection, calls: list[Call], error: MetadError) -> None:
         """A connection has ended. A retry with the same identity finds out whether its calls were carried out."""
         self.nodes.connections.pop(connection, None)
+        self._suspects.heard(connection)
         for call in calls:
             if call.internal:
                 call.fail(lost(error))
@@ -443,6 +447,7 @@ class Dispatcher:
 
     def _expire(self, call: Call) -> None:
         """The deadline has passed."""
+        self._suspects.give_up(call)
         obstacle = call.obstacle or self._router.obstacle(call)
         late = deadline_error(call, obstacle)
         call.fail(late if obstacle is None else self._explained(call, obstacle, late))
@@ -480,6 +485,8 @@ class Dispatcher:
         """Believe that this node leads the group."""
         before = self.nodes.queues.get(self._leaders.by_group.get(group, ""))
         if self._leaders.learn(group, node):
+            if (queue := self.nodes.queues.get(node)) is not None:
+                queue.named.set()
             if before is not None:
                 self._router.reroute(call for call in before.waiting if call.group == group)
             self._retries.hurry(group, node)

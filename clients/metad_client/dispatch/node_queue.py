@@ -14,7 +14,7 @@ from .node_connection import NodeConnection
 class NodeQueue:
     """The calls for one node of the map. ``connection`` takes new requests; it is None while there is none."""
 
-    __slots__ = ("connection", "connects", "down", "hosts", "map_refusal", "node", "obstacle", "waiting")
+    __slots__ = ("connection", "connects", "down", "hosts", "map_refusal", "named", "node", "obstacle", "waiting")
 
     def __init__(self, node: str, backlog: Backlog) -> None:
         self.node = node
@@ -24,6 +24,7 @@ class NodeQueue:
         self.map_refusal: MetadError | None = None  # why the node does not tell this client the map, and will not
         self.down = asyncio.Event()  # set while a connection is wanted
         self.down.set()
+        self.named = asyncio.Event()  # set when others say that it leads a group
         self.connects = 0
         self.hosts: Collection[str] | None = None
         """The groups with a replica there, as the node said last. None means that it has not said."""

@@ -41,6 +41,7 @@ class Sender:
         identities: IdentitySource | None = None
         if call.method.mutates:
             identities = self.identities.get(call.group) or self._series_of(call.group)
+        call.connection = connection
         try:
             connection.send(call, encode(call.attempt(now, identities)))
         except FrameError as error:  # over the limit of this server, so a retry would not help

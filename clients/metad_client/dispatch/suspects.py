@@ -1,4 +1,8 @@
-"""Finds connections that have left a request unanswered for long: their nodes may have stopped, or lead no longer."""
+"""Finds connections that have left requests unanswered for long: their nodes may have stopped, or lead no longer.
+
+A request whose caller waits no longer counts until its connection answers another one. Otherwise callers that are less
+patient than this, as a heartbeat of a short lease is, would ask a node that stands still for ever.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .call import Call
 from .node_connection import NodeConnection
 from .nodes import Nodes
 
@@ -23,12 +28,24 @@ class Suspects:
     nodes: Nodes
     found: Callable[[], None]
     connections: set[NodeConnection] = field(default_factory=set)
+    given_up: dict[NodeConnection, float] = field(default_factory=dict)
+    """Connections that have answered nothing since a call was given up -> when the first such call was sent."""
     timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """Begin to check: a request is in flight."""
         if self.timer is None and len(self.nodes.queues) > 1:
             self.timer = self.loop.call_later(LOOK_S, self._look)
+
+    def give_up(self, call: Call) -> None:
+        """A call in flight is not waited for any more."""
+        if call.carrier is not None and call.connection is not None and call.events is None:
+            self.given_up.setdefault(call.connection, call.sent)
+
+    def heard(self, connection: NodeConnection | None) -> None:
+        """A connection has answered, or has ended."""
+        if connection is not None:
+            self.given_up.pop(connection, None)
 
     def close(self) -> None:
         """Stop checking."""
@@ -44,8 +61,9 @@ class Suspects:
             # a node may take long to begin a watch: another one may not know the position it begins at yet
             if (call := next((call for call in connection.calls() if call.events is None), None)) is not None
         }
-        self.connections = {connection for connection, call in oldest.items() if now - call.sent >= SUSPECT_S}
+        since = {connection: call.sent for connection, call in oldest.items()} | self.given_up
+        self.connections = {connection for connection, sent in since.items() if now - sent >= SUSPECT_S}
         if self.connections:
             self.found()
-        if oldest:
+        if since:
             self.watch()

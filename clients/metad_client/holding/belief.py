@@ -1,7 +1,10 @@
 """What a holder may believe of its lease. Pure: time is an argument, of a clock that counts suspension.
 
-The server counts from when a keep-alive reached it, the holder from when it was sent: so the holder gives up first. The
+The server counts from when a keep-alive reached it, the holder from when it was sent: so the holder doubts first. The
 clock is compared when the lease is used, for a timer of a process that stood still comes too late.
+
+The clock ends nothing. While the servers are away no lease ends, and one that has not ended is still the holder's. So a
+holder in doubt goes on speaking, and the next answer says whether the lease is its own. Only the servers end a lease.
 """
 
 from __future__ import annotations
@@ -9,8 +12,6 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-MARGIN: Final = 0.1
-"""Of the time to live: so much earlier the holder gives up."""
 SPEAK: Final = 0.3
 """Of the time to live: how often a holder says that it lives."""
 DOUBT: Final = 0.6
@@ -27,7 +28,7 @@ class LeaseState(enum.Enum):
     SUSPENDED = "suspended"
     """The lease may be the holder's, and may become CONNECTED again. Begin nothing."""
     LOST = "lost"
-    """The lease is over, or will be before anybody can say that it is not: for good."""
+    """The servers have ended the lease, or the holder has given it back: for good."""
 
 
 class Belief:
@@ -49,7 +50,7 @@ class Belief:
         """A keep-alive was answered that was sent at this time. ``ttl_s`` 0: there is no such lease."""
         if ttl_s <= 0:
             self._lost = True
-        if self.state(now_s) is not LeaseState.LOST and sent_s > self._sent_s:
+        elif self.state(now_s) is not LeaseState.LOST and sent_s > self._sent_s:
             self._sent_s, self._ttl_s = sent_s, ttl_s
 
     def lose(self) -> None:
@@ -58,8 +59,7 @@ class Belief:
 
     def state(self, now_s: float) -> LeaseState:
         """At this time."""
-        if self._lost or now_s >= self._sent_s + (1 - MARGIN) * self._ttl_s:
-            self._lost = True
+        if self._lost:
             return LeaseState.LOST
         if now_s - self._ticked_s > 3 * TICK * self._ttl_s:
             self._doubted_s = self._ticked_s = now_s

@@ -14,6 +14,9 @@ from .belief import SPEAK, TICK, Belief, LeaseState
 
 Listener = Callable[[LeaseState], None]
 
+_DOUBT_S_MAX = 1.0
+"""How often a holder in doubt says that it lives, at least: how soon it resumes, however long its time to live is."""
+
 
 class KeptAlive:
     """A lease, or whatever else ends unless its holder is heard of. Nothing is believed before :meth:`begin`.
@@ -115,7 +118,8 @@ class KeptAlive:
         if (now_s >= self._speak_s or suspended) and (self._speaking is None or self._speaking.done()):
             self._speak_s = now_s + SPEAK * self._ttl_s
             self._speaking = loop.create_task(self._speak(now_s), name=self._name)
-        self._timer = loop.call_later(TICK * self._ttl_s, self._tick)
+        again_s = TICK * self._ttl_s
+        self._timer = loop.call_later(min(again_s, _DOUBT_S_MAX) if suspended else again_s, self._tick)
 
     def _tell(self) -> None:
         state = self.state

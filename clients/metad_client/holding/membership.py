@@ -66,8 +66,15 @@ class Generation:
 
     @property
     def is_current(self) -> bool:
-        """Whether what is assigned may be worked on now. Look before each piece of work."""
-        return not self._over.is_set() and self._membership.state is LeaseState.CONNECTED
+        """Whether what is assigned may be worked on now. Look before each piece of work. If it is not, although the
+        group does not rebalance, the servers may be away: :meth:`Membership.next` gives the same generation again once
+        they say that the member is still one."""
+        if self._over.is_set():
+            return False
+        if self._membership.state is LeaseState.CONNECTED:
+            return True
+        self._membership._doubted()
+        return False
 
     async def ended(self) -> None:
         """Wait until the group rebalances, or the member is none any more. Commit what is done, then ask for the next
@@ -206,6 +213,8 @@ class Membership(AsyncParts[Generation]):
         """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
         a MetadError where the group refuses the member, InvalidRequestError where ``assign`` names others than its
         members, and whatever ``assign`` raises."""
+        if self.state is not LeaseState.CONNECTED:
+            self._doubted()
         self._let_go()
         wait_s = _ASK_S_MIN
         while not self._closed:
@@ -264,6 +273,10 @@ class Membership(AsyncParts[Generation]):
             await self._consumers.assign(
                 self.tenant, self.group, self._member, info.generation, assignments, deadline_s=self._deadline_s
             )
+
+    def _doubted(self) -> None:
+        """The program does not work on what it has, because nobody knows whether it has it."""
+        self._last = 0
 
     def _let_go(self) -> None:
         """The program has done with what it had."""

@@ -387,6 +387,16 @@ class Cluster:
         if not self.run_until(self.serving, 20.0):
             raise Violation("formation", self.describe())
 
+    def stand_still(self, who: str, seconds: float) -> None:
+        """Let ``all`` nodes do nothing for a while, a ``majority`` of them, or the ``leader`` of the metadata alone."""
+        up = [node for node in self.nodes.values() if node.up]
+        leader = self.leader(METADATA)
+        up.sort(key=lambda node: node is not leader)
+        count = {"all": len(up), "majority": len(up) // 2 + 1, "leader": 1}[who]
+        self.trace(f"a standstill of {who}")
+        for node in up[:count]:
+            node.pause(seconds)
+
     def grant_move(self, source: int, target: int, slots: Iterable[int], kind: str = "data") -> int:
         """Have the leader of the metadata put a slot move into the map. Returns its number."""
         leader = self.leader(METADATA)

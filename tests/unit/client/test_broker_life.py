@@ -18,11 +18,12 @@ from metad_client import (
     InvalidRequestError,
     LifeState,
     NotFoundError,
+    NotLeaderError,
     Options,
     OverloadedError,
     connect,
 )
-from metad_client.broker_life import BEATS, LOST_AFTER, SUSPENDED_AFTER, Lease
+from metad_client.broker_life import BEAT_S_MAX, BEATS, SUSPENDED_AFTER, Lease
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError
 from metad_wire.session import AHEAD_BYTES
@@ -40,14 +41,23 @@ def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
     assert lease.state(100.0 + SUSPENDED_AFTER * LEASE_S) is LifeState.SUSPENDED
     lease.acknowledged(103.0, LEASE_S)
     lease.acknowledged(101.0, LEASE_S)
-    assert lease.state(107.9) is LifeState.SERVING
-    assert lease.state(103.0 + LOST_AFTER * LEASE_S - 0.01) is LifeState.SUSPENDED
-    assert lease.state(103.0 + LOST_AFTER * LEASE_S) is LifeState.LOST
+    assert lease.state(103.0 + SUSPENDED_AFTER * LEASE_S - 0.01) is LifeState.SERVING
+    assert lease.state(103.0 + SUSPENDED_AFTER * LEASE_S) is LifeState.SUSPENDED
+
+
+def test_a_lease_of_which_nothing_was_heard_suspends_its_life_and_never_ends_it() -> None:
+    """Guards lives that ended by their own clock while the whole cluster was away, with the wills of all their
+    clients."""
+    lease = Lease(LEASE_S, 100.0)
+    assert lease.state(100_000.0) is LifeState.SUSPENDED
+    lease.acknowledged(99_999.0, LEASE_S)
+    assert lease.state(100_000.0) is LifeState.SERVING
 
 
 def test_a_life_that_was_lost_stays_lost_whatever_comes_later() -> None:
     lease = Lease(LEASE_S, 100.0)
-    assert lease.state(200.0) is LifeState.LOST
+    lease.end(FencedError("by the cluster"))
+    assert lease.state(100.1) is LifeState.LOST
     lease.acknowledged(200.0, LEASE_S)
     assert lease.state(200.1) is LifeState.LOST
     lease.end(ConflictError("later"))
@@ -58,16 +68,17 @@ def test_an_answer_from_before_a_suspension_renews_nothing() -> None:
     """The machine slept between a heartbeat and its answer."""
     lease = Lease(LEASE_S, 100.0)
     lease.acknowledged(102.0, LEASE_S)
-    assert lease.state(170.0) is LifeState.LOST
+    assert lease.state(170.0) is LifeState.SUSPENDED
     lease = Lease(LEASE_S, 100.0)
     lease.acknowledged(102.0, LEASE_S)
-    assert lease.state(108.0) is LifeState.SUSPENDED
+    assert lease.state(110.0) is LifeState.SUSPENDED
 
 
 def test_the_cluster_may_grant_another_lease() -> None:
     lease = Lease(LEASE_S, 100.0)
     lease.acknowledged(101.0, 2.0)
-    assert lease.state(103.0) is LifeState.LOST
+    assert lease.state(102.4) is LifeState.SERVING
+    assert lease.state(102.5) is LifeState.SUSPENDED
 
 
 # --- with its client -------------------------------------------------------------------------------------
@@ -166,15 +177,17 @@ async def test_every_write_is_made_in_the_name_of_the_life_and_no_read_is(cluste
     )
 
 
-async def test_after_the_lease_nothing_is_served_and_nothing_is_sent(cluster: Cluster) -> None:
+async def test_a_life_that_is_suspended_writes_on_and_one_that_is_lost_writes_nothing(cluster: Cluster) -> None:
+    """The fence decides about writes, and the clock about what is served from memory."""
     async with cluster.client() as client:
         life = await client.brokers.register("b1")
         told: list[LifeState] = []
         forget = life.on_state(told.append)
-        cluster.slept_s += SUSPENDED_AFTER * LEASE_S + 0.1
+        cluster.slept_s += 100 * LEASE_S
         assert life.state is LifeState.SUSPENDED
         await client.kv.put("ns", "k", b"v")
-        cluster.slept_s += LEASE_S
+        cluster.error = m.ItemError(0, FencedError.code, "epoch 8 is active", 8)
+        await life.lost()
         writes = len(cluster.writes)
         for write in (
             lambda: client.kv.put("ns", "k", b"v"),
@@ -188,7 +201,7 @@ async def test_after_the_lease_nothing_is_served_and_nothing_is_sent(cluster: Cl
         assert isinstance(await life.lost(), FencedError)
         assert told == [LifeState.SUSPENDED, LifeState.LOST]
         forget()
-        cluster.epoch = 8
+        cluster.epoch, cluster.error = 8, None
         second = await client.brokers.register("b1")
         await client.kv.put("ns", "k", b"v")
         assert cluster.writes[-1][0] == second.owner == m.Owner("b1", 8)
@@ -200,7 +213,7 @@ async def test_a_heartbeat_counts_from_when_it_was_sent_however_long_its_answer_
         life = await client.brokers.register("b1", lease_s=LEASE_S)
         cluster.alive, cluster.travels_s = False, 0.0
         assert life.state is LifeState.SERVING
-        cluster.slept_s += 0.15 * LEASE_S
+        cluster.slept_s += (SUSPENDED_AFTER - 0.35) * LEASE_S
         assert life.state is LifeState.SUSPENDED
 
 
@@ -213,8 +226,27 @@ async def test_heartbeats_go_on_by_themselves(cluster: Cluster) -> None:
         await until(lambda: life.state is LifeState.SUSPENDED)
         cluster.alive = True
         await until(lambda: life.state is LifeState.SERVING)
-        cluster.alive = False
-        assert isinstance(await life.lost(), FencedError)
+
+
+async def test_a_life_goes_on_speaking_however_long_no_node_hears_it_and_resumes_at_once(cluster: Cluster) -> None:
+    """Nodes that refuse, nodes that do not answer, and connections that end."""
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+        told: list[LifeState] = []
+        life.on_state(told.append)
+        answer = cluster.server.answer
+        for away in (lambda received: received.fail(NotLeaderError("nobody leads")), lambda _: None):
+            cluster.server.answer = away
+            await until(lambda: life.state is LifeState.SUSPENDED)
+            await asyncio.sleep(60 * LEASE_S)
+            assert life.state is LifeState.SUSPENDED
+            cluster.server.peers[-1].cut()
+            cluster.server.answer = answer
+            resumed_s = asyncio.get_running_loop().time()
+            await until(lambda: life.state is LifeState.SERVING)
+            assert asyncio.get_running_loop().time() - resumed_s < BEAT_S_MAX + 1.0
+        assert told == [LifeState.SUSPENDED, LifeState.SERVING] * 2
+        assert life.epoch == 7
 
 
 async def test_a_heartbeat_waits_behind_no_other_request_of_its_client(cluster: Cluster) -> None:
@@ -388,7 +420,7 @@ async def test_closing_the_client_ends_the_heartbeats(cluster: Cluster) -> None:
 
 
 def test_a_broker_that_is_cut_off_knows_it_before_it_is_fenced() -> None:
-    """And one that comes back writes nothing, although it had not noticed."""
+    """It serves nothing by then, hears of its end when it comes back, and writes nothing."""
     with Scene() as scene:
         one, two = scene.one, scene.two
 
@@ -409,8 +441,9 @@ def test_a_broker_that_is_cut_off_knows_it_before_it_is_fenced() -> None:
             return bool(found.state == "fenced")
 
         assert scene.run_until(fenced, 20.0)
-        assert states == {"active": LifeState.SUSPENDED, "fenced": LifeState.LOST} or states["fenced"] is LifeState.LOST
+        assert states["fenced"] is LifeState.SUSPENDED
         scene.network.heal()
+        assert scene.run_until(lambda: life.state is LifeState.LOST, 5.0), "it resumes after its fence"
         with pytest.raises(FencedError):
             scene.ask(one, lambda client: client.kv.put("space", "a", b"1"), 20.0)
         second = scene.ask(one, live, 20.0)

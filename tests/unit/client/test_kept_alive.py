@@ -57,9 +57,14 @@ async def test_a_holder_that_is_not_answered_is_told_once_of_each_state_and_spea
     held = Held()
     held.alive.begin(held.now_s)
     await held.until(120.0, answered=False)
-    assert held.heard == [LeaseState.SUSPENDED, LeaseState.LOST]
+    assert held.heard == [LeaseState.SUSPENDED]
+    assert held.lost == 0
+    assert held.spoken == [103.0, *(106.0 + n for n in range(15))], "it goes on, however long nobody answers"
+    await held.until(130.0)
+    assert held.heard == [LeaseState.SUSPENDED, LeaseState.CONNECTED]
+    held.alive.answered(held.now_s, 0.0)
+    assert held.heard[2:] == [LeaseState.LOST]
     assert held.lost == 1
-    assert held.spoken == [103.0, 106.0, 107.0, 108.0]
     assert not held.alive.lose()
 
 
@@ -86,8 +91,8 @@ async def test_a_listener_that_fails_takes_nothing_from_what_is_held(caplog: pyt
     held.alive.begin(held.now_s)
     with caplog.at_level(logging.ERROR, "metad_client"):
         await held.until(120.0, answered=False)
+        held.alive.answered(held.now_s, 0.0)
     assert held.heard == second == [LeaseState.SUSPENDED, LeaseState.LOST]
-    assert held.spoken == [103.0, 106.0, 107.0, 108.0]
     assert caplog.text.count("a listener of of-a-test has failed") == 2
     forget()
     forget()

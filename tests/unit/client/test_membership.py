@@ -217,3 +217,29 @@ async def test_a_leader_that_assigns_to_strangers_is_told_so(assigned: Any, comp
         await asyncio.wait_for(member.next(), 60)
     assert group.assigned is None
     await member.close()
+
+
+@pytest.mark.parametrize("looks", [True, False])
+async def test_a_member_whose_servers_were_away_has_the_same_generation_again(looks: bool) -> None:
+    """Guards members that let go of their work while nobody answered, and waited for a rebalance that nobody needed."""
+    group, slept_s = Group(), 0.0
+    member = member_of(group)
+    loop = asyncio.get_running_loop()
+    member._now = member._alive._now = lambda: loop.time() + slept_s
+    first = await member.next()
+    assert first is not None
+    assert first.is_current
+    slept_s += 1_000.0
+    if looks:  # a program that lets go at once, or only once the servers are there again
+        assert not first.is_current
+        member._alive.answered(member._now(), 10.0)
+    assert member.state is (LeaseState.CONNECTED if looks else LeaseState.SUSPENDED)
+    again = await asyncio.wait_for(member.next(), 5.0)
+    assert again is not None
+    assert (again.number, again.is_current) == (first.number, True)
+    assert group.joins == 1
+    third = asyncio.ensure_future(member.next())
+    await asyncio.sleep(5.0)
+    assert not third.done(), "it let go of what it might have worked on"
+    await member.close()
+    assert await third is None

@@ -21,6 +21,7 @@ from metad.control.fencing import Fencing
 from metad.raft.journal import REGULAR, record
 from metad.state.brokers import read_brokers
 from metad.state.entry import decode_entry
+from metad.state.liveness import RESUME_S
 from metad.state.machine import Machine
 from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
@@ -340,7 +341,7 @@ def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ended(world: World, *names: str) -> None:
     for name in names:
         await world.register(name, lease_ms=500)
-        await world.pass_s(1.0)  # its lease is over
+        await world.pass_s(RESUME_S + 1.0)  # its lease is over, and what a new leader gives
 
 
 DAY_S = forgetting.FORGET_AFTER_MS / 1000

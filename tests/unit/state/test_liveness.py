@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.state.liveness import LOOKS, Liveness
+from metad.state.liveness import LOOKS, RESUME_S, Liveness
 
 
 def test_a_lease_is_due_when_its_time_is_over_and_only_once() -> None:
@@ -115,6 +115,19 @@ def test_one_call_looks_at_a_bounded_number() -> None:
     assert sorted(key for _ in range(10) for key in live.due(110.0)) == [*range(count)]
 
 
+def test_an_amnesty_gives_a_short_lease_as_long_as_its_holder_may_need_to_come_back() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("short", 0.5, at_s=0.0)
+    live.add("long", 60.0, at_s=0.0)
+    live.amnesty(100.0)
+    assert live.ends_s("short") == 100.0 + RESUME_S
+    assert live.ends_s("long") == 160.0
+    assert live.due(100.6) == []
+    live.heard("short", 101.0)
+    assert live.ends_s("short") == 101.5, "it is there again"
+    assert live.due(101.5) == ["short"]
+
+
 def test_memory_is_bounded_by_the_keys() -> None:
     live: Liveness[int] = Liveness()
     for number in range(10_000):
@@ -134,22 +147,26 @@ STEP = st.tuples(
 @given(st.lists(STEP, max_size=60))
 def test_it_does_what_a_plain_table_of_deadlines_does(steps: list[tuple[str, int, int]]) -> None:
     live: Liveness[int] = Liveness()
-    ends: dict[int, tuple[int, int]] = {}  # ttl, end
+    ends: dict[int, tuple[int, int, int]] = {}  # ttl, end, heard of
     out: set[int] = set()
     now, amnesty = 0, -99
+
+    def over(ttl: int, end: int, heard: int) -> float:
+        return end if heard > amnesty else max(end, amnesty + max(ttl, RESUME_S))
+
     for what, key, number in steps:
-        ttl, end = ends.get(key, (0, 0))
+        ttl, end, heard = ends.get(key, (0, 0, -99))
         if what == "add":
             live.add(key, number, now)
-            before = max(end, amnesty + ttl) if key in ends else 0
-            ends[key] = number, max(before, now + number)
+            before = over(ttl, end, heard) if key in ends else 0
+            ends[key] = number, max(before, now + number), now
             out.discard(key)
         elif what == "heard":
             assert live.heard(key, now) == (key in ends)
             if key in ends:
                 if now + ttl > end:
                     out.discard(key)
-                ends[key] = ttl, max(end, now + ttl)
+                ends[key] = ttl, max(end, now + ttl), now
         elif what == "remove":
             live.remove(key)
             ends.pop(key, None)
@@ -160,9 +177,9 @@ def test_it_does_what_a_plain_table_of_deadlines_does(steps: list[tuple[str, int
         elif what == "later":
             now += number
         else:
-            wanted = {one for one, (ttl, end) in ends.items() if one not in out and max(end, amnesty + ttl) <= now}
+            wanted = {one for one, lease in ends.items() if one not in out and over(*lease) <= now}
             assert set(live.due(now)) == wanted
             out |= wanted
-        first = min((max(end, amnesty + ttl) for one, (ttl, end) in ends.items() if one not in out), default=None)
+        first = min((over(*lease) for one, lease in ends.items() if one not in out), default=None)
         assert (live.next_s is None) == (first is None)
         assert first is None or live.next_s <= first  # type: ignore[operator]
