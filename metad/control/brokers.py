@@ -535,7 +535,8 @@ class Brokers:
     def _check_room(self, asked: b.BrokerRegister, holder: str) -> Place | None:
         """Take room for the time in which a registration is written. Raises an error where there is none."""
         known = self._records.get(asked.broker)
-        if known is None and len(self._records.keys() | self._new) >= BROKERS_MAX:
+        is_new = known is None and asked.broker not in self._new
+        if is_new and len(self._records) + len(self._new) >= BROKERS_MAX:
             if self._forgetting is not None:
                 raise OverloadedError(
                     "names of brokers that ended are being forgotten",
@@ -565,11 +566,13 @@ class Brokers:
         self._check_few(asked.broker)
         self._make_room()
         room, place = self._room, self._check_room(asked, holder)
-        self._new[asked.broker] = self._new.get(asked.broker, 0) + 1
+        is_new = asked.broker not in self._records
+        if is_new:
+            self._new[asked.broker] = self._new.get(asked.broker, 0) + 1
 
         def written() -> None:
             room.forget(place)
-            if room is self._room:  # in this reign
+            if is_new and room is self._room:  # in this reign
                 self._new[asked.broker] -= 1
                 if not self._new[asked.broker]:
                     del self._new[asked.broker]

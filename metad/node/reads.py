@@ -24,7 +24,7 @@ from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Message
 from metad_wire.methods import encode
 from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
-from metad_wire.policy.fair_room import Place
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.transport.fair_share import FairShare
@@ -44,6 +44,7 @@ _PIECE_ROWS = SLICE_ROWS
 them. Each piece sees a state at least as new as the proof of the lead, which is all that a read of several promises."""
 _READ_BYTES = 4 * ITEM_BYTES  # what a read takes while it waits, beside its items
 _BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
+_BEHIND_BYTES_MAX = 24 * 1024 * 1024  # of reads that wait for a revision, counted as those in flight are
 _AGAIN_MS = 500  # when to come again with a read whose room others need
 
 
@@ -52,6 +53,7 @@ class _Read:
 
     __slots__ = (
         "awaits",
+        "behind",
         "command",
         "deadline_s",
         "done",
@@ -96,6 +98,8 @@ class _Read:
         """Whether it is answered, though it is still in a queue."""
         self.place: Place | None = None
         """Its room, once it has some."""
+        self.behind = False
+        """Whether that is among those that wait for a revision."""
         self.items = self.weight = SHARE_ITEMS  # a piece is a turn
         self.pieces = command.rows.cut(_PIECE_ROWS)
         self.replies: list[Message] = []
@@ -129,6 +133,7 @@ class Reads:
         self.spent = 0
         """What all reads have cost so far, in rows looked at."""
         self._waiting: dict[int, _Read] = {}
+        self._behind = FairRoom("bytes of reads that wait for a revision", _BEHIND_BYTES_MAX, ends="ten seconds")
         self._late: set[int] = set()  # those that are about to hear that they waited too long
         self._long: FairQueue[_Read] = FairQueue()
         self._at_long = False
@@ -147,10 +152,11 @@ class Reads:
         source: object,
     ) -> None:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
-        if driver.group.may_read() and not _behind(driver, command.body):
+        behind = _behind(driver, command.body)
+        if driver.group.may_read() and not behind:
             if len(command.rows) > _PIECE_ROWS:
                 read = _Read(driver, verb, command, held, deadline_s, done, source)
-                self._take(read)
+                self._take(read, behind=False)
                 self._begin_long(read)
             else:
                 done(self._encoded(command, self._read(driver, verb, command)))
@@ -158,7 +164,7 @@ class Reads:
         if not driver.group.is_leader:
             raise driver.not_leader()
         read = _Read(driver, verb, command, held, deadline_s, done, source)
-        self._take(read)
+        self._take(read, behind=bool(behind))
         self._last += 1
         read.number = self._last
         self._waiting[self._last] = read
@@ -224,19 +230,26 @@ class Reads:
             return
         read.over = True
         if read.place is not None:
-            self._budget.give(read.place, read.command.items)
+            if read.behind:
+                self._behind.give(read.place)
+            else:
+                self._budget.give(read.place, read.command.items)
         read.done(answer)
 
-    def _take(self, read: _Read) -> None:
-        """Take room for a read that waits. Others that need it may have it back. Raises OverloadedError."""
-        budget, command = self._budget, read.command
-        read.place = budget.take(
-            read.source, read.held, command.items, self._environment.now(), take_back=partial(self._take_back, read)
-        )
+    def _take(self, read: _Read, *, behind: bool) -> None:
+        """Take room for a read that waits: for a revision, or for a proof and its turn. Others that need it may have it
+        back. Raises OverloadedError."""
+        read.behind, take_back = behind, partial(self._take_back, read)
+        if not behind:
+            now_s = self._environment.now()
+            read.place = self._budget.take(read.source, read.held, read.command.items, now_s, take_back=take_back)
+            return
+        read.place = self._behind.take(read.source, read.held, take_back)
+        if read.place is None:
+            raise _no_room()
 
     def _take_back(self, read: _Read) -> None:
-        why = "others need the room of a read that waits; nothing was done"
-        error = OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+        error = _no_room()
         if read.number in self._waiting:
             self._answer(read.number, error)
         else:
@@ -343,6 +356,11 @@ def failed(name: str, error: Exception, health: Health) -> MetadError:
         return InternalError("the node's storage failed; its log says more")
     bug(name, error)
     return InternalError(f"{name} failed; the server's log says why")
+
+
+def _no_room() -> OverloadedError:
+    why = "others need the room of reads that wait; nothing was done"
+    return OverloadedError(why, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
 
 
 def _joined(replies: list[Message]) -> Message:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metad_wire.policy.precedence import SMALL_ITEMS, Precedence
+from metad_wire.policy.precedence import Precedence, is_small
 
 from ..errors import StorageError
 from ..logs import bug
@@ -150,11 +150,12 @@ class Scheduler:
                 break
             before, waiting = driver.group.log.bytes, driver.waiting_items
             again_s = driver.pump(now_s, calendar_ms)
-            grown += driver.group.log.bytes - before
+            size = driver.group.log.bytes - before
+            grown += size
             begun = waiting - driver.waiting_items
             items += begun
-            if begun > SMALL_ITEMS:
-                self.precedence.heavy_done(now_s)
+            if not is_small(begun, size):
+                self.precedence.heavy_done(now_s, size)
             if again_s is not None:
                 due_s = min(due_s, again_s)
                 again.append(driver)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 from metad_wire.errors import MetadError, NotLeaderError, PositionAheadError
@@ -22,6 +23,10 @@ _PREVIOUS_BYTES: Final = 4 * 1024 * 1024
 a request may write."""
 _ASK_AGAIN_S: Final = 1.0
 """A leader that has not said within this time how far the group is may lead no longer: the next one is asked."""
+
+
+_TOLD_MAX: Final = 4_096
+"""So many streams are told of an entry while it is applied, some milliseconds; others read it in the log, in turns."""
 
 
 class Keeper(Protocol):
@@ -229,6 +234,10 @@ class Hub:
         if entry.marker is not None:
             for stream in self._live:
                 matched.setdefault(stream, [])
+        for stream in [*islice(matched, _TOLD_MAX, None)]:
+            del matched[stream]
+            stream.leave(index)
+            self.wake(stream)
         for stream, found in matched.items():
             stream.take(index, entry, found)
             self.wake(stream)

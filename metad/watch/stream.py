@@ -341,7 +341,11 @@ class Stream:
             self._send(frames.mark(self.position), self.position)
 
     def _go_live(self) -> None:
-        """Everything that is applied was looked at."""
+        """Everything that is applied was looked at. Without credit it stays behind: an entry costs nothing then for
+        those who do not take it."""
+        if self.credit <= 0:
+            self.behind_since_s = self._hub.now()
+            return
         if self.sent < self.position:
             self._send(frames.mark(self.position), self.position)
         self.live = True

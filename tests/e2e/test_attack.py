@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metad_perf.attack import command
+from metad_perf.attack import command, shares
 from metad_perf.attack.kinds import KINDS, STRANGER
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
@@ -30,6 +30,8 @@ NAMES = (
     "insider_tls_cluster_changes",
     "insider_tls_registrations",
     "insider_tls_revoked_leases",
+    # All that hoard what clients share, but for the one that is judged by a ratio of times.
+    *(name for name, kind in KINDS.items() if kind.run.__module__ == shares.__name__ and "heavy" not in name),
     "tokens_tls_key_updates",
 )
 
@@ -41,6 +43,9 @@ GOOD: dict[str, Any] = {
     "p99_ms": 5.0,
     "quiet_p99_ms": 4.5,
     "good_client_failed": 0,
+    "longest_stand_ms": 120.0,
+    "quiet_longest_stand_ms": 40.0,
+    "elections": 0,
     "problem": "",
 }
 
@@ -64,6 +69,8 @@ def test_every_family_is_refused(tmp_path: Path) -> None:
         assert one["server_rss_growth_mib"] <= command.GROWTH_MIB_MAX, name
         assert one["good_client_p99_ratio"] > 0, name
         assert one["good_client_failed"] == 0, name
+        assert one["elections"] == 0, name
+        assert one["longest_stand_ms"] > 0, name
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,9 @@ def test_every_family_is_refused(tmp_path: Path) -> None:
         ({"server_rss_growth_mib": 65.0}, 1),
         ({"good_client_p99_ratio": 2.1}, 1),
         ({"good_client_failed": 1}, 1),
+        ({"elections": 1}, 1),
+        ({"longest_stand_ms": 251.0}, 1),
+        ({"longest_stand_ms": 400.0, "quiet_longest_stand_ms": 410.0}, 0),
     ],
     ids=str,
 )

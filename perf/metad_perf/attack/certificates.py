@@ -33,6 +33,11 @@ def admin(name: str = "ops") -> TlsFiles:
     return _fleet("admin", name)
 
 
+def broker(name: str) -> TlsFiles:
+    """A broker's certificate."""
+    return _fleet("broker", name)
+
+
 def anonymous() -> TlsFiles:
     """Files that trust the fleet and hold no certificate."""
     return TlsFiles(ca=node().ca)
@@ -81,8 +86,8 @@ def _kept(name: str, issued: Issued) -> TlsFiles:
 
 @functools.cache
 def _fleet(role: str, name: str) -> TlsFiles:
-    nodes, clients, admins = ([name] if role == each else [] for each in ("node", "client", "admin"))
-    made = issue_fleet(directory(), nodes, clients, admins=admins)
+    nodes, clients, admins, brokers = ([name] if role == one else [] for one in ("node", "client", "admin", "broker"))
+    made = issue_fleet(directory(), nodes, clients, admins=admins, brokers=brokers)
     return made[f"{role}-{name}"]
 
 

@@ -10,6 +10,9 @@ node's. So in peace a bystander computes as much and touches no node. Its effect
 is large, another processor may suit the attacker better (not the one that serves the disk's interrupts: there fsyncs
 wait for the attacker).
 
+The good client's longest stand is the longest that one of its requests took, in any window. It counts unless it stood
+as long in peace, which is the machine's doing, too.
+
 An attack is refused if it achieved nothing by its own measure (see each attack), and if afterwards every node lives,
 every group is led in the same term as before, and the log was not flooded. Limits are the defaults; an attacker waits
 for limits that take longer than the good client's measurement. A node that was harmed is replaced by a new one.
@@ -42,6 +45,7 @@ GROWTH_MIB_MAX = 64.0
 P99_RATIO_MAX = 2.0
 SLOW_ONE_IN = 10
 """One of so many attacks may exceed the ratio."""
+LONGEST_STAND_MS_MAX = 250.0
 LOG_LINES_PER_S_MAX = 50.0
 """Allowed log lines: ten a second of each kind, and the rare ones of the attack."""
 _BATCH, _PER_S, _IN_FLIGHT = 10, 200, 16  # of the good client: 2,000 items/s, an open loop
@@ -87,8 +91,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(plan: Plan, *, json: Path | None) -> int:
-    """Returns the exit code: 1 if an attack was not refused or took memory, or if too many slowed the good client
-    down."""
+    """Returns the exit code: 1 if an attack was not refused, took memory, caused an election or let the good client
+    stand, or if too many slowed the good client down."""
     plan = plan.checked()
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # processes started from here on inherit it
@@ -110,6 +114,8 @@ def run(plan: Plan, *, json: Path | None) -> int:
             "bars": {
                 "server_rss_growth_mib": GROWTH_MIB_MAX,
                 "good_client_p99_ratio": P99_RATIO_MAX,
+                "longest_stand_ms": LONGEST_STAND_MS_MAX,
+                "elections": 0,
                 "share_within_ratio": 1 - 1 / SLOW_ONE_IN,
             },
             "good_client": f"{_PER_S} puts of {_BATCH} items a second, open loop, over the transport under attack",
@@ -165,6 +171,7 @@ class _Siege:
         problems: list[str] = []
         health = where.health()
         lines, before = where.log_lines(), where.rss_bytes()
+        later = health
         peak = list(before)
         attacker = Attacker(name, where.target(transport), self._plan.seconds, self._plan.processor)
         begun_s = time.monotonic()
@@ -191,7 +198,9 @@ class _Siege:
         finally:
             attacker.stop()
         seconds = time.monotonic() - begun_s
-        problems.append(where.ended() or health.problem(where.health()))
+        if not (ended := where.ended()):
+            later = where.health()
+        problems.append(ended or health.problem(later))
         if name == "quic_early_replays" and where.replayed():
             problems.append("the replay is there")
         if not any(window.tried for window in windows):
@@ -206,6 +215,7 @@ class _Siege:
             "refused": not found,
             "server_rss_growth_mib": max(after - now for now, after in zip(before, peak, strict=True)) / MIB,
             **_summed(windows),
+            "elections": health.elections(later),
             "transport": transport,
             "who": KINDS[name].who if name in KINDS else BYSTANDER,
             "site": self._place,
@@ -248,6 +258,16 @@ class _Window(msgspec.Struct, frozen=True):
     good: Answer
     peace: list[Answer]
 
+    @property
+    def longest_ms(self) -> float:
+        """How long the good client stood at most, for one request."""
+        return Latencies.merged([self.good.latencies]).max_ms()
+
+    @property
+    def quiet_longest_ms(self) -> float:
+        """The same in peace."""
+        return Latencies.merged([one.latencies for one in self.peace]).max_ms()
+
     def ms(self, percentile: float) -> tuple[float, float]:
         """The good client's latencies under attack and in peace."""
         quiet = Latencies.merged([one.latencies for one in self.peace])
@@ -268,6 +288,8 @@ def _summed(windows: Sequence[_Window]) -> dict[str, Any]:
         "quiet_p99_ms": statistics.median(quiet for _, quiet in p99),
         "p50_ms": statistics.median(attacked for attacked, _ in p50),
         "quiet_p50_ms": statistics.median(quiet for _, quiet in p50),
+        "longest_stand_ms": max((window.longest_ms for window in windows), default=1e3 * _DEADLINE_S),
+        "quiet_longest_stand_ms": max((window.quiet_longest_ms for window in windows), default=0.0),
         "good_client_failed": sum(window.good.failed for window in windows) + (not windows),
     }
 
@@ -275,7 +297,7 @@ def _summed(windows: Sequence[_Window]) -> dict[str, Any]:
 def _show(attacks: dict[str, dict[str, Any]]) -> int:
     output.table(
         "attacks",
-        ["attack", "refused", "tried", "MiB more", "p99 ms", "in peace", "ratio", "failed"],
+        ["attack", "refused", "tried", "MiB more", "p99 ms", "in peace", "ratio", "stood ms", "elections", "failed"],
         [
             [
                 name,
@@ -285,6 +307,8 @@ def _show(attacks: dict[str, dict[str, Any]]) -> int:
                 one["p99_ms"],
                 one["quiet_p99_ms"],
                 one["good_client_p99_ratio"],
+                one["longest_stand_ms"],
+                one["elections"],
                 one["good_client_failed"],
             ]
             for name, one in attacks.items()
@@ -312,6 +336,10 @@ def _broken(one: dict[str, Any]) -> str:
         found.append(one["problem"] or "not refused")
     if one["server_rss_growth_mib"] > GROWTH_MIB_MAX:
         found.append(f"{one['server_rss_growth_mib']:.0f} MiB")
+    if one["elections"]:
+        found.append(f"{one['elections']} elections")
+    if one["longest_stand_ms"] > max(LONGEST_STAND_MS_MAX, one["quiet_longest_stand_ms"]):
+        found.append(f"the good client stood {one['longest_stand_ms']:.0f} ms")
     if one["good_client_failed"]:
         found.append(f"{one['good_client_failed']} items of the good client failed")
     return "; ".join(found)

@@ -21,7 +21,7 @@ import msgspec
 from metad_wire.errors import MetadError
 
 from ..errors import WorkerError
-from . import coordination, load, quic, state, tls, tokens
+from . import coordination, load, quic, shares, state, tls, tokens
 from .insider import GoneError
 from .peer import Outcome, Target
 
@@ -112,6 +112,20 @@ def _kinds() -> dict[str, Kind]:
     )
     add(
         INSIDER,
+        "tls",
+        ALONE,
+        shares.watch_streams,
+        shares.unread_snapshots,
+        shares.reads_of_no_revision,
+        shares.names_of_others,
+        shares.orders_to_end,
+        shares.patient_consumers,
+        shares.heavy_batches,
+        shares.days_of_leases,
+        shares.names_of_brokers,
+    )
+    add(
+        INSIDER,
         "quic",
         ALONE,
         load.unread_replies,
@@ -146,6 +160,7 @@ def _kinds() -> dict[str, Kind]:
         state.large_puts,
         state.replicated_refusals,
         state.amplified_transactions,
+        shares.broker_lists,
     )
     return made
 

@@ -43,6 +43,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """The addresses of every node, over the transport under attack."""
     transport: str
     good: TlsFiles
+    other: TlsFiles
+    """Of somebody else, who must be served."""
+    broker: TlsFiles | None = None
+    """Of the broker ``owned``, on the sites where there is one."""
     none: TlsFiles
     wrong: dict[str, TlsFiles] = {}
 
@@ -65,10 +69,15 @@ def group_of(method: Method[Any, Any]) -> str:
 
 
 def payload_of(
-    method: Method[Body, Any], body: Body, deadline_ms: int = 0, identity: m.Identity | None = None
+    method: Method[Body, Any],
+    body: Body,
+    deadline_ms: int = 0,
+    identity: m.Identity | None = None,
+    *,
+    group: str = "",
 ) -> bytes:
-    """The payload of a request."""
-    return method.encode_request(body, deadline_ms, identity, group_of(method))
+    """The payload of a request, to this group if it is said which."""
+    return method.encode_request(body, deadline_ms, identity, group or group_of(method))
 
 
 GET_LARGE = payload_of(methods.KV_GET, m.KvGet([m.KvKey("large", "k0")]))

@@ -51,6 +51,10 @@ class Health(msgspec.Struct, frozen=True):
     terms: dict[str, int]
     leaders: dict[str, str]
 
+    def elections(self, later: Health) -> int:
+        """How many there were since, in all groups."""
+        return sum(max(later.terms.get(name, term) - term, 0) for name, term in self.terms.items())
+
     def problem(self, later: Health) -> str:
         """What has become worse; empty: nothing."""
         if gone := sorted(set(self.processes) - set(later.processes)):
@@ -87,6 +91,8 @@ class Site:
             addresses=[(host, int(port)) for host, _, port in parts],
             transport=transport,
             good=certificates.client("app") if self.name != THREE else self._good,
+            other=certificates.client("other") if self.name != THREE else self._good,
+            broker=certificates.broker("owned") if self.name == ALONE else None,
             none=certificates.anonymous(),
             wrong={kind: certificates.wrong(kind) for kind in certificates.WRONG} if self.name == ALONE else {},
         )

@@ -590,6 +590,29 @@ def test_a_stream_without_credit_keeps_its_position_and_nothing_else(world: Worl
     assert client.index == 22
 
 
+def test_entries_cost_nothing_for_a_stream_that_may_not_send(world: World) -> None:
+    """Thousands of streams without credit made every entry tell each of them."""
+    client = world.open(credit_bytes=0)
+    world.apply(*puts("a"))
+    assert client.stream is not None
+    assert not client.stream.live
+    assert not client.entries
+    client.stream.grant(1 << 20)
+    world.settle()
+    assert client.stream.live
+    assert len(client.entries) == 1
+
+
+def test_an_entry_is_told_to_so_many_and_the_others_read_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metad.watch.hub._TOLD_MAX", 3)
+    clients = [world.open(credit_bytes=1 << 20) for _ in range(5)]
+    world.stage(*puts("a"))
+    assert [client.stream.live for client in clients if client.stream] == [True] * 3 + [False] * 2
+    world.settle()
+    assert [len(client.entries) for client in clients] == [1] * 5
+    assert all(client.stream.live for client in clients if client.stream)
+
+
 def test_an_event_exceeds_the_credit_by_one_at_most(world: World) -> None:
     world.apply(*puts(*map(str, range(50)), size=1_000))
     client = world.open(position=0, credit_bytes=5_000)

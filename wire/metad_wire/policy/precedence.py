@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .fair_queue import SHARE_ITEMS
+from .fair_queue import SHARE_BYTES, SHARE_ITEMS
 
 SMALL_ITEMS = SHARE_ITEMS  # half a millisecond's work
-_SMALL_BYTES = 16 * 1024  # also half a millisecond's work
+_SMALL_BYTES = SHARE_BYTES  # also half a millisecond's work
+_BYTES_PER_S = 2_000 * SHARE_BYTES
+"""As fast as bytes of an entry are worked on at least, with what the log and the engine do with them later."""
 _REST = 1  # in durations of a heavy piece of work: time for a small write to reach the disk and come back
 
 
@@ -39,7 +41,7 @@ class Precedence:
         """How long heavy work still has to wait; 0 if it may begin."""
         return max(0.0, self._heavy_from_s - self.now()) if self.small else 0.0
 
-    def heavy_done(self, begun_s: float) -> None:
-        """A piece of heavy work that began at ``begun_s`` is done."""
+    def heavy_done(self, begun_s: float, size: int = 0) -> None:
+        """A piece of heavy work that began at ``begun_s`` is done; ``size``: bytes of the entries that it has made."""
         now_s = self.now()
-        self._heavy_from_s = now_s + _REST * (now_s - begun_s)
+        self._heavy_from_s = now_s + _REST * max(now_s - begun_s, size / _BYTES_PER_S)
