@@ -336,7 +336,7 @@ class Reads:
         return encoded
 
 
-def read_index(driver: GroupDriver, done: Callable[[int | MetadError], None]) -> None:
+def answer_read_index(driver: GroupDriver, done: Callable[[int | MetadError], None]) -> None:
     """Call ``done`` with the index that the group's leader has committed, once it has proven that it leads; or with the
     error that says that this node does not lead. A replica that has applied so far has everything that was acknowledged
     before."""

@@ -61,7 +61,7 @@ from .gate import WAITED_S, Gate
 from .groups import Groups
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
-from .reads import Reads, failed, read_index
+from .reads import Reads, answer_read_index, failed
 from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
@@ -261,7 +261,9 @@ class Requests:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         if method is READ_INDEX:
             driver = self._groups.named(request.group, ANY_KIND)
-            read_index(driver, lambda index: done(encode(ReadIndexReply(index)) if isinstance(index, int) else index))
+            answer_read_index(
+                driver, lambda index: done(encode(ReadIndexReply(index)) if isinstance(index, int) else index)
+            )
             return None
         verb = VERBS[method.code]
         if method.by is By.METADATA:

@@ -17,7 +17,7 @@ from ..storage.engine import Engine, Pin
 from ..storage.keys import after_prefix
 from .driver import GroupDriver
 from .peer_sender import PeerSender
-from .reads import read_index
+from .reads import answer_read_index
 
 _FOREVER_S = 1e9
 
@@ -74,7 +74,7 @@ class WatchedReplica:
     def read_index(self, done: Callable[[int | MetadError], None]) -> None:
         group = self._driver.group
         if group.is_leader:
-            read_index(self._driver, done)
+            answer_read_index(self._driver, done)
         elif not group.leader:
             done(NotLeaderError(f"no leader of {self.name} is known, who would say how far the group is"))
         else:

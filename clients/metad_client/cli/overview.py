@@ -121,12 +121,12 @@ def expiry(cluster: ClusterView) -> Row:
     return {
         "sessions_ended": sum(status.sessions_ended for status in statuses),
         "deadlines_late": sum(backlog.deadlines for backlog in backlogs),
-        "overdue_ms": max((status.overdue_ms for status in statuses), default=0),
+        "overdue_ms": max((status.overdue_ms for status in statuses), default=None),
         "fences_unswept": sum(backlog.fences for backlog in backlogs),
         "wills_due": sum(status.wills_due for status in statuses),
         "wills_waiting": sum(backlog.wills for backlog in backlogs),
         "wills_unclaimed": sum(backlog.unclaimed for backlog in backlogs),
-        "unclaimed_ms": max((backlog.unclaimed_ms for backlog in backlogs), default=0),
+        "unclaimed_ms": max((backlog.unclaimed_ms for backlog in backlogs), default=None),
         "tenants_ending": sum(backlog.tenants for backlog in backlogs),
         "more": any(backlog.more for backlog in backlogs),
     }

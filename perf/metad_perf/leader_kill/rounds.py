@@ -101,7 +101,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "worst_ms": max((one["worst_ms"] for one in rows), default=0.0),
         "led_again_ms_p50": percentile(again, 50),
         "led_again_ms_p95": percentile(again, 95),
-        "led_again_ms_max": max(again, default=0.0),
+        "led_again_ms_max": max(again, default=None),
         "leads_ms_p50": percentile(leads, 50),
         "leads_ms_p95": percentile(leads, 95),
         "detected_ms_p50": percentile(detected, 50),

@@ -66,7 +66,8 @@ def judge(
     will is due."""
     verdict = Verdict()
     terms_before, terms_after = terms(before), terms(after)
-    verdict.elections = sum(max(0, terms_after.get(name, 0) - term) for name, term in terms_before.items())
+    # A group that nobody speaks of any more counts as one that has elected.
+    verdict.elections = sum(max(0, terms_after.get(name, term + 1) - term) for name, term in terms_before.items())
     leaders_before, leaders_after = leaders(before), leaders(after)
     verdict.leaders_changed = sum(leaders_after.get(name) != node for name, node in leaders_before.items())
     over = {

@@ -21,7 +21,7 @@ import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 import metad.watch.rows as rows_module
 from metad.errors import StorageError
-from metad.node.reads import read_index
+from metad.node.reads import answer_read_index
 from metad.node.watched import WatchedReplica
 from metad.state.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
@@ -773,7 +773,7 @@ class _Leader:
 def test_a_leader_says_how_far_the_group_is_once_it_has_proven_that_it_leads(leads: bool) -> None:
     leader: Any = _Leader()
     told: list[Any] = []
-    read_index(leader, told.append)
+    answer_read_index(leader, told.append)
     leader.commit = 4
     assert not told, "another one may lead by now"
     leader.proofs[0](leads)
