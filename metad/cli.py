@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -20,6 +21,8 @@ from typing import Any
 
 from metad_wire import __version__
 from metad_wire.extras import advice
+from metad_wire.output import escape_unprintable
+from metad_wire.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
 
 from . import log_events
@@ -35,6 +38,8 @@ from .server.network import Network, in_clear
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    escape_unprintable()
+    default_for_children()
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command == "config":
@@ -42,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command == "logs":
             print(log_reference(), end="")
             return 0
-        return _run_to_the_end(arguments)
+        with contextlib.ExitStack() as held:
+            return _run_to_the_end(arguments, held)
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
         return error.exit_status
@@ -51,14 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run_to_the_end(arguments: argparse.Namespace) -> int:
-    """Run a node or a local cluster, and log why it ends. Returns the exit status."""
+def _run_to_the_end(arguments: argparse.Namespace, held: contextlib.ExitStack) -> int:
+    """Run a node or a local cluster, and log why it ends. Returns the exit status. ``held`` gets what this process has
+    to hold until then."""
     configure("info", _name(arguments))  # its level is in the configuration, which may be what is wrong
     for variable, meant in unknown_variables(os.environ).items():  # one of them may be what is missing
         event(log_events.UNKNOWN_VARIABLE, variable=variable, did_you_mean=meant)
     status = 1
     try:
-        reason, status = _run(arguments), 0
+        reason, status = _run(arguments, held), 0
     except ServerError as error:
         print(f"metad: {error}", file=sys.stderr)
         reason, status = str(error), error.exit_status
@@ -179,7 +186,7 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
     return 1 if found else 0
 
 
-def _run(arguments: argparse.Namespace) -> str:
+def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
     """Run a node or a local cluster until it is told to end. Returns what told it."""
     from .process import serve
     from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
@@ -196,10 +203,10 @@ def _run(arguments: argparse.Namespace) -> str:
             overrides["groups"] = parse_groups(arguments.groups)
         config = load_config(arguments.config, overrides)
         fleet = local_fleet(config, nodes) if arguments.tls or regions else {}
-        configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions)
+        configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions, held=held)
     else:
         config = load_config(arguments.config, _overrides(arguments))
-        configs = workers_of(config, arguments.workers) if arguments.workers > 1 else [config]
+        configs = workers_of(config, arguments.workers, held=held) if arguments.workers > 1 else [config]
     configure(config.log_level, "cluster" if arguments.command == "cluster" else config.node_id)
     install_uvloop()
     if len(configs) > 1:

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import msgspec
 
 from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
+from metad_wire.transport.claims import Claim
 from metad_wire.transport.credentials import TlsFiles
 
 from . import log_events
@@ -56,14 +56,15 @@ class Member:
         return self.config.node_id
 
 
-def workers_of(config: Config, workers: int) -> list[Config]:
+def workers_of(config: Config, workers: int, *, held: contextlib.ExitStack | None = None) -> list[Config]:
     """The configurations of a node's workers. Worker ``w`` listens ``w`` ports above the configured ones, for clients
-    and for peers, so every node must have as many workers as the others. Raises ConfigError."""
+    and for peers, so every node must have as many workers as the others. ``held`` gets the claim on ports that are
+    chosen here: nobody else takes them until it is closed. Raises ConfigError."""
     cluster = config.cluster
     if cluster.join:
         raise ConfigError("workers: a node that joins has one worker; start it without --workers")
     _check_parts(Path(config.data_dir), [f"worker-{w}" for w in range(workers)])
-    seeds = cluster.seeds or {config.node_id: f"127.0.0.1:{_stable_port(Path(config.data_dir), workers)}"}
+    seeds = cluster.seeds or {config.node_id: f"127.0.0.1:{_stable_port(Path(config.data_dir), workers, held)}"}
     addresses = {
         field: endpoint
         for field in ("listen", "advertise", "advertise_clients", "advertise_quic")
@@ -120,13 +121,14 @@ def local_cluster(
     *,
     fleet: Mapping[str, TlsFiles] | None = None,
     regions: Sequence[str] = (),
+    held: contextlib.ExitStack | None = None,
 ) -> list[Config]:
     """The configurations of ``nodes`` nodes on this machine, each with ``workers`` workers, assigned to ``regions`` in
     turn. A cluster keeps its ports, which are recorded in its data directory. With a ``fleet`` of certificates it is
-    encrypted, and serves QUIC on the same port numbers as TCP."""
+    encrypted, and serves QUIC on the same port numbers as TCP. ``held`` is that of :func:`workers_of`."""
     directory = Path(config.data_dir)
     _check_parts(directory, _names(nodes))
-    base = _stable_port(directory, 2 * nodes * workers)
+    base = _stable_port(directory, 2 * nodes * workers, held)
     seeds = {node: f"127.0.0.1:{base + n * workers}" for n, node in enumerate(_names(nodes))}
     where = {node: regions[n % len(regions)] for n, node in enumerate(seeds)} if regions else {}
     configs: list[Config] = []
@@ -167,8 +169,8 @@ def _above(endpoint: str, count: int) -> str:
     return join_endpoint(host, port + count if port else 0)
 
 
-def _stable_port(directory: Path, count: int) -> int:
-    """The first of ``count`` free ports, the same at every start."""
+def _stable_port(directory: Path, count: int, held: contextlib.ExitStack | None) -> int:
+    """The first of ``count`` free ports, the same at every start. They are this process's before they are noted."""
     note = directory / "ports.json"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -178,26 +180,17 @@ def _stable_port(directory: Path, count: int) -> int:
                 raise ConfigError(
                     f"{directory} belongs to a cluster of another shape; give this one its own --data-dir"
                 )
-            return int(noted["first"])
-        first = _free_ports(count)
-        note.write_text(json.dumps({"first": first, "count": count}) + "\n")
-    except (OSError, ValueError, KeyError) as error:
+            claim = Claim(count, int(noted["first"]))
+        else:
+            claim = Claim(count)
+            note.write_text(json.dumps({"first": claim.first, "count": count}) + "\n")
+    except (OSError, ValueError, KeyError, OverflowError) as error:
         raise ConfigError(f"cannot use {directory}: {error}") from None
-    return first
-
-
-def _free_ports(count: int) -> int:
-    """The first of ``count`` consecutive ports that nobody listens on."""
-    for first in range(20_000 + os.getpid() % 10_000, 32_000, count + 1):
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in range(first, first + count):
-                sock = held.enter_context(socket.socket())
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                sock.bind(("127.0.0.1", port))
-                datagrams = held.enter_context(socket.socket(type=socket.SOCK_DGRAM))
-                datagrams.bind(("127.0.0.1", port))  # QUIC uses the same
-            return first
-    raise ConfigError(f"no {count} free ports in a row")
+    if held is None:
+        claim.close()
+    else:
+        held.enter_context(claim)
+    return claim.first
 
 
 class Supervisor:

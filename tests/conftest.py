@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from metad_wire.signals import default_for_children
+
+default_for_children()  # `make test &` has the shell ignore SIGINT for all that it starts
+
 # Else an example that takes 200 ms fails its test, and so do examples that are slow to make: on a busy machine, any.
 settings.register_profile("metad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metad")

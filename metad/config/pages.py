@@ -59,7 +59,15 @@ def _comment(text: str) -> list[str]:
 
 
 def _text(section: type[Section]) -> str:
-    return (inspect.getdoc(section) or "").strip()
+    return (ast.get_docstring(_source(section)) or "").strip()
+
+
+def _source(section: type[Section]) -> ast.ClassDef:
+    """A section as it is written: ``python -OO`` has no docstrings, but the text behind fields and classes stays."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    if not isinstance(tree, ast.ClassDef):
+        raise TypeError(f"{section.__name__} is no class")
+    return tree
 
 
 def _sections() -> Iterator[tuple[str, type[Section]]]:
@@ -73,8 +81,7 @@ def _sections() -> Iterator[tuple[str, type[Section]]]:
 
 def _fields(section: type[Section]) -> Iterator[tuple[str, Any, str]]:
     """Name, default and text of each field. The text is the string literal behind the field in the class body."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(tree, ast.ClassDef)
+    tree = _source(section)
     defaults = section()
     field = ""
     for node in tree.body:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from metad_wire.transport.claims import Claim
+
 from ..config import Config, load_config, to_toml
 from ..config.environment import VARIABLES
 from ..errors import ConfigError, ServerError
@@ -30,8 +30,6 @@ _POLL_S = 0.005  # interval of looks at the ready file
 _START_S = 60.0
 _STOP_S = 30.0  # longer than drain_timeout_ms
 _LINES_SHOWN = 3
-# Below the ports that the kernel gives to outgoing connections, one of which could take a node's before it starts.
-_PORTS = range(15_000, 30_000)
 # Nodes of a test share a machine, and have little data.
 _SMALL = {"block_cache_bytes": 8 << 20, "memtable_bytes": 32 << 20, "owner_cache_bytes": 1_000_000}
 
@@ -127,6 +125,7 @@ class Cluster:
         self._settings = settings
         self._data_dir = data_dir
         self._directory = Path()
+        self._claim: Claim | None = None  # on the nodes' ports
         self._nodes: dict[str, Node] = {}
         self._lock = threading.Lock()
         self._begun = self._closed = False
@@ -183,6 +182,8 @@ class Cluster:
                 node.send(signal.SIGKILL)
             for node in self._nodes.values():
                 node.end(signal.SIGKILL, _STOP_S)
+            if self._claim is not None:
+                self._claim.close()
             if self._data_dir is None and self._directory != Path():
                 shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -260,7 +261,11 @@ class Cluster:
 
     def _configs(self) -> list[Config]:
         names = [f"n{n + 1}" for n in range(self._count)]
-        ports = iter(_free_ports(2 * self._count))
+        try:
+            self._claim = Claim(2 * self._count)
+        except OSError as error:
+            raise ConfigError(str(error)) from None
+        ports = iter(self._claim.ports)
         seeds = {name: f"127.0.0.1:{next(ports)}" for name in names}
         configs = []
         for name in names:
@@ -288,16 +293,3 @@ def cluster(nodes: int = 3, data_dir: str | Path | None = None, **settings: Any)
     if nodes < 1:
         raise ConfigError(f"a cluster has at least 1 node, not {nodes}")
     return Cluster(nodes, Path(data_dir) if data_dir is not None else None, settings)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on."""
-    found: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as sock, contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(("127.0.0.1", port))
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise ConfigError(f"no {count} free ports")

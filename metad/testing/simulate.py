@@ -181,10 +181,12 @@ def _text(error: Exception) -> str:
 
 # --- the command -----------------------------------------------------------------------------------------
 
+ABOUT = "Run a cluster through seeds, each a cluster and a mix of faults of its own, and report what broke."
+
 
 def main(arguments: list[str] | None = None) -> int:
     """The command. 1 if anything broke."""
-    parser = argparse.ArgumentParser(prog="python -m metad.testing.simulate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m metad.testing.simulate", description=ABOUT)
     parser.add_argument("--seeds", type=_seeds, default=range(200), metavar="A..B", help="A and B included")
     parser.add_argument("--minutes", type=float, metavar="M", help="soak: fresh wide seeds of whole nodes, for so long")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), help="3, and 3 and 5 in turn where it soaks")

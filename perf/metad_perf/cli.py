@@ -14,6 +14,8 @@ from metad_client.endpoint import SCHEMES
 from metad_wire import __version__
 from metad_wire.errors import MetadError
 from metad_wire.extras import advice
+from metad_wire.output import escape_unprintable
+from metad_wire.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError
@@ -26,6 +28,8 @@ VERBS = ("session.takeover", "session.update", "session.get", "offset.commit", "
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command."""
+    escape_unprintable()
+    default_for_children()
     args = _parser().parse_args(argv)
     exit_on_sigterm()
     install_uvloop()

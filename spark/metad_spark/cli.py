@@ -15,6 +15,8 @@ from typing import Any
 
 from metad_wire import __version__
 from metad_wire.extras import advice
+from metad_wire.output import escape_unprintable
+from metad_wire.signals import default_for_children
 
 from .errors import SparkError, UsageError
 from .target import Target, parse_target
@@ -27,6 +29,8 @@ Commands = argparse._SubParsersAction  # the only name argparse has for it
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command."""
+    escape_unprintable()
+    default_for_children()
     args = _parser().parse_args(argv)
     args.argv = list(sys.argv[1:] if argv is None else argv)
     try:

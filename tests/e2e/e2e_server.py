@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from metad_client import Client
+from metad_wire.transport.claims import Claim
 
-_WORKERS = 16
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-_own = range(15_000 + _worker, 30_000, _WORKERS)
-_candidates = itertools.cycle(random.sample(_own, len(_own)))
+_claims: list[Claim] = []
 METAD = Path(sys.executable).with_name("metad")
 WAIT_S = 120.0
 SMALL = """
@@ -44,16 +38,9 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WA
 
 
 def free_ports(count: int) -> list[int]:
-    """On loopback, for TCP and UDP. Below those that the kernel gives to connections, or somebody's would now and then
-    take one before its server is there; and each of the processes that test side by side has ports of its own."""
-    found: list[int] = []
-    while len(found) < count:
-        port = next(_candidates)
-        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams, suppress(OSError):
-            stream.bind(("127.0.0.1", port))
-            datagrams.bind(("127.0.0.1", port))
-            found.append(port)
-    return found
+    """On loopback, for TCP and UDP: claimed until this process ends."""
+    _claims.append(Claim(count))
+    return list(_claims[-1].ports)
 
 
 class Server:

@@ -49,7 +49,7 @@ class MetadError(Exception):
         current: int | None = None,
         outcome_known: bool | None = None,
     ):
-        super().__init__(message or (self.__doc__ or self.name).splitlines()[0])
+        super().__init__(message or (self.__doc__ or self.name.replace("_", " ")).splitlines()[0])
         self.message = str(self)
         self.retry_after_ms = retry_after_ms
         self.retry_jitter_ms = retry_jitter_ms

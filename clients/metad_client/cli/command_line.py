@@ -21,6 +21,7 @@ import msgspec
 
 from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
+from metad_wire.output import escape_unprintable
 from metad_wire.tables import TABLES
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -80,6 +81,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
     """Run one command; returns the exit status."""
+    escape_unprintable()
     parser = build_parser()
     arguments = parser.parse_args(argv)
     if "offline" in arguments:
@@ -221,8 +223,14 @@ def _show_unknown(printer: Printer, reason: str) -> int:
 
 
 async def _members(m: Client, a: Arguments, printer: Printer) -> None:
-    rows = overview.members(await look(m, a), m.statistics().via)
-    printer.many(rows, overview.member_table(rows))
+    cluster = await look(m, a)
+    rows = overview.members(cluster, m.statistics().via)
+    if a.wide:
+        printer.many(rows, overview.wide_member_table(rows))
+    elif a.json:
+        printer.many(rows)
+    else:
+        printer.page(rows, [], [overview.member_table(cluster)])
 
 
 async def _links(m: Client, a: Arguments, printer: Printer) -> None:
@@ -283,7 +291,8 @@ def _add_cluster(commands: Commands) -> None:
         action="store_true",
         help="print only the verdict and the problems; exit status 0 ok, 1 warning, 2 critical, 3 unknown",
     )
-    plain("members", "the nodes of the cluster", _members)
+    members = plain("members", "the nodes of the cluster", _members)
+    members.add_argument("--wide", action="store_true", help="all that is known of them, in many columns")
     plain("links", "the connections between the nodes", _links)
     transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)
     transfer.add_argument("group", metavar="GROUP", help="name of the group, as in data-0")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from metad_wire.messages import PeerLink
 
@@ -236,9 +236,46 @@ def node_table(cluster: ClusterView) -> list[Row]:
     return rows
 
 
-def member_table(rows: Sequence[Row]) -> list[Row]:
-    """A row for each node, of those for programs."""
-    return [row | {"lanes": [_lane(**lane) for lane in row["lanes"]]} if "lanes" in row else row for row in rows]
+def member_table(cluster: ClusterView) -> list[Row]:
+    """A row for each node: where it is reached, and what runs there."""
+    regions = any(node.record is not None and node.record.region for node in cluster.nodes)
+    lost = any(node.status is None for node in cluster.nodes)
+    rows: list[Row] = []
+    for node in cluster.nodes:
+        row: Row = {"node": node.node, "state": node.state}
+        record, status = node.record, node.status
+        if regions:
+            row["region"] = record.region if record is not None else None
+        row |= {
+            "clients": (record.endpoint or None) if record is not None else None,
+            "peers": (record.peer_endpoint or None) if record is not None else None,
+            "version": status.version if status is not None else None,
+            "up for": people.duration(status.uptime_ms) if status is not None else None,
+        }
+        if lost:
+            row["error"] = node.error or None
+        rows.append(row)
+    return rows
+
+
+_MEASURED: Final[Mapping[str, tuple[str, Callable[[int], str]]]] = {
+    "uptime_ms": ("up for", people.duration),
+    "cpu_us": ("cpu", lambda us: people.duration(us // 1_000)),
+    "rss_bytes": ("memory", people.size),
+    "overdue_ms": ("overdue", people.duration),
+}
+
+
+def wide_member_table(rows: Sequence[Row]) -> list[Row]:
+    """A row for each node with all that programs are told, as people read it."""
+    return [dict(_as_read(name, value) for name, value in row.items()) for row in rows]
+
+
+def _as_read(name: str, value: Any) -> tuple[str, Any]:
+    if name in _MEASURED and value is not None:
+        title, said = _MEASURED[name]
+        return title, said(value)
+    return name, [_lane(**lane) for lane in value] if name == "lanes" else value
 
 
 def _lane(lane: str, admitted: int, refused: int) -> str:

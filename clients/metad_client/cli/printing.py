@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from metad_wire.output import has_all_characters
+
 # A wider cell makes a table unreadable; --json holds it whole.
 CELL_CHARS_MAX = 60
 # A value of one record has a line for itself.
@@ -159,7 +161,7 @@ class Printer:
                 self._out.write("nothing found\n")
 
     def _json(self, document: Any) -> None:
-        json.dump(document, self._out, indent=2, ensure_ascii=False)
+        json.dump(document, self._out, indent=2, ensure_ascii=not has_all_characters(self._out))
         self._out.write("\n")
 
     def _table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

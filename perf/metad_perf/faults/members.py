@@ -7,12 +7,12 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from metad_wire.transport.claims import Claim
 from metad_wire.transport.credentials import TlsFiles
 
 from ..errors import ServerError
@@ -174,12 +174,13 @@ def temporary_members(
     mounted: list[Disk] = []
     members: list[Member] = []
     guests: list[Member] = []
+    held = contextlib.ExitStack()
     try:
         if network is not None:
             network.make()
             hosts = [(network.address(n), _CLIENT_PORT, _PEER_PORT) for n in range(count + 1)]
         else:
-            ports = _free_ports(2 * count + 2)
+            ports = held.enter_context(Claim(2 * count + 2)).ports
             hosts = [("127.0.0.1", ports[2 * n], ports[2 * n + 1]) for n in range(count + 1)]
         seeds = {f"n{n + 1}": f"{host}:{peer}" for n, (host, _, peer) in enumerate(hosts[:count])}
         where = {name: regions[n % len(regions)] for n, name in enumerate(seeds)} if regions else {}
@@ -231,6 +232,7 @@ def temporary_members(
             disk.remove()
         if network is not None:
             network.remove()
+        held.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -277,13 +279,3 @@ def _inline(table: Mapping[str, str]) -> str:
     """A table of TOML in one line."""
     pairs = ", ".join(f'{key} = "{value}"' for key, value in table.items())
     return f"{{ {pairs} }}"
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            sock = held.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            ports.append(sock.getsockname()[1])
-        return ports

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..running import run_async
 from .etcd_client import member_status
-from .nodes import Nodes, find, free_ports
+from .nodes import Nodes, find
 
 TXN_OPS_MAX = 2_000
 """A takeover of a session is two: its owner is put, its properties are read."""
@@ -23,7 +23,7 @@ class Etcd:
         self._program = find("etcd", "etcd", "etcd-server")
         self._directory = directory
         self._nodes = Nodes("etcd", directory)
-        ports = free_ports(2 * _NODES)
+        ports = self._nodes.ports(2 * _NODES)
         self._clients = {f"e{n}": f"127.0.0.1:{port}" for n, port in enumerate(ports[:_NODES])}
         self._members = {f"e{n}": f"http://127.0.0.1:{port}" for n, port in enumerate(ports[_NODES:])}
         self._leader = ""

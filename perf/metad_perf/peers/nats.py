@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..running import run_async
 from .nats_client import REPLICAS, leader
-from .nodes import Nodes, find, free_ports
+from .nodes import Nodes, find
 
 _NODES = 3
 _SYNC_ALWAYS_SINCE = (2, 10)
@@ -26,7 +26,7 @@ class Nats:
         self._program = find("nats", "nats-server", "nats-server")
         self._directory = directory
         self._nodes = Nodes("nats", directory)
-        ports = free_ports(2 * _NODES)
+        ports = self._nodes.ports(2 * _NODES)
         self._clients = {f"n{n}": port for n, port in enumerate(ports[:_NODES])}
         self._routes = dict(zip(self._clients, ports[_NODES:], strict=True))
         self._leader = ""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
+
+from metad_wire.transport.claims import Claim
 
 from ..errors import ServerError
 from .peer import MissingError
@@ -29,6 +30,12 @@ class Nodes:
     def __init__(self, system: str, directory: Path) -> None:
         self._system, self._directory = system, directory
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._claims: list[Claim] = []
+
+    def ports(self, count: int) -> range:
+        """Ports for the nodes, which nobody else takes until they have been stopped."""
+        self._claims.append(Claim(count))
+        return self._claims[-1].ports
 
     def start(self, name: str, argv: Sequence[str]) -> None:
         """Start one node, which works in the directory. Ctrl-C reaches only us, and we stop it."""
@@ -82,6 +89,8 @@ class Nodes:
                 process.wait(max(0.0, until - time.monotonic()))
         for name in list(self._processes):
             self.kill(name)
+        for claim in self._claims:
+            claim.close()
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
@@ -105,14 +114,3 @@ def find(system: str, program: str, package: str) -> str:
 def missing(system: str, package: str) -> MissingError:
     """The error that names the package."""
     return MissingError(f"--peers {system}: {system} is not installed; `make peers` installs it (Debian's {package})")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            sock = held.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            ports.append(sock.getsockname()[1])
-        return ports

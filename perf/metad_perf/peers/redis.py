@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 
 from ..errors import UsageError
-from .nodes import Nodes, find, free_ports
+from .nodes import Nodes, find
 
 _FLAGS = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
 _NODES = 3
@@ -26,7 +26,7 @@ class Redis:
         self._program = find("redis", "redis-server", "redis-server")
         self._directory = directory
         self._nodes = Nodes("redis", directory)
-        self._ports = free_ports(_NODES)
+        self._ports = self._nodes.ports(_NODES)
         self._version = ""
 
     def start(self) -> None:

@@ -7,7 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from .nodes import Nodes, free_ports, missing
+from .nodes import Nodes, missing
 from .peer import MissingError
 
 JAR = Path("/usr/share/java/zookeeper.jar")
@@ -35,7 +35,7 @@ class ZooKeeper:
         self._java = find_zookeeper()
         self._directory = directory
         self._nodes = Nodes("zookeeper", directory)
-        ports = free_ports(3 * _NODES)
+        ports = self._nodes.ports(3 * _NODES)
         self._ports = {f"z{n}": port for n, port in enumerate(ports[:_NODES], 1)}
         between = zip(ports[_NODES : 2 * _NODES], ports[2 * _NODES :], strict=True)
         self._servers = [f"server.{n}=127.0.0.1:{first}:{second}" for n, (first, second) in enumerate(between, 1)]

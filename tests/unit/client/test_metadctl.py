@@ -463,6 +463,15 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
         "more": False,
     }
     assert (down["node"], down["state"]) == ("n2", "unreachable")
+    table = ctl("members", "--timeout", "1").out
+    assert max(map(len, table.splitlines())) <= 80, "it fits the screen of a person"
+    head, first, second = table.splitlines()
+    assert head.split()[:5] == ["node", "state", "clients", "peers", "version"]
+    assert first.split()[:3] == ["n1", "up", "a:7420"]
+    assert second.split()[:2] == ["n2", "unreachable"]
+    wide = ctl("members", "--wide", "--timeout", "1").out
+    assert "4.0 MiB" in wide
+    assert "rss_bytes" not in wide
 
 
 def test_a_healthy_node_is_ok(ctl, scripted_server):
@@ -494,7 +503,7 @@ def test_the_lanes_of_a_member_are_words(ctl, scripted_server):
     lanes = [m.LaneStatus("heartbeats", 1_200, 0), m.LaneStatus("records", 7, 3)]
     status = m.StatusReply("n1", "c1", "0.1.0", 1, 1, 1, 1, True, 1, 1, 0, 5, 5, [], lanes=lanes)
     scripted_server.answer = lambda received: received.reply(status)
-    assert "heartbeats 1,200, records 7 and 3 refused" in ctl("members").out
+    assert "heartbeats 1,200, records 7 and 3 refused" in ctl("members", "--wide").out
     (row,) = json.loads(ctl("members", "--json").out)
     assert row["lanes"][1] == {"lane": "records", "admitted": 7, "refused": 3}
 

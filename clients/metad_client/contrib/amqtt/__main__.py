@@ -17,6 +17,7 @@ from metad_wire.transport.credentials import broker_files
 from . import MetadBroker
 from .kept import NEVER_S
 
+_ABOUT = "Run one broker in the foreground, until SIGTERM or SIGINT."
 _ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 
 
@@ -50,7 +51,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 after a signal, 1 if it cannot serve, 3 if this life of the broker is over."""
-    parser = argparse.ArgumentParser(prog="python -m metad_client.contrib.amqtt", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m metad_client.contrib.amqtt", description=_ABOUT)
     parser.add_argument("--metad", metavar="URL", default="metad://127.0.0.1:7420", help="as for metad_client.connect")
     parser.add_argument("--name", required=True, help="of this broker; no two of a tenant have the same")
     parser.add_argument(

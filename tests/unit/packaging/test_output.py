@@ -1,0 +1,119 @@
+"""What commands print, wherever it goes: no encoding of stdout ends one or loses anything, nor does ``python -OO``."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client"))  # the tests have no packages
+
+from scripted import Received, Server
+
+from metad_client import cli
+from metad_wire import messages as m
+from metad_wire.transport.memory import MemoryTransport
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "metad.testing.simulate"]
+PAGES = [["metad.cli", "config"], ["metad.cli", "config", "--sample"], ["metad.cli", "logs"]]
+COMMANDS = [*PAGES, *([module, "--help"] for module in MODULES)]
+ENCODINGS = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "the C locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
+
+
+def run(command: list[str], *options: str, **environment: str) -> bytes:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LC_", "LANG"))}
+    done = subprocess.run(
+        [sys.executable, *options, "-m", *command],
+        env=clean | {"COLUMNS": "80", "LC_ALL": "C.UTF-8"} | environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_encoding_of_stdout_ends_a_command(command: list[str], encoding: str) -> None:
+    whole = run(command).decode()
+    printed = run(command, **ENCODINGS[encoding])
+    name = ENCODINGS[encoding].get("PYTHONIOENCODING", "ascii")
+    assert printed == whole.encode(name, "backslashreplace"), "what cannot be printed is escaped"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nothing_is_lost_without_docstrings(command: list[str]) -> None:
+    """``metad config`` said what msgspec says of its base class instead."""
+    assert run(command, "-OO") == run(command)
+
+
+def test_no_text_for_people_is_a_docstring_at_run_time() -> None:
+    """``python -OO`` has none. Help of the interpreter is no output of a command."""
+    allowed = {
+        "wire/metad_wire/errors.py",
+        "clients/metad_client/blocking/verbs.py",
+        "spark/examples/session_history.py",
+    }
+    found = set()
+    for top in ("metad", "wire", "clients", "perf", "spark"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                named = getattr(node, "attr", getattr(node, "id", ""))
+                if named in ("__doc__", "getdoc"):
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found <= allowed
+
+
+# --- metadctl ---
+
+NAME = "gerät-→-😀"
+
+
+@pytest.fixture
+def server() -> Server:
+    server = Server(MemoryTransport())
+    asyncio.run(server.listen())
+    return server
+
+
+def metadctl(server: Server, encoding: str, *arguments: str) -> tuple[int, str]:
+    """Exit status, and what was printed as the terminal shows it."""
+    raw = io.BytesIO()
+    stdout = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        status = cli.main(["--endpoint", "a", *arguments], transport=server.transport)
+    shown = raw.getvalue().decode(encoding)
+    stdout.close()
+    return status, shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_metadctl_loses_no_name(server: Server, encoding: str) -> None:
+    def answer(received: Received) -> None:
+        records = [m.Kv("ns", f"{NAME}-{number}", NAME.encode(), 1, 1, 1) for number in range(3)]
+        received.reply(m.KvScanReply(records, b""))
+
+    server.answer = answer
+    status, shown = metadctl(server, encoding, "list", "kv", "ns")
+    escaped = NAME.encode(encoding, "backslashreplace").decode(encoding)
+    assert status == 0
+    assert [f"{escaped}-{number}" in shown for number in range(3)] == [True] * 3
+    status, shown = metadctl(server, encoding, "list", "kv", "ns", "--json")
+    assert status == 0
+    keys = [record["key"] for record in json.loads(shown)]
+    assert keys == [f"{NAME}-{number}" for number in range(3)], "JSON stays JSON"
