@@ -262,6 +262,10 @@ class Written:
         changes = self.keys.get(key)
         return changes[-1].value if changes else None
 
+    def values_of(self, key: Key) -> set[bytes | None]:
+        """All that a row was in any group, also by a move of its slot."""
+        return {value for group in self._groups.values() for _, value in group.rows.get(key, [])}
+
     def rows_at(self, group: str, index: int) -> dict[Key, bytes]:
         """All rows of a group that watches may show, as they were at an index."""
         known = self._of(group)

@@ -258,6 +258,11 @@ class Mirror:
 
     def _look_back(self, image: Image, before: int) -> None:
         """What was written when the image was opened, is in it once it says that it has caught up."""
+        if lacking := self._lacking(image, before):
+            raise Violation("fresh", f"{self.name}: {lacking} was made before it began")
+
+    def _lacking(self, image: Image, before: int) -> str:
+        """A row that the image has as it was before one of the changes up to this number; empty if there is none."""
         written = self.cluster.written
         for key, changes in written.keys.items():
             if key.row not in image._picture.rows or changes[0].number > before:
@@ -266,11 +271,12 @@ class Mirror:
             values = [change.value for change in changes[last:]]
             if not any(each.passes(key, value) for each in self.wanted for value in values if value is not None):
                 continue
+            # An adoption writes deadlines by the clock of the group that has the slot from then on.
+            moved = written.values_of(key) - {None, *(change.value for change in changes[:last])}
             held = image._picture.rows[key.row].get(key.fields)
-            if held not in [None if value is None else key.record(value) for value in values]:
-                raise Violation(
-                    "fresh", f"{self.name}: {key} is {held!r}, and {changes[last]} was made before it began"
-                )
+            if held not in [None if value is None else key.record(value) for value in {*values, *moved}]:
+                return f"{key} is {held!r}, and {changes[last]}"
+        return ""
 
     def wrong(self) -> str:
         """How the image differs from what is written; empty if it does not."""
@@ -278,11 +284,11 @@ class Mirror:
             return "it has not caught up"
         for label, records in self._written().items():
             held = dict(self._image[label].items())
-            if held != records:
-                differ = sorted({key for key in {*held, *records} if held.get(key) != records.get(key)}, key=repr)
+            if held.keys() != records.keys():
+                differ = sorted(held.keys() ^ records.keys(), key=repr)
                 key = differ[0]
                 return f"{len(differ)} of {label}; {key} is {held.get(key)!r}, not {records.get(key)!r}"
-        return ""
+        return self._lacking(self._image, len(self.cluster.written.log))
 
     def _written(self) -> dict[str, dict[Any, Any]]:
         """What the tables of the image should have."""
