@@ -27,9 +27,9 @@ from metad_wire.tables import moving_rows
 
 from .. import log_events
 from ..logs import event
+from ..state import moved_times
 from ..state.entry import Entry
 from ..state.fences import Fences
-from ..state.moved_times import put_ahead, translated
 from ..state.slot_assignment import unpack
 from ..state.tenant_ends import TenantEnds
 from ..storage import keys
@@ -277,7 +277,7 @@ class _Migration:
     async def _import(self, rows: Tail) -> None:
         self._batch += 1
         self._moved += len(rows)
-        await self._target("import", translated(rows, self._ahead_ms))
+        await self._target("import", moved_times.translated(rows, self._ahead_ms))
 
     async def _target(
         self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None, *, patient: bool = False
@@ -306,7 +306,7 @@ class _Migration:
         )
 
     def _ends(self, ends: list[TenantEnd]) -> list[TenantEnd]:
-        return [msgspec.structs.replace(end, at_ms=put_ahead(end.at_ms, self._ahead_ms)) for end in ends]
+        return [msgspec.structs.replace(end, at_ms=moved_times.put_ahead(end.at_ms, self._ahead_ms)) for end in ends]
 
     async def _source(self, step: str) -> GroupReply:
         move = self._move

@@ -2,9 +2,10 @@
 
 ``python -m metad.testing.simulate --seeds 0..999 --nodes 5`` runs seeds, ``--trace`` tells one of them event by event,
 ``--mutants`` plants bugs and reports what finds each. There are two levels: replicas alone (``--level raft``), and
-whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others. Seeds are
-*wide*: with floods of reads, disks that hang, machines that sleep, calendars that are set, nodes that are configured in
-different ways, and more of its kind. ``--plain`` goes without, four times as fast.
+whole nodes with their clients (``--level node``), of which one costs as much as some ten of the others. Calendars of
+whole nodes disagree, drift and are set in any seed. Seeds are *wide*: with floods of reads, disks that hang, machines
+that sleep, nodes that are configured in different ways, and more of its kind. ``--plain`` goes without, four times as
+fast.
 
 ``--minutes 30`` soaks: wide seeds of whole nodes, of three and of five in turn, with numbers that nobody has run
 before, for so long. Whatever breaks is printed as one command that plays it again: seed and commit are all it takes.

@@ -23,7 +23,7 @@ from metad_wire.tables.broker import BROKER
 from metad_wire.tables.cluster import CLUSTER, GROUP
 from metad_wire.tables.offset import OFFSET
 from metad_wire.tables.session import SESSION
-from metad_wire.watch import ChangeKind, MarkerStep
+from metad_wire.watch import ChangeKind
 
 from ...raft.journal import REGULAR
 from ...state.entry import Entry, decode_entry
@@ -32,6 +32,7 @@ from ...state.slot_assignment import AssignedSlots, unpack
 from ...storage.keys import GROUP_PREFIX_BYTES
 from .consumers import Consumers
 from .coordination import Coordination
+from .durations import PACE_MAX, Durations
 from .invariants import Violation
 
 EXPIRY: Final = 2
@@ -43,7 +44,6 @@ SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for b
 """The rows that a watch may show."""
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
 _BLIND: Final = frozenset([*OFFSET.rows.values(), *BROKER.rows.values()])  # rows that do not say whether they are new
-_PACE_MAX: Final = 1.2  # of the log's time, with a clock that goes too fast
 _COMMIT_S_MAX: Final = 30.0  # between the making of an entry and the moment at which somebody applies it
 _decode_slots = msgspec.msgpack.Decoder(AssignedSlots).decode
 
@@ -140,6 +140,7 @@ class Written:
         self.keys: dict[Key, list[Change]] = {}
         self.coordination = Coordination()
         self.consumers = Consumers()
+        self.durations = Durations(amnesty_s)
         self._groups: dict[str, _Group] = {}
 
     def known(self, group: GroupId) -> int:
@@ -175,6 +176,7 @@ class Written:
         _check_time(name, group, index, entry, moment_s)
         self.coordination.enter(name, index, entry, moment_s)
         self.consumers.enter(name, index, entry, moment_s)
+        self.durations.enter(f"{name}/{index}", entry, moment_s)
         rows: dict[Key, bytes | None] = {}
         for writes in entry:
             for stored, value in writes.items():
@@ -218,7 +220,7 @@ class Written:
         deadline_ms = 0 if owner is None else owner.expires_ms if value is None else owner.will_ms
         if owner is None or owner.connected or not deadline_ms or now_ms < deadline_ms:
             raise Violation("expiry", f"{where} ends {owner} at {now_ms}")
-        if moment_s - group.term_s < self._amnesty_s / _PACE_MAX:
+        if moment_s - group.term_s < self._amnesty_s / PACE_MAX:
             raise Violation("amnesty", f"{where} ends {owner} {moment_s - group.term_s} s after its leader began")
 
     def _hold(self, group: _Group, index: int, slots: AssignedSlots) -> None:
@@ -290,13 +292,11 @@ class Written:
 
 
 def _check_time(name: str, group: _Group, index: int, entry: Entry, moment_s: float) -> None:
-    """The log's time goes forward only, and about as fast as time does, whatever calendars say. An adoption raises it
-    to that of the other group."""
+    """The log's time goes forward only, and about as fast as time does, whatever calendars say and slots adopted."""
     if entry.now_ms < group.now_ms:
         raise Violation("log time", f"{name}/{index} is of {entry.now_ms}, and an entry before it of {group.now_ms}")
-    adopts = entry.marker is not None and entry.marker.step == MarkerStep.ADOPTED
-    most_ms = group.now_ms + 1000 * (_PACE_MAX * (moment_s - group.moment_s) + _COMMIT_S_MAX)
-    if group.now_ms and entry.now_ms > most_ms and not adopts:
+    most_ms = group.now_ms + 1000 * (PACE_MAX * (moment_s - group.moment_s) + _COMMIT_S_MAX)
+    if group.now_ms and entry.now_ms > most_ms:
         raise Violation("log time", f"{name}/{index} is {entry.now_ms - group.now_ms} ms behind an earlier entry")
     if entry.now_ms > group.now_ms:
         group.now_ms, group.moment_s = entry.now_ms, moment_s

@@ -4,6 +4,7 @@ names the scenarios of :mod:`metad.testing.nodes.scenarios` that find it."""
 from __future__ import annotations
 
 from .brokers import BROKER_MUTANTS
+from .calendars import CALENDAR_MUTANTS
 from .consumers import CONSUMER_MUTANTS
 from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
@@ -715,6 +716,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "who_ignores_its_slot_gains_nothing",
     ),
     *BROKER_MUTANTS,
+    *CALENDAR_MUTANTS,
     *CONSUMER_MUTANTS,
     *OVERLOAD_MUTANTS,
     *WATCH_MUTANTS,

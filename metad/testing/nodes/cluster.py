@@ -78,6 +78,8 @@ class Settings(NamedTuple):
     raft: RaftConfig = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500)
     rafts: Mapping[str, RaftConfig] = {}
     """Of nodes that are configured in another way."""
+    skews_s: Mapping[str, int] = {}
+    """By how much the calendars of nodes are ahead, beside what the pace says."""
     replicas: int = 3
     regions: tuple[str, ...] = ()
     """Of the nodes, by their number."""
@@ -125,6 +127,7 @@ class SimNode:
         cluster.trace(f"{self.name} starts")
         process = self.process = Process(cluster.loop, self.name)
         environment = self.environment = SimEnvironment(cluster.loop, cluster.rng, cluster.settings.pace)
+        environment.stepped_ms = 1000 * cluster.settings.skews_s.get(self.name, 0)
 
         async def serve() -> None:
             network = Network.only(cluster.network.transport(self.name))
@@ -261,8 +264,6 @@ class Cluster:
         self.tracing = tracing
         self.traced: list[str] = []
         self.quiet = False
-        self.calendars_agree = settings.pace.skew_s <= 1.0
-        """About, and nobody has set any."""
         self.crashes = self.snapshots = self.moves = 0
         self.elections: dict[tuple[str, int], str] = {}
         self._committed: dict[str, dict[int, int]] = {}
@@ -596,6 +597,12 @@ class Cluster:
                 rows[Key.stored(key[keys.GROUP_PREFIX_BYTES :])] = value
         if rows != self.written.rows_at(group.name, known):
             raise Violation("same states", f"{group.name} of {lead.name} is not what was written until {known}")
+
+    def require_ended(self, seconds: float) -> None:
+        """No session is there that should have ended long ago."""
+        durations = self.written.durations
+        if not self.run_until(lambda: not durations.overdue(self.loop.now), seconds):
+            raise Violation("durations", f"never ended: {durations.overdue(self.loop.now)[:3]}")
 
     def require_answers(self) -> None:
         """Nobody waits any more."""

@@ -36,6 +36,8 @@ class Pace(NamedTuple):
     """Clocks run at rates within 1 ± half of this."""
     skew_s: float = 0.0
     """Calendars differ from the truth by up to this."""
+    calendar_drift: float = 0.0
+    """Calendars run at rates within 1 ± half of this, whatever the clocks do."""
 
 
 class StateDisk(SimDisk):
@@ -133,6 +135,7 @@ class SimEnvironment:
         self._rate = 1.0 + pace.drift * (rng.random() - 0.5)
         self._offset_s = rng.uniform(0.0, 1000.0)
         self._skew_ms = int(1000 * pace.skew_s * rng.uniform(-1.0, 1.0))
+        self._calendar_rate = 1.0 + pace.calendar_drift * (rng.random() - 0.5)
         self._free_s = dict.fromkeys(Queue, 0.0)
 
     def catch(self, caught: Callable[[Exception], None]) -> None:
@@ -144,7 +147,7 @@ class SimEnvironment:
 
     def wall_ms(self) -> int:
         """See Environment."""
-        return _EPOCH_MS + self._skew_ms + self.stepped_ms + int(1000 * self.loop.now)
+        return _EPOCH_MS + self._skew_ms + self.stepped_ms + int(1000 * self._calendar_rate * self.loop.now)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """See Environment."""

@@ -31,6 +31,7 @@ from .workload import Caller
 TROUBLE_S = 5.0
 """How long faults go on."""
 CONVERGE_S = 40.0
+ENDED_S = 10.0
 TOLD_S = 30.0
 """Watchers come to the end within this time when nothing happens any more."""
 _QUIET_S = 9.0  # more than any call may take
@@ -61,6 +62,7 @@ def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wi
     cluster.require_answers()
     cluster.require_settled(CONVERGE_S)
     cast.settle()
+    cluster.require_ended(ENDED_S)
     client = cluster.client()
 
     async def look() -> None:
@@ -106,6 +108,7 @@ class Trouble(Faults[SimNode]):
             (self._slow_link, 1, True),
             (self._slow_disk, 1, True),
             (self._transfer, 2, many),
+            (self._step_clock, 2, True),
         ]
         self._faults = [(fault, weight) for fault, weight, fits in faults if fits and rng.random() < 0.6]
         if rng.random() < 0.4:
@@ -116,7 +119,6 @@ class Trouble(Faults[SimNode]):
             more: list[tuple[Callable[[], None], float, bool]] = [
                 (self._hang_disk, 1.5, True),
                 (self._suspend, 1.5, True),
-                (self._step_clock, 2.0, True),
                 (self._swing, 3.0, settings.data > 1),
                 (self._bury, 1.5, many),
                 (self._forge, 2.0, True),
@@ -312,7 +314,6 @@ class Trouble(Faults[SimNode]):
         step_ms = self._rng.choice([-3_600_000, -60_000, -7_000, -500, 500, 7_000, 60_000, 3_600_000])
         self.cluster.trace(f"the calendar of {node.name} is put forward by {step_ms} ms")
         node.environment.stepped_ms += step_ms
-        self.cluster.calendars_agree = False
 
     def _bury(self) -> None:
         """A node is gone for so long that nobody waits for it, and not long enough to be given up."""
@@ -462,7 +463,8 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
             slow_fsync=rng.choice([0.0, 0.01]),
             beside=rng.choice([(0.0005, 0.01), (0.01, 0.3)]),
             drift=rng.choice([0.0, 0.1]),
-            skew_s=rng.choice([0.0, 0.5, 60.0]),
+            skew_s=rng.choice([0.0, 0.5, 60.0, 3_600.0, 86_400.0]),
+            calendar_drift=rng.choice([0.0, 0.1, 1.0]),
         ),
         raft=RaftConfig(
             election_timeout_ms=rng.choice([300, 600]),

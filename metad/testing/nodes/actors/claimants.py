@@ -28,6 +28,7 @@ from ..cluster import Cluster, SimClient
 from .actor import Actor
 
 _TENANT: Final = "wills"
+_LONG_S: Final = 1_000  # no run lasts so long
 _DUE_S: Final = 60.0
 """Every will is due, and acknowledged, within this time once all works."""
 
@@ -57,7 +58,7 @@ class WillJudge(Hears):
         self._must.add(payload)
 
     def is_never_due(self, payload: bytes) -> None:
-        """Its client has said good-bye."""
+        """Its client has said good-bye; or the run does not last so long."""
         self._never.add(payload)
 
     def will_due(self, key: WillKey, will: WillDue) -> None:
@@ -96,10 +97,8 @@ class WillJudge(Hears):
             raise Violation("wills", f"{key} was acknowledged again, by {life}")
 
     def left(self) -> list[bytes]:
-        """The wills that must be published and are not yet. If calendars were set, nothing passes for a while after
-        each step, and so only what is due is awaited."""
-        awaited = {*self._keys, *self._must} if self._cluster.calendars_agree else {*self._keys}
-        return sorted(payload for payload in awaited if self._keys.get(payload) not in self._gone)
+        """The wills that must be published and are not yet."""
+        return sorted(payload for payload in {*self._keys, *self._must} if self._keys.get(payload) not in self._gone)
 
 
 class Goer(Actor):
@@ -125,15 +124,16 @@ class Goer(Actor):
         """One client comes, and may go."""
         name, rng, judge = self.unique(), self._rng, self._judge
         payload = name.encode()
-        will = Will("gone", payload, delay_s=rng.choice([0, 1, 2]))
-        properties = SessionProperties(rng.choice([1, 3, NEVER_S]), b"", will)
+        will = Will("gone", payload, delay_s=rng.choice([0, 1, 2, _LONG_S]))
+        properties = SessionProperties(rng.choice([1, 3, _LONG_S, NEVER_S]), b"", will)
+        goes = judge.is_never_due if min(will.delay_s, properties.expiry_interval_s) == _LONG_S else judge.must_be_due
         where = life.broker, life.epoch, _TENANT, name
         outcome, _ = await self.ask(f"{name} comes", client.sessions.takeover(*where, properties=properties))
         if outcome != "done":
             return
         end = rng.choice(["stays", "goes", "says good-bye", "comes back"])
         if end == "stays":
-            judge.must_be_due(payload)  # its broker dies
+            goes(payload)  # its broker dies
             return
         discards = end == "says good-bye"
         outcome, _ = await self.ask(f"{name} {end}", client.sessions.disconnect(*where, will_discard=discards))
@@ -142,7 +142,7 @@ class Goer(Actor):
         if discards:
             judge.is_never_due(payload)
         elif end == "goes":
-            judge.must_be_due(payload)
+            goes(payload)
         else:
             await self.pause(0.1, 1.0)
             await self.ask(f"{name} comes back", client.sessions.takeover(*where, properties=SessionProperties(3)))

@@ -10,6 +10,7 @@ from ..cluster import SimClient
 from .actor import Actor
 
 _TENANT = "retains"
+_LONG_S = 1_000  # no run lasts so long
 _TOPICS = ("a/1/x", "a/2/x", "a/2/x/y", "b")
 _FILTERS = {"a/+/x": _TOPICS[:2], "a/#": _TOPICS[:3], "#": _TOPICS, "b": _TOPICS[3:], "+/2/x/+": _TOPICS[2:3]}
 
@@ -45,12 +46,15 @@ class Publisher(Actor):
             return
         text = self.unique() if kind == "put" else None
         payload = b"" if text is None else text.encode()
+        lasts_s = _LONG_S if self.chance(0.3) else None
         # It may be killed before it hears, so it is noted before it is done.
         history = self._cluster.history
         position = len(history.operations)
         self._note(topic, kind, text, None, asked, answered=False)
         noted = history.operations[position]
-        outcome, _ = await self.ask(f"{kind} {topic} {text}", retained.put(_TENANT, topic, payload))
+        outcome, _ = await self.ask(
+            f"{kind} {topic} {text}", retained.put(_TENANT, topic, payload, expiry_interval_s=lasts_s)
+        )
         if outcome != "unknown":
             history.operations.remove(noted)
         if outcome == "done":

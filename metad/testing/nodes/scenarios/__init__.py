@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (  # each puts its own on the list
     brokers,
+    calendars,
     consumers,
     deaths,
     flood,
@@ -23,6 +24,7 @@ __all__ = [
     "SCENARIOS",
     "Scene",
     "brokers",
+    "calendars",
     "consumers",
     "deaths",
     "flood",

@@ -1,0 +1,82 @@
+"""Bugs to plant where something crosses from one log to another, whose time is another one. Each names the scenarios of
+:mod:`metad.testing.nodes.scenarios` that find it."""
+
+from __future__ import annotations
+
+from .planting import Mutant
+from .planting import one_edit as _m
+
+CALENDAR_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "a_fence_says_the_time_of_its_log",
+        "a group counts a fence from its age",
+        "metad.state.fences:Fences.raised",
+        "item.at_ms if item.age_ms is None else max(1, view.now_ms - item.age_ms)",
+        "item.at_ms",
+        "a_dead_brokers_sessions_last_as_long_in_every_group",
+    ),
+    _m(
+        "a_fence_is_as_old_as_a_calendar_says",
+        "the age of a fence is by the log that has written it",
+        "metad.control.brokers:Brokers._tell",
+        "aged(fences, self._log_ms())",
+        "aged(fences, self._log_ms() + 3_600_000)",
+        "a_dead_brokers_sessions_last_as_long_in_every_group",
+    ),
+    _m(
+        "carried_fences_say_the_time_of_the_source",
+        "an adoption brings fences with their age",
+        "metad.state.fences:Fences.carried",
+        "aged(found, now_ms)",
+        "found",
+        "a_fence_that_comes_with_slots_is_as_old",
+    ),
+    _m(
+        "rows_move_with_their_times",
+        "the mover puts the times in rows ahead by what the target's log is ahead",
+        "metad.control.migration:_Migration._import",
+        "moved_times.translated(rows, self._ahead_ms)",
+        "rows",
+        "what_moves_lasts_as_long_where_it_comes_to",
+    ),
+    _m(
+        "retained_messages_move_with_their_times",
+        "every row with a time is put ahead",
+        "metad.state.moved_times:translated",
+        "elif value is not None and key[0] in TIMES:",
+        "elif value is not None and key[0] in TIMES and key[0] != 0x40:",
+        "what_moves_lasts_as_long_where_it_comes_to",
+    ),
+    _m(
+        "what_is_due_moves_with_its_time",
+        "the index of deadlines is that of the sessions that have come",
+        "metad.state.moved_times:translated",
+        "if key[0] == DUE:",
+        "if False:",
+        "what_moves_lasts_as_long_where_it_comes_to",
+    ),
+    _m(
+        "the_target_takes_the_sources_time",
+        "slots that come leave the time of the target's log alone",
+        "metad.control.migration:_Migration._target",
+        " 0,\n            [] if sealed is None else parts[F",
+        " 0 if sealed is None else sealed.now_ms,\n            [] if sealed is None else parts[F",
+        "what_moves_lasts_as_long_where_it_comes_to",
+    ),
+    _m(
+        "each_batch_has_its_own_difference",
+        "a row that is sent again, or deleted, is put ahead by the same",
+        "metad.control.migration:_Migration._import",
+        "moved_times.translated(rows, self._ahead_ms)",
+        "moved_times.translated(rows, self._ahead_ms + 1_000 * self._batch)",
+        "who_comes_and_goes_while_slots_move_has_one_deadline",
+    ),
+    _m(
+        "a_log_follows_its_leaders_calendar",
+        "a log goes about as fast as time does, whatever calendars say",
+        "metad.state.log_time:LogTime._time_ms",
+        "max(self._anchor_ms + least_ms, min(float(calendar_ms), self._anchor_ms + most_ms))",
+        "max(self._anchor_ms + least_ms, float(calendar_ms))",
+        "a_calendar_that_is_set_ends_no_session",
+    ),
+)
