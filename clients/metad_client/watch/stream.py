@@ -202,6 +202,8 @@ class GroupStream:
         node = self._next_node(up, bool(opening.snapshot))
         queue = self._dispatcher.nodes.queues.get(node) if node else None
         if queue is None:
+            if self._dispatcher.routes.record(self.name) is None:
+                self._dispatcher.seek()  # the map is an old one
             self._later()
             return
         body = encode(opening)

@@ -31,6 +31,8 @@ CREDIT_BYTES_MAX: Final = 0xFFFF_FFFF
 """What a request can say."""
 MAP_RETRY_S: Final = 0.25
 """How often the map is asked for while the watch needs a group that the map lacks."""
+TARGET_RETRY_S: Final = 2.0
+"""The same while a slot is on its way to a group that neither the pin nor the token names."""
 _SEEKS_MAX: Final = 120
 """The map is asked for so often, of every node that is connected in turn, before a group counts as gone."""
 _ALL_BYTES: Final = ALL.to_bytes(SLOTS // 8, "big")
@@ -91,6 +93,7 @@ class Streams:
         self._unfound = {GroupId(kind, ordinal) for kind, position in named for ordinal in position.groups}
         """Groups that the token names, or that of the end, and that were in no map yet: it may be an old one."""
         self._map_timer: asyncio.TimerHandle | None = None
+        self._target_timer: asyncio.TimerHandle | None = None
         self._repairs: dict[str, int] = {}  # per kind: attempts to read what is missing
         self._repair_timers: dict[str, asyncio.TimerHandle] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -223,7 +226,7 @@ class Streams:
         self._dispatcher.forget(self)
         for stream in self._turn:
             stream.stop()
-        for timer in (*self._repair_timers.values(), self._map_timer, self._idle_timer):
+        for timer in (*self._repair_timers.values(), self._map_timer, self._target_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         self._never_begun(ClosedError("the watch is closed", outcome_known=True))
@@ -281,6 +284,7 @@ class Streams:
         if begins and not self.ended:
             for kind in self.positions:
                 self._repair(kind)
+            self._seek_targets()
 
     def closed(self) -> None:
         """The client is closed: the iteration ends."""
@@ -361,6 +365,7 @@ class Streams:
                 stream.pin = stream.first_pin
             stream.first_pin = None
         self._repair(kind)
+        self._seek_targets()
 
     def _look_idle(self) -> None:
         """Count the time without a stream of every group, if it is bounded."""
@@ -446,6 +451,16 @@ class Streams:
         if self._unknown:
             self._dispatcher.seek(at_once=True)
             self._map_timer = self._loop.call_later(MAP_RETRY_S, self._seek_map)
+
+    def _seek_targets(self) -> None:
+        """Ask for newer maps while slots are sealed: the group that adopts them may be in none that is known."""
+        if self._target_timer is None and not self.ended and any(each.sealed for each in self.positions.values()):
+            self._dispatcher.seek(at_once=True)
+            self._target_timer = self._loop.call_later(TARGET_RETRY_S, self._seek_targets_again)
+
+    def _seek_targets_again(self) -> None:
+        self._target_timer = None
+        self._seek_targets()
 
     def _give_up(self, group: GroupId) -> None:
         """No node knows the group: what was read from it is lost, unless another group shows it."""
@@ -588,6 +603,7 @@ class Streams:
             self._packed.pop(stream.kind, None)
             stream.rows_taken()
             self._repair(stream.kind)
+            self._seek_targets()
         if not mine:
             return True
         return self._batch("snapshot", stream, rows=rows, slots=wanted, first=first, last=done)

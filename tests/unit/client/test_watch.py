@@ -277,7 +277,7 @@ async def test_filters_go_to_the_server(connected: Client, nodes: WatchNodes) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tables": "nope"}, "no table 'nope' can be watched; there is cluster, "),
+        ({"tables": "nope"}, "no table 'nope' can be watched; there is broker, "),
         ({"tables": "group"}, "no table 'group'"),
         ({"tables": []}, "needs at least one"),
         ({"tables": 7}, "tables"),
@@ -652,6 +652,21 @@ async def test_a_group_that_a_token_names_is_found(connected: Client, nodes: Wat
     assert await take(watch, 1) == [b"1"]
     await watch.opened()
     assert watch._streams.is_whole
+
+
+async def test_the_group_that_adopts_what_a_token_has_sealed_is_found(connected: Client, nodes: WatchNodes) -> None:
+    """The token is of between the two steps of a move: neither it nor a marker that follows names the target."""
+    source, added = a(nodes), Group(nodes, 2, set())
+    sealed_index = source.seal(50, {slot_of("ns")}, added)
+    token = token_of(nodes)
+    nodes.groups.append(added)
+    added.adopt(50, {slot_of("ns")}, source, sealed_index)
+    source.close_move()
+    added.put("k", b"1")
+    leaders = dict(nodes.leaders)
+    nodes.place(version=2, data=3)
+    nodes.leaders.update(leaders)
+    assert await take(connected.watch("kv", token=token), 1) == [b"1"]
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from scripted import Server, settled
-from watch_server import RECORD, Group, WatchNodes, kv_key
+from watch_server import RECORD, Group, WatchNodes, kv_key, slot_of
 
 from metad_client import (
     Broker,
@@ -249,6 +249,25 @@ async def test_other_tables_have_their_own_shapes(connected: Client, nodes: Watc
     assert isinstance(image["cluster"][None], ClusterMap)
     with pytest.raises(TypeError, match="a key of cluster is None"):
         image["cluster"][KvKey("a", "b")]
+
+
+async def test_it_has_not_caught_up_while_a_slot_is_on_its_way(
+    connected: Client, nodes: WatchNodes, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group that has it by now may be in no map that the client knows, and have what was acknowledged since."""
+    monkeypatch.setattr("metad_client.watch.streams.TARGET_RETRY_S", 0.05)
+    group.put("k1", b"1")
+    added = Group(nodes, 1, set())
+    nodes.groups.append(added)
+    sealed_index = group.seal(50, {slot_of("ns")}, added)
+    image = connected.image("kv")
+    with pytest.raises(DeadlineExceededError):
+        await image.caught_up(0.1)
+    added.adopt(50, {slot_of("ns")}, group, sealed_index)
+    added.put("k2", b"2")
+    nodes.place(version=2, data=2)
+    await image.caught_up()
+    assert values(image) == {"k1": b"1", "k2": b"2"}
 
 
 async def test_brokers_are_shown_and_those_that_are_forgotten_meanwhile_vanish(

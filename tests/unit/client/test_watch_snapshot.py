@@ -106,6 +106,16 @@ async def test_changes_before_the_moment_come_before_the_rows(connected: Client,
     assert [value for part in parts for rows in part.rows for value in rows.values] == list(group.rows.values())
 
 
+async def test_a_group_that_the_map_lacks_is_found(connected: Client, nodes: WatchNodes, server: Server) -> None:
+    added = Group(nodes, 2, set(range(1024)))
+    added.put("k", b"1")
+    nodes.groups.append(added)
+    async with connected.snapshot(GroupId("data", 2), "kv") as snapshot:
+        assert not added.live
+        nodes.place(version=2, data=3)
+        assert count([part async for part in snapshot]) == 1
+
+
 async def test_silence_ends_it(connected: Client, nodes: WatchNodes) -> None:
     nodes.holds_back_rows = True
     snapshot = connected.snapshot(home(nodes)[1], "kv", idle_timeout_s=0.05)
