@@ -1,5 +1,5 @@
-"""Bugs to plant where something crosses from one log to another, whose time is another one. Each names the scenarios of
-:mod:`metad.testing.nodes.scenarios` that find it."""
+"""Bugs to plant where something crosses from one log to another, whose time is another one, and in what goes on beside
+slots that move. Each names the scenarios of :mod:`metad.testing.nodes.scenarios` that find it."""
 
 from __future__ import annotations
 
@@ -78,5 +78,30 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
         "max(self._anchor_ms + least_ms, min(float(calendar_ms), self._anchor_ms + most_ms))",
         "max(self._anchor_ms + least_ms, float(calendar_ms))",
         "a_calendar_that_is_set_ends_no_session",
+    ),
+    # --- beside slots that move
+    _m(
+        "a_pass_over_some_slots_counts_for_all",
+        "a fence is swept for the slots that were looked at",
+        "metad.state.expiry:_evaluate_lose",
+        "holding.slots == command.body.slots and ",
+        "",
+        "an_unseal_overtakes_the_end_of_a_pass",
+    ),
+    _m(
+        "foreign_leases_count",
+        "leases of slots that are not held keep no other from ending",
+        "metad.state.live:LiveRows.over",
+        "if not held[self._slot_of(key) or 0]:",
+        "if False:",
+        "leases_that_came_early_keep_no_other_from_ending",
+    ),
+    _m(
+        "a_listener_that_ends_hides_the_next",
+        "who listens to a group hears every entry, whoever else ends meanwhile",
+        "metad.node.driver:GroupDriver._stage",
+        "tuple(self._listeners)",
+        "self._listeners",
+        "a_watch_that_ends_takes_no_write_from_a_move",
     ),
 )
