@@ -377,6 +377,10 @@ class Watches:
             raise self.full(f"{_PINS_MAX} snapshots of watches are under way on this node")
         self._pinned[stream] = self._environment.now(), place
 
+    def now(self, piece: Callable[[], None]) -> None:
+        """Call back at once, or in a slice where there are many."""
+        self._slices.now(piece)
+
     def later(self, piece: Callable[[], None]) -> None:
         """Call back in a slice of what many hear."""
         self._slices.later(piece)

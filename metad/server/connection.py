@@ -77,7 +77,7 @@ class Connection:
         unsent: SendBudget,
         access: Access,
         *,
-        opened: Callable[[Connection], bool],
+        opened: Callable[[Connection], None],
         welcomed: Callable[[Connection], bool],
         closed: Callable[[Connection], None],
     ) -> None:
@@ -94,7 +94,7 @@ class Connection:
         self._stream: Stream | None = None
         self._works: dict[int, Work] = {}  # by request id, for CANCEL
         self._watching: Watching | None = None
-        self._inbox = Inbox(unbegun, self._turn_away)
+        self._inbox = Inbox(unbegun)
         self._is_broken = False  # the peer has broken the protocol, or was not admitted
         self._uncut = False  # frames that have come are not cut yet
         self._reading = True
@@ -135,8 +135,7 @@ class Connection:
             self.host = str(peername[0])
         self._is_quic = stream.get_extra_info("transport") == "quic"
         self._early = bool(stream.get_extra_info("early"))
-        if not self._opened(self):
-            self.close(_too_many())
+        self._opened(self)
         self._node.brokers.came(self)
 
     def data_received(self, data: bytes) -> None:
@@ -222,7 +221,7 @@ class Connection:
                 size += frame.length
                 if frame.type != _REQUEST or frame.method in AHEAD:
                     self._handle(frame, arrived_s)
-                elif not inbox.add(frame, arrived_s):
+                elif not inbox.add(frame, arrived_s, self._turn_away):
                     self._turn_away(frame)
                 if count >= _CUT_FRAMES or now() >= until_s:
                     self._uncut = True

@@ -24,14 +24,12 @@ much."""
 
 
 class Inbox:
-    """The requests of one connection that are not begun, in the order in which they came. ``turn_away`` is called with
-    one whose room others need."""
+    """The requests of one connection that are not begun, in the order in which they came."""
 
-    __slots__ = ("_frames", "_room", "_turn_away", "held_bytes")
+    __slots__ = ("_frames", "_room", "held_bytes")
 
-    def __init__(self, room: FairRoom, turn_away: Callable[[Frame], None]) -> None:
+    def __init__(self, room: FairRoom) -> None:
         self._room = room
-        self._turn_away = turn_away
         self._frames: OrderedDict[int, tuple[Frame, float, Place]] = OrderedDict()  # by request id
         self.held_bytes = 0
 
@@ -41,10 +39,12 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def add(self, frame: Frame, arrived_s: float) -> bool:
-        """Keep a request until its turn. False if there is no room for it."""
+    def add(self, frame: Frame, arrived_s: float, turn_away: Callable[[Frame], None]) -> bool:
+        """Keep a request until its turn. False if there is no room for it. ``turn_away`` is called with it where others
+        need its room; the inbox keeps nothing of its connection for longer, or one that has ended would stay in
+        memory."""
         size = frame.length + FRAME_BYTES
-        place = self._room.take(self, size, partial(self._take_back, frame))
+        place = self._room.take(self, size, partial(self._take_back, frame, turn_away))
         if place is None:
             return False
         self.held_bytes += size
@@ -71,9 +71,9 @@ class Inbox:
             self._give(place)
         self._frames.clear()
 
-    def _take_back(self, frame: Frame) -> None:
+    def _take_back(self, frame: Frame, turn_away: Callable[[Frame], None]) -> None:
         if self.discard(frame.request_id):
-            self._turn_away(frame)
+            turn_away(frame)
 
     def _give(self, place: Place) -> None:
         self.held_bytes -= place.size

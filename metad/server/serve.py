@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
-from metad_wire.policy.fair_room import FairRoom
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from .. import log_events
 from ..config import Config
+from ..control.host import holder_of
 from ..errors import ConfigError, ServerError
 from ..logs import event
 from ..node.environment import Environment
@@ -48,7 +50,8 @@ class Server:
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
-        self._served: set[Connection] = set()  # welcomed
+        self._served = FairRoom("connections", config.limits.connections_max, ends="the end of the connection")
+        self._places: dict[Connection, Place] = {}  # of those that are welcomed
         self._intake = ReceiveBudget(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
         self._unbegun = FairRoom(
             "bytes of requests that are not begun", config.limits.unbegun_bytes_max, ends="the turn of its connection"
@@ -161,9 +164,7 @@ class Server:
             closed=self._closed,
         )
 
-    def _opened(self, connection: Connection) -> bool:
-        if len(self._served) >= self.config.limits.connections_max:
-            return False
+    def _opened(self, connection: Connection) -> None:
         self._connections.add(connection)
         self._greeting[connection] = None
         self.node.serves(len(self._connections), self._pace.delayed)
@@ -173,18 +174,23 @@ class Server:
             oldest = next(strangers, next(iter(self._greeting)))
             del self._greeting[oldest]
             oldest.close(OverloadedError("too many connections that have not sent HELLO", retry_after_ms=1_000))
-        return True
 
     def _welcomed(self, connection: Connection) -> bool:
         self._greeting.pop(connection, None)
-        if len(self._served) >= self.config.limits.connections_max:
+        place = self._served.take(holder_of(connection), 1, partial(self._take_back, connection))
+        if place is None:
             return False
-        self._served.add(connection)
+        self._places[connection] = place
         return True
+
+    def _take_back(self, connection: Connection) -> None:
+        """Others, who have fewer, need a connection."""
+        self._served.give(self._places.pop(connection))
+        connection.close(OverloadedError("others need the room of this connection", retry_after_ms=1_000))
 
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._served.discard(connection)
+        self._served.forget(self._places.pop(connection, None))
         self._greeting.pop(connection, None)
         self.node.serves(len(self._connections), self._pace.delayed)
 

@@ -114,12 +114,12 @@ class Watching:
     def end(self, why: MetadError) -> None:
         """End all streams."""
         for stream in list(self._streams.values()):
-            self._watches.later(partial(stream.end, why))
+            self._watches.now(partial(stream.end, why))
 
     def forget(self) -> None:
         """The connection is gone."""
-        for stream in self._streams.values():
-            self._watches.later(stream.forget)
+        for stream in list(self._streams.values()):
+            self._watches.now(stream.forget)
         self._streams.clear()
 
     def _ended(self, request_id: int) -> None:

@@ -368,6 +368,7 @@ async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read
 async def test_one_connection_too_many_is_told(server: Server) -> None:
     connections = [connect(server) for _ in range(4)]
     extra, stream = connect(server, hello=False)
+    extra.data_received(HELLO)
     assert stream.closed
     (error,) = stream.errors()
     assert (error.name, error.retry_after_ms > 0) == ("overloaded", True)

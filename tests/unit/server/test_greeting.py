@@ -123,3 +123,17 @@ async def test_the_log_says_which_client_it_is(server: Server, caplog: pytest.Lo
     (name,) = said
     assert name.startswith("client 'app' 'broker-7\\nxxx")
     assert len(name) < 100
+
+
+async def test_who_has_all_connections_leaves_others_theirs(server: Server) -> None:
+    def welcomed(holder: Principal) -> Shown | None:
+        connection, stream = arrive(server, holder)
+        connection.data_received(hello())
+        return stream if [frame[0] for frame in stream.frames()] == [FrameType.WELCOME] else None
+
+    hoarded = [welcomed(APP) for _ in range(SERVED_MAX)]
+    assert None not in hoarded
+    other = Principal(Role.CLIENT, "other")
+    assert welcomed(other) is not None
+    assert [stream.closed for stream in hoarded if stream] == [False] * (SERVED_MAX - 1) + [True]
+    assert welcomed(APP) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -38,23 +38,22 @@ def room_of(size: int) -> FairRoom:
     return FairRoom("bytes", size, ends="soon")
 
 
-def inbox_in(room: FairRoom) -> Inbox:
-    """The inbox of one more connection; what is taken back from it is forgotten."""
-    return Inbox(room, lambda _: None)
+def kept_quiet(_: Frame) -> None:
+    """Nobody is told that a frame is turned away."""
 
 
-def fill(inbox: Inbox, first_id: int, size: int) -> int:
+def fill(inbox: Inbox, first_id: int, size: int, turn_away: Callable[[Frame], None] = kept_quiet) -> int:
     """Put in frames of this size until one finds no room; how many were let in."""
     count = 0
-    while inbox.add(frame(first_id + count, size), 0.0):
+    while inbox.add(frame(first_id + count, size), 0.0, turn_away):
         count += 1
     return count
 
 
 def test_requests_come_out_in_their_order_with_the_time_at_which_they_came() -> None:
-    inbox = inbox_in(room_of(MIB))
+    inbox = Inbox(room_of(MIB))
     for number, arrived_s in ((5, 1.0), (3, 1.5), (4, 2.0)):
-        assert inbox.add(frame(number), arrived_s)
+        assert inbox.add(frame(number), arrived_s, kept_quiet)
     assert len(inbox) == 3
     assert [(taken.request_id, at_s) for taken, at_s in (inbox.pop() for _ in range(3))] == [
         (5, 1.0),
@@ -66,10 +65,10 @@ def test_requests_come_out_in_their_order_with_the_time_at_which_they_came() -> 
 
 def test_what_is_held_is_counted_until_it_is_taken_discarded_or_cleared() -> None:
     budget = room_of(MIB)
-    one, other = inbox_in(budget), inbox_in(budget)
+    one, other = Inbox(budget), Inbox(budget)
     for number in range(1, 5):
-        assert one.add(frame(number, 1_000), 0.0)
-    assert other.add(frame(1, 5_000), 0.0)
+        assert one.add(frame(number, 1_000), 0.0, kept_quiet)
+    assert other.add(frame(1, 5_000), 0.0, kept_quiet)
     assert (budget.held, len(budget)) == (9_000, 2)
     one.pop()
     assert one.discard(3)
@@ -84,19 +83,19 @@ def test_what_is_held_is_counted_until_it_is_taken_discarded_or_cleared() -> Non
 def test_one_connection_fills_the_room_and_others_take_it_back() -> None:
     budget = room_of(MIB)
     away: list[int] = []
-    hog, modest = Inbox(budget, lambda frame: away.append(frame.request_id)), inbox_in(budget)
-    count = fill(hog, 1, 10_000)
+    hog, modest = Inbox(budget), Inbox(budget)
+    count = fill(hog, 1, 10_000, lambda frame: away.append(frame.request_id))
     assert hog.held_bytes > MIB - 10_000
-    assert modest.add(frame(1, 9_000), 0.0)
+    assert modest.add(frame(1, 9_000), 0.0, kept_quiet)
     assert away == [count], "the newest of the one that holds most is turned away"
-    assert not hog.add(frame(10_000, 10_000), 0.0)
-    assert modest.add(frame(2, 1_000), 0.0)
+    assert not hog.add(frame(10_000, 10_000), 0.0, kept_quiet)
+    assert modest.add(frame(2, 1_000), 0.0, kept_quiet)
     assert budget.held <= MIB
 
 
 def test_a_crowd_of_connections_keeps_to_the_bound() -> None:
     budget = room_of(MIB)
-    for inbox in [inbox_in(budget) for _ in range(500)]:
+    for inbox in [Inbox(budget) for _ in range(500)]:
         fill(inbox, 1, 700)
     assert MIB // 2 < budget.held <= MIB
 
@@ -104,28 +103,28 @@ def test_a_crowd_of_connections_keeps_to_the_bound() -> None:
 @pytest.mark.parametrize("brokers", [2, 5, 20, 100])
 def test_a_crowd_that_sends_alike_fills_the_room(brokers: int) -> None:
     budget = room_of(MIB)
-    inboxes = [inbox_in(budget) for _ in range(brokers)]
+    inboxes = [Inbox(budget) for _ in range(brokers)]
     number = 0
-    while sum(inbox.add(frame(number, 500), 0.0) for inbox in inboxes):
+    while sum(inbox.add(frame(number, 500), 0.0, kept_quiet) for inbox in inboxes):
         number += 1
     assert budget.held > MIB * 3 // 4
     assert max(inbox.held_bytes for inbox in inboxes) - min(inbox.held_bytes for inbox in inboxes) <= MIB // brokers
-    assert inbox_in(budget).add(frame(0, 500), 0.0), "who has nothing here yet finds room"
+    assert Inbox(budget).add(frame(0, 500), 0.0, kept_quiet), "who has nothing here yet finds room"
 
 
 def test_short_frames_count_for_what_they_take() -> None:
-    assert fill(inbox_in(room_of(MIB)), 1, 0) <= MIB // FRAME_BYTES
+    assert fill(Inbox(room_of(MIB)), 1, 0) <= MIB // FRAME_BYTES
 
 
 def test_the_longest_frame_fits_alone_and_beside_a_few_others() -> None:
     budget = room_of(24 * MIB)
-    one, other = inbox_in(budget), inbox_in(budget)
-    assert one.add(frame(1, 16 * MIB), 0.0)
-    assert not other.add(frame(1, 16 * MIB), 0.0)
+    one, other = Inbox(budget), Inbox(budget)
+    assert one.add(frame(1, 16 * MIB), 0.0, kept_quiet)
+    assert not other.add(frame(1, 16 * MIB), 0.0, kept_quiet)
     assert one.pop()
-    assert one.add(frame(1, 100), 0.0)
-    assert other.add(frame(1, 16 * MIB), 0.0)
-    assert inbox_in(room_of(100)).add(frame(1, MIB), 0.0)
+    assert one.add(frame(1, 100), 0.0, kept_quiet)
+    assert other.add(frame(1, 16 * MIB), 0.0, kept_quiet)
+    assert Inbox(room_of(100)).add(frame(1, MIB), 0.0, kept_quiet)
 
 
 # --- on a connection -------------------------------------------------------------------------------------

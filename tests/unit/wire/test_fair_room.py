@@ -3,7 +3,9 @@ may be used."""
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import pytest
 
@@ -105,6 +107,28 @@ def test_the_node_itself_may_fill_the_room() -> None:
     room = room_of()
     taken = [room.take(None, 100) for _ in range(11)]
     assert [place is not None for place in taken] == [True] * 10 + [False]
+
+
+def test_what_is_given_back_keeps_its_owner_no_longer_in_memory() -> None:
+    """A connection that had ended stayed in memory, with the megabytes that it had read, until the next collection."""
+    room = room_of()
+
+    class Owner:
+        place: Place | None = None
+
+        def lost(self) -> None: ...
+
+    owner = Owner()
+    owner.place = room.take("a", 1, owner.lost)
+    gone = weakref.ref(owner)
+    assert owner.place is not None
+    room.give(owner.place)
+    gc.disable()
+    try:
+        del owner
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_nothing_is_taken_back_for_one_that_would_not_fit_all_the_same() -> None:

@@ -90,6 +90,7 @@ class FairRoom:
         if place.take_back is not None:
             del holder.lent[place]
             holder.lent_size -= place.size
+            place.take_back = None  # it likely knows the owner of the place: together they would stay in memory
         holder.held -= place.size
         self.held -= place.size
         if not holder.held and not holder.lent:
