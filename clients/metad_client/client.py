@@ -442,6 +442,12 @@ class Client:
         """Whether the client reaches the cluster."""
         return self._dispatcher.states.state
 
+    @property
+    def alone_s(self) -> float:
+        """For how many seconds no node has taken requests; 0 while one does. A broker whose life is SUSPENDED meanwhile
+        may be the only one that is cut off."""
+        return self._dispatcher.states.alone_s
+
     def on_state(self, listener: Callable[[ClientState], None]) -> Callable[[], None]:
         """Call ``listener`` with each new :attr:`state`, in the client's own thread. Returns what ends that."""
         return self._dispatcher.states.listen(listener)

@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     _failover(commands)
     _leader_kill(commands)
     _overload(commands)
+    _outage(commands)
     _topics(commands)
     _retained(commands)
     _storm(commands)
@@ -641,6 +642,36 @@ def _run_overload(args: argparse.Namespace) -> int:
     )
     shape = Shape(nodes=args.nodes, groups=args.groups)
     return run(measurement, shape=shape, config=args.server_config, json=args.json)
+
+
+def _outage(commands: Commands[argparse.ArgumentParser]) -> None:
+    text = "three nodes stand still under MQTT brokers with their clients: nothing may end by it"
+    parser = _command(commands, "outage", text, _run_outage)
+    _server_config(parser)
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long nodes stand still")
+    parser.add_argument(
+        "--who",
+        choices=("all", "majority", "leader"),
+        help="only this: all nodes, a majority, or the leader of metadata-0; without it one after the other",
+    )
+    parser.add_argument("--clients", type=_count, default=10_000, help="MQTT connections with wills")
+    parser.add_argument("--brokers", type=int, default=2, help="processes of MQTT brokers that share them")
+    parser.add_argument("--publishers", type=int, default=20, help="clients that publish all the time")
+    parser.add_argument("--lease-s", type=float, default=10.0, help="lease of a broker")
+
+
+def _run_outage(args: argparse.Namespace) -> int:
+    from .outage.command import WHO, Measurement, run
+
+    measurement = Measurement(
+        seconds=args.seconds,
+        who=(args.who,) if args.who else WHO,
+        clients=args.clients,
+        brokers=args.brokers,
+        publishers=args.publishers,
+        lease_s=args.lease_s,
+    )
+    return run(measurement, config=args.server_config, json=args.json)
 
 
 def _topics(commands: Commands[argparse.ArgumentParser]) -> None:

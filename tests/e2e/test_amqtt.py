@@ -590,16 +590,51 @@ def test_without_metad_a_client_is_told_to_come_later(tmp_path: Path, device: Ca
         storing.join()
 
 
-def test_a_broker_that_metad_does_not_hear_serves_nobody(tmp_path: Path, device: Callable[..., Device]) -> None:
-    """Its clients may be at another broker by now."""
+def test_a_broker_that_metad_does_not_hear_keeps_its_clients_and_serves_nobody(
+    tmp_path: Path, device: Callable[..., Device]
+) -> None:
+    """They may be at another broker by now, or metad may be away: it goes on where it was."""
     with embedded.cluster(nodes=1, data_dir=tmp_path / "metad") as cluster, ExitStack() as stack:
         broker = BrokerProcess(cluster.url, "broker-1", tmp_path, lease_s=1)
+        stack.callback(broker.end)
+        client, other = device("client"), device("other")
+        client.connect(broker.port)
+        client.subscribe(("news", 1))
+        client.publish("news", b"before")
+        assert client.next().payload == b"before"
+        cluster.kill("n1")
+        with pytest.raises(ConnectionRefusedError, match="navailable"):  # by then its life is suspended
+            other.connect(broker.port)
+        storing = threading.Thread(target=client.publish, args=("news", b"through"))
+        storing.start()
+        with pytest.raises(queue.Empty):
+            client.next(1.0)
+        cluster.start("n1")
+        assert client.next().payload == b"through"
+        storing.join()
+        assert not client.ended.is_set()
+        assert "this life of broker-1 is lost" not in broker.log
+
+
+def test_a_broker_that_reaches_no_node_for_long_lets_its_clients_go(
+    tmp_path: Path, device: Callable[..., Device]
+) -> None:
+    """It may be the only one that is cut off. Its life goes on with metad."""
+    with embedded.cluster(nodes=1, data_dir=tmp_path / "metad") as cluster, ExitStack() as stack:
+        broker = BrokerProcess(cluster.url, "broker-1", tmp_path, "--alone-s", "1", lease_s=1)
         stack.callback(broker.end)
         client = device("client")
         client.connect(broker.port)
         cluster.kill("n1")
         assert client.ended.wait(WAIT_S)
-        assert broker.ended() == 3
+        cluster.start("n1")
+        for _ in range(10):
+            with suppress(ConnectionRefusedError):
+                assert client.connect(broker.port), "its session is there"
+                break
+        else:
+            pytest.fail("it serves nobody although metad is there")
+        assert "this life of broker-1 is lost" not in broker.log
 
 
 @pytest.mark.slow

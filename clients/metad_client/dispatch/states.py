@@ -33,6 +33,7 @@ class States:
         self._lost_after_s = lost_after_s
         self._timer: asyncio.TimerHandle | None = None
         self._listeners: list[Listener] = []
+        self._alone_from_s: float | None = loop.time()  # None: a node takes requests
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell the listener of each change of the state. Returns what ends that."""
@@ -44,13 +45,20 @@ class States:
 
         return forget
 
+    @property
+    def alone_s(self) -> float:
+        """For how long no node has taken requests."""
+        return 0.0 if self._alone_from_s is None else self._loop.time() - self._alone_from_s
+
     def up(self) -> None:
         """A node takes requests."""
+        self._alone_from_s = None
         self._stop()
         self._change(ClientState.CONNECTED)
 
     def down(self) -> None:
         """No node takes requests."""
+        self._alone_from_s = self._loop.time()
         if self.state is ClientState.CONNECTED:
             self._timer = self._loop.call_later(self._lost_after_s, self._change, ClientState.LOST)
             self._change(ClientState.SUSPENDED)

@@ -15,6 +15,7 @@ from metad_client import MetadError, Options, connect
 from metad_wire.transport.credentials import broker_files
 
 from . import MetadBroker
+from .broker import ALONE_S
 from .kept import NEVER_S
 
 _ABOUT = "Run one broker in the foreground, until SIGTERM or SIGINT."
@@ -27,7 +28,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     config = {"listeners": {"default": {"type": "tcp", "bind": arguments.bind}}, "plugins": _ANONYMOUS}
     files = broker_files(arguments.certs, arguments.name) if arguments.certs else None
-    options = Options(tls=None if arguments.metad.startswith("metad://") else files)
+    # What a client is to have an answer for waits as long for metad as its connection is kept without it.
+    tls = None if arguments.metad.startswith("metad://") else files
+    options = Options(tls=tls, deadline_s=max(arguments.alone_s, 10.0))
     async with connect(arguments.metad, options) as metad:
         broker = MetadBroker(
             metad,
@@ -38,6 +41,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             links_tls=files,
             expiry_s=arguments.expiry_s,
             lease_s=arguments.lease_s,
+            alone_s=arguments.alone_s,
         )
         await broker.start()
         print(f"{arguments.name} serves on {broker.bound()} in life {broker.epoch}", flush=True)
@@ -62,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--certs", metavar="DIR", default="", help="written by `metadctl certs --brokers NAME`: for brokers, and metad"
     )
     parser.add_argument("--lease-s", type=float, default=10.0, help="a broker that is silent for so long is over")
+    parser.add_argument(
+        "--alone-s", type=float, default=ALONE_S, help="how long clients are kept while no node of metad is reached"
+    )
     parser.add_argument("--expiry-s", type=int, default=NEVER_S, help="the session of a client that is away ends then")
     parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")
     arguments = parser.parse_args(argv)

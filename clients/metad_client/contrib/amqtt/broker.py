@@ -27,7 +27,19 @@ from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import ApplicationMessage, Session
 from amqtt.utils import gen_client_id
 
-from metad_client import BrokerLife, Client, FencedError, Image, MetadError, Owned, SessionKey, TlsFiles, Watched, Will
+from metad_client import (
+    BrokerLife,
+    Client,
+    FencedError,
+    Image,
+    LifeState,
+    MetadError,
+    Owned,
+    SessionKey,
+    TlsFiles,
+    Watched,
+    Will,
+)
 from metad_client.watch.events import WatchEvent
 from metad_wire.topics import filter_fault
 
@@ -49,6 +61,9 @@ PASSED_ON_MAX: Final = 100
 CLOSE_S: Final = 5.0
 """A connection that cannot be closed for so long is left to itself."""
 _AGAIN_S: Final = 1.0
+ALONE_S: Final = 300.0
+"""For how long a broker keeps its clients, unless it is told otherwise, while it reaches no node of metad: it may be
+the only one that is cut off."""
 REFUSED: Final = 0x80
 """The return code of SUBACK for a filter that was not stored."""
 PACKET_BYTES_MAX: Final = 1024 * 1024
@@ -96,7 +111,8 @@ class MetadBroker(Broker):
     another address. ``links_tls``: a broker's certificate (``metadctl certs --brokers``), the same for all brokers or
     for none; without it messages between brokers are in clear text, which belongs on a private network. ``expiry_s``:
     how long the session of a client that is away is kept. ``lease_s``: a broker that metad has not heard of for so
-    long is over, and the wills of its clients are published. ``packet_bytes_max``: of a client's packets. ``metad`` is
+    long, although others were heard, is over, and the wills of its clients are published. ``alone_s``: how long
+    clients are kept while no node of metad can be reached. ``packet_bytes_max``: of a client's packets. ``metad`` is
     this broker's own client.
     """
 
@@ -112,6 +128,7 @@ class MetadBroker(Broker):
         links_tls: TlsFiles | None = None,
         expiry_s: int = NEVER_S,
         lease_s: float = 10.0,
+        alone_s: float = ALONE_S,
         packet_bytes_max: int = PACKET_BYTES_MAX,
     ) -> None:
         if not 0 < packet_bytes_max <= MESSAGE_BYTES_MAX:
@@ -124,7 +141,7 @@ class MetadBroker(Broker):
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
         self._waiting = WaitingMessages(metad, self._store)
-        self._lease_s = lease_s
+        self._lease_s, self._alone_s = lease_s, alone_s
         self._links_at, self._links_advertised = links, links_advertised
         self._links_tls = LinkTls(links_tls) if links_tls is not None else None
         self._link_key = LinkKey()
@@ -137,8 +154,10 @@ class MetadBroker(Broker):
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
         self._begun = asyncio.Event()
+        self._changes = asyncio.Event()
+        """Set when the state of the life has changed."""
         self.fenced = asyncio.Event()
-        """This life is over: a newer one has begun, or metad has not heard of it. It serves no client any more."""
+        """This life is over: a newer one has begun, or metad has ended it. It serves no client any more."""
 
     # --- its life ---
 
@@ -178,7 +197,9 @@ class MetadBroker(Broker):
         self._image = self._metad.image(watched)
         self._image.on_change(self._changed)
         await self._image.caught_up()
+        life.on_state(self._state_changed)
         self._spawn(self._fence_when_lost(life))
+        self._spawn(self._part_when_alone())
         self._spawn(self._publish_wills())
         self._begun.set()
 
@@ -237,6 +258,29 @@ class MetadBroker(Broker):
     async def _fence_when_lost(self, life: BrokerLife) -> None:
         log.info("%s: %s", self._store.name, await life.lost())
         self._fence()
+
+    def _state_changed(self, state: LifeState) -> None:
+        log.warning("this life of %s is %s", self._store.name, state.value)
+        self._changes.set()
+        self._changes = asyncio.Event()
+
+    async def _served(self) -> None:
+        """Wait until this life may serve. While it is suspended, others may have its clients by now, or metad is away:
+        nothing is served from memory, and what clients send waits. Raises FencedError once the life is over."""
+        life = self._store.life
+        assert life is not None
+        while life.state is LifeState.SUSPENDED:
+            await self._changes.wait()
+        life.check()
+
+    async def _part_when_alone(self) -> None:
+        """Clients may find another broker that is not cut off."""
+        while not self.fenced.is_set():
+            await asyncio.sleep(_AGAIN_S)
+            if self._metad.alone_s >= self._alone_s and self._connections:
+                log.error("no node of metad was reached for %g s: all connections are closed", self._alone_s)
+                for connection in list(self._connections.values()):
+                    await connection.handler.handle_connection_closed()
 
     def _fence(self) -> None:
         if not self.fenced.is_set():
@@ -313,6 +357,12 @@ class MetadBroker(Broker):
         if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
             handler.refuse(IDENTIFIER_REJECTED)
             return False
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._served()
+        except (TimeoutError, FencedError):
+            handler.refuse()
+            return False
         async with self._turn(client_id):
             older = self._connections.get(client_id)
             if older is not None:
@@ -343,7 +393,11 @@ class MetadBroker(Broker):
         def failed() -> None:
             self._spawn(handler.handle_connection_closed())
 
-        return Outbox(client_id, handler.deliver, self._waiting, failed, restored)
+        async def deliver(message: Envelope, waited: Sequence[str]) -> None:
+            await self._served()
+            await handler.deliver(message, waited)
+
+        return Outbox(client_id, deliver, self._waiting, failed, restored)
 
     async def _publish_session_retained_messages(self, session: Session) -> None:
         """The connection has begun: send what waited for the client, then what comes."""
@@ -541,6 +595,7 @@ class MetadBroker(Broker):
         """Messages of one client begin in order, and each ends when its subscribers have it."""
         sent = Envelope(message.topic, bytes(message.data), message.qos or 0)
         try:
+            await self._served()
             targets = self._targets(sent.topic)
             if message.retain:
                 async with connection.retaining:  # the last one stays
@@ -580,6 +635,7 @@ class MetadBroker(Broker):
 
     async def _publish(self, message: Envelope) -> None:
         """Returns once each subscriber has the message, or metad for those that are away. Raises MetadError."""
+        await self._served()
         await self._deliver(message, self._targets(message.topic), 0)
 
     def _targets(self, topic: str) -> list[Target]:
@@ -673,6 +729,7 @@ class MetadBroker(Broker):
 
     async def _received(self, delivery: Delivery) -> None:
         """From another broker."""
+        await self._served()
         await self._deliver(delivery.message, delivery.targets, delivery.hops)
 
 

@@ -31,6 +31,8 @@ from metad_client import (
 from . import envelope
 from .envelope import Envelope
 
+TAKE_S: Final = 10.0
+"""A client that connects or subscribes waits no longer for metad: it can be told that it failed."""
 NEVER_S: Final = 0xFFFFFFFF
 """The expiry interval of a session that never expires."""
 
@@ -111,7 +113,12 @@ class Store:
         whom = (self.name, self.epoch, self.tenant, client_id)
         properties = SessionProperties(0 if clean else self._expiry_s, will=will)
         owned = await self._metad.owned(
-            *whom, clean_start=clean, properties=properties, restore=not clean, restore_parts=not clean
+            *whom,
+            clean_start=clean,
+            properties=properties,
+            restore=not clean,
+            restore_parts=not clean,
+            deadline_s=TAKE_S,
         )
         taken = owned.taken
         owned.drop_restored()
@@ -119,7 +126,7 @@ class Store:
         if clean or not taken.session_present or before is None:
             return Taken(owned, False, {}, {})
         if not before.expiry_interval_s:  # it ended with the connection of a broker that is gone
-            anew = await self._metad.owned(*whom, clean_start=True, properties=properties)
+            anew = await self._metad.owned(*whom, clean_start=True, properties=properties, deadline_s=TAKE_S)
             return Taken(anew, False, {}, {})
         return Taken(
             owned,
@@ -144,7 +151,7 @@ class Store:
             Subscription(self.tenant, client_id, filter_, SubscriptionOptions(qos=qos))
             for filter_, qos in filters.items()
         ]
-        added = await self._metad.subscriptions.add_many(self.name, self.epoch, items)
+        added = await self._metad.subscriptions.add_many(self.name, self.epoch, items, deadline_s=TAKE_S)
         return {items[position].filter: error for position, error in added.errors.items()}
 
     async def unsubscribe(self, client_id: str, filters: Iterable[str]) -> None:

@@ -1,0 +1,332 @@
+"""``metad-perf outage``: nodes of metad stand still, all of them, a majority, or the leader of the metadata alone,
+under two MQTT brokers whose clients have wills. Nothing may end by it, and everything goes on soon after."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+
+from metad_client import (
+    MetadError,
+    Options,
+    SessionDisconnectItem,
+    SessionKey,
+    SessionProperties,
+    SessionTakeoverItem,
+    Will,
+)
+from metad_wire.tables.broker import LIVE
+
+from ..errors import PerfError, UsageError
+from ..mqtt.brokers import BrokerProcess
+from ..overload.judge import leaders
+from ..report import output
+from ..report.story import Story
+from ..running import run_async
+from ..target import open_client
+from ..watch.nodes import Nodes, running
+from .clients import MESSAGES, WILLS, Counts, Publisher, RawClient
+
+WHO: Final = ("all", "majority", "leader")
+RESUMED_MS_MAX: Final = 2_000
+BARS: Final = ("lives_lost", "connections_closed", "wills_wrong", "expired_wrong", "lost")
+"""None of these may be more than 0."""
+_TENANT: Final = "mqtt"
+_AWAY: Final = "outage-away"
+_AWAY_SESSIONS: Final = 200
+_AT_ONCE: Final = 50
+_PAUSE_S: Final = 0.05
+_PING_S: Final = 55.0
+_WARM_S: Final = 3.0
+_LOOK_S: Final = 0.02
+_CONNECT_TIMES: Final = 3
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """What is measured."""
+
+    seconds: float = 30.0
+    who: tuple[str, ...] = WHO
+    clients: int = 10_000
+    brokers: int = 2
+    publishers: int = 20
+    lease_s: float = 10.0
+
+    def checked(self) -> Measurement:
+        """Raises UsageError."""
+        if not 0 < self.seconds <= 600:
+            raise UsageError("--seconds must be from 0 to 600")
+        if not 1 <= self.brokers <= 8 or not self.brokers <= self.publishers <= self.clients:
+            raise UsageError(
+                "--brokers: 1 to 8; --publishers: one for each broker at least, and not more than --clients"
+            )
+        return self
+
+
+def run(measurement: Measurement, *, config: Path | None, json: Path | None) -> int:
+    """Returns the exit code: 1 if a bar is missed."""
+    measurement = measurement.checked()
+    _open_files(measurement.clients + 500)
+    problems: list[str] = []
+    made = output.rounded(
+        run_async(_run(measurement, config, problems))
+        | {
+            "problems": problems,
+            **msgspec.structs.asdict(measurement),
+            "setting": output.machine(),
+            "versions": output.versions(),
+        }
+    )
+    output.write_json(json, made)
+    columns = (*BARS, "resumed_ms", "acknowledged")
+    rows = [[who, *(found[name] for name in columns)] for who, found in made["runs"].items()]
+    output.table(f"outage of {measurement.seconds:g} s", ["who stands still", *columns], rows)
+    for line in (*missed(made), *problems):
+        output.say(line)
+    return 1 if missed(made) or problems else 0
+
+
+def missed(made: Mapping[str, Any]) -> list[str]:
+    """The bars that are missed, in words."""
+    found = [f"{name} is {made[name]}, and must be 0" for name in BARS if made[name]]
+    if made["resumed_ms"] > RESUMED_MS_MAX:
+        found.append(f"resumed_ms is {made['resumed_ms']}, and may be {RESUMED_MS_MAX}")
+    return found
+
+
+def _open_files(wanted: int) -> None:
+    """Let this process, and the brokers that it starts, have so many. Raises PerfError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            raise PerfError(f"{wanted} files have to be open, and the limit of this process is {hard}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _run(measurement: Measurement, config: Path | None, problems: list[str]) -> dict[str, Any]:
+    async with (
+        running(3, groups="", config=config, scheme="metad", problems=problems) as nodes,
+        AsyncExitStack() as stack,
+    ):
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="metad-perf-outage-")))
+        story = stack.enter_context(Story())
+        outage = Outage(measurement, nodes, story, stack, folder)
+        await outage.settle()
+        runs = {who: await outage.stand_still(who) for who in measurement.who}
+        await outage.end()
+    worst: dict[str, Any] = {name: sum(found[name] for found in runs.values()) for name in BARS}
+    return worst | {"resumed_ms": max(found["resumed_ms"] for found in runs.values()), "runs": runs}
+
+
+class Outage:
+    """Brokers and clients, over all runs."""
+
+    def __init__(
+        self, measurement: Measurement, nodes: Nodes, story: Story, stack: AsyncExitStack, folder: Path
+    ) -> None:
+        self._measurement = measurement
+        self._nodes = nodes
+        self._story = story
+        self._stack = stack
+        self._folder = folder
+        self._counts = Counts()
+        self._brokers: list[BrokerProcess] = []
+        self._clients: list[RawClient] = []
+        self._publishers: list[Publisher] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._acknowledged: list[list[float]] = []
+        """By broker, and last of the SDK's own writes: when something was acknowledged."""
+        self._written: dict[str, bytes] = {}
+
+    # --- before ---
+
+    async def settle(self) -> None:
+        """Everybody comes, and some begin to publish."""
+        measurement, story = self._measurement, self._story
+        url = f"metad://{self._nodes.members.endpoints}"
+        for number in range(1, measurement.brokers + 1):
+            made = BrokerProcess(url, f"broker-{number}", self._folder, lease_s=measurement.lease_s)
+            self._stack.callback(made.end)
+            self._brokers.append(made)
+        self._acknowledged = [[] for _ in range(measurement.brokers + 1)]
+        story.step(f"{measurement.clients:,} clients with wills connect", measurement.clients)
+        waiting = list(range(measurement.clients))
+        await asyncio.gather(*(self._connect(waiting) for _ in range(_AT_ONCE)))
+        watcher = RawClient("watcher", self._counts, with_will=False)
+        await watcher.connect(self._brokers[0].port)
+        await watcher.subscribe(f"{WILLS}#")
+        self._clients.append(watcher)
+        by_id = {client.client_id: client for client in self._clients}
+        for number in range(measurement.publishers):
+            # Its subscriber is at another broker, if there is one.
+            await by_id[f"client-{number + 1}"].subscribe(f"{MESSAGES}{number}")
+            done = self._acknowledged[number % measurement.brokers].append
+            self._publishers.append(Publisher(by_id[f"client-{number}"], number, done))
+        await asyncio.sleep(_WARM_S)  # until each broker has heard of the filters at the other
+        for publisher in self._publishers:
+            self._begin(publisher.run(measurement.seconds + 60.0, _PAUSE_S))
+        self._begin(self._ping())
+        options = Options(deadline_s=measurement.seconds + 60.0, client_name="writer")
+        self._writer = await self._stack.enter_async_context(open_client(self._nodes.members.target, options))
+        self._begin(self._write())
+        await asyncio.sleep(_WARM_S)
+
+    def _begin(self, work: Any) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _connect(self, waiting: list[int]) -> None:
+        while waiting:
+            number = waiting.pop()
+            port = self._brokers[number % len(self._brokers)].port
+            for attempt in range(_CONNECT_TIMES):
+                client = RawClient(f"client-{number}", self._counts)
+                try:
+                    await client.connect(port)
+                    break
+                except (OSError, TimeoutError):
+                    client.leave()
+                    if attempt + 1 == _CONNECT_TIMES:
+                        raise
+            self._clients.append(client)
+            self._story.add(1)
+
+    async def _ping(self) -> None:
+        """Every client shows now and then that it is there, one after the other."""
+        while True:
+            clients = list(self._clients)
+            for begin in range(0, len(clients), _AT_ONCE):
+                for client in clients[begin : begin + _AT_ONCE]:
+                    client.ping()
+                await asyncio.sleep(_PING_S * _AT_ONCE / len(clients))
+
+    async def _write(self) -> None:
+        """Writes of the SDK itself, one after the other, to slots of all groups."""
+        number = 0
+        while True:
+            number += 1
+            key, value = f"key-{number}", str(number).encode()
+            with contextlib.suppress(MetadError):
+                await self._writer.kv.put(f"outage-{number % 50}", key, value)
+                self._written[key] = value
+                self._acknowledged[-1].append(time.monotonic())
+            await asyncio.sleep(_PAUSE_S)
+
+    # --- one standstill ---
+
+    async def stand_still(self, who: str) -> dict[str, Any]:
+        """Returns what has happened."""
+        measurement, story, counts = self._measurement, self._story, self._counts
+        await self._nodes.health.settle()
+        closed, wills = counts.closed, counts.wills
+        lives = {broker.name: broker.epoch for broker in self._brokers}
+        away = await self._leave(who) if who != "leader" else []
+        led = leaders(await self._nodes.health.statuses())
+        members = sorted(self._nodes.members.all, key=lambda one: one.name != led["metadata-0"])
+        standing = members[: {"all": 3, "majority": 2, "leader": 1}[who]]
+        story.step(f"{who}: {', '.join(one.name for one in standing)} stand still for {measurement.seconds:g} s")
+        begun_s = time.monotonic()
+        for member in standing:
+            member.pause()
+        try:
+            while time.monotonic() < begun_s + measurement.seconds:
+                await asyncio.sleep(min(1.0, measurement.seconds))
+                story.also(f"{counts.closed - closed} connections closed, {counts.wills - wills} wills")
+        finally:
+            for member in standing:
+                member.resume()
+        resumed_s = time.monotonic()
+        resumed_ms = await self._resumed(resumed_s)
+        story.event(f"{who}: served {resumed_ms:.0f} ms after")
+        gone, due = await self._look_at(away)
+        await asyncio.sleep(measurement.lease_s + _WARM_S)
+        ended = await self._lives_lost(lives)
+        lost = await self._lost()
+        return {
+            "lives_lost": ended,
+            "connections_closed": counts.closed - closed,
+            "wills_wrong": counts.wills - wills + due + await self._waiting_wills(_TENANT),
+            "expired_wrong": gone + await self._absent(),
+            "resumed_ms": resumed_ms,
+            "lost": len(lost),
+            "examples": lost[:5],
+            "acknowledged": len(counts.sent) + len(self._written),
+            "stood_still": [one.name for one in standing],
+        }
+
+    async def _resumed(self, resumed_s: float) -> float:
+        """Milliseconds until each broker, and the service itself, has acknowledged something."""
+        until_s = resumed_s + 60.0
+        while time.monotonic() < until_s:
+            first = [next((at for at in reversed(times) if at >= resumed_s), None) for times in self._acknowledged]
+            if None not in first:
+                break
+            await asyncio.sleep(_LOOK_S)
+        firsts = [min((at for at in times if at >= resumed_s), default=until_s) for times in self._acknowledged]
+        return 1000 * (max(firsts) - resumed_s)
+
+    async def _leave(self, who: str) -> list[str]:
+        """Sessions go away whose time is over while the service stands still, with wills that are due then."""
+        interval_s = max(1, int(self._measurement.seconds * 0.6))
+        names = [f"{who}-{number}" for number in range(_AWAY_SESSIONS)]
+        properties = SessionProperties(interval_s, b"", Will("gone", b"", delay_s=interval_s))
+        items = [SessionTakeoverItem(_AWAY, name, True, properties) for name in names]
+        (await self._writer.sessions.takeover_many("outage", 1, items)).raise_for_error()
+        gone = [SessionDisconnectItem(_AWAY, name, interval_s) for name in names]
+        (await self._writer.sessions.disconnect_many("outage", 1, gone)).raise_for_error()
+        return names
+
+    async def _look_at(self, away: list[str]) -> tuple[int, int]:
+        """Of those sessions, as soon as the service is back: how many have ended, and how many wills are due."""
+        if not away:
+            return 0, 0
+        found = await self._writer.sessions.get_many([SessionKey(_AWAY, name) for name in away])
+        names = set(away)
+        due = [one async for one in self._writer.wills.list(_AWAY) if one.client_id in names]
+        return sum(one is None for one in found), len(due)
+
+    async def _waiting_wills(self, tenant: str) -> int:
+        return len([one async for one in self._writer.wills.list(tenant)])
+
+    async def _lives_lost(self, lives: dict[str, int]) -> int:
+        found = await self._writer.brokers.get_many([*lives])
+        return sum(
+            one is None or one.broker_epoch != lives[name] or one.state not in LIVE
+            for name, one in zip(lives, found, strict=True)
+        )
+
+    async def _absent(self) -> int:
+        """Clients that are connected, and whose sessions have ended or look disconnected."""
+        there = {one.client_id async for one in self._writer.sessions.list(_TENANT) if one.connected}
+        connected = {one.client_id for one in self._clients}
+        return len(connected - there)
+
+    async def _lost(self) -> list[str]:
+        """Acknowledged messages that have not come to their subscribers, and writes that are not there."""
+        sent = set(self._counts.sent)
+        until_s = time.monotonic() + 10.0
+        while sent - self._counts.got and time.monotonic() < until_s:  # noqa: ASYNC110 - what comes is only counted
+            await asyncio.sleep(_LOOK_S)
+        written = dict(self._written)
+        there: dict[str, bytes] = {}
+        for space in range(50):
+            async for record in self._writer.kv.scan(f"outage-{space}"):
+                there[record.key] = record.value
+        missing = [f"message {payload.decode()}" for payload in sorted(sent - self._counts.got)]
+        return missing + [f"write {key}" for key, value in written.items() if there.get(key) != value]
+
+    async def end(self) -> None:
+        """Everybody goes in good order."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for client in self._clients:
+            client.leave()

@@ -1,0 +1,59 @@
+"""metad-perf outage against real nodes and brokers, in small; and that it sees what must not happen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metad_perf.outage.command import BARS, RESUMED_MS_MAX, missed
+
+METAD_PERF = Path(sys.executable).with_name("metad-perf")
+
+
+def test_nothing_ends_because_the_service_stood_still(tmp_path: Path) -> None:
+    """With a lease that is far shorter than the outage. How long it takes to go on is the machine's."""
+    path = tmp_path / "report.json"
+    size = ("--seconds", 6, "--clients", 60, "--publishers", 4, "--lease-s", 3)
+    done = subprocess.run(
+        [str(METAD_PERF), "outage", *map(str, size), "--json", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    report: dict[str, Any] = json.loads(path.read_text())
+    assert {name: report[name] for name in BARS} == dict.fromkeys(BARS, 0), report["runs"]
+    assert [*report["runs"]] == ["all", "majority", "leader"]
+    for who, count in (("all", 3), ("majority", 2), ("leader", 1)):
+        assert len(report["runs"][who]["stood_still"]) == count
+        assert report["runs"][who]["acknowledged"] > 0
+    assert done.returncode == (1 if report["resumed_ms"] > RESUMED_MS_MAX or report["problems"] else 0)
+
+
+def test_every_bar_that_is_missed_is_named() -> None:
+    well = {**dict.fromkeys(BARS, 0), "resumed_ms": RESUMED_MS_MAX}
+    assert missed(well) == []
+    for name in (*BARS, "resumed_ms"):
+        (line,) = missed(well | {name: well[name] + 1})
+        assert line.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (("--seconds", "0"), "--seconds"),
+        (("--brokers", "0"), "--brokers"),
+        (("--clients", "1"), "--clients"),
+        (("--who", "nobody"), "--who"),
+    ],
+)
+def test_outage_names_what_it_cannot_do(flags: tuple[str, ...], word: str) -> None:
+    done = subprocess.run([str(METAD_PERF), "outage", *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert word in done.stderr
