@@ -32,7 +32,8 @@ from .config.files import merged, problems_in, read
 from .config.pages import reference, sample
 from .errors import ConfigError, ServerError
 from .log_events import reference as log_reference
-from .logs import configure, event
+from .logs import configure, event, say
+from .process_limits import fitted, memory_shortage, raise_files_limit
 from .server.network import Network, in_clear
 
 
@@ -67,7 +68,7 @@ def _run_to_the_end(arguments: argparse.Namespace, held: contextlib.ExitStack) -
     try:
         reason, status = _run(arguments, held), 0
     except ServerError as error:
-        print(f"metad: {error}", file=sys.stderr)
+        say(f"metad: {error}")
         reason, status = str(error), error.exit_status
     except ModuleNotFoundError:
         raise
@@ -76,7 +77,7 @@ def _run_to_the_end(arguments: argparse.Namespace, held: contextlib.ExitStack) -
     except Exception as error:  # noqa: BLE001 - the traceback is in the log
         event(log_events.BUG, exc_info=error, where="the process")
         reason = f"{type(error).__name__}: {error}"
-        print(f"metad: stopped by a bug, see the log: {reason}", file=sys.stderr)
+        say(f"metad: stopped by a bug, see the log: {reason}")
     event(log_events.ENDED_BY_ERROR if status else log_events.ENDED, reason=reason, status=int(status))
     return status
 
@@ -178,6 +179,11 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
             Network.of(config)  # opens the certificates
             for field, endpoint in in_clear(config).items():
                 print(f"metad: {field}: {endpoint} is in clear text and open to all, as you confirm", file=sys.stderr)
+            _, lowered = fitted(config, raise_files_limit())
+            short = memory_shortage([config])
+            for one in [*lowered, *([] if short is None else [short])]:
+                said = f"{one.configured:,} is configured, {one.possible:,} is possible"
+                print(f"metad: {one.key}: {said}: {one.reason}", file=sys.stderr)
         except ConfigError as error:
             found = [str(error)]
     print("\n".join(found) or f"{path}: no problems")
@@ -188,7 +194,7 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
 
 def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
     """Run a node or a local cluster until it is told to end. Returns what told it."""
-    from .process import serve
+    from .process import look_at_memory, serve
     from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
 
     if arguments.workers < 1:
@@ -209,6 +215,7 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         configs = workers_of(config, arguments.workers, held=held) if arguments.workers > 1 else [config]
     configure(config.log_level, "cluster" if arguments.command == "cluster" else config.node_id)
     install_uvloop()
+    look_at_memory(configs)
     if len(configs) > 1:
         # The members have files of their own. A variable would set them all to the same.
         environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}

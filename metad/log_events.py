@@ -53,6 +53,29 @@ def _error(key: str, text: str, /, *about: str, **fields: str) -> Event:
 
 # --- the process: its start, its end, and why ---
 
+LIMIT_LOWERED = _warning(
+    "limit_lowered",
+    "The process may not have what a setting promises, so the node does with less.",
+    "key",
+    key="of the setting",
+    configured="what it says",
+    possible="what counts instead",
+    reason="the limit of the process, and how it is set",
+)
+MEMORY_SHORT = _warning(
+    "memory_short",
+    "The caches and the limits on what clients may have promise more memory than there is.",
+    promised="bytes, of all processes of this node here",
+    allowed="bytes",
+    reason="who allows no more, and what to do",
+)
+LINES_DROPPED = _warning(
+    "lines_dropped",
+    "Lines of this log were dropped, because nobody read it for a while. The process did not wait.",
+    "count",
+    count="how many",
+)
+
 UNKNOWN_VARIABLE = _warning(
     "unknown_variable",
     "An environment variable that begins like those of metad is none of them.",
@@ -140,6 +163,11 @@ NODE_FAILED = _error(
     "node_failed",
     "The node stops. The outcome of requests in flight is unknown to the clients; their retries find it out.",
     error="why, and what to do",
+)
+READY_FILE_LATE = _warning(
+    "ready_file_late",
+    "The ready file is not written yet, because its disk hangs. The process serves.",
+    path="its path",
 )
 READY_FILE_REMAINS = _warning(
     "ready_file_remains", "The ready file could not be removed.", path="the file", error="why"
@@ -388,6 +416,35 @@ COMPACTED = _debug(
     "compacted",
     "A part of the state's files was written anew without what had been deleted, because scans took long to pass it.",
     seconds="duration",
+)
+
+# --- room on the disk ---
+
+DISK_SHORT = _warning(
+    "disk_short",
+    "The disk has less room than the low-water mark. What takes more room is refused until there is some.",
+    "full",
+    free_bytes="room for this node",
+    low_bytes="the low-water mark",
+    full="there is next to none, so the node takes no entries of other leaders either",
+)
+DISK_HAS_ROOM = _info(
+    "disk_has_room",
+    "The disk has room again.",
+    free_bytes="room for this node",
+    low_bytes="the low-water mark",
+)
+DISK_NOT_SEEN = _warning("disk_not_seen", "The room on the disk cannot be told.", error="why")
+RESERVE_RELEASED = _warning(
+    "reserve_released",
+    "The disk has too little room to start. The node has deleted the file that it keeps for this.",
+    free_bytes="room before that",
+    reserve_bytes="what it has made",
+)
+NO_ROOM_TO_COMPACT = _warning(
+    "no_room_to_compact",
+    "There is too little room to write the state's files anew without what was deleted.",
+    error="why",
 )
 
 # --- sweeps ---

@@ -1,18 +1,21 @@
-"""Structured logs: one JSON object per line on stderr. :mod:`.log_events` declares the events."""
+"""Structured logs: one JSON object per line on stderr. :mod:`.log_events` declares the events. They are written beside
+the event loop: who logs never waits for who reads."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 
+from metad_wire.lines import LineHandler, LineWriter
 from metad_wire.sparing import Sparing
 
-from .log_events import BUG, EVENTS, NOTE, Event
+from .log_events import BUG, EVENTS, LINES_DROPPED, NOTE, Event
 
 logger = logging.getLogger("metad")
 
@@ -99,9 +102,12 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
 
+_writers: dict[TextIO, LineWriter] = {}
+
+
 def configure(level: str, node: str) -> None:
     """Send the logs of this process to stderr from ``level`` on. ``node`` is in every line."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LineHandler(_writer())
     handler.setFormatter(JsonLines(node))
     handler.addFilter(Repeats())
     # asyncio reports exceptions that nobody has waited for. They are lines like all others.
@@ -109,3 +115,25 @@ def configure(level: str, node: str) -> None:
         source.handlers[:] = [handler]
         source.propagate = False
     logger.setLevel(level.upper())
+
+
+def say(text: str) -> None:
+    """Write a line for people to stderr, behind those of the log, and wait for a moment until they are written."""
+    writer = _writer()
+    writer.write(text)
+    writer.flush()
+
+
+def flush() -> bool:
+    """Wait for a moment until what was logged is written. True if it is."""
+    return all(writer.flush() for writer in _writers.values())
+
+
+def _writer() -> LineWriter:
+    """The one that writes to stderr."""
+    if sys.stderr not in _writers:
+        _writers.clear()  # stderr is another now
+        _writers[sys.stderr] = LineWriter(sys.stderr, lambda count: event(LINES_DROPPED, count=count))
+        atexit.unregister(flush)
+        atexit.register(flush)
+    return _writers[sys.stderr]

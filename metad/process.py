@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import signal
 import sys
@@ -17,12 +16,15 @@ from typing import Any, NamedTuple
 
 from . import log_events
 from .config import Config
-from .errors import LeftError, ServerError
+from .errors import LeftError
 from .logs import event
 from .node.node import Node
+from .process_limits import fitted, memory_shortage, raise_files_limit
+from .ready_file import remove_ready, write_ready
 from .server.network import Network, in_clear
 from .server.serve import Server
 
+_REMOVE_S = 0.2  # for which a node that ends waits until its ready file is removed
 _WAITING_S = 10.0  # from one line to the next that says why a node does not serve yet
 
 
@@ -38,6 +40,12 @@ def settle_interpreter() -> None:
     gc.set_threshold(5_000, 4, 500)
 
 
+def look_at_memory(configs: Sequence[Config]) -> None:
+    """Log whether nodes with these configurations may want more memory than there is here."""
+    if (short := memory_shortage(configs)) is not None:
+        event(log_events.MEMORY_SHORT, promised=short.configured, allowed=short.possible, reason=short.reason)
+
+
 class Host:
     """What carries a node: told of each step of its life, in this order. Each method may be left as it is."""
 
@@ -49,6 +57,9 @@ class Host:
 
     def serves(self, server: Server) -> None:
         """The cluster is formed, and every group here has a leader. Raises ServerError to end the node."""
+
+    async def announces(self, server: Server) -> None:
+        """The same, to whoever is outside of the process. Raises ServerError to end the node."""
 
     def ends(self) -> None:
         """The node takes no more requests from now on. Called once, if it was opened."""
@@ -63,17 +74,21 @@ class Process(Host):
 
     def locked(self) -> None:
         # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
-        _remove(self._ready_file)
+        remove_ready(self._ready_file)
 
     def opened(self) -> None:
         settle_interpreter()
 
-    def serves(self, server: Server) -> None:
-        if self._ready_file is not None:
-            _write_ready(self._ready_file, server, self._config)
+    async def announces(self, server: Server) -> None:
+        if self._ready_file is None:
+            return
+        body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {self._config.node_id: os.getpid()}}
+        if server.quic_endpoint:
+            body["quic_endpoints"] = [server.quic_endpoint]
+        await write_ready(self._ready_file, body)
 
     def ends(self) -> None:
-        _remove(self._ready_file)
+        remove_ready(self._ready_file, wait_s=_REMOVE_S)
 
 
 async def serve(config: Config, ready_file: Path | None) -> str:
@@ -94,6 +109,15 @@ async def serve(config: Config, ready_file: Path | None) -> str:
 async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:
     """Serve until ``told`` has a result, or until the node has left its cluster, then drain. Returns why it ended.
     Raises :class:`ServerError` if the node cannot start or fails."""
+    config, lowered = fitted(config, raise_files_limit())
+    for one in lowered:
+        event(
+            log_events.LIMIT_LOWERED,
+            key=one.key,
+            configured=one.configured,
+            possible=one.possible,
+            reason=one.reason,
+        )
     network = Network.of(config)
     for field, endpoint in in_clear(config).items():
         event(log_events.CLEAR_TEXT, field=field, endpoint=endpoint)
@@ -108,6 +132,7 @@ async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> 
         if serving.done() and not serving.exception():
             event(log_events.SERVING, endpoint=server.endpoint, quic=server.quic_endpoint or None)
             host.serves(server)
+            await host.announces(server)
         await asyncio.wait((running, told), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             with contextlib.suppress(LeftError):
@@ -168,24 +193,3 @@ def why_not_serving(config: Config, node: Node) -> Waiting:
         return Waiting("the cluster forms once a majority of cluster.seeds is connected", unreached=unreached)
     leaderless = [group.name for group in node.status().groups if not group.leader]
     return Waiting("groups have no leader", groups=leaderless, unreached=unreached)
-
-
-def _remove(ready_file: Path | None) -> None:
-    if ready_file is not None:
-        try:
-            ready_file.unlink(missing_ok=True)
-        except OSError as error:
-            event(log_events.READY_FILE_REMAINS, path=str(ready_file), error=error.strerror)
-
-
-def _write_ready(path: Path, server: Server, config: Config) -> None:
-    """The file appears whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {config.node_id: os.getpid()}}
-    if server.quic_endpoint:
-        body["quic_endpoints"] = [server.quic_endpoint]
-    try:
-        temporary.write_text(json.dumps(body) + "\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ServerError(f"cannot write the ready file {path}: {error.strerror}") from None

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from .config import Config, bound_for_nodes, collide, is_region, to_toml, valida
 from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
 from .node.stores import nodes_in
+from .ready_file import write_ready
 
 _READY_POLL_S = 0.05
 _RESTART_S = 1.0  # between the end of a process and its next start
@@ -262,7 +262,7 @@ class Supervisor:
             if status == RefusedError.exit_status:  # LeftError has the same
                 member.given_up = True
                 event(log_events.MEMBER_GIVEN_UP, member=member.name, status=status)
-                self._look_ready()
+                await self._look_ready()
                 return
             if not member.endpoint:
                 self._stopping.set()
@@ -281,15 +281,15 @@ class Supervisor:
                 await asyncio.sleep(_READY_POLL_S)
         member.endpoint = ready["endpoints"][0]
         member.quic_endpoint = ready.get("quic_endpoints", [""])[0]
-        self._look_ready()
+        await self._look_ready()
 
-    def _look_ready(self) -> None:
+    async def _look_ready(self) -> None:
         """Write the ready file if every process serves that was not given up."""
         serving = [one for one in self.members if not one.given_up]
         if serving and all(one.endpoint for one in serving):
-            self._write_ready(serving)
+            await self._write_ready(serving)
 
-    def _write_ready(self, serving: Sequence[Member]) -> None:
+    async def _write_ready(self, serving: Sequence[Member]) -> None:
         pids = {one.name: one.process.pid for one in serving if one.process is not None}
         body: dict[str, Any] = {
             "endpoints": [one.endpoint for one in serving],
@@ -299,14 +299,8 @@ class Supervisor:
         if all(one.quic_endpoint for one in serving):
             body["quic_endpoints"] = [one.quic_endpoint for one in serving]
         event(log_events.ALL_SERVING, endpoints=body["endpoints"])
-        if self._ready_file is None:
-            return
-        temporary = self._ready_file.with_name(self._ready_file.name + ".tmp")
-        try:
-            temporary.write_text(json.dumps(body) + "\n")
-            os.replace(temporary, self._ready_file)
-        except OSError as error:
-            raise ServerError(f"cannot write the ready file {self._ready_file}: {error.strerror}") from None
+        if self._ready_file is not None:
+            await write_ready(self._ready_file, body)
 
 
 def parse_regions(text: str) -> list[str]:

@@ -26,6 +26,7 @@ from metad_wire.errors import (
     InvalidRequestError as InvalidRequestError,
     LogCutError as LogCutError,
     MetadError as MetadError,
+    NoRoomError as NoRoomError,
     NotFoundError as NotFoundError,
     NotLeaderError as NotLeaderError,
     NotOwnerError as NotOwnerError,

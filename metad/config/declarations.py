@@ -23,6 +23,8 @@ class StorageConfig(Section, frozen=True):
     """Cache of data blocks, filters and indexes, shared by log and state."""
     memtable_bytes: int = 272 * MIB
     """Budget of all memtables of log and state together. Beyond it they are flushed."""
+    open_files: int = 512
+    """Table files that log and state keep open, each. Fewer if the process may not open so many files."""
     owner_cache_bytes: int = 128 * MIB
     """Maximum size of the cache of session owners. The smaller table from which it has grown stays beside it: 8 MiB
     with the default. One owner takes 8 bytes. A node keeps those of the groups that it leads."""
@@ -34,6 +36,11 @@ class StorageConfig(Section, frozen=True):
     watch_retained_bytes: int = 256 * MIB
     """Bytes of a group's log that are kept for open watches that are behind. Beyond it the log is truncated all the
     same, and such a watch goes on from a snapshot."""
+    low_room_bytes: int = 512 * MIB
+    """The low-water mark of the disk of ``data_dir``: with less room, what takes more is refused (``no_room``), while
+    deletes, reads and whatever ends by itself go on. A tenth of the disk, if that is less. Once the disk has less room
+    than 16 times as much, the node keeps a file ``reserve`` beside its data, of a quarter of the mark and as much as a
+    start has to write again of the log. A start that finds no room deletes it."""
     watch_retained_ms: int = 600_000
     """For how long the log is kept for a watch that is behind."""
 
@@ -52,7 +59,8 @@ class LimitsConfig(Section, frozen=True):
     reading, or closes the connection."""
 
     connections_max: int = 4_096
-    """Connections; further ones are refused. Brokers connect, not devices."""
+    """Connections; further ones are refused. Brokers connect, not devices. Fewer if the process may not open so many
+    files: half as many again are for those that have not greeted yet, and storage and other nodes come first."""
     accepts_per_s: int = 1_000
     """Connections of clients that are taken per second, and a quarter of as many at once on top, because a handshake
     costs milliseconds. Further ones wait: over TCP in the kernel's queue, over QUIC with a Retry."""

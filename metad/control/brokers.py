@@ -36,6 +36,7 @@ from metad_wire.errors import (
     FencedError,
     InvalidRequestError,
     MetadError,
+    NoRoomError,
     NotFoundError,
     NotLeaderError,
     OverloadedError,
@@ -535,6 +536,8 @@ class Brokers:
     def _check_room(self, asked: b.BrokerRegister, holder: str) -> Place | None:
         """Take room for the time in which a registration is written. Raises an error where there is none."""
         known = self._records.get(asked.broker)
+        if known is None and (no_room := self._groups.drivers[METADATA].no_room()):
+            raise NoRoomError(no_room)
         is_new = known is None and asked.broker not in self._new
         if is_new and len(self._records) + len(self._new) >= BROKERS_MAX:
             if self._forgetting is not None:

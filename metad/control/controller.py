@@ -19,7 +19,14 @@ import msgspec
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
-from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError
+from metad_wire.errors import (
+    ConflictError,
+    InvalidRequestError,
+    MetadError,
+    NoRoomError,
+    NotFoundError,
+    NotLeaderError,
+)
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
 from metad_wire.policy.return_budget import ReturnBudget
@@ -250,7 +257,7 @@ class Controller:
                 make[kind](member)
                 return
         to = upkeep.successor(record, group.configuration, group.lag(record.preferred), self._seen, now_s)
-        if to is not None:
+        if to is not None and to not in group.short_of_room():
             group.transfer(to)
 
     def _retire(self, record: GroupRecord) -> None:
@@ -322,6 +329,8 @@ class Controller:
             case c.Leave():
                 self._leave(body, done)
             case c.AddGroup(kind):
+                if no_room := self._groups.drivers[METADATA].no_room():
+                    raise NoRoomError(no_room)
                 self._grant(decisions.add_group(current, kind, replicas, lost), done)
             case c.Rebalance(wanted):
                 self._grant(decisions.rebalance(current, wanted or replicas, lost, wanted or current.replicas), done)

@@ -76,6 +76,9 @@ class Replica(Protocol):
     def installing(self) -> bool:
         """Whether a snapshot is being put in place of the state."""
 
+    def no_room(self) -> str:
+        """Why the group takes nothing that needs more room; empty if it does."""
+
     def listening(self, listener: Callable[[Entry], None]) -> AbstractContextManager[None]:
         """Call the listener with every entry that is applied meanwhile, whatever its origin."""
 

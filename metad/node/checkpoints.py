@@ -19,6 +19,7 @@ from typing import Final
 
 from .. import log_events
 from ..config import Config
+from ..errors import StorageError
 from ..logs import event
 from ..storage.engine import Engine
 from .agenda import Agenda
@@ -35,6 +36,8 @@ _CALM_PART: Final = 8
 is worth the writes of 40 s at least, and compaction has little to do."""
 _WORTH_BYTES: Final = 4 * 1024 * 1024
 """Of log, that are worth a file of the state and one of the log."""
+_ROUNDS: Final = 2
+"""The first writes the state down, so that the log is cut; the second drops what was cut."""
 _COMPACT_S: Final = 2.0
 """From one compaction to the next, or four times what it has taken."""
 
@@ -64,6 +67,8 @@ class Checkpoints:
         self._health = health
         self._log_retained_bytes = config.storage.log_retained_bytes
         self._log_bytes = 0  # in the logs: appended since they were cut
+        self.grown_bytes = 0
+        """Appended to the log or applied from it, since the start."""
         self._unflushed_bytes = 0  # of these, since the state was flushed last
         self._in_memory_bytes = 0  # since state and log were
         self._flushed: dict[GroupDriver, int] = {}  # what that flush has of each group
@@ -71,6 +76,7 @@ class Checkpoints:
         """Whether a thread writes the state's memtables to files."""
         self._compacting = False
         self._compact_from_s = 0.0
+        self._rounds = _ROUNDS  # until all that can be dropped from the files is
         self._timer: Timer | None = None
 
     def stop(self) -> None:
@@ -83,6 +89,8 @@ class Checkpoints:
         self._log_bytes += size
         self._unflushed_bytes += size
         self._in_memory_bytes += size
+        self._rounds = _ROUNDS
+        self.grown_bytes += size
         self._watches.log_grown(size)
         if self._log_bytes >= self._log_retained_bytes and not self.flushing:
             if 2 * self._unflushed_bytes <= self._log_bytes:
@@ -109,6 +117,39 @@ class Checkpoints:
                 event(log_events.COMPACTED, seconds=round(over_s - now_s, 3))
 
         self._environment.beside(partial(self._state.compact, *worn), done, Queue.LONG)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """About how many bytes of files are still to be written of what is in memory."""
+        return self._in_memory_bytes + self._unflushed_bytes
+
+    def make_room(self) -> None:
+        """The disk has little room: write down what is in memory, cut the logs, and have a thread drop from the files
+        what is deleted. It is asked for now and then, and does what has become due meanwhile."""
+        now_s = self._environment.now()
+        due = self._rounds or self.unwritten_bytes >= _WORTH_BYTES
+        if self.flushing or self._compacting or now_s < self._compact_from_s or not due:
+            return
+        self._rounds = max(0, self._rounds - 1)
+        self._compacting = True
+        self._in_memory_bytes = 0
+
+        def done() -> None:
+            over_s = self._environment.now()
+            self._compacting = False
+            self._compact_from_s = over_s + 4 * (over_s - now_s)
+            self._cut()
+
+        log_bytes = sum(driver.group.log.bytes for driver in self._groups.drivers.values())
+        self._flush(partial(self._reclaim, log_bytes), done)
+
+    def _reclaim(self, log_bytes: int) -> None:
+        self._empty_memtables()
+        try:
+            self._log.reclaim(log_bytes)
+            self._state.reclaim()
+        except StorageError as error:  # what is there stays as it is
+            event(log_events.NO_ROOM_TO_COMPACT, error=str(error))
 
     def make(self, then: Callable[[], None] | None = None) -> None:
         """Flush the state, then drop the entries that are in it from the logs."""

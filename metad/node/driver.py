@@ -22,6 +22,7 @@ from metad_wire.errors import (
     DeadlineExceededError,
     InternalError,
     MetadError,
+    NoRoomError,
     NotLeaderError,
     UnknownOutcomeError,
 )
@@ -196,6 +197,16 @@ class GroupDriver:
         leader = self.group.leader
         return NotLeaderError(f"this node does not lead {self.group.name}", leader="" if leader is None else leader)
 
+    def no_room(self) -> str:
+        """Why the group takes nothing that needs more room; empty if it does."""
+        if self.group.may_grow:
+            return ""
+        short = " and ".join(self.group.short_of_room())
+        return (
+            f"{self.group.name} takes nothing that needs more room: the disk of {short} is nearly full. Delete "
+            "something, or make room there"
+        )
+
     @property
     def stalled(self) -> bool:
         """Something waits until the leader may work."""
@@ -267,7 +278,8 @@ class GroupDriver:
             if now_s < due_s:
                 return due_s
         waiting = self._queue.items
-        self._propose(self._take(now_s), calendar_ms)
+        no_room = self.no_room()
+        self._propose(self._take(now_s, no_room), calendar_ms, no_room)
         if waiting >= FULL_ITEMS:
             self.rate.left(waiting - self._queue.items, now_s)
             if self._queue.items < FULL_ITEMS:
@@ -290,7 +302,7 @@ class GroupDriver:
         self._queue.skip_no_lane()
         return False
 
-    def _take(self, now_s: float) -> list[Work]:
+    def _take(self, now_s: float, no_room: str) -> list[Work]:
         works: list[Work] = []
         items = size = 0
         queue = self._queue
@@ -305,17 +317,20 @@ class GroupDriver:
             elif work.deadline_s < now_s:
                 self.not_keeping_up(now_s)
                 self._refuse(work, _late())
+            elif no_room and self.machine.grows(command, work.identity):
+                self._refuse(work, NoRoomError(no_room))
             else:
                 works.append(work)
                 items += command.items
                 size += command.size
         return works
 
-    def _propose(self, works: list[Work], calendar_ms: int) -> None:
+    def _propose(self, works: list[Work], calendar_ms: int, no_room: str) -> None:
         if not works:
             return
         index = self.group.log.last_index + 1
-        proposal = self.machine.evaluate([(work.command, work.identity) for work in works], index, calendar_ms)
+        commands = [(work.command, work.identity) for work in works]
+        proposal = self.machine.evaluate(commands, index, calendar_ms, no_room)
         taken = len(proposal.outcomes)
         self._take_max = self._window.items_max
         if taken < len(works):  # they have grown more than their sizes said, or one writes a row again

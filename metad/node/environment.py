@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..control.evidence import Answer
 from ..raft.writer import Syncer, ThreadSyncer
 from ..storage.log import LogStore
+from ..storage.room import DiskUse, use_of
 
 
 class Timer(Protocol):
@@ -47,6 +49,8 @@ class Queue(enum.Enum):
     """Of the state's memtables: a second and more."""
     LONG = "long"
     """Many seconds."""
+    LOOKS = "looks"
+    """Microseconds; if the disk hangs, for ever, and nobody else waits for it."""
 
 
 class Environment(Protocol):
@@ -77,6 +81,10 @@ class Environment(Protocol):
     ) -> None:
         """Do blocking work beside the loop, then call ``done`` on the loop. The works of a queue run one after the
         other."""
+
+    def disk_use(self, directory: Path | None) -> DiskUse | None:
+        """The room on the disk of the data directory; None for a node that keeps everything in memory. May raise
+        OSError, and may hang as the disk does."""
 
     def close(self) -> None:
         """Wait for the work that runs beside the loop."""
@@ -126,6 +134,9 @@ class AsyncEnvironment:
             self._run(partial(done, future.exception()))
 
         self._loop.run_in_executor(self._threads[queue], work).add_done_callback(report)
+
+    def disk_use(self, directory: Path | None) -> DiskUse | None:
+        return None if directory is None else use_of(directory)
 
     def close(self) -> None:
         for threads in self._threads.values():

@@ -55,12 +55,15 @@ class Handover:
         return True
 
     def _successor(self, group: RaftGroup) -> str | None:
-        """A voter that can be reached and whose log has nearly everything: of those that have caught up, and applied
-        it, the one that is given least, so that no node gets all; None where there is none. Whoever leads next applies
-        first what it has to, so nobody is waited for because of that."""
+        """A voter that can be reached and whose log has nearly everything: of those that have room on their disks, have
+        caught up, and applied it, the one that is given least, so that no node gets all; None where there is none.
+        Whoever leads next applies first what it has to, so nobody is waited for because of that."""
         load = Counter(to for to, _ in self._given.values())
         voters = [voter for voter in group.configuration.voters if voter in group.connected]
         lags = {voter: lag for voter in voters if (lag := group.lag(voter)) is not None}
         last_index = group.log.last_index
         candidates = [voter for voter in lags if last_index - group.peers[voter].match <= LAG_ENTRIES_MAX]
-        return min(candidates, key=lambda v: (lags[v] > CAUGHT_UP_ENTRIES, load[v], lags[v], v), default=None)
+        short = group.short_of_room()
+        return min(
+            candidates, key=lambda v: (v in short, lags[v] > CAUGHT_UP_ENTRIES, load[v], lags[v], v), default=None
+        )

@@ -37,12 +37,14 @@ from ..errors import ConfigError, LeftError, ServerError, StorageError
 from ..logs import bug, event
 from ..raft.base import Timing
 from ..raft.incoming import PeerProtocolError
+from ..raft.replica import RaftGroup
 from ..raft.replicas import Replicas
 from ..raft.writer import LogWriter
 from .agenda import Agenda
 from .backlog import backlog
 from .broker_calls import BrokerCalls
 from .checkpoints import Checkpoints
+from .disk_room import DiskRoom
 from .driver import GroupDriver, Work
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
 from .gate import Gate
@@ -110,7 +112,7 @@ class Node:
         self._statuses.listen(watches.look)
         machines = Machines(config, stores.state, groups, environment)
         snapshots = self.snapshots = NodeSnapshots(
-            stores, groups, machines, agenda, outbound, watches, environment, health
+            stores, groups, machines, agenda, outbound, watches, environment, health, has_room=self._has_room
         )
         replicas = self.replicas = Replicas(
             config.node_id,
@@ -121,6 +123,7 @@ class Node:
             schedule=agenda.woken,
             transmit=outbound.send,
             crowded=groups.crowded,
+            shortage=lambda: self.disk_room.shortage,
             timing=Timing(
                 election_s=config.raft.election_timeout_ms / 1000,
                 heartbeat_s=config.raft.heartbeat_ms / 1000,
@@ -149,6 +152,14 @@ class Node:
             config, stores.state, stores.log.engine, groups, snapshots, watches, agenda, environment, health
         )
         self._statuses.listen(self.checkpoints.look)
+        self.disk_room = DiskRoom(
+            stores.directory,
+            (stores.state, stores.log.engine),
+            config.storage.low_room_bytes,
+            environment,
+            self.checkpoints,
+        )
+        self._statuses.listen(self.disk_room.look)
         self._scheduler = Scheduler(
             stores.state,
             writer,
@@ -194,6 +205,8 @@ class Node:
         self._group_expiry = GroupExpiry(config.expiry, groups, self.requests, environment, health)
         self._lease_ends = LeaseEnds(groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
+        self._to_more_room = Handover(self._led_without_room, environment.now)
+        self._statuses.listen(self._lead_with_room)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial))
@@ -332,6 +345,7 @@ class Node:
             wills_dropped=self.unclaimed_wills.dropped,
             turned_away=self._turned_away(),
             lanes=self.gate.lanes(),
+            disk=self.disk_room.status,
         )
 
     def _turned_away(self) -> m.TurnedAway:
@@ -393,6 +407,7 @@ class Node:
 
     def start(self) -> None:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
+        self.disk_room.start()
         self.lifecycle.recover(founders(self.config))
         self._scheduler.start()
         self.controller.start()
@@ -488,6 +503,18 @@ class Node:
             await asyncio.sleep(_LOOK_S)
         if led > (left := self._led()):
             event(log_events.HANDED_OVER, groups=led - left, of=led, seconds=round(self.environment.now() - begin_s, 3))
+
+    def _lead_with_room(self) -> None:
+        self._to_more_room.step()
+
+    def _has_room(self) -> bool:
+        return not self.disk_room.shortage
+
+    def _led_without_room(self) -> list[RaftGroup]:
+        """Groups that are better led by nodes with room on their disks."""
+        return [
+            driver.group for driver in self.drivers.values() if driver.group.is_leader and driver.group.should_leave
+        ]
 
     def _led(self) -> int:
         return sum(driver.group.is_leader for driver in self.drivers.values())

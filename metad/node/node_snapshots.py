@@ -37,7 +37,10 @@ class NodeSnapshots:
         watches: Watches,
         environment: Environment,
         health: Health,
+        *,
+        has_room: Callable[[], bool],
     ) -> None:
+        """``has_room``: whether the disk has room for a snapshot."""
         self._state = stores.state
         self._groups = groups
         self._machines = machines
@@ -50,7 +53,9 @@ class NodeSnapshots:
         directory = stores.directory
         self.streams = Snapshots(
             stores.state,
-            MemoryStaging() if directory is None else FileStaging(directory / "snapshots", environment.beside),
+            MemoryStaging()
+            if directory is None
+            else FileStaging(directory / "snapshots", environment.beside, has_room),
             clock=environment.now,
             schedule=self._woken,
             transmit=outbound.send_bulk,

@@ -21,9 +21,12 @@ from ..storage.engine import Engine
 from ..storage.log import LogStore
 from ..storage.mark import DurableMark
 from ..storage.memory import MemoryEngine
+from ..storage.room import mark_of, release_reserve, use_of
 
 STORE_FORMAT = 4
 _DIRECTORY_MODE = 0o700
+_MEMTABLE_PART, _SHORT_PART = 4, 32
+"""Of the low-water mark, what a memtable of the log takes at most, and if the disk is short of room."""
 _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
 
 
@@ -115,7 +118,7 @@ def nodes_in(directory: Path) -> list[str]:
 def _engines(config: Config) -> tuple[LogStore, Engine]:
     if config.storage.engine == "memory":
         return LogStore(MemoryEngine()), MemoryEngine()
-    from ..storage.rocks import RocksEngine, Shared, log_options, state_options
+    from ..storage.rocks import LOG_MEMTABLE_BYTES, RocksEngine, Shared, log_options, state_options
 
     directory = Path(config.data_dir)
     try:
@@ -132,17 +135,32 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
         )
     _keep_private(directory)
     shared = Shared(config.storage)
-    engine = RocksEngine(directory / "raft", log_options(shared), wal=True)
+    little_room, mark = _find_room(directory, config.storage.low_room_bytes)
+    memtable_bytes = min(LOG_MEMTABLE_BYTES, mark // (_SHORT_PART if little_room else _MEMTABLE_PART))
+    engine = RocksEngine(directory / "raft", log_options(shared, memtable_bytes), wal=True, little_room=little_room)
     try:
         log = LogStore(engine, DurableMark(directory / "raft" / "durable"))
     except BaseException:
         engine.close()
         raise
     try:
-        return log, RocksEngine(directory / "state", state_options(shared), wal=False)
+        return log, RocksEngine(directory / "state", state_options(shared), wal=False, little_room=little_room)
     except BaseException:
         log.close()
         raise
+
+
+def _find_room(directory: Path, low_room_bytes: int) -> tuple[bool, int]:
+    """Give up the reserve if the stores could not be opened otherwise: (whether the disk is short of room, its mark).
+    Raises StorageError if the system does not say."""
+    try:
+        use = use_of(directory)
+        mark = mark_of(use, low_room_bytes)
+        if freed := release_reserve(directory, use, mark):
+            event(log_events.RESERVE_RELEASED, free_bytes=use.free_bytes, reserve_bytes=freed)
+    except OSError as error:
+        raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from None
+    return use.free_bytes < mark, mark
 
 
 def _keep_private(directory: Path) -> None:

@@ -46,7 +46,10 @@ class Activity:
             and state.applied == state.commit == last_index
             and self._reign.quorum_echoed() >= self._awake_round
             and all(
-                peer in state.connected and progress.match == last_index and not progress.unapplied
+                peer in state.connected
+                and progress.match == last_index
+                and not progress.unapplied
+                and not progress.shortage
                 for peer, progress in self._reign.peers.items()
             )
         )

@@ -13,6 +13,12 @@ CANDIDATE: Final = 1
 LEADER: Final = 2
 ROLES: Final = ("follower", "candidate", "leader")
 
+ROOM: Final = 0
+LOW: Final = 1
+FULL: Final = 2
+"""How a node's disk is. ROOM: there is room, or the node does not say. LOW: there is less than the low-water mark, so
+the node takes no snapshot, and should not lead. FULL: there is next to none, so the node takes no entries either."""
+
 NEVER: Final = float("inf")
 
 Group = TypeVar("Group")
@@ -82,6 +88,9 @@ class Host(GroupObserver[_Told], Protocol[_Told]):
     def crowded(self) -> bool:
         """Whether many requests wait on this node."""
 
+    def shortage(self) -> int:
+        """How this node's disk is: :data:`ROOM`, :data:`LOW` or :data:`FULL`."""
+
     def room(self, peer: str) -> int:
         """How many bytes of records may be sent to a peer before it replies, by all groups together. Others wait behind
         them, and so do the peer's heartbeats."""
@@ -95,6 +104,7 @@ class BoundHost:
         self.now: Callable[[], float] = host.now
         self.calendar: Callable[[], float] = host.calendar
         self.crowded: Callable[[], bool] = host.crowded
+        self.shortage: Callable[[], int] = host.shortage
         self.room: Callable[[str], int] = host.room
         self.send: Callable[[str, AnyMessage], None] = partial(host.send, group)
         self.wake: Callable[[], None] = partial(host.wake, group)

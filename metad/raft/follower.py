@@ -142,6 +142,7 @@ class Follower:
                 promise_ms,
                 self._state.watched,
                 self._state.unapplied,
+                self._host.shortage(),
             ),
         )
 

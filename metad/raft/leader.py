@@ -8,6 +8,8 @@
 - Followers hear of a commit with the entries that follow it, or with the next heartbeats. If somebody waits for what a
   follower applies (a watch), and no entry follows soon, a round of heartbeats begins early.
 - A leader whose disk hangs hands over to the others if they can go on without it.
+- A peer whose disk is short of room gets no snapshot, and no entries once it has next to no room: it stays a voter, and
+  is brought up to date when there is room again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from .. import log_events
 from ..errors import JOIN_ANEW
 from ..logs import event
 from .activity import Activity
-from .base import LEADER, NEVER, BoundHost, UnsafeStateError
+from .base import FULL, LEADER, NEVER, BoundHost, UnsafeStateError
 from .disk_watch import DiskWatch
 from .elections import Elections
 from .journal import NO_OP, RaftLog, record
@@ -126,7 +128,8 @@ class Leader:
     def _send_records(self, peer: str, progress: Progress) -> bool:
         """Send the peer the records that it lacks, within the bounds of :mod:`.progress`; whether anything went out."""
         log, sent = self._log, False
-        while progress.next <= log.last_index and progress.sending is Sending.REPLICATE and not progress.full:
+        takes_more = progress.sending is Sending.REPLICATE and progress.shortage < FULL
+        while takes_more and progress.next <= log.last_index and not progress.full:
             room = self._host.room(peer)
             if room <= 0 < progress.in_flight_bytes:
                 break
@@ -189,7 +192,8 @@ class Leader:
 
     def _want_snapshot(self, peer: str, progress: Progress) -> None:
         progress.wait_for_snapshot()
-        self._host.snapshot_wanted(peer)
+        if not progress.shortage:
+            self._host.snapshot_wanted(peer)
 
     def snapshot_streamed(self, peer: str, message: Snapshot) -> None:
         """The peer has all of a snapshot's bytes: have it install them."""
@@ -225,6 +229,9 @@ class Leader:
         if 0 <= message.rejected <= progress.match and message.probe > progress.acknowledged_in:
             self._distrust(peer, progress, message.rejected)
             return
+        was_short, progress.shortage = progress.shortage, message.shortage
+        if message.shortage:
+            self._activity.wake_up()  # in its sleep the leader would not hear that there is room again
         if self._reign.confirm(progress, message):
             self._reads.release()
         if message.match > log.last_index or message.agreed > log.last_index:
@@ -237,6 +244,8 @@ class Leader:
                 progress.replicate_from(message.agreed + 1)
             elif progress.snapshot is not None and message.agreed >= progress.snapshot.index:
                 self._want_snapshot(peer, progress)  # it has, but what follows it was dropped meanwhile
+            elif was_short and not progress.shortage and progress.snapshot is None:
+                self._want_snapshot(peer, progress)  # it has had no room for one
         elif message.rejected >= 0:
             self._rejected(progress, message)
         elif progress.sending is Sending.PROBE:

@@ -97,6 +97,8 @@ class AppendReply(Message, frozen=True, tag=6):
     unapplied: U63 = 0
     """Entries that the sender knows to be committed and has yet to apply. It must apply them before it can lead: a
     node that was killed has to do many of them again."""
+    shortage: U63 = 0
+    """What the sender's disk lacks: :data:`.base.ROOM`, :data:`.base.LOW` or :data:`.base.FULL`."""
 
 
 class Snapshot(Message, frozen=True, tag=7):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
+from .base import ROOM
 from .messages import Snapshot
 
 IN_FLIGHT_MESSAGES_MAX = 64
@@ -40,6 +41,7 @@ class Progress:
         "paused",
         "refuses",
         "sending",
+        "shortage",
         "snapshot",
         "unapplied",
         "watched",
@@ -66,6 +68,8 @@ class Progress:
         """It wants to hear of a commit soon."""
         self.unapplied = 0
         """Entries that it had yet to apply when it was last heard."""
+        self.shortage = ROOM
+        """How its disk was when it was last heard."""
         self.echoed = 0
         """The number of the newest round that the peer has echoed. Reads wait for it."""
         self.in_flight_bytes = 0

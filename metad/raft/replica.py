@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 
 from .activity import Activity
-from .base import FOLLOWER, LEADER, NEVER, BoundHost, Host, Timing, UnsafeStateError
+from .base import FOLLOWER, FULL, LEADER, NEVER, BoundHost, Host, Timing, UnsafeStateError
 from .clocks import Clocks
 from .disk_watch import DiskWatch
 from .election_timer import ElectionTimer
@@ -158,6 +158,26 @@ class RaftGroup:
         if progress is None or not progress.match:
             return None
         return max(self.log.last_index - progress.match, progress.unapplied)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether this leader may take what needs more room: it has some left, and a quorum of the voters has more than
+        the low-water mark. A voter that has not said how its disk is counts as one that has room."""
+        short = self.short_of_room()
+        return not short or (self._host.shortage() < FULL and self._has_quorum_without(short))
+
+    @property
+    def should_leave(self) -> bool:
+        """Whether others should lead, because this leader is short of room on its disk and a quorum is not."""
+        return bool(self._host.shortage()) and self._has_quorum_without(self.short_of_room())
+
+    def short_of_room(self) -> list[str]:
+        """The replicas whose disks are short of room, this leader's too."""
+        here = [self._state.node_id] if self._host.shortage() else []
+        return here + [peer for peer, progress in self.peers.items() if progress.shortage]
+
+    def _has_quorum_without(self, members: list[str]) -> bool:
+        return self._state.has_quorum({*self.configuration.voters} - {*members})
 
     def watch(self, watched: bool) -> None:
         """Somebody waits for what is applied here, or nobody does."""

@@ -39,7 +39,7 @@ class Observer(GroupObserver[RaftGroup], Protocol):
 
 class Replicas:
     """The host of a node's groups. ``schedule`` asks for a :meth:`turn` soon, ``transmit`` takes a peer's payload,
-    ``crowded`` says whether many requests wait on the node."""
+    ``crowded`` says whether many requests wait on the node, ``shortage`` how its disk is."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Replicas:
         schedule: Callable[[], None],
         transmit: Callable[[str, bytes], None],
         crowded: Callable[[], bool],
+        shortage: Callable[[], int],
         timing: Timing,
         rng: random.Random,
     ) -> None:
@@ -64,6 +65,7 @@ class Replicas:
         self._writer = writer
         self._observer = observer
         self.crowded = crowded
+        self.shortage = shortage
         self._schedule = schedule
         self._transmit = transmit
         self._rng = rng

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from metad_wire.extras import install
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import CertificateError, TlsFiles
-from metad_wire.transport.pace import Pace
+from metad_wire.transport.pace import Pace, greeting_max
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
 from ..config import Config, SecurityConfig, bound_for_nodes, is_loopback
 from ..errors import ConfigError
+from ..process_limits import peer_files, raise_files_limit
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,27 @@ class Network:
         machine without ``security.plaintext``."""
         security = config.security
         per_s = config.limits.accepts_per_s
-        pace = Pace(per_s, max(1, per_s // 4))
+        greeting, served = greeting_max(config.limits.connections_max), config.limits.connections_max
+        pace = Pace(per_s, max(1, per_s // 4), served + 2 * greeting)
+        for_nodes = Pace(open_max=peer_files(raise_files_limit()) // 2)  # as many as it dials
         if not security.encrypted:
             _refuse_clear_text(config)
-            tcp = TcpTransport()
-            return cls(TcpTransport(pace), None, tcp, None, tcp, encrypted=False, pace=pace)
+            near = TcpTransport(for_nodes)
+            return cls(TcpTransport(pace), None, near, None, TcpTransport(), encrypted=False, pace=pace)
         files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
         handshake_s = config.limits.handshake_timeout_ms / 1000
         required = _clients_need_certificates(security)
         try:
             return cls(
                 tcp=TlsTransport(
-                    TcpTransport(pace), files, certificate_required=required, handshake_timeout_s=handshake_s
+                    TcpTransport(pace),
+                    files,
+                    certificate_required=required,
+                    handshake_timeout_s=handshake_s,
+                    handshakes_max=greeting,
                 ),
                 quic=_quic(files, config, required=required, pace=pace) if config.quic else None,
-                near=TlsTransport(TcpTransport(), files, handshake_timeout_s=handshake_s),
+                near=TlsTransport(TcpTransport(for_nodes), files, handshake_timeout_s=handshake_s),
                 far=_quic(files, config, required=True) if config.cluster.region else None,
                 plain=TcpTransport(),
                 encrypted=True,

@@ -9,6 +9,7 @@ from functools import partial
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.transport import Listener, Transport, split_endpoint
+from metad_wire.transport.pace import greeting_max
 
 from .. import log_events
 from ..config import Config
@@ -168,7 +169,7 @@ class Server:
         self._connections.add(connection)
         self._greeting[connection] = None
         self.node.serves(len(self._connections), self._pace.delayed)
-        if len(self._greeting) > GREETING_MAX:
+        if len(self._greeting) > min(GREETING_MAX, greeting_max(self.config.limits.connections_max)):
             # A flooding peer has no certificate, or its certificate identifies it.
             strangers = (one for one in self._greeting if not one.certified)
             oldest = next(strangers, next(iter(self._greeting)))

@@ -193,4 +193,4 @@ def _evaluate(view: View, command: Command[BrokerChange]) -> BrokerChanged:
     return BrokerChanged([m.Revision(view.name, view.revision)], errors, brokers)
 
 
-VERBS = (Verb(methods.BROKER_CHANGE, BROKER, evaluate=_evaluate, origin=Origin.CONTROLLER),)
+VERBS = (Verb(methods.BROKER_CHANGE, BROKER, evaluate=_evaluate, origin=Origin.CONTROLLER, grows=False),)

@@ -77,4 +77,4 @@ class MapChanges(StatePart):
             listener()
 
 
-VERBS = (Verb(methods.CLUSTER_STORE, CLUSTER, evaluate=_evaluate_store, origin=Origin.CONTROLLER),)
+VERBS = (Verb(methods.CLUSTER_STORE, CLUSTER, evaluate=_evaluate_store, origin=Origin.CONTROLLER, grows=False),)

@@ -331,12 +331,12 @@ def _with_generations(reader: Reader, groups: dict[bytes, bytes]) -> dict[bytes,
 
 
 VERBS = (
-    Verb(methods.CONSUMER_JOIN, CONSUMER, evaluate=_evaluate_join),
+    Verb(methods.CONSUMER_JOIN, CONSUMER, evaluate=_evaluate_join, grows=False),
     Verb(methods.CONSUMER_HEARTBEAT, CONSUMER, read=_read_heartbeat),
-    Verb(methods.CONSUMER_LEAVE, CONSUMER, evaluate=_evaluate_leave),
-    Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign),
+    Verb(methods.CONSUMER_LEAVE, CONSUMER, evaluate=_evaluate_leave, grows=False),
+    Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign, grows=False),
     Verb(methods.CONSUMER_GET, CONSUMER, read=_read_get),
     Verb(methods.CONSUMER_MEMBERS, CONSUMER, read=_read_members),
     Verb(methods.CONSUMER_DESCRIBE, CONSUMER, read=_read_describe),
-    Verb(methods.CONSUMER_EXPIRE, CONSUMER, evaluate=_evaluate_expire, origin=Origin.EXPIRY),
+    Verb(methods.CONSUMER_EXPIRE, CONSUMER, evaluate=_evaluate_expire, origin=Origin.EXPIRY, grows=False),
 )

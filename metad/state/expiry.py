@@ -130,6 +130,22 @@ def _rows(body: c.SessionSweep | c.SessionLose) -> Rows:
 
 
 VERBS = (
-    Verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate, origin=Origin.EXPIRY, background=True),
-    Verb(methods.SESSION_LOSE, SESSION, rows=_rows, evaluate=_evaluate_lose, origin=Origin.EXPIRY, background=True),
+    Verb(
+        methods.SESSION_SWEEP,
+        SESSION,
+        rows=_rows,
+        evaluate=_evaluate,
+        origin=Origin.EXPIRY,
+        background=True,
+        grows=False,
+    ),
+    Verb(
+        methods.SESSION_LOSE,
+        SESSION,
+        rows=_rows,
+        evaluate=_evaluate_lose,
+        origin=Origin.EXPIRY,
+        background=True,
+        grows=False,
+    ),
 )

@@ -226,4 +226,4 @@ def _evaluate(view: View, command: Command[GroupFence]) -> m.WriteReply:
     return written(view, fences.forgotten(view, command.body.forget))
 
 
-VERBS = (Verb(methods.GROUP_FENCE, GROUP, evaluate=_evaluate, origin=Origin.CONTROLLER),)
+VERBS = (Verb(methods.GROUP_FENCE, GROUP, evaluate=_evaluate, origin=Origin.CONTROLLER, grows=False),)

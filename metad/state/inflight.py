@@ -39,6 +39,6 @@ def _read_get(reader: Reader, command: Command[wire.InflightGet]) -> wire.Inflig
 
 VERBS = (
     Verb(methods.INFLIGHT_PUT, INFLIGHT, evaluate=_evaluate_put),
-    Verb(methods.INFLIGHT_DELETE, INFLIGHT, evaluate=_evaluate_delete),
+    Verb(methods.INFLIGHT_DELETE, INFLIGHT, evaluate=_evaluate_delete, grows=False),
     Verb(methods.INFLIGHT_GET, INFLIGHT, rows=rows_of_sessions, read=_read_get),
 )

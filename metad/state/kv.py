@@ -139,6 +139,11 @@ def _may_write(body: m.KvTransact) -> bool:
     return not body.items or any(transaction.then or transaction.otherwise for transaction in body.items)
 
 
+def _puts(body: m.KvTransact) -> bool:
+    operations = (one for transaction in body.items for one in (*transaction.then, *transaction.otherwise))
+    return any(operation.value is not None for operation in operations)
+
+
 def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) -> bool:
     if compare.version is not None:
         head = heads.get(key)
@@ -168,7 +173,7 @@ def _read_scan(reader: Reader, command: Command[m.KvScan]) -> m.KvScanReply:
 VERBS = (
     Verb(methods.KV_GET, KV, read=RECORDS.read_get),
     Verb(methods.KV_PUT, KV, evaluate=RECORDS.evaluate_put),
-    Verb(methods.KV_DELETE, KV, evaluate=RECORDS.evaluate_delete),
+    Verb(methods.KV_DELETE, KV, evaluate=RECORDS.evaluate_delete, grows=False),
     Verb(methods.KV_SCAN, KV, read=_read_scan),
     Verb(
         methods.KV_TRANSACT,
@@ -176,6 +181,7 @@ VERBS = (
         rows=_rows_of_transactions,
         operations=_operations,
         evaluate=_evaluate_transact,
+        grows=_puts,
         forget=_forget_reads,
         recall=_recall_reads,
         may_write=_may_write,

@@ -190,12 +190,12 @@ def _read_keys(reader: Reader, command: Command[w.LeaseKeys]) -> w.LeaseKeysRepl
 
 VERBS = (
     Verb(methods.LEASE_GRANT, LEASE, evaluate=_evaluate_grant),
-    Verb(methods.LEASE_REVOKE, LEASE, evaluate=_evaluate_revoke),
+    Verb(methods.LEASE_REVOKE, LEASE, evaluate=_evaluate_revoke, grows=False),
     Verb(methods.LEASE_KEEP_ALIVE, LEASE, read=_read_keep_alive),
     Verb(methods.LEASE_GET, LEASE, read=_read_get),
     Verb(methods.LEASE_LIST, LEASE, read=_read_list),
     Verb(methods.LEASE_KEYS, LEASE, read=_read_keys),
     Verb(methods.LEASE_ATTACH, LEASE, evaluate=_evaluate_attach),
-    Verb(methods.LEASE_DETACH, LEASE, evaluate=_evaluate_detach),
-    Verb(methods.LEASE_EXPIRE, LEASE, evaluate=_evaluate_expire, origin=Origin.EXPIRY),
+    Verb(methods.LEASE_DETACH, LEASE, evaluate=_evaluate_detach, grows=False),
+    Verb(methods.LEASE_EXPIRE, LEASE, evaluate=_evaluate_expire, origin=Origin.EXPIRY, grows=False),
 )

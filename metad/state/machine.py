@@ -99,19 +99,21 @@ class Machine:
         self.unexpected: BaseException | None = None
         """An exception that was no refusal, for the owner to deal with: a StorageError, or our bug."""
 
-    def evaluate(self, commands: list[tuple[Command[Any], Identity | None]], index: int, calendar_ms: int) -> Proposal:
+    def evaluate(
+        self, commands: list[tuple[Command[Any], Identity | None]], index: int, calendar_ms: int, no_room: str = ""
+    ) -> Proposal:
         """Run commands in order as entry ``index``: the first of them, and as many more of its origin as the entry has
         room for, up to one that writes a row again: who follows the log would not see what the row was in between. A
         step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes.
         One in the name of a broker's life that is over is refused before it is evaluated. ``calendar_ms`` is the node's
-        calendar."""
+        calendar. ``no_room``: why nothing may take more room, if so."""
         view, slots, fenced = self._view, self.slots, bool(self._fences)
         base = slots.holding.base
         now_s = self._clock()
         now_ms = self.time.next(calendar_ms, now_s)
         view.index, view.revision = index, index + base
         view.now_ms, view.past_ms = now_ms, self.time.past_ms(now_s)
-        view.marker = None
+        view.marker, view.no_room = None, no_room
         origin = VERBS[commands[0][0].method.code].origin
         if origin is Origin.MIGRATION:
             commands = commands[:1]
@@ -210,6 +212,16 @@ class Machine:
         previous = {row: values.distinct() for row, values in replaced.items()}
         entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)
         return Proposal(entry.encoded(), entry, outcomes, size, heavy)
+
+    def grows(self, command: Command[Any], identity: Identity | None) -> bool:
+        """Whether a command asks for what takes more room, and was not done before."""
+        grows = VERBS[command.method.code].grows
+        if not (grows(command.body) if callable(grows) else grows):
+            return False
+        try:
+            return identity is None or self.dedupe.lookup(identity) is None
+        except MetadError:  # its evaluation says what is wrong
+            return False
 
     def recall(self, index: int, command: Command[Any], identity: Identity) -> bytes:
         """The encoded reply that applied entry ``index`` gave to this command."""

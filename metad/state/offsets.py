@@ -12,7 +12,14 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, FencedError, InvalidRequestError, NotFoundError, OffsetRegressionError
+from metad_wire.errors import (
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    NoRoomError,
+    NotFoundError,
+    OffsetRegressionError,
+)
 from metad_wire.methods import encode
 from metad_wire.tables.consumer import CONSUMER, MEMBER_NAME_BYTES_MAX, ConsumerGroupInfo
 from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGroupsReply, OffsetExpireGroups
@@ -68,6 +75,9 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
                 errors.append(mismatch(position, FencedError, "generation", current_generation, generation))
             continue
         key = prefix + suffix
+        if view.no_room and view.get(key) is None:
+            errors.append(m.ItemError(position, NoRoomError.code, view.no_room))
+            continue
         if monotonic or item.expected is not None:
             value = view.get(key)
             current = -1 if value is None else _decode(value).offset
@@ -232,18 +242,19 @@ def _read_list(reader: Reader, command: Command[m.OffsetList]) -> m.OffsetListRe
 
 
 VERBS = (
-    Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True),
+    Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True, grows=False),
     Verb(methods.OFFSET_FETCH, OFFSET, read=_read_fetch),
-    Verb(methods.OFFSET_DELETE, OFFSET, evaluate=_evaluate_delete),
+    Verb(methods.OFFSET_DELETE, OFFSET, evaluate=_evaluate_delete, grows=False),
     Verb(methods.OFFSET_LIST, OFFSET, read=_read_list),
     Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),
-    Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset),
-    Verb(methods.OFFSET_DELETE_GROUPS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_delete_groups),
+    Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset, grows=False),
+    Verb(methods.OFFSET_DELETE_GROUPS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_delete_groups, grows=False),
     Verb(
         methods.OFFSET_EXPIRE_GROUPS,
         OFFSET,
         rows=_rows_of_groups,
         evaluate=_evaluate_expire_groups,
+        grows=False,
         origin=Origin.EXPIRY,
     ),
 )

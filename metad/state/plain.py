@@ -239,7 +239,7 @@ def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
     return (
         Verb(declared.get, table, read=plain.read_get),
         Verb(declared.put, table, evaluate=plain.evaluate_put),
-        Verb(declared.delete, table, evaluate=plain.evaluate_delete),
+        Verb(declared.delete, table, evaluate=plain.evaluate_delete, grows=False),
         Verb(declared.list, table, rows=plain.list_rows, read=plain.read_list),
     )
 

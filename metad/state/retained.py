@@ -270,6 +270,6 @@ class _Match:
 VERBS = (
     Verb(methods.RETAINED_PUT, RETAINED, evaluate=_evaluate_put),
     Verb(methods.RETAINED_GET, RETAINED, read=_read_get),
-    Verb(methods.RETAINED_DELETE, RETAINED, evaluate=_evaluate_delete),
+    Verb(methods.RETAINED_DELETE, RETAINED, evaluate=_evaluate_delete, grows=False),
     Verb(methods.RETAINED_MATCH, RETAINED, read=_read_match),
 )

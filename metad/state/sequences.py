@@ -6,7 +6,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, NotFoundError
+from metad_wire.errors import ConflictError, NoRoomError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables import sequence as w
 from metad_wire.tables.sequence import SEQUENCE
@@ -30,6 +30,10 @@ def _evaluate_add(view: View, command: Command[w.SequenceAdd]) -> w.SequenceAddR
     for position, (item, key) in enumerate(zip(rows.items, targets, strict=True)):
         row = stored[key]
         before = None if row is None else _decode(row)
+        if before is None and view.no_room:
+            errors.append(m.ItemError(position, NoRoomError.code, view.no_room))
+            values.append(0)
+            continue
         value = (0 if before is None else before.value) + item.delta
         if not 0 <= value <= w.SEQUENCE_MAX:
             errors.append(mismatch(position, ConflictError, "value", value - item.delta, item.delta))
@@ -65,8 +69,8 @@ def _read_list(reader: Reader, command: Command[w.SequenceList]) -> w.SequenceLi
 
 
 VERBS = (
-    Verb(methods.SEQUENCE_ADD, SEQUENCE, evaluate=_evaluate_add),
+    Verb(methods.SEQUENCE_ADD, SEQUENCE, evaluate=_evaluate_add, grows=False),
     Verb(methods.SEQUENCE_GET, SEQUENCE, read=_read_get),
-    Verb(methods.SEQUENCE_DELETE, SEQUENCE, evaluate=_evaluate_delete),
+    Verb(methods.SEQUENCE_DELETE, SEQUENCE, evaluate=_evaluate_delete, grows=False),
     Verb(methods.SEQUENCE_LIST, SEQUENCE, read=_read_list),
 )

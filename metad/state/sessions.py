@@ -28,6 +28,7 @@ from metad_wire.errors import (
     IdentityExpiredError,
     InvalidItemError,
     InvalidRequestError,
+    NoRoomError,
     NotFoundError,
     TooLargeError,
 )
@@ -156,6 +157,8 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
                 lost[row] = fence
             connections.finds(row, last)
             numbers[row] = -1 if _is_over(view, last) else owners.add(last)
+    if view.no_room and None in found:
+        fenced[None] = 0  # a session that would be new
     previous = list(map(numbers.__getitem__, before))
     known = _counts_of_lost(view, command) if lost else None
     left = _left_by_lives_that_are_over(view, keyed, before, lost, known) if lost else {}
@@ -175,7 +178,12 @@ def _evaluate_takeover(view: View, command: Command[m.SessionTakeover]) -> m.Ses
     errors: list[m.ItemError] = []
     if fenced:
         refused = [position for position, row in enumerate(before) if row in fenced]
-        errors = [mismatch(at, FencedError, "epoch", fenced[before[at]], epoch) for at in refused]
+        errors = [
+            m.ItemError(at, NoRoomError.code, view.no_room)
+            if before[at] is None
+            else mismatch(at, FencedError, "epoch", fenced[before[at]], epoch)
+            for at in refused
+        ]
         allowed = [key for key, row in zip(allowed, before, strict=True) if row not in fenced]
     stealing = connections.stealing
     rows = map(known_owners.prefix.__add__, allowed)
@@ -615,12 +623,13 @@ VERBS = (
         methods.SESSION_TAKEOVER,
         SESSION,
         evaluate=_evaluate_takeover,
+        grows=False,
         forget=_forget_restored,
         recall=_recall_restored,
     ),
-    Verb(methods.SESSION_DISCONNECT, SESSION, evaluate=_evaluate_disconnect),
+    Verb(methods.SESSION_DISCONNECT, SESSION, evaluate=_evaluate_disconnect, grows=False),
     Verb(methods.SESSION_UPDATE, SESSION, evaluate=_evaluate_update),
     Verb(methods.SESSION_GET, SESSION, read=_read_get),
-    Verb(methods.SESSION_DELETE, SESSION, evaluate=_evaluate_delete),
+    Verb(methods.SESSION_DELETE, SESSION, evaluate=_evaluate_delete, grows=False),
     Verb(methods.SESSION_LIST, SESSION, read=_read_list),
 )

@@ -196,4 +196,8 @@ _STEPS = {
 }
 
 
-VERBS = (Verb(methods.GROUP_COMMAND, GROUP, evaluate=_evaluate, origin=Origin.MIGRATION),)
+def _brings(body: c.GroupCommand) -> bool:
+    return body.step in ("open", "import")
+
+
+VERBS = (Verb(methods.GROUP_COMMAND, GROUP, evaluate=_evaluate, origin=Origin.MIGRATION, grows=_brings),)

@@ -63,7 +63,7 @@ def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.
 
 VERBS = (
     Verb(methods.SUBSCRIPTION_ADD, SUBSCRIPTION, evaluate=_evaluate_add),
-    Verb(methods.SUBSCRIPTION_REMOVE, SUBSCRIPTION, evaluate=_evaluate_remove),
+    Verb(methods.SUBSCRIPTION_REMOVE, SUBSCRIPTION, evaluate=_evaluate_remove, grows=False),
     Verb(methods.SUBSCRIPTION_GET, SUBSCRIPTION, rows=rows_of_sessions, read=_read_get),
     Verb(methods.SUBSCRIPTION_LIST, SUBSCRIPTION, read=_read_list),
 )

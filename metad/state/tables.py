@@ -214,6 +214,8 @@ class Verb(Generic[_Body, _Reply]):
     ``background``: nobody waits for what it does, so it gives way to small requests, however small it is.
     ``coalesces``: whether several of its commands may write a row in one entry, which has the last value only. Not of
     rows that a part hears of.
+    ``grows``: whether what a body asks for takes more room than before: refused while the disks are short of it. A verb
+    that finds out by itself says False, and looks at :attr:`.View.no_room`.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
     """
 
@@ -232,6 +234,7 @@ class Verb(Generic[_Body, _Reply]):
         may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
         background: bool = False,
+        grows: bool | Callable[[_Body], bool] = True,
     ) -> None:
         if not method.mutates == (evaluate is not None) == (read is None):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
@@ -263,6 +266,7 @@ class Verb(Generic[_Body, _Reply]):
         self.recall = recall
         self.may_write = may_write
         self._background = background
+        self.grows = grows
 
     def tenant(self, body: Any) -> bytes:
         """:attr:`Command.tenant`, of a request that is no command yet."""

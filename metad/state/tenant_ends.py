@@ -234,6 +234,6 @@ def _read_endings(reader: Reader, command: Command[m.SessionEndings]) -> m.Sessi
 
 
 VERBS = (
-    Verb(methods.SESSION_END_TENANT, SESSION, rows=lambda _: NO_ROWS, evaluate=_evaluate_order),
+    Verb(methods.SESSION_END_TENANT, SESSION, rows=lambda _: NO_ROWS, evaluate=_evaluate_order, grows=False),
     Verb(methods.SESSION_ENDINGS, SESSION, read=_read_endings),
 )

@@ -117,4 +117,4 @@ def _rows(body: c.SessionEndStep) -> Rows:
     return Rows(body.items, suffixes, column(crcs, len(suffixes)))
 
 
-VERBS = (Verb(methods.SESSION_END_STEP, SESSION, rows=_rows, evaluate=_evaluate, background=True),)
+VERBS = (Verb(methods.SESSION_END_STEP, SESSION, rows=_rows, evaluate=_evaluate, background=True, grows=False),)

@@ -52,6 +52,7 @@ class View:
         "looked_at",
         "marker",
         "name",
+        "no_room",
         "now_ms",
         "on_accept",
         "overlays",
@@ -74,6 +75,8 @@ class View:
         """All that there are."""
         self._hearing = parts.hearing
         self._overlays: dict[int, Overlay] = {}  # of rows that a part hears of, once a command has written one
+        self.no_room = ""
+        """Why nothing may be written that takes more room than what was there; empty if there is room."""
         self.now_ms = 0
         self.past_ms = 0
         self.index = 0

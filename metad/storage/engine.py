@@ -94,5 +94,13 @@ class Engine(Protocol):
         """Drop deleted pairs with ``begin <= key < end`` from the files. Call it in a thread: it releases the
         interpreter, and takes seconds for each gigabyte of the store."""
 
+    def heed_room(self, mark_bytes: int) -> None:
+        """Write no files anew but by :meth:`compact` and :meth:`reclaim` while there is so little room, compared with
+        the low-water mark, that this may take all of it. To be called in a thread, now and then."""
+
+    def reclaim(self, left_bytes: int | None = None) -> None:
+        """Drop all deleted pairs from the files, if they are many and there is room to write down what is left: about
+        ``left_bytes``, if the caller knows. Call it in a thread, as :meth:`compact`."""
+
     def close(self) -> None:
         """Release the files. No call may be under way in another thread."""

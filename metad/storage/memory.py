@@ -81,6 +81,12 @@ class MemoryEngine:
     def compact(self, begin: bytes, end: bytes) -> None:
         pass
 
+    def heed_room(self, mark_bytes: int) -> None:
+        pass
+
+    def reclaim(self, left_bytes: int | None = None) -> None:
+        pass
+
     def crash(self) -> None:
         """Lose every unsynced write, as a power loss would."""
         while self._undo:

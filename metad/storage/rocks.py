@@ -10,6 +10,7 @@ meanwhile.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from ..errors import DamagedStoreError, StorageError
 from . import sst
 from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from .ingest import IngestDirectory, Manifest
+from .room import use_of
 
 _INGEST_FILES: Final = 2
 """Files ingested by one call, which holds the interpreter for a millisecond of work and some waiting for the disk."""
@@ -39,6 +41,16 @@ _WORN_ROWS: Final = 1_000
 
 
 _BLOCK_BYTES: Final = 4096
+_COUNT: Final = re.compile(r"# (entries|deletions)=(\d+)")
+_AMPLE_MARKS: Final = 8
+"""With more room than so many low-water marks compactions go on in any case: few take that much."""
+_WORTH_PART: Final = 8
+"""All files are written anew to drop deleted pairs if at least one byte in so many is saved."""
+LOG_MEMTABLE_BYTES: Final = 128 * 1024 * 1024
+"""A calm node flushes it, so that a crowd finds room for what it writes: a million takeovers are 90 MiB. RocksDB takes
+as much of the disk in advance for the WAL of each."""
+_LAST: Final = b"\xff" * 16
+"""Behind every key."""
 
 
 class Shared:
@@ -47,6 +59,7 @@ class Shared:
     def __init__(self, config: StorageConfig) -> None:
         self.cache = r.Cache.new_hyper_clock_cache(config.block_cache_bytes, _BLOCK_BYTES)
         self.write_buffers = r.WriteBufferManager(config.memtable_bytes, False)
+        self.open_files = config.open_files
 
 
 def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Options:
@@ -59,7 +72,7 @@ def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Option
     options.set_max_write_buffer_number(memtables)
     # One flush and one compaction beside the event loop; more would take processor time from it.
     options.set_max_background_jobs(2)
-    options.set_max_open_files(512)
+    options.set_max_open_files(shared.open_files)
     # Records are small and often random to a compressor; only the last level, which holds nearly all bytes, is
     # compressed.
     options.set_compression_type(r.DBCompressionType.none())
@@ -115,10 +128,9 @@ def state_options(shared: Shared) -> r.Options:
     return options
 
 
-def log_options(shared: Shared) -> r.Options:
+def log_options(shared: Shared, memtable_bytes: int = LOG_MEMTABLE_BYTES) -> r.Options:
     """For ``raft/``: large values, written once, deleted in order by range, read at restart and by lagging peers."""
-    # A calm node flushes it, so that a crowd finds room for what it writes: a million takeovers are 90 MiB.
-    options = _options(shared, memtable_bytes=128 * 1024 * 1024, memtables=3)
+    options = _options(shared, memtable_bytes=memtable_bytes, memtables=3)
     # What is written here is dropped before long: to compress it is not worth its time.
     options.set_bottommost_compression_type(r.DBCompressionType.none())
     # A crash may leave a torn last record, which may be dropped (it was never acknowledged); damage anywhere before it
@@ -129,20 +141,23 @@ def log_options(shared: Shared) -> r.Options:
 
 
 class RocksEngine:
-    """One RocksDB instance. ``wal`` False leaves durability to :meth:`sync`, which then flushes the memtables."""
+    """One RocksDB instance. ``wal`` False leaves durability to :meth:`sync`, which then flushes the memtables.
+    ``little_room``: on the disk, so that no compaction is to begin before :meth:`heed_room` is called."""
 
-    def __init__(self, path: Path, options: r.Options, *, wal: bool) -> None:
+    def __init__(self, path: Path, options: r.Options, *, wal: bool, little_room: bool = False) -> None:
         self.path = path
         self._wal = wal
         # The binding's stubs declare its properties as methods and know no raw mode, hence Any.
         write_options: Any = r.WriteOptions()
         write_options.disable_wal = not wal
         self._write_options = write_options
+        options.set_disable_auto_compactions(little_room)
         self._options = options
         self._exports: WeakSet[sst.SstExport] = WeakSet()
         self._pins: WeakSet[IteratorPin] = WeakSet()
         self._ingest = IngestDirectory(path / "ingest")
         self._replacing = threading.Lock()  # several threads may replace groups
+        self._held = little_room  # no compaction begins by itself
         self._worn: tuple[bytes, bytes] | None = None
         _refuse_headless(path)
         try:
@@ -304,6 +319,29 @@ class RocksEngine:
             self._db.compact_range(begin, end)
         except Exception as error:
             raise self._mapped(error) from None
+
+    def heed_room(self, mark_bytes: int) -> None:
+        files = self._db.property_int_value("rocksdb.total-sst-files-size")
+        held = use_of(self.path).free_bytes < min(files, _AMPLE_MARKS * mark_bytes)
+        if held == self._held:
+            return
+        self._held = held
+        try:
+            self._db.set_options({"disable_auto_compactions": "true" if held else "false"})
+        except Exception as error:
+            raise self._mapped(error) from None
+
+    def reclaim(self, left_bytes: int | None = None) -> None:
+        files = self._db.property_int_value("rocksdb.total-sst-files-size")
+        left = self._left(files) if left_bytes is None else left_bytes
+        if left < min(use_of(self.path).free_bytes // 2, files - files // _WORTH_PART):
+            self.compact(b"", _LAST)
+
+    def _left(self, files: int) -> int:
+        """About how many bytes of these are pairs that are not deleted: a deletion and what it deletes are entries."""
+        counts = dict(_COUNT.findall(self._db.property_value("rocksdb.aggregated-table-properties")))
+        entries, deleted = int(counts.get("entries", 0)), int(counts.get("deletions", 0))
+        return files * max(0, entries - 2 * deleted) // max(entries - deleted, 1)
 
     def sync(self) -> None:
         if not self._wal:

@@ -103,6 +103,12 @@ class SimDisk:
     def compact(self, begin: bytes, end: bytes) -> None:
         """There is nothing to drop."""
 
+    def heed_room(self, mark_bytes: int) -> None:
+        """There are no files."""
+
+    def reclaim(self, left_bytes: int | None = None) -> None:
+        """There is nothing to drop."""
+
     def begin_sync(self) -> int:
         """Start a sync that takes virtual time; the token stands for every write until now."""
         return self._durable + len(self._journal)

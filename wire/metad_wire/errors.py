@@ -221,6 +221,10 @@ class QuotaExceededError(_Coded, code=208, name="quota_exceeded"):
     """What the item is to be a part of has as many parts as it may have, or as many bytes."""
 
 
+class NoRoomError(QuotaExceededError, code=209, name="no_room"):
+    """The disks of the group's nodes are too full for what takes more room; nothing was done. Deletes make room."""
+
+
 def error_of(body: ErrorBody, current: int | None = None) -> MetadError:
     """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
     known = ERRORS.get(body.code)

@@ -928,6 +928,15 @@ class TurnedAway(Message, frozen=True):
     paced: U63 = 0
 
 
+class DiskStatus(Message, frozen=True):
+    """The disk of a node's data directory. Below ``low_bytes`` of room the node takes nothing that grows. All are 0 if
+    the node has no disk, or has not looked yet."""
+
+    free_bytes: U63 = 0
+    total_bytes: U63 = 0
+    low_bytes: U63 = 0
+
+
 BACKLOG_MAX = 1_000
 
 
@@ -959,3 +968,4 @@ class StatusReply(Message, frozen=True):
     wills_dropped: U63 = 0  # since start, because no broker has published them for too long
     turned_away: TurnedAway = TurnedAway()
     lanes: list[LaneStatus] = []
+    disk: DiskStatus = DiskStatus()

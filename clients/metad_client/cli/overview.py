@@ -85,6 +85,7 @@ def _member(node: NodeView, leads: int, via: str | None) -> Row:
             "wills_dropped": status.wills_dropped,
             "turned_away": plain(status.turned_away),
             "lanes": plain(status.lanes),
+            "disk": plain(status.disk),
         }
     else:
         row["error"] = node.error
@@ -230,6 +231,7 @@ def node_table(cluster: ClusterView) -> list[Row]:
                 "up for": people.duration(status.uptime_ms),
                 "cpu": people.duration(status.cpu_us // 1_000),
                 "memory": people.size(status.rss_bytes),
+                "disk room": people.size(status.disk.free_bytes) if status.disk.total_bytes else None,
                 "clients": status.connections,
             }
         rows.append(row)

@@ -1,7 +1,8 @@
 """The verdict about a cluster: what is not as it should be, and how bad that is. Pure.
 
-``critical`` means that some group has no leader or no quorum, so that some requests fail. ``warning`` means that
-everything is served, but a further failure may change that, or what should have ended by itself has not.
+``critical`` means that some group has no leader or no quorum, or a disk too little room, so that some requests fail.
+``warning`` means that everything is served, but a further failure may change that, or what should have ended by itself
+has not.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ CODES: Final[dict[str, Severity]] = {
     "node_refused": "warning",
     "node_leaving": "warning",
     "disk_failing": "warning",
+    "disk_full": "critical",
+    "disk_low": "warning",
     "group_no_leader": "critical",
     "group_no_quorum": "critical",
     "group_under_replicated": "warning",
@@ -130,7 +133,19 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
     if node.status is not None and node.status.failing:
         yield Problem("disk_failing", node.status.failing, node.node)
     if node.status is not None:
+        yield from _disk(node.node, node.status)
         yield from _late(node.node, node.status)
+
+
+def _disk(node: str, status: StatusReply) -> Iterator[Problem]:
+    """How much room there is, before there is too little."""
+    disk = status.disk
+    if disk.free_bytes < 2 * disk.low_bytes:
+        room = f"{people.size(disk.free_bytes)} of {people.size(disk.total_bytes)} left on its disk"
+        if disk.free_bytes < disk.low_bytes:
+            yield Problem("disk_full", f"{room}: what needs more room may be refused", node)
+        else:
+            yield Problem("disk_low", f"{room}: below {people.size(disk.low_bytes)}, writes may be refused", node)
 
 
 def _late(node: str, status: StatusReply) -> Iterator[Problem]:

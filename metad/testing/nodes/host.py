@@ -18,6 +18,7 @@ from ...storage.engine import NO_WRITES, Writes
 from ...storage.keys import GROUP_PREFIX_BYTES, KINDS, applied
 from ...storage.log import LogStore
 from ...storage.mark import DurableMark
+from ...storage.room import DiskUse
 from ..disk import LogSync, SimDisk, SimFile
 from .loop import VirtualLoop
 
@@ -137,6 +138,7 @@ class SimEnvironment:
         self._skew_ms = int(1000 * pace.skew_s * rng.uniform(-1.0, 1.0))
         self._calendar_rate = 1.0 + pace.calendar_drift * (rng.random() - 0.5)
         self._free_s = dict.fromkeys(Queue, 0.0)
+        self.disk = DiskUse(1 << 40, 1 << 40)
 
     def catch(self, caught: Callable[[Exception], None]) -> None:
         """See Environment. Here it escapes, and the loop notes it: no callback is to raise."""
@@ -206,6 +208,10 @@ class SimEnvironment:
 
         loop.call_at(begin_s + takes_s * self._rng.random(), do)
         loop.call_at(begin_s + takes_s, over)
+
+    def disk_use(self, directory: Path | None) -> DiskUse:
+        """See Environment."""
+        return self.disk
 
     def close(self) -> None:
         """Nothing runs."""

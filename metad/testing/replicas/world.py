@@ -19,7 +19,7 @@ import msgspec
 from metad_wire.group import GroupId
 
 from ...errors import StorageError
-from ...raft.base import NEVER, ROLES, Timing, UnsafeStateError
+from ...raft.base import NEVER, ROLES, ROOM, Timing, UnsafeStateError
 from ...raft.journal import REGULAR, Metadata
 from ...raft.membership import ChangeRefusedError
 from ...raft.messages import AnyMessage, Append, Configuration, Snapshot
@@ -203,6 +203,8 @@ class SimNode:
         self.disk_hangs = False
         self.crowded = False
         """Whether many requests wait on it."""
+        self.shortage = ROOM
+        """How its disk is."""
         self._hung: list[Callable[[], None]] = []
         self._rate = 1.0
         self._offset = 0.0
@@ -236,6 +238,7 @@ class SimNode:
             schedule=self._schedule,
             transmit=self._transmit,
             crowded=lambda: self.crowded,
+            shortage=lambda: self.shortage,
             timing=world.timings.get(self.name, world.settings.timing),
             rng=random.Random(world.rng.getrandbits(64)),
         )

@@ -90,12 +90,16 @@ class Disk:
                 _do("fsfreeze", "--unfreeze", str(self._below))
             self._frozen = False
 
-    def fill(self) -> None:
-        """Leave no room: until :meth:`free`, writes fail with "no space left". A busy node may free a little and use
-        it, so a caller that wants it to fail repeats this until it has."""
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Leave so much room. If none: until :meth:`free`, writes fail with "no space left". A busy node may free a
+        little and use it, so a caller that wants it to fail repeats this until it has."""
         with (self.directory / _FILLER).open("ab") as filler:
             size = _CHUNK_BYTES
             while size >= 4096:
+                found = os.statvfs(self.directory)
+                if found.f_bavail * found.f_frsize - size < leave_bytes:
+                    size //= 2
+                    continue
                 try:
                     os.posix_fallocate(filler.fileno(), filler.seek(0, os.SEEK_END), size)
                 except OSError:

@@ -35,7 +35,7 @@ class Faults:
         self.expected_down: set[str] = set()
         """Nodes that have ended, or will end, because of a fault."""
         self.unclear: list[str] = []
-        """Nodes that did not fail clearly on a full disk, and what they did."""
+        """Nodes that ended on a full disk without saying why, and what they did."""
 
     def named(self, fault: str) -> Callable[[Member], Awaitable[str]]:
         """The fault of a name; it returns what was done."""
@@ -112,7 +112,6 @@ class Faults:
             ended_s = time.monotonic() - begin
             if code is None:
                 said = f"went on with a full disk for {ended_s:.1f} s"
-                self.unclear.append(f"{victim.name} {said}: {victim.words()}")
             else:
                 said = f"ended with {code} {ended_s:.1f} s after the disk was full"
                 if code <= 0 or _NO_SPACE not in victim.words().lower():

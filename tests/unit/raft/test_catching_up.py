@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metad.errors import StorageError
-from metad.raft.base import Timing
+from metad.raft.base import ROOM, Timing
 from metad.raft.journal import RaftLog
 from metad.raft.leader import _APPEND_BYTES_LEAST, APPEND_BYTES_MAX
 from metad.raft.messages import Configuration
@@ -69,6 +69,7 @@ class Node:
             schedule=lambda: None,
             transmit=lambda peer, payload: world.sent.append((name, peer, payload)),
             crowded=lambda: False,
+            shortage=lambda: ROOM,
             timing=Timing() if name == "a" else Timing(election_s=1_000.0),  # the others never campaign
             rng=random.Random(seed),
         )

@@ -58,7 +58,7 @@ class FakeGroup:
 
     def __init__(self) -> None:
         self.log = FakeLog()
-        self.is_leader = self.accepting = True
+        self.is_leader = self.accepting = self.may_grow = True
         self.leader: str | None = "node-1"
         self.applicable = self.applied = 0
         self.proposed: list[int] = []
@@ -264,9 +264,9 @@ def test_a_queue_of_writes_of_one_key_is_not_taken_as_a_whole_for_each_of_them(
     given: list[int] = []
     evaluate = rig.driver.machine.evaluate
 
-    def counted(commands: Any, index: int, now_ms: int) -> Any:
+    def counted(commands: Any, index: int, now_ms: int, no_room: str) -> Any:
         given.append(len(commands))
-        return evaluate(commands, index, now_ms)
+        return evaluate(commands, index, now_ms, no_room)
 
     monkeypatch.setattr(rig.driver.machine, "evaluate", counted)
     for number in range(100):

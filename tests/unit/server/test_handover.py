@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metad.node.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
-from metad.raft.base import CANDIDATE, FOLLOWER, LEADER
+from metad.raft.base import CANDIDATE, FOLLOWER, LEADER, LOW, ROOM
 from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
 from metad.raft.replica import RaftGroup
@@ -15,6 +15,7 @@ class Peer:
     def __init__(self, match: int) -> None:
         self.match = match
         self.unapplied = 0
+        self.shortage = ROOM
 
 
 class Log:
@@ -37,6 +38,9 @@ class Group:
         self.refusal: ChangeRefusedError | None = None
 
     lag = RaftGroup.lag
+
+    def short_of_room(self) -> list[str]:
+        return [peer for peer, progress in self.peers.items() if progress.shortage]
 
     def transfer(self, target: str) -> None:
         if self.refusal is not None:
@@ -149,3 +153,14 @@ def test_what_the_map_hands_over_is_waited_for() -> None:
     group.accepting = False
     assert Rig(group).step()
     assert group.asked == []
+
+
+def test_who_has_room_on_its_disk_goes_before_who_has_caught_up() -> None:
+    group = Group("data-0", n2=5_000, n3=4_200)
+    group.peers["n2"].shortage = LOW
+    Rig(group).step()
+    assert group.asked == ["n3"]
+    both = Group("data-1")
+    both.peers["n2"].shortage = both.peers["n3"].shortage = LOW
+    Rig(both).step()
+    assert both.asked, "a node that ends has no choice"

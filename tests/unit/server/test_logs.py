@@ -19,7 +19,7 @@ from metad import cli, log_events, process
 from metad.control.host import Timer
 from metad.errors import ConfigError, RefusedError, ServerError
 from metad.log_events import EVENTS, Event
-from metad.logs import DISTINCT_MAX, REPEAT_S, JsonLines, Repeats, configure, event, logger
+from metad.logs import DISTINCT_MAX, REPEAT_S, JsonLines, Repeats, configure, event, flush, logger
 from metad.node.group_status import GroupStatuses
 from metad.node.observer import Observer
 from metad.server.peers.refusals import COUNTS_S, LASTS_S, Answer, Refusals, majority_of
@@ -36,6 +36,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], list[di
     before = [(source.handlers[:], source.level, source.propagate) for source in sources]
 
     def lines() -> list[dict[str, Any]]:
+        flush()
         return [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
 
     yield lines

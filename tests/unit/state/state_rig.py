@@ -42,6 +42,8 @@ class Group:
         """Unix time, for reads; a proposal is given the leader's."""
         self.engine, self.follower_engine = MemoryEngine(), MemoryEngine()
         self.machine, self.follower = self._machine(self.engine), self._machine(self.follower_engine)
+        self.no_room = ""
+        """Why nothing may grow, if so."""
         self.in_flight: deque[tuple[int, bytes, Entry]] = deque()
         self.last = 0
         self.log: list[bytes] = []
@@ -64,7 +66,7 @@ class Group:
 
     def propose(self, commands: list[tuple[Command[Any], Identity | None]], now_ms: int) -> list[Any]:
         """Make an entry; its outcomes."""
-        proposal = self.machine.evaluate(commands, self.last + 1, now_ms)
+        proposal = self.machine.evaluate(commands, self.last + 1, now_ms, self.no_room)
         assert self.machine.unexpected is None, self.machine.unexpected
         self.last += 1
         self.log.append(record(1, REGULAR, proposal.payload))

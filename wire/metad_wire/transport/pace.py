@@ -10,11 +10,23 @@ from __future__ import annotations
 
 from math import inf
 
+GREETING_MIN = 8
+
+
+def greeting_max(connections: int) -> int:
+    """How many connections may be in their handshake, and how many in their greeting, beside so many that are served:
+    descriptors are set aside for them."""
+    return max(GREETING_MIN, connections // 4)
+
 
 class Pace:
-    """``burst`` connections at once, and ``per_s`` more each second. Times are of the event loop's clock."""
+    """``burst`` connections at once, and ``per_s`` more each second; ``open_max`` that are open at a time, those that
+    have not greeted and those that are being closed among them. Times are of the event loop's clock."""
 
-    def __init__(self, per_s: float = inf, burst: int = 1) -> None:
+    def __init__(self, per_s: float = inf, burst: int = 1, open_max: float = inf) -> None:
+        self.open = 0
+        """Connections that are open."""
+        self.open_max = open_max
         self.delayed = 0
         """Connections that had to wait, since the start."""
         self._interval_s = 1.0 / per_s

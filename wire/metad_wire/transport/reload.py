@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -13,6 +14,8 @@ from .credentials import CertificateError, TlsFiles
 
 LOOK_S = 0.5
 """Files are checked at most this often: a flood of handshakes must not become a flood of system calls."""
+WAIT_S = 0.1
+"""A disk that works answers in a millisecond. One that hangs is waited for so long once, not by every handshake."""
 
 T = TypeVar("T")
 _log = logging.getLogger("metad")
@@ -39,31 +42,45 @@ class Watched(Generic[T]):
         self._error = error
         self._what = what
         self._clock = clock
+        self._looking = False
         self._seen = signature(paths)
         self._value = load()
         self._look_at = clock() + LOOK_S
 
     def current(self) -> T:
-        """The result for the files as they are now, or as they were when they could last be used."""
+        """The result for the files as they are now, or as they were when they could last be used. Waits for a disk that
+        is slow for :data:`WAIT_S` at most; its answer counts from then on when it comes."""
         now = self._clock()
-        if now < self._look_at:
-            return self._value
-        self._look_at = now + LOOK_S
-        seen = signature(self._paths)
-        if seen != self._seen:
-            self._seen = seen  # broken files are not read again until they change again
-            if self._gone is not None and None in seen:
-                self._value = self._gone()
-                _log.warning("files_gone", extra={"fields": {"what": self._what}})
-                return self._value
-            try:
-                self._value = self._load()
-            except self._error as error:
-                _log.error("files_unusable", extra={"fields": {"what": self._what, "error": str(error)}})
-            else:
-                paths = list(filter(None, self._paths))
-                _log.info("files_reloaded", extra={"fields": {"what": self._what, "paths": paths}})
+        if now >= self._look_at and not self._looking:
+            self._look_at = now + LOOK_S
+            self._looking = True
+            looks = threading.Thread(target=self._look, name="metad-files", daemon=True)
+            looks.start()
+            looks.join(WAIT_S)
         return self._value
+
+    def _look(self) -> None:
+        try:
+            self._look_again()
+        finally:
+            self._looking = False
+
+    def _look_again(self) -> None:
+        seen = signature(self._paths)
+        if seen == self._seen:
+            return
+        self._seen = seen  # broken files are not read again until they change again
+        if self._gone is not None and None in seen:
+            self._value = self._gone()
+            _log.warning("files_gone", extra={"fields": {"what": self._what}})
+            return
+        try:
+            self._value = self._load()
+        except self._error as error:
+            _log.error("files_unusable", extra={"fields": {"what": self._what, "error": str(error)}})
+        else:
+            paths = list(filter(None, self._paths))
+            _log.info("files_reloaded", extra={"fields": {"what": self._what, "paths": paths}})
 
 
 class Reloaded(Watched[T]):

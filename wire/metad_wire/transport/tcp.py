@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
@@ -95,18 +94,27 @@ class PacedListener:
                     _log.warning("cannot_accept", extra={"fields": {"error": str(error)}})
                     self._pause(sock, _SCARCE_S)
                 return
+            if self._pace.open >= self._pace.open_max:  # a descriptor is wanted elsewhere
+                accepted.close()
+                continue
             accepted.setblocking(False)
             if self._behind and _has_hung_up(accepted):  # it takes nobody's turn: otherwise only such would be served
                 accepted.close()
                 continue
             self._pace.take(now_s, waited=self._behind)
+            self._pace.open += 1
             task = self._loop.create_task(self._begin(accepted))
             self._begun.add(task)
             task.add_done_callback(self._begun.discard)
 
     async def _begin(self, accepted: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            await self._loop.connect_accepted_socket(lambda: _Tuned(self._factory()), accepted)
+        try:
+            await self._loop.connect_accepted_socket(lambda: _Tuned(self._factory(), self._closed), accepted)
+        except OSError:
+            self._closed()
+
+    def _closed(self) -> None:
+        self._pace.open -= 1
 
 
 def _has_hung_up(accepted: socket.socket) -> bool:
@@ -170,15 +178,15 @@ class TcpTransport:
 
 
 class _Tuned(asyncio.Protocol):
-    """Sets the socket options, then steps aside: events go directly to the handler."""
+    """Sets the socket options, then steps aside: events go directly to the handler. ``closed`` is called at the end."""
 
-    def __init__(self, handler: StreamHandler) -> None:
+    def __init__(self, handler: StreamHandler, closed: Callable[[], None] | None = None) -> None:
         self.handler = handler
+        self._closed = closed
         self.data_received = handler.data_received  # type: ignore[method-assign]
         self.eof_received = handler.eof_received  # type: ignore[method-assign]
         self.pause_writing = handler.pause_writing  # type: ignore[method-assign]
         self.resume_writing = handler.resume_writing  # type: ignore[method-assign]
-        self.connection_lost = handler.connection_lost  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         sock = transport.get_extra_info("socket")
@@ -186,6 +194,11 @@ class _Tuned(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self.handler.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closed is not None:
+            self._closed()
+        self.handler.connection_lost(exc)
 
 
 def install_uvloop() -> bool:

@@ -67,8 +67,10 @@ class TlsTransport:
         *,
         certificate_required: bool = True,
         handshake_timeout_s: float = 5.0,
+        handshakes_max: int = HANDSHAKES_MAX,
     ) -> None:
         self._below = below
+        self._handshakes_max = handshakes_max
         self._handshake_timeout_s = handshake_timeout_s
         self._dialling = Reloaded(files, client_context)
         self._accepting = (
@@ -86,7 +88,7 @@ class TlsTransport:
         handshakes = Handshakes()
 
         def accept() -> _TlsEnd:
-            while len(pending) >= HANDSHAKES_MAX:
+            while len(pending) >= min(HANDSHAKES_MAX, self._handshakes_max):
                 next(iter(pending)).fail(TimeoutError("too many handshakes under way"))
             return _TlsEnd(contexts.current(), factory, pending, self._handshake_timeout_s, handshakes)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from amqtt.errors import BrokerError
 
 from metad_client import MetadError, Options, connect
+from metad_wire.lines import LineHandler, LineWriter
 from metad_wire.transport.credentials import broker_files
 
 from . import MetadBroker
@@ -44,7 +45,9 @@ async def _serve(arguments: argparse.Namespace) -> int:
             alone_s=arguments.alone_s,
         )
         await broker.start()
-        print(f"{arguments.name} serves on {broker.bound()} in life {broker.epoch}", flush=True)
+        serves = LineWriter(sys.stdout, _dropped)
+        serves.write(f"{arguments.name} serves on {broker.bound()} in life {broker.epoch}")
+        serves.flush()
         waits = [asyncio.create_task(one.wait()) for one in (ended, broker.fenced)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -72,12 +75,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--expiry-s", type=int, default=NEVER_S, help="the session of a client that is away ends then")
     parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    writer = LineWriter(sys.stderr, _dropped)
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[LineHandler(writer)])
     try:
         return asyncio.run(_serve(arguments))
     except (MetadError, BrokerError, OSError) as error:
-        print(f"{arguments.name}: {error}", file=sys.stderr)
+        writer.write(f"{arguments.name}: {error}")
         return 1
+    finally:
+        writer.flush()
+
+
+def _dropped(count: int) -> None:
+    logging.getLogger(__name__).warning("%d lines were dropped, because nobody read them", count)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""Disks that hang."""
+"""Disks that hang, and disks that are short of room."""
 
 from __future__ import annotations
 
+from ....raft.base import FULL, LOW, ROOM
 from ....raft.disk_watch import DISK_ELECTIONS
-from .scene import ELECTION_S, scenario, started
+from ....raft.messages import Append
+from ....raft.progress import Sending
+from .scene import ELECTION_S, TIMING, scenario, started
 
 _HANGS_S = DISK_ELECTIONS * ELECTION_S
 
@@ -57,3 +60,91 @@ def pause_is_not_taken_for_a_disk_that_hangs() -> None:
     assert not scene.group("n1")._disk.hangs
     node.unhang_disk()
     scene.converge()
+
+
+@scenario
+def replica_with_a_full_disk_gets_no_entries() -> None:
+    """It lives, votes, and has everything soon after there is room. The others go on, and do not sleep meanwhile: they
+    would not hear that there is room."""
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
+    group = scene.group("n1")
+    scene.node("n3").shortage = FULL
+    scene.until(lambda: group.peers["n3"].shortage == FULL, 0.5, "the leader does not hear of it")
+    last = scene.group("n3").log.last_index
+    for value in range(5):
+        scene.write("n1", value)
+    scene.run(1.0)
+    assert scene.group("n3").log.last_index == last, "it has got entries"
+    assert not group.asleep
+    assert scene.group("n3").leader == "n1"
+    assert group.may_grow, "two of three have room"
+    scene.node("n3").shortage = ROOM
+    scene.until(lambda: scene.group("n3").log.last_index == group.log.last_index, 0.5, "it does not get what it lacks")
+    scene.converge()
+
+
+@scenario
+def replica_that_is_short_of_room_gets_no_snapshot() -> None:
+    """It gets one when there is room."""
+    scene = started(compact_entries=5, cache_bytes=0)
+    scene.isolate("n3")
+    for value in range(20):
+        scene.write("n1", value)
+    scene.node("n3").shortage = LOW
+    scene.heal()
+    group = scene.group("n1")
+    scene.until(lambda: group.peers["n3"].sending is Sending.SNAPSHOT, 1.0, "it does not lack what the log has not")
+    scene.run(0.5)
+    assert scene.group("n3").applied < group.applied, "it has got a snapshot"
+    scene.node("n3").shortage = ROOM
+    scene.until(lambda: scene.group("n3").applied == group.applied, 2.0, "it gets no snapshot")
+    scene.converge()
+
+
+@scenario
+def group_grows_while_a_quorum_has_room() -> None:
+    """And its leader is not the one that has none."""
+    scene = started()
+    group = scene.group("n1")
+    nodes = [scene.node(name) for name in scene.names]
+
+    def said(*shortages: int) -> None:
+        for node, shortage in zip(nodes, shortages, strict=True):
+            node.shortage = shortage
+        scene.until(lambda: all(group.peers[node.name].shortage == node.shortage for node in nodes[1:]), 0.5)
+
+    assert group.may_grow
+    assert not group.should_leave
+    said(ROOM, LOW, ROOM)
+    assert group.may_grow
+    said(ROOM, LOW, FULL)
+    assert not group.may_grow, "one of three has room"
+    assert not group.should_leave, "it is the one that has"
+    said(LOW, ROOM, ROOM)
+    assert group.may_grow
+    assert group.should_leave
+    said(FULL, ROOM, ROOM)
+    assert not group.may_grow, "this leader can store nothing"
+    assert group.should_leave
+    said(LOW, LOW, ROOM)
+    assert not group.may_grow
+    assert not group.should_leave, "the others are no better off"
+    assert group.short_of_room() == ["n1", "n2"]
+
+
+@scenario
+def leader_hears_that_a_peer_has_room_again() -> None:
+    """Nothing else happens, so a group that slept would never hear of it, and take nothing that grows."""
+    scene = started(timing=TIMING._replace(sleep_after_s=0.3))
+    group = scene.group("n1")
+    for name in ("n2", "n3"):
+        scene.node(name).shortage = LOW
+    scene.until(lambda: not group.may_grow, 0.5)
+    scene.run(0.5)
+    said = len(scene.sent)
+    scene.run(1.0)
+    assert not any(isinstance(message, Append) and message.sleep for _, _, message in scene.sent[said:])
+    for name in ("n2", "n3"):
+        scene.node(name).shortage = ROOM
+    scene.until(lambda: group.may_grow, 0.5, "the leader does not hear that there is room")
+    scene.until(lambda: group.asleep, 1.0, "the group does not sleep")

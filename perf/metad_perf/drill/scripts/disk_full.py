@@ -1,4 +1,4 @@
-"""The disk of a node is full: the node ends and says why, the others go on, and it comes back when there is room."""
+"""The disk of a node is full: others lead what it led, it takes part as far as it can, and it starts without room."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from ..nodes import Nodes
 from ..operator import Operator
 from ..script import Drill
 
-NO_ROOM = "No space left on device"
-
 
 async def play(nodes: Nodes, operator: Operator) -> None:
     full = await operator.leader_of("data-0")
     await nodes.fill_disk(full)
-    await operator.ends(full, says=NO_ROOM)
-    await operator.status("warning", f"node_unreachable {full}", "group_under_replicated")
+    await operator.status("critical", f"disk_full {full}")
+    await operator.log(full, "leader_lost", group="data-0")
     await operator.writes_go_on()
 
-    # As long as there is no room, a restart does not help, and harms nothing.
-    nodes.launch(full)
-    await operator.ends(full, says=NO_ROOM)
+    nodes.kill(full)
+    await nodes.start(full)
+    await operator.status("critical", f"disk_full {full}")
+    await operator.writes_go_on()
 
     nodes.free_disk(full)
-    await nodes.start(full)
     await operator.status("ok")
 
 

@@ -1,0 +1,123 @@
+"""How much room the disk of the data directory has, looked at from time to time, and what the node does about it.
+
+Below the low-water mark (:data:`~metad.raft.base.LOW`) other nodes should lead, no snapshot is taken, and what takes
+more room is refused once a group has no quorum of voters with room (``may_grow`` of a replica). The node writes to
+files what is in memory and cuts its logs, so that what is deleted makes room. Below a small part of the mark
+(:data:`~metad.raft.base.FULL`) its leaders send it no entries either, so that it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from metad_wire.messages import DiskStatus
+
+from .. import log_events
+from ..logs import event
+from ..raft.base import FULL, LOW, ROOM
+from ..storage.engine import Engine
+from ..storage.room import DiskUse, keep_reserve, mark_of
+from .checkpoints import Checkpoints
+from .environment import Environment, Queue
+
+_FULL_PART: Final = 8
+"""Of the mark: with less room the disk is as good as full."""
+_NEAR: Final = 2
+"""With less than so many times the mark, what is in memory is written down early."""
+_BACK: Final = 1.25
+"""With so many times the mark there is room again: the node's own files come and go."""
+
+
+class DiskRoom:
+    """Of one node. What is in memory counts as room that is taken."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        engines: Sequence[Engine],
+        low_room_bytes: int,
+        environment: Environment,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._level = ROOM  # at the last look
+        self._directory = directory
+        self._engines = engines
+        self._low_room_bytes = low_room_bytes
+        self._environment = environment
+        self._checkpoints = checkpoints
+        self._use = DiskUse(0, 0)
+        self._grown_bytes = 0  # when that was seen
+        self._looking = False
+
+    @property
+    def shortage(self) -> int:
+        """ROOM, LOW or FULL: a crowd may take what is left between two looks."""
+        if self._level or not self._use.total_bytes:  # without a disk there is room
+            return self._level
+        return LOW if self._room() < self._mark else ROOM
+
+    @property
+    def status(self) -> DiskStatus:
+        """For the status of the node."""
+        return DiskStatus(*self._use, self._mark)
+
+    @property
+    def _mark(self) -> int:
+        return mark_of(self._use, self._low_room_bytes)
+
+    def start(self) -> None:
+        """Look at once: before this the node must not serve."""
+        use = self._environment.disk_use(self._directory)
+        if use is not None:
+            self._judge(use)
+
+    def look(self) -> None:
+        """Look again, beside the loop, as a disk may hang. It is asked for now and then."""
+        if self._looking or not self._use.total_bytes:
+            return
+        self._looking = True
+        found: list[DiskUse] = []
+        self._environment.beside(partial(self._measure, found), partial(self._seen, found), Queue.LOOKS)
+
+    def _measure(self, found: list[DiskUse]) -> None:
+        use = self._environment.disk_use(self._directory)
+        if use is None:
+            return
+        found.append(use)
+        mark = mark_of(use, self._low_room_bytes)
+        for engine in self._engines:
+            engine.heed_room(mark)
+        if self._directory is not None:
+            keep_reserve(self._directory, use, mark)
+
+    def _seen(self, found: list[DiskUse], error: BaseException | None) -> None:
+        self._looking = False
+        if error is not None:
+            event(log_events.DISK_NOT_SEEN, error=str(error))
+        if found:
+            self._judge(found[0])
+        # What is to make room takes some first.
+        if self._mark // _FULL_PART < self._room() < _NEAR * self._mark or self._level == LOW:
+            self._checkpoints.make_room()
+
+    def _room(self) -> int:
+        """What is left once all that is in memory is in files."""
+        grown = self._checkpoints.grown_bytes - self._grown_bytes
+        return self._use.free_bytes - grown - self._checkpoints.unwritten_bytes
+
+    def _judge(self, use: DiskUse) -> None:
+        self._use, self._grown_bytes = use, self._checkpoints.grown_bytes
+        free, mark, before = use.free_bytes, self._mark, self._level
+        if free < mark // _FULL_PART:
+            self._level = FULL
+        elif self._room() < mark or (before and free < _BACK * mark):
+            self._level = LOW
+        else:
+            self._level = ROOM
+        if self._level > before:
+            event(log_events.DISK_SHORT, free_bytes=free, low_bytes=mark, full=self._level == FULL)
+        elif before and not self._level:
+            event(log_events.DISK_HAS_ROOM, free_bytes=free, low_bytes=mark)

@@ -1,0 +1,65 @@
+"""Room on the disk of a data directory: how much there is, below which mark it is too little, and the reserve.
+
+The *reserve* is a file without use. A start that finds no room deletes it, because a store cannot be opened without
+some.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_SHARE: Final = 10
+"""Of a small disk, one in so many parts is the low-water mark."""
+_AMPLE_MARKS: Final = 16
+"""With so many times the mark there is no need for a reserve yet."""
+_RESERVE_PART: Final = 4
+"""Of the mark: so much the reserve takes, beside what a start writes again of the log."""
+
+
+class DiskUse(NamedTuple):
+    """What the system says of a file system."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def use_of(directory: Path) -> DiskUse:
+    """Ask the system. May raise OSError, and may hang as the disk does."""
+    found = os.statvfs(directory)
+    return DiskUse(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+def mark_of(use: DiskUse, low_room_bytes: int) -> int:
+    """The low-water mark of a disk, where so much is configured."""
+    return min(low_room_bytes, use.total_bytes // _SHARE)
+
+
+def release_reserve(directory: Path, use: DiskUse, mark: int) -> int:
+    """Delete the reserve if the disk has less room than it takes. Returns how many bytes that has freed. To be called
+    before the stores are opened. May raise OSError."""
+    reserve = directory / "reserve"
+    if use.free_bytes >= _wanted(directory, mark) or not reserve.exists():
+        return 0
+    size = reserve.stat().st_size
+    reserve.unlink()
+    return size
+
+
+def keep_reserve(directory: Path, use: DiskUse, mark: int) -> None:
+    """Make the reserve as long as it should be, once the disk has no ample room any more, and while it has enough. May
+    raise OSError."""
+    if use.free_bytes > _AMPLE_MARKS * mark:
+        return
+    reserve, wanted = directory / "reserve", _wanted(directory, mark)
+    missing = wanted - (reserve.stat().st_size if reserve.exists() else 0)
+    if missing > 0 and use.free_bytes - missing > 2 * mark:
+        with reserve.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, wanted)
+
+
+def _wanted(directory: Path, mark: int) -> int:
+    """How long the reserve should be: a start writes to a table file what only the log's own log has."""
+    unflushed = sum(file.stat().st_size for file in (directory / "raft").glob("*.log"))
+    return mark // _RESERVE_PART + unflushed

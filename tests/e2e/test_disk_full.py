@@ -1,0 +1,131 @@
+"""A disk that fills up, with a real process on a small file system: what grows is refused, deletes make room, and a
+node that was killed with a full disk starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e_server import Server
+
+from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, connect
+
+DISK_MIB = 224
+BATCH, VALUE_BYTES = 50, 8_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A data directory on a file system of its own."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the room that is left."""
+    filler = disk / "filler"
+    with filler.open("ab") as file:
+        size = 1 << 24
+        while size >= 4096:
+            try:
+                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), size)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                size //= 2
+    return filler
+
+
+async def put(m: Client, number: int) -> None:
+    items = [KvPutItem("n", f"{number:06}/{i}", os.urandom(VALUE_BYTES)) for i in range(BATCH)]
+    await m.kv.put_many(items)
+
+
+async def delete(m: Client, number: int) -> None:
+    await m.kv.delete_many([KvDeleteItem("n", f"{number:06}/{i}") for i in range(BATCH)])
+
+
+async def fill_by_writing(m: Client) -> int:
+    """Write until there is lastingly no room; how many batches were written."""
+    written, refused = 0, list[NoRoomError]()
+    while len(refused) < 8:
+        try:
+            await put(m, written)
+        except NoRoomError as error:
+            refused.append(error)
+            await asyncio.sleep(0.5)
+        else:
+            written, refused = written + 1, []
+    assert all("node-1" in str(error) and error.outcome_known for error in refused)
+    return written
+
+
+async def put_again(m: Client, number: int) -> None:
+    """Once there is room."""
+    for _ in range(240):
+        try:
+            await put(m, number)
+            return
+        except NoRoomError:
+            await asyncio.sleep(0.5)
+    raise AssertionError("no room was made")
+
+
+async def test_a_disk_that_clients_fill(disk: Path) -> None:
+    with Server(disk) as server:
+        server.ready()
+        async with connect(server.url) as m:
+            written = await fill_by_writing(m)
+            assert await m.kv.get("n", "000000/0") is not None, "reads go on"
+            for number in range(written):
+                await delete(m, number)
+            await put_again(m, written)
+        assert server.events("disk_short")
+        assert server.terminate() == 0, server.stderr
+
+
+async def test_a_node_that_was_killed_with_a_full_disk_starts(disk: Path) -> None:
+    with Server(disk) as server:
+        server.ready()
+        async with connect(server.url) as m:
+            for number in range(60):
+                await put(m, number)
+            for _ in range(200):
+                if (disk / "reserve").exists() and (disk / "reserve").stat().st_size > VALUE_BYTES * BATCH * 20:
+                    break
+                await asyncio.sleep(0.1)
+        filler = fill(disk)
+        server.kill()
+    with Server(disk) as server:
+        server.ready()
+        assert server.events("reserve_released")
+        async with connect(server.url) as m:
+            await refused(m)
+            assert await m.kv.get("n", "000000/0") is not None
+            await delete(m, 0)
+            assert await m.kv.get("n", "000000/0") is None
+            server.kill()
+    with Server(disk) as server:
+        async with connect(server.ready().url) as m:
+            assert await m.kv.get("n", "000000/0") is None, "and what it said then was so"
+            filler.unlink()
+            await put_again(m, 1_000)
+
+
+async def refused(m: Client) -> None:
+    """A put is, and it is said at once."""
+    begun_s = asyncio.get_running_loop().time()
+    with pytest.raises(NoRoomError) as caught:
+        await put(m, 999)
+    assert isinstance(caught.value, MetadError)
+    assert asyncio.get_running_loop().time() - begun_s < 10

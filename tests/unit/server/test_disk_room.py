@@ -1,0 +1,167 @@
+"""A node whose disk is short of room: it refuses what grows, says so, and goes on with everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+from server_rig import Rig, SteppedEnvironment
+
+from metad.raft.base import FULL, LOW, ROOM
+from metad.raft.staging import FileStaging
+from metad.storage.room import DiskUse, keep_reserve, mark_of, release_reserve
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import NoRoomError
+from metad_wire.tables.broker import BrokerRegister
+
+MIB = 1024 * 1024
+MARK = 100 * MIB
+
+
+class World(SteppedEnvironment):
+    """Says what a test wants it to say of the disk."""
+
+    free_bytes = 10 * MARK
+    error: OSError | None = None
+
+    def disk_use(self, directory: Path | None) -> DiskUse:
+        if self.error is not None:
+            raise self.error
+        return DiskUse(self.free_bytes, 100 * MARK)
+
+
+async def opened(monkeypatch: pytest.MonkeyPatch, free_bytes: int = 10 * MARK) -> tuple[Rig, World]:
+    monkeypatch.setattr("server_rig.SteppedEnvironment", World)
+    monkeypatch.setattr(World, "free_bytes", free_bytes)
+    rig = Rig(storage={"low_room_bytes": MARK})
+    await rig.open()
+    world = rig.node.environment
+    assert isinstance(world, World)
+    return rig, world
+
+
+async def seen(rig: Rig, world: World, free_bytes: int) -> int:
+    """How the disk is once the node has seen this."""
+    world.free_bytes = free_bytes
+    rig.node.disk_room.look()
+    for _ in range(10_000):
+        if not rig.node.disk_room._looking:
+            break
+        await asyncio.sleep(0.001)
+    return rig.node.disk_room.shortage
+
+
+PUT = m.KvPut([m.KvPutItem("n", "k", b"v")])
+
+
+async def test_what_grows_is_refused_and_deletes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    await rig.ask(methods.KV_PUT, PUT)
+    assert await seen(rig, world, MARK - 1) == LOW
+    entries = rig.entries
+    error = (await rig.answered(rig.send(methods.KV_PUT, PUT))).error
+    assert isinstance(error, NoRoomError)
+    assert "node-1" in str(error)
+    assert not error.retryable
+    assert error.outcome_known
+    assert rig.entries == entries, "a refusal took room in the log"
+    await rig.ask(methods.KV_DELETE, m.KvDelete([m.KvDeleteItem("n", "k")]))
+    assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k")]))).records == [None]
+    register = (await rig.answered(rig.send(methods.BROKER_REGISTER, BrokerRegister("b"), group=""))).error
+    assert isinstance(register, NoRoomError)
+    assert await seen(rig, world, 2 * MARK) == ROOM
+    await rig.ask(methods.KV_PUT, PUT)
+    await rig.close()
+
+
+async def test_a_retry_of_what_was_done_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    identity = m.Identity(1, 1, 0)
+    first = await rig.ask(methods.KV_PUT, PUT, identity)
+    await seen(rig, world, 0)
+    assert await rig.ask(methods.KV_PUT, PUT, identity) == first
+    assert isinstance((await rig.answered(rig.send(methods.KV_PUT, PUT, m.Identity(1, 2, 0)))).error, NoRoomError)
+    await rig.close()
+
+
+async def test_there_is_room_again_only_with_some_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    assert await seen(rig, world, MARK + MIB) == ROOM
+    assert await seen(rig, world, MARK - 1) == LOW
+    assert await seen(rig, world, MARK + MARK // 8) == LOW
+    assert await seen(rig, world, MARK // 9) == FULL
+    assert await seen(rig, world, 2 * MARK) == ROOM
+    await rig.close()
+
+
+async def test_a_node_that_starts_knows_how_its_disk_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, _ = await opened(monkeypatch, MARK // 2)
+    assert isinstance((await rig.answered(rig.send(methods.KV_PUT, PUT))).error, NoRoomError)
+    await rig.close()
+
+
+async def test_a_disk_that_cannot_be_seen_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    await seen(rig, world, 0)
+    world.error = OSError(errno.EIO, "broken")
+    assert await seen(rig, world, 0) == FULL
+    world.error = None
+    assert await seen(rig, world, 10 * MARK) == ROOM
+    await rig.close()
+
+
+async def test_what_is_in_memory_counts_as_taken_and_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    rig.node.checkpoints.log_grown(MARK)
+    assert await seen(rig, world, 2 * MARK) == LOW, "all that is in memory would not fit"
+    for _ in range(10_000):
+        if not rig.node.checkpoints.flushing:
+            break
+        await rig.settle()
+        await asyncio.sleep(0.001)
+    assert rig.node.checkpoints.unwritten_bytes == 0
+    assert await seen(rig, world, 2 * MARK) == ROOM
+    await rig.close()
+
+
+async def test_the_status_says_how_much_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    await seen(rig, world, 3 * MARK)
+    assert rig.node.status().disk == m.DiskStatus(3 * MARK, 100 * MARK, MARK)
+    await rig.close()
+
+
+def test_the_mark_is_a_tenth_of_a_small_disk() -> None:
+    assert mark_of(DiskUse(0, 10_000), 512) == 512
+    assert mark_of(DiskUse(0, 1_000), 512) == 100
+
+
+def test_the_reserve_is_kept_while_there_is_room_and_given_up_to_start(tmp_path: Path) -> None:
+    (tmp_path / "raft").mkdir()
+    (tmp_path / "raft" / "000001.log").write_bytes(bytes(5_000))
+    reserve = tmp_path / "reserve"
+    keep_reserve(tmp_path, DiskUse(20_000, 100_000), 8_000)
+    assert not reserve.exists(), "it would take what clients may need"
+    keep_reserve(tmp_path, DiskUse(900_000, 1_000_000), 8_000)
+    assert not reserve.exists(), "nobody needs it yet"
+    keep_reserve(tmp_path, DiskUse(90_000, 100_000), 8_000)
+    assert reserve.stat().st_size == 7_000
+    assert not release_reserve(tmp_path, DiskUse(7_000, 100_000), 8_000)
+    assert release_reserve(tmp_path, DiskUse(6_999, 100_000), 8_000) == 7_000
+    assert not reserve.exists()
+    assert not release_reserve(tmp_path, DiskUse(0, 100_000), 8_000)
+
+
+async def test_no_part_of_a_snapshot_is_staged_without_room(tmp_path: Path) -> None:
+    has_room = True
+    staging = FileStaging(tmp_path / "s", lambda work, done: done(work()), lambda: has_room)
+    told: list[object] = []
+    staging.put(1, 1, b"part", told.append)
+    has_room = False
+    staging.put(1, 2, b"part", told.append)
+    assert told[0] is None
+    assert "too little room" in str(told[1])
+    assert [path.name for path in (tmp_path / "s" / "1").iterdir()] == ["000001.part"]
