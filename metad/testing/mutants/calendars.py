@@ -89,6 +89,14 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
         "an_unseal_overtakes_the_end_of_a_pass",
     ),
     _m(
+        "a_seal_in_flight_hides_deadlines",
+        "what was passed beside a seal that never came to be is looked at again",
+        "metad.node.due_sweep:DueSweep._begin",
+        "machine.holding.slots, machine.holding.adopted_move",
+        'b"", 0',
+        "a_seal_that_is_lost_hides_no_deadline",
+    ),
+    _m(
         "foreign_leases_count",
         "leases of slots that are not held keep no other from ending",
         "metad.state.live:LiveRows.over",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
-from metad_client import Client, SessionProperties, SessionTakeoverItem
+from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem
 from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, slot_bits
 from metad_wire.errors import NotReplicaError
 from metad_wire.group import GroupId
@@ -15,6 +15,7 @@ from metad_wire.tables.lease import LEASE
 
 from ....config import ExpiryConfig
 from ....control.decisions import MOVES_OF_A_MAP
+from ....node.due_sweep import DueSweep
 from ....node.lost_sweep import LostSweep
 from ....node.requests import Requests
 from ....state.entry import Entry
@@ -71,8 +72,37 @@ def an_unseal_overtakes_the_end_of_a_pass() -> None:
             _step(scene, DATA, "unseal", half)
             scene.run(2.5)
         scene.run(8.0)
-        found = scene.ask(scene.two, lambda client: _listed(client))
+        found = scene.ask(scene.two, _listed)
         assert found == [], f"these never end: {found}"
+
+
+@scenario
+def a_seal_that_is_lost_hides_no_deadline() -> None:
+    """The leader is cut off with the seal in flight, and passes what is overdue in those slots. Another leads for a
+    moment, in which nothing has passed, and then the first one again."""
+    expiry = ExpiryConfig(amnesty_ms=3_000, batch_sessions=2, sessions_per_s=2)
+    with Scene(expiry=expiry) as scene:
+        items = [SessionTakeoverItem("acme", name, properties=SessionProperties(1)) for name in _CLIENTS]
+        gone = [SessionDisconnectItem("acme", name) for name in _CLIENTS]
+        scene.ask(scene.one, lambda client: client.sessions.takeover_many("b", 1, items)).raise_for_error()
+        scene.ask(scene.one, lambda client: client.sessions.disconnect_many("b", 1, gone)).raise_for_error()
+        assert scene.run_until(lambda: len(scene.ask(scene.two, _listed)) < len(_CLIENTS), 10.0)
+        lead = scene.lead(DATA)
+        assert lead.node is not None
+        assert lead.process is not None
+        sweep = next(each for each in lead.node.sweeps._sweeps[lead.node.drivers[DATA]] if isinstance(each, DueSweep))
+        scene.isolate(lead.name)
+        seal = GroupCommand("seal", _NOBODYS, 1, slots=slot_bits(set(range(SLOTS))), other=1)
+        lost = lead.process.start(lead.node.requests.call(GROUP_COMMAND, seal, group=DATA.name))
+        scene.run(0.01)
+        assert not lead.process.context.run(sweep.begin, 100, lambda _: None), "there is something that it holds"
+        assert scene.run_until(lambda: scene.leader(DATA) not in (None, lead), 5.0)
+        scene.network.heal()
+        scene.transfer(lead.name)
+        assert scene.run_until(lost.done, 5.0)
+        assert lost.exception() is not None
+        assert scene.ask(scene.two, _listed), "nothing was left to be done"
+        assert scene.run_until(lambda: not scene.ask(scene.two, _listed), 40.0), "some never end"
 
 
 async def _listed(client: Client) -> list[str]:
