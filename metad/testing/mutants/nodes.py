@@ -9,6 +9,7 @@ from .consumers import CONSUMER_MUTANTS
 from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
+from .rooms import ROOM_MUTANTS
 from .watches import WATCH_MUTANTS
 
 NODE_MUTANTS: tuple[Mutant, ...] = (
@@ -719,5 +720,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     *CALENDAR_MUTANTS,
     *CONSUMER_MUTANTS,
     *OVERLOAD_MUTANTS,
+    *ROOM_MUTANTS,
     *WATCH_MUTANTS,
 )

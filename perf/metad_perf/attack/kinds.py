@@ -29,8 +29,9 @@ Attack = Callable[[Target, float], Outcome]
 """Takes the target and the monotonic time to end at."""
 _OVERTIME_S = 60.0  # attacks end by themselves; the last check of each takes a while
 
-ALONE, TOKENS, THREE = "alone", "tokens", "three"
-"""The targets: one node that requires certificates, one that accepts tokens too, three nodes."""
+ALONE, TOKENS, THREE, POOR = "alone", "tokens", "three", "poor"
+"""The targets: one node that requires certificates, one that accepts tokens too, three nodes, and one node that may
+open few files and whose log nobody reads."""
 STRANGER, INSIDER = "stranger", "insider"
 
 
@@ -161,6 +162,14 @@ def _kinds() -> dict[str, Kind]:
         state.replicated_refusals,
         state.amplified_transactions,
         shares.broker_lists,
+    )
+    add(
+        STRANGER,
+        "tls",
+        POOR,
+        tls.held_connections,
+        tls.wrong_certificates,
+        tls.garbage,
     )
     return made
 

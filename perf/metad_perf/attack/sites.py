@@ -1,12 +1,14 @@
-"""The targets: a node that requires certificates, one that accepts tokens as well, or three nodes. Blocking."""
+"""The targets: a node that requires certificates, one that accepts tokens as well, three nodes, or one that may open
+few files. Blocking."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -21,7 +23,7 @@ from ..faults.members import START_S, Member, temporary_members
 from ..running import run_async
 from ..spawn import disk_directory, metad_serve, security_of
 from . import certificates
-from .kinds import ALONE, THREE
+from .kinds import ALONE, POOR, THREE, TOKENS
 from .peer import CROWD, CROWD_BROKER, LARGE_BYTES, LARGE_KEYS, Target
 from .quic import REPLAYED
 from .tokens import CONNECTIONS_MAX
@@ -30,6 +32,7 @@ _NODE = "node-1"
 _STATUS_S = 10.0  # for all nodes to report their status
 _SETTLED_S = 20.0  # for every group to have a leader
 _BATCH = 1_000
+_FILES = 256
 _GROUPS = """
 [groups]
 offset = 1
@@ -94,7 +97,7 @@ class Site:
             other=certificates.client("other") if self.name != THREE else self._good,
             broker=certificates.broker("owned") if self.name == ALONE else None,
             none=certificates.anonymous(),
-            wrong={kind: certificates.wrong(kind) for kind in certificates.WRONG} if self.name == ALONE else {},
+            wrong={kind: certificates.wrong(kind) for kind in certificates.WRONG} if self.name in (ALONE, POOR) else {},
         )
 
     def prepare(self) -> None:
@@ -182,9 +185,9 @@ def site(name: str) -> Iterator[Site]:
             assert members.certs is not None
             made = Site(name, members.all, client_files(str(members.certs), "perf"))
         else:
-            member = Member(
-                _NODE, directory, metad_serve(), _written(directory, tokens=name != ALONE), "127.0.0.1:0", None
-            )
+            command = stack.enter_context(_poor(directory)) if name == POOR else metad_serve()
+            config = _written(directory, tokens=name == TOKENS)
+            member = Member(_NODE, directory, command, config, "127.0.0.1:0", None)
             stack.callback(member.kill)
             made = Site(name, [member], certificates.client("perf"))
         for one in made._members:
@@ -193,6 +196,25 @@ def site(name: str) -> Iterator[Site]:
             one.wait_ready(START_S)
         made.prepare()
         yield made
+
+
+@contextmanager
+def _poor(directory: Path) -> Iterator[list[str]]:
+    """The command of a node that may open few files, and whose log goes into a pipe that is full and that nobody
+    reads."""
+    pipe = directory / "log"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        with suppress(BlockingIOError):
+            while True:
+                os.write(end, b"." * 4096)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(end, b".")
+        yield ["sh", "-c", f'ulimit -n {_FILES} && exec "$@" 2>"{pipe}"', "sh", *metad_serve()]
+    finally:
+        os.close(end)
 
 
 def _written(directory: Path, *, tokens: bool) -> Path:

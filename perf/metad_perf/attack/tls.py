@@ -20,6 +20,7 @@ from .strangers import strangers
 
 _MIB = 1024 * 1024
 _HALF_OPEN = 600
+_HELD = 400
 _SLOW_READERS = 3
 _REQUESTS_OF_A_READER = 600
 _STALLED_S = 12.0  # the node closes a connection that does not read after 10 s
@@ -61,6 +62,21 @@ def garbage(target: Target, until_s: float) -> Outcome:
             heard = peer.recv(65_536)
             answered += heard[:1] not in (b"", b"\x15")  # a TLS alert is the only proper answer
     return Outcome(tried, f"{answered} were answered" if answered else "")
+
+
+def held_connections(target: Target, until_s: float) -> Outcome:
+    """More connections than the node may open files, which say nothing and are dialled again where they are closed. A
+    node that has no descriptor left cannot open the next file of its store."""
+    tried = 0
+    with contextlib.ExitStack() as stack:
+        held: list[socket.socket] = []
+        while time.monotonic() < until_s or tried < _HELD:
+            with contextlib.suppress(OSError):
+                held.append(stack.enter_context(socket.create_connection(target.address, WAIT_S)))
+            tried += 1
+            if len(held) >= _HELD:
+                held.pop(0).close()
+    return Outcome(tried)
 
 
 def half_open(target: Target, until_s: float) -> Outcome:
