@@ -67,15 +67,6 @@ def heaviest(scenario: Scenario, uneven: Uneven = unevenness) -> Scenario:
     )
 
 
-def widened(times_s: tuple[float, float, float], error: float) -> tuple[float, float, float]:
-    """A band (low end, as predicted, high end) that also has what may be measured where predictions are off by up to
-    ``error`` of what is measured, below 1. Raises ValueError for other errors: such predictions bound nothing."""
-    if not 0 <= error < 1:
-        raise ValueError(f"an error of {error:g} of what is measured bounds nothing")
-    low, likely, high = times_s
-    return min(low, likely / (1 + error)), likely, max(high, likely / (1 - error))
-
-
 def in_words(calibration: Calibration) -> str:
     """Where the band comes from."""
     if is_measured(calibration):

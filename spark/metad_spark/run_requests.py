@@ -16,7 +16,7 @@ from .requests.costs import load_costs
 from .requests.scenarios import costs_apart, storm_of_scenario, unknown
 from .requests.simulate import Outcome, simulate
 from .scenario import Scenario
-from .validation import validity
+from .validation import differences, headline, last_verdict
 from .wording import seconds, short
 
 MODEL = "requests"
@@ -44,6 +44,10 @@ def run(scenario: Scenario, *, calibration: str | None, seed: int, seeds: int, j
     by_seed = [_told(scenario, outcome) for outcome in found]
     told = sorted(by_seed, key=lambda one: math.inf if one["t999_s"] is None else one["t999_s"])[len(by_seed) // 2]
     doubt = _DOUBT if told["rejected"] > _MANY_REFUSED * scenario.clients else ""
+    verdict = last_verdict()
+    rejected = max(one["rejected"] for one in by_seed)
+    differs = [] if verdict is None else differences(verdict, storm, rejected, apart=True)
+    said = headline(verdict, MODEL, differs)
     cost = {"wall_s": time.monotonic() - began_s, "rss_max_mib": peak.rss_max_mib}
     more: dict[str, Any] = {
         "model": MODEL,
@@ -53,6 +57,8 @@ def run(scenario: Scenario, *, calibration: str | None, seed: int, seeds: int, j
         "calibration": costs.setting,
         "left_out": left_out,
         "doubt": doubt,
+        "validation": said,
+        "differs": differs,
         "runner": "local",
         "runner_why": "the model of requests is one process",
     }
@@ -74,7 +80,7 @@ def run(scenario: Scenario, *, calibration: str | None, seed: int, seeds: int, j
         warn(f"The model of requests leaves out {what}.")
     if doubt:
         warn(doubt)
-    say(validity(MODEL))
+    say(said)
     return 0
 
 

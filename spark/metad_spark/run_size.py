@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from metad_wire.cluster import SLOTS
 
-from . import band, validation
+from . import band
 from .brokers.storm import Storms, simulate_storms
 from .calibration import Calibration, load_calibration
 from .changes import Grid, grid, serves
@@ -29,6 +29,7 @@ from .settings import settings, to_toml
 from .sizing import Option, Sizing, size
 from .tables.store import Store
 from .target import Target
+from .validation import validity
 from .wording import percent, seconds
 
 _OPTIONS_SHOWN = 12
@@ -64,8 +65,6 @@ def run(
         wanted = to_size(wanted, people)
         # With another number of clients, how many were counted in a slot is chance.
         uneven = band.unevenness if clients is not None else fullest(people)
-    verdict = validation.last_verdict()
-    error = validation.measured_error(verdict, f"{target.key}_s")
     if clients is not None:
         wanted = replace(wanted, clients=clients)
     if target.seconds >= wanted.horizon_s:
@@ -75,7 +74,7 @@ def run(
         store.prepare()
     with open_context(master=master, connect=connect) as context:
         sweep = context.sweep if store is None else store.compare(context.sweep, context.choice.runner)
-        found = size(wanted, costs, target, sweep, uneven=uneven, error=error or 0.0)
+        found = size(wanted, costs, target, sweep, uneven=uneven)
         around, cells = None, []
         if found.nearest is not None:
             around = grid(found.nearest.scenario, costs)
@@ -93,10 +92,7 @@ def run(
     if counted:
         told["population"] = counted
     if "band" in told:
-        told["band"] |= {
-            "validation": validation.headline(verdict, "fluid"),
-            "error_pct": None if error is None else 100 * error,
-        }
+        told["band"] |= {"validation": validity("fluid")}
     if around is not None:
         told["boundary"] = _boundary(around, cells)
     write_json(json, told)
@@ -104,13 +100,13 @@ def run(
         config.write_text(to_toml(settings(found.best.scenario, costs)))
     _print(found, wanted, costs, around, cells, checked, scale)
     if found.band_s is not None:
-        say(_band(found.band_s, costs, verdict, error))
+        say(_band(found.band_s, costs))
     if counted:
         say(in_words(counted))
     for fault in faults:
         warn(fault)
     say(f"{len(found.options) + len(found.loads) + sum(map(len, cells))} storms in {cost['wall_s']:.0f} s,"
-        f" {cost['rss_max_mib']:,.0f} MiB. {validation.headline(verdict, 'fluid')}")  # fmt: skip
+        f" {cost['rss_max_mib']:,.0f} MiB. {validity('fluid')}")  # fmt: skip
     if faults:
         return DISAGREE
     return 0 if found.best is not None else 1
@@ -272,16 +268,9 @@ def _print(
     say(_headroom(found))
 
 
-def _band(
-    times_s: tuple[float, float, float], costs: Calibration, verdict: validation.Verdict | None, error: float | None
-) -> str:
+def _band(times_s: tuple[float, float, float], costs: Calibration) -> str:
     low, _, high = times_s
-    if error is None or verdict is None:
-        return f"Error band of the costs alone, not validated: {_time(low)} to {_time(high)} ({band.in_words(costs)})."
-    return (
-        f"Error band: {_time(low)} to {_time(high)} ({band.in_words(costs)}; and the model of requests was off by up to"
-        f" {100 * error:.3g} % in {verdict.unseen} storms that happened, as the fluid model is taken to be)."
-    )
+    return f"Error band of the costs alone, not validated: {_time(low)} to {_time(high)} ({band.in_words(costs)})."
 
 
 def _slots(needs: Footprint, groups: int) -> str:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from metad_wire.cluster import SLOTS
 
-from .band import Uneven, heaviest, highest, lowest, unevenness, widened
+from .band import Uneven, heaviest, highest, lowest, unevenness
 from .brokers.runner import Sweep
 from .calibration import Calibration
 from .changes import serves
@@ -116,8 +116,6 @@ class Sizing:
     """The best cluster's storm with every cost at the low end."""
     loads: list[Load] = field(default_factory=list)
     """The best cluster under more load."""
-    error: float = 0.0
-    """By how much predictions were off that were held against storms that happened, of what was measured."""
 
     @property
     def nearest(self) -> Option | None:
@@ -133,7 +131,7 @@ class Sizing:
             return None
         storms = (self.low, self.best.likely, self.best.storm)
         low, likely, high = (reached_s(storm, self.target) for storm in storms)
-        return widened((min(low, likely, high), likely, max(low, likely, high)), self.error)
+        return min(low, likely, high), likely, max(low, likely, high)
 
     @property
     def misses_at(self) -> float | None:
@@ -154,15 +152,14 @@ def size(
     on_round: Callable[[int, int], None] | None = None,
     nodes_max: int = SLOTS,
     uneven: Uneven = unevenness,
-    error: float = 0.0,
 ) -> Sizing:
     """Search among clusters of up to ``nodes_max`` nodes. ``on_round`` hears of each round and how many storms it has.
-    ``error``: by how much predictions were off, of what was measured. Nodes that the scenario lets die are kept: a
+    Nodes that the scenario lets die are kept: a
     cluster that is sized for a calm storm is too small for one with a fault. Raises what the sweep raises."""
     horizon_s = min(scenario.horizon_s, _HORIZON * target.seconds + scenario.disconnect.spread_s)
     asked = replace(scenario, horizon_s=max(1.0, horizon_s))
     nodes_max = max(NODES_MIN, min(nodes_max, scenario.clients))  # no group without a client
-    search = _Search(scenario, asked, calibration, target, sweep, on_round, uneven, error)
+    search = _Search(scenario, asked, calibration, target, sweep, on_round, uneven)
     if why := why_impossible(asked, highest(calibration), target, nodes_max):
         return Sizing(target=target, best=None, options=[], rounds=0, why_none=why, proven=True)
     least = brokers_least(asked, target)
@@ -188,7 +185,6 @@ def size(
         rounds=search.rounds,
         low=low,
         loads=_loads(best, scenario, target, calibration, sweep, uneven),
-        error=error,
     )
 
 
@@ -268,9 +264,8 @@ class _Search:
         sweep: Sweep,
         on_round: Callable[[int, int], None] | None,
         uneven: Uneven,
-        error: float,
     ) -> None:
-        self._uneven, self._error = uneven, error
+        self._uneven = uneven
         self._whole, self._asked, self._calibration, self._target = whole, asked, calibration, target
         self._high = highest(calibration)
         self._sweep, self._on_round = sweep, on_round
@@ -365,8 +360,6 @@ class _Search:
         likely_s = reached_s(likely, self._target)
         if likely_s > self._target.seconds:
             risk = "it is in time at high costs only"
-        elif widened((likely_s, likely_s, likely_s), self._error)[2] > self._target.seconds:
-            risk = "it is late if this prediction is as far off as others were"
         elif more.collapsed:
             risk = f"it collapses with {SAFE_LOAD:g} times as many clients"
         self._safe.add(scenario)

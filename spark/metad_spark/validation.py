@@ -21,7 +21,7 @@ from . import toml
 from .errors import CalibrationError, ScenarioError
 from .requests.costs import Costs
 from .requests.simulate import Outcome, quantiles, simulate
-from .requests.storm import Ints, Settings, storm_of
+from .requests.storm import Ints, Settings, Storm, storm_of
 
 Floats = npt.NDArray[np.float64]
 BARS_PCT: Final = {"t50_s": 10.0, "t99_s": 10.0, "t999_s": 10.0, "attempts_per_session": 5.0}
@@ -59,6 +59,10 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     ks: float
     wasserstein_s: float
     others_cores: float
+    nodes: int = 0
+    linger_ms: float = 0.0
+    rejected: int = 0
+    """Requests that nodes turned away, of the run with the most."""
 
     @property
     def runs(self) -> int:
@@ -95,6 +99,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     median_pct: dict[str, float] = {}
     classes_wrong: int = 0
     """Unseen storms of which it is said wrongly whether they end."""
+    nodes: list[int] = []
+    """How many the unseen storms had: each number once."""
+    linger_ms: list[float] = []
+    """For how long their brokers waited for further clients: each value once."""
+    sessions: list[int] = []
+    """The least and the most of their clients."""
+    rejected: int = 0
+    """The most requests that were turned away in one of them."""
     costs: str = ""
     """What the predictions rest on: name and setting."""
     date: str = ""
@@ -174,6 +186,8 @@ class _Compared(msgspec.Struct, frozen=True):
     ks: float
     wasserstein_s: float
     others_cores: float
+    nodes: int
+    rejected: int
 
 
 def judge(runs: Sequence[Measured], costs: Costs, seeds: int = 3) -> Judged:
@@ -193,6 +207,9 @@ def judge(runs: Sequence[Measured], costs: Costs, seeds: int = 3) -> Judged:
         ks=statistics.median(one.ks for one in compared),
         wasserstein_s=statistics.median(one.wasserstein_s for one in compared),
         others_cores=max(one.others_cores for one in compared),
+        nodes=compared[0].nodes,
+        linger_ms=settings.linger_ms,
+        rejected=max(one.rejected for one in compared),
     )
 
 
@@ -213,6 +230,8 @@ def _compared(run: Measured, costs: Costs, seeds: int) -> _Compared:
         ks=ks,
         wasserstein_s=wasserstein_s,
         others_cores=float(report.get("accounts", {}).get("others_cores", 0.0)),
+        nodes=known.nodes,
+        rejected=max(one.rejected for one in outcomes),
     )
 
 
@@ -284,6 +303,10 @@ def verdict_of(judged: Sequence[Judged], costs: Costs, date: str) -> Verdict:
         worst_run_pct={name: round(max(found), 1) for name, found in of_runs.items() if found},
         median_pct={name: round(statistics.median(found), 1) for name, found in errors.items() if found},
         classes_wrong=sum(not one.class_right for one in unseen),
+        nodes=sorted({one.nodes for one in unseen}),
+        linger_ms=sorted({one.linger_ms for one in unseen}),
+        sessions=[min(counts), max(counts)] if (counts := [one.sessions for one in unseen]) else [],
+        rejected=max((one.rejected for one in unseen), default=0),
         costs=f"{costs.name}: {costs.setting}",
         date=date,
     )
@@ -306,37 +329,67 @@ def to_toml(verdict: Verdict) -> str:
     return "# Made by metad-spark validate.\n" + "\n".join(lines) + "\n"
 
 
-def headline(verdict: Verdict | None, model: str) -> str:
-    """What a report says of its prediction, by a model. Only the model of requests is held against storms."""
-    if verdict is None:
+def checked(verdict: Verdict) -> str:
+    """The settings that the unseen storms had, in words."""
+    least, most = verdict.sessions or (0, 0)
+    return ", ".join(
+        [
+            f"{_either(verdict.nodes)} nodes",
+            f"linger {_either(verdict.linger_ms)} ms",
+            f"{least:,} to {most:,} clients",
+            "nobody refused" if not verdict.rejected else f"up to {verdict.rejected:,} refused",
+            "nodes and brokers on the cores of one machine",
+        ]
+    )
+
+
+def _either(values: Sequence[float]) -> str:
+    return " or ".join(f"{value:g}" for value in values) or "no"
+
+
+def differences(verdict: Verdict, storm: Storm, rejected: int, *, apart: bool) -> list[str]:
+    """What of a predicted storm no checked one had, in words. ``rejected``: of its requests; ``apart``: its processes
+    do not share the cores of one machine."""
+    settings = storm.settings
+    least, most = verdict.sessions or (0, 0)
+    found = []
+    if storm.nodes not in verdict.nodes:
+        found.append(f"{storm.nodes} nodes")
+    if settings.linger_ms not in verdict.linger_ms:
+        found.append(f"linger {settings.linger_ms:g} ms")
+    if not least <= settings.sessions <= most:
+        found.append(f"{settings.sessions:,} clients")
+    if rejected > verdict.rejected:
+        found.append(f"{rejected:,} refused")
+    if apart:
+        found.append("a core for each process")
+    return found
+
+
+def headline(verdict: Verdict | None, model: str, differs: Sequence[str] = ()) -> str:
+    """What a report says of its prediction, by a model. ``differs``: what no storm had that was checked. Only the model
+    of requests is held against storms, so nothing is said of its errors where another one predicts."""
+    if verdict is None or model != "requests":
         return "Not validated against a measured storm."
     worst = verdict.worst_pct
     errors = ", ".join(f"{label} {worst[name]:g} %" for name, label in _LABELS.items() if name in worst)
     runs = f" ({verdict.runs} runs; the median of each counts)" if verdict.runs > verdict.unseen else ""
     against = f"{verdict.unseen} storms that happened and were not used for its calibration{runs}"
+    if differs:
+        return (
+            f"Outside of what was checked: it has {', '.join(differs)}. The {verdict.unseen} storms that the model was"
+            f" checked with had {checked(verdict)}. How far off this prediction is, nobody knows."
+        )
+    if verdict.passed:
+        return f"Validated against {against}, with {checked(verdict)}: errors of at most {errors}."
     wrong = "" if not verdict.classes_wrong else f"; for {verdict.classes_wrong} it is wrong about whether they end"
-    if verdict.passed and model == "requests":
-        return f"Validated against {against}: errors of at most {errors}."
-    if model == "requests":
-        within = f"{verdict.within} are predicted within the bars"
-        return f"Not validated: of {against}, {within}; errors of up to {errors}{wrong}."
-    return (
-        "Not validated against a measured storm."
-        f" The model of requests, on {against}, has errors of up to {errors}{wrong}."
-    )
+    within = f"{verdict.within} are predicted within the bars"
+    return f"Not validated: of {against}, {within}; errors of up to {errors}{wrong}."
 
 
-def measured_error(verdict: Verdict | None, metric: str) -> float | None:
-    """The largest error of a metric over the runs of unseen storms, as a share of what was measured: an operator's
-    storm is a single run. None where there is no verdict that passed."""
-    if verdict is None or not verdict.passed or metric not in verdict.worst_run_pct:
-        return None
-    return verdict.worst_run_pct[metric] / 100.0
-
-
-def validity(model: str) -> str:
+def validity(model: str, differs: Sequence[str] = ()) -> str:
     """:func:`headline` of the verdict that ships."""
-    return headline(last_verdict(), model)
+    return headline(last_verdict(), model, differs)
 
 
 _LABELS: Final = {"t50_s": "t50", "t99_s": "t99", "t999_s": "t99.9", "attempts_per_session": "attempts"}

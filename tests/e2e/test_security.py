@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,36 @@ def test_a_token_is_the_other_way_in(door: Door, scheme: str) -> None:
 def test_a_wrong_token_is_refused_and_not_repeated_in_the_log(door: Door, scheme: str, wrong: str) -> None:
     assert not door.lets_in(scheme, certificates.anonymous(), wrong.encode())
     assert not wrong or wrong not in door.server.stderr
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_token_that_is_withdrawn_is_told_so_and_no_outage(door: Door, scheme: str) -> None:
+    """The client tried until its deadline, and told of that: a broker tried for ever."""
+    kept = door.tokens_file.read_text()
+    try:
+        with door.client(scheme, certificates.anonymous(), door.token.encode()) as client:
+            client.kv.put("door", "key", b"value")
+            door.tokens_file.write_text(line_of(new_token("app")) + "\n")
+            wait_until(
+                lambda: not door.lets_in(scheme, certificates.anonymous(), door.token.encode()), "the withdrawal"
+            )
+            client.reconnect()
+            began_s = time.monotonic()
+            with pytest.raises(UnauthenticatedError, match="the token is not known here"):
+                client.kv.put("door", "key", b"value", deadline_s=TIMEOUT_S)
+            assert time.monotonic() - began_s < TIMEOUT_S / 2
+            door.tokens_file.write_text(kept)
+
+            def written() -> bool:
+                try:
+                    client.kv.put("door", "key", b"value")
+                except UnauthenticatedError:
+                    return False
+                return True
+
+            wait_until(written, "the token is back, and so is the client")
+    finally:
+        door.tokens_file.write_text(kept)
 
 
 def test_tokens_are_replaced_without_a_restart(door: Door) -> None:

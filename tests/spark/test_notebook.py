@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 import metad.embedded
 from metad_spark.pipeline.context import Context
-from metad_spark.validation import last_verdict, measured_error
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PAGE = Path(__file__).resolve().parents[2] / "spark" / "NOTEBOOK.md"
@@ -65,9 +64,8 @@ def test_the_cluster_is_in_time(cells: dict[str, Any]) -> None:
     low, likely, high = size["band"]["t999_s"]
     assert low <= likely <= high <= 3.0
     assert size["population"] == cells["storm"]["population"]
-    assert size["band"]["validation"].startswith("Not validated against a measured storm.")
-    error = measured_error(last_verdict(), "t999_s")
-    assert size["band"]["error_pct"] == (None if error is None else pytest.approx(100 * error))
+    assert size["band"]["validation"] == "Not validated against a measured storm."
+    assert set(size["band"]) & {"error_pct"} == set()
 
 
 def test_the_error_of_a_prediction_is_measured(cells: dict[str, Any]) -> None:

@@ -151,6 +151,17 @@ class Cluster:
         """Nodes that have not died."""
         return [node for node in self.nodes if node.process.alive]
 
+    def followers(self, leader: Node, group: int) -> list[Node]:
+        """The nodes that follow a leader in a group: those behind it in a ring that turns by a step whenever each node
+        leads one group more, so that no node follows in more groups than others. They hear of an entry in the order of
+        their numbers."""
+        ring = [node for node in self.nodes[leader.number + 1 :] + self.nodes[: leader.number] if node.process.alive]
+        if not ring:
+            return []
+        turn = group // len(self.nodes) * (REPLICAS - 1)
+        chosen = [ring[(turn + at) % len(ring)] for at in range(min(REPLICAS - 1, len(ring)))]
+        return sorted(chosen, key=lambda node: node.number)
+
     def kill(self, number: int) -> None:
         """A node dies; after the failover others lead its groups."""
         node = self.nodes[number]
@@ -181,6 +192,7 @@ class Node:
 
     def __init__(self, cluster: Cluster, number: int, rng: random.Random, *, queue_s: float, fsync: bool) -> None:
         machine = cluster.machine
+        self.number = number
         self.process = Process(machine)
         self.refused_requests = self.refused_items = self.entries = 0
         self._cluster = cluster
@@ -201,7 +213,7 @@ class Node:
     def lead(self, number: int, *, knows_owners: bool = True) -> None:
         """Lead this group from now on."""
         group = self._groups[number] = Group(self, number, LOOK_UPS if knows_owners else LOOK_UPS + 1)
-        group.followers = [node for node in self._cluster.alive() if node is not self][: REPLICAS - 1]
+        group.followers = self._cluster.followers(self, number)
 
     def die(self) -> None:
         """End, with all that waits here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -391,3 +392,22 @@ def test_costs_out_of_range_are_refused(tmp_path: Any, line: str) -> None:
 
 def test_a_storm_is_a_value() -> None:
     assert isinstance(storm_of(_report()), Storm)
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 9])
+def test_followers_are_spread_over_all_nodes(count: int) -> None:
+    """Those of all groups went to the first three nodes, whatever their number."""
+    costs = load_costs()
+    machine = Machine(costs.cores)
+    groups = 4 * count
+    cluster = Cluster(
+        machine, costs, random.Random(1), nodes=count, groups=groups, sessions=1_000.0, queue_s=10.0, fsync=False
+    )
+    followed = Counter(
+        node.number for leader in cluster.nodes for group in leader._groups.values() for node in group.followers
+    )
+    assert followed == dict.fromkeys(range(count), 8), "each leads four groups, and follows in eight"
+    for leader in cluster.nodes:
+        for group in leader._groups.values():
+            assert leader not in group.followers
+            assert len(set(group.followers)) == 2
