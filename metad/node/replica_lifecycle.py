@@ -79,7 +79,7 @@ class ReplicaLifecycle:
         DamagedStoreError if log or state lacks something."""
         started_s = time.monotonic()
         # A killed process may have left entries in the system's cache only. The state must never get ahead of what is
-        # durable, nor may a read show what a power loss can still take back.
+        # durable, nor may a read show what a power loss can still take back. Nor may a state be dropped before its log.
         self._stores.log.sync()
         self._recovering = True
         self._open(METADATA, founders)
@@ -141,7 +141,6 @@ class ReplicaLifecycle:
                 event(log_events.SNAPSHOT_RESUMED, group=group_id.name, index=log.base_index)
             self._open_state(log)
         elif self._recovering:
-            self._stores.log.sync()  # that the log is dropped, before what it needs is
             self._drop_state(log.prefix)
             self._stores.state.sync()
             log.come_back()

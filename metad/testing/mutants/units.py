@@ -16,6 +16,10 @@ _LOST = "unit/state/test_lost_sweep.py::"
 _TENANTS = "unit/state/test_tenant_ends.py::"
 _GROUPS = "unit/server/test_group_expiry.py::"
 _STREAMS = "unit/watch/test_streams.py::"
+_LEASES = "unit/server/test_lease_ends.py::"
+_REQUIREMENTS = "unit/server/test_requirements.py::"
+_REMOVED = "unit/server/test_removed.py::"
+_JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
 _ROOM = "unit/wire/test_fair_room.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
@@ -237,6 +241,193 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "",
         _TENANTS + "test_nothing_is_read_while_a_snapshot_is_installed",
     ),
+    _m(
+        "leases_are_looked_at_during_an_install",
+        "leases are not looked at while a snapshot is installed",
+        "metad.node.leases:LeaseEnds._look_at",
+        " or driver.installing",
+        "",
+        _LEASES + "test_nothing_is_looked_at_while_a_snapshot_is_installed",
+    ),
+    _m(
+        "deadlines_are_looked_at_during_an_install",
+        "deadlines are not looked at while a snapshot is installed",
+        "metad.node.due_sweep:DueSweep._leads",
+        " and not self._driver.installing",
+        "",
+        "unit/state/test_due_sweep.py::test_who_does_not_lead_sweeps_nothing",
+    ),
+    _m(
+        "records_are_read_during_an_install",
+        "nothing is answered from a state in whose place a snapshot is put",
+        "metad.node.reads:Reads._read",
+        "if driver.installing:",
+        "if False:",
+        _REQUIREMENTS + "test_nothing_is_read_while_a_snapshot_is_installed",
+    ),
+    _m(
+        "entries_are_applied_during_an_install",
+        "nothing is applied to a state in whose place a snapshot is put",
+        "metad.node.driver:GroupDriver.stage",
+        "if self.installing:",
+        "if False:",
+        _REQUIREMENTS + "test_nothing_is_applied_while_a_snapshot_is_installed",
+    ),
+    _m(
+        "terms_of_leaders_do_not_matter",
+        "a leader of a new term gives full leases, whether or not it looked in between",
+        "metad.node.leases:LeaseEnds._look_at",
+        " or reign.term != group.term",
+        "",
+        _LEASES + "test_a_leader_of_a_new_term_gives_full_leases_though_it_never_looked_in_between",
+    ),
+    # --- replicas that are removed
+    _m(
+        "state_goes_before_its_log",
+        "a removed replica's state is dropped once it is durable that its log is",
+        "metad.node.replica_lifecycle:ReplicaLifecycle.close",
+        "group.log.remove(term, vote, dropped)",
+        "dropped(); group.log.remove(term, vote, dropped)",
+        _REMOVED + "test_its_data_goes_once_that_it_is_gone_is_durable",
+    ),
+    _m(
+        "an_earlier_fsync_is_enough",
+        "an fsync that ran already does not say that the log is dropped",
+        "journal:RaftLog.remove",
+        "if self._writer.durable >= number:",
+        "if True:",
+        _JOURNAL + "test_a_removed_log_is_dropped_once_that_is_durable_and_not_what_was_before",
+    ),
+    _m(
+        "removal_is_not_remembered",
+        "a removed replica remembers that it was here",
+        "journal:RaftLog.remove",
+        "meta.term, meta.vote, meta.removed = term, vote, True",
+        "meta.term, meta.vote = term, vote",
+        _JOURNAL + "test_a_removed_log_is_dropped_once_that_is_durable_and_not_what_was_before",
+    ),
+    _m(
+        "removal_forgets_the_vote",
+        "a removed replica remembers its vote",
+        "journal:RaftLog.remove",
+        "meta.term, meta.vote, meta.removed = term, vote, True",
+        "meta.term, meta.vote, meta.removed = 0, None, True",
+        _JOURNAL + "test_a_removed_log_is_dropped_once_that_is_durable_and_not_what_was_before",
+    ),
+    _m(
+        "old_state_goes_before_the_disk_says_so",
+        "the state of a replica that comes back is dropped once it is durable that its log was",
+        "metad.node.replica_lifecycle:ReplicaLifecycle._come_back",
+        "self._environment.beside(self._stores.log.sync, synced, Queue.SYNCS)",
+        "self._environment.beside(lambda: None, synced, Queue.SYNCS)",
+        _REMOVED + "test_wanted_again_it_begins_with_nobody_and_remembers_its_vote",
+    ),
+    _m(
+        "new_log_above_the_old_state",
+        "a replica comes back once it is durable that its old state is gone",
+        "metad.node.replica_lifecycle:ReplicaLifecycle._come_back",
+        "self._environment.beside(self._stores.state.sync, flushed)",
+        "self._environment.beside(lambda: None, flushed)",
+        _REMOVED + "test_wanted_again_it_begins_with_nobody_and_remembers_its_vote",
+    ),
+    _m(
+        "new_log_above_the_old_state_at_start",
+        "and so it does at a start",
+        "metad.node.replica_lifecycle:ReplicaLifecycle._open",
+        "self._stores.state.sync()",
+        "pass",
+        _REMOVED + "test_a_crash_before_its_state_was_dropped",
+    ),
+    _m(
+        "late_word_drops_the_new_state",
+        "the word that an old log is dropped says nothing of the state of a new replica",
+        "metad.node.replica_lifecycle:ReplicaLifecycle.close",
+        "group_id not in self._groups.drivers and ",
+        "",
+        _REMOVED + "test_one_that_is_back_keeps_its_state_whenever_the_disk_is_done_with_the_old_log",
+    ),
+    # --- orders on their way
+    _m(
+        "steps_beside_a_seal",
+        "no step of an order is taken while slots are sealed",
+        "metad.state.tenant_steps:_evaluate",
+        "or view.parts[SlotAssignment].holding.sealed_move",
+        "",
+        _TENANTS + "test_no_step_is_taken_while_slots_are_sealed",
+    ),
+    _m(
+        "orders_go_back",
+        "an entry that is applied does not undo what a later one says of an order",
+        "metad.state.tenant_ends:TenantEnds.stage",
+        "if index >= self._changed.get(key, 0)",
+        "if True",
+        _TENANTS + "test_an_order_that_a_later_entry_has_changed_stays_as_that_says",
+    ),
+    _m(
+        "orders_are_about_sessions_for_ever",
+        "behind the phase of sessions none is over",
+        "metad.state.tenant_ends:TenantEnds.over",
+        "if each.end.phase == SESSIONS:",
+        "if True:",
+        _TENANTS + "test_a_session_at_the_place_of_the_order_was_looked_at_and_what_comes_later_is_not_over",
+    ),
+    _m(
+        "the_place_of_an_order_is_still_to_come",
+        "the session to which an order has come was looked at",
+        "metad.state.tenant_ends:TenantEnds.over",
+        "session > each.end.cursor",
+        "session >= each.end.cursor",
+        _TENANTS + "test_a_session_at_the_place_of_the_order_was_looked_at_and_what_comes_later_is_not_over",
+    ),
+    # --- what a watch skips
+    *[
+        _m(
+            name,
+            "entries are told without a look at their slots only behind the pin, and by the slots of then",
+            f"metad_client.watch.stream:GroupStream.{function}",
+            old,
+            new,
+            "unit/client/test_watch.py::test_what_a_group_may_write_is_known_from_the_pin_on",
+        )
+        for name, function, old, new in (
+            ("no_look_before_the_pin", "writes_only", "index > self._held_from and ", ""),
+            ("no_look_at_the_pin", "writes_only", "index > self._held_from", "index >= self._held_from"),
+            ("no_look_at_all", "writes_only", "not self._held & ~slots", "True"),
+            ("moves_before_the_pin_count", "moved", "if index > self._held_from:", "if True:"),
+            ("moves_behind_the_pin_do_not_count", "moved", "if index > self._held_from:", "if False:"),
+            ("a_pin_is_of_ever", "opened", "= pin.held, pin.index", "= pin.held, 0"),
+        )
+    ],
+    # --- what peers may say
+    *[
+        _m(name, breaks, target, old, new, "unit/server/test_peers.py::" + test)
+        for name, breaks, target, old, new, test in (
+            (
+                "terms_may_go_back",
+                "terms grow within an append",
+                "incoming:_check_records",
+                "if not before <= term <= message.term or",
+                "if not term <= message.term or",
+                "test_what_no_replica_says_is_no_payload",
+            ),
+            (
+                "snapshots_of_the_future",
+                "a snapshot is of no later term than the leader",
+                "incoming:decode_payload",
+                "isinstance(message, Snapshot) and message.index_term > message.term",
+                "False",
+                "test_what_no_replica_says_is_no_payload",
+            ),
+            (
+                "any_term_is_believed",
+                "a term that is too far ahead is not believed",
+                "replicas:Replicas.receive",
+                "message.term > group.term + TERM_JUMP_MAX",
+                "False",
+                "test_a_term_far_ahead_is_not_believed",
+            ),
+        )
+    ],
     # --- the values before
     _m(
         "values_before_an_import_are_told",

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,8 +46,9 @@ from metad_client.endpoint import parse_url
 from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
 from metad_client.watch.token import packed_slots, to_text
+from metad_wire.group import GroupId
 from metad_wire.policy import PathRule
-from metad_wire.watch import WatchEvents
+from metad_wire.watch import MarkerStep, SlotMarker, WatchEvents, WatchOpened
 
 THREE = "metad://a,b,c"
 
@@ -1068,3 +1070,33 @@ async def test_an_end_without_a_beginning_is_refused(connected: Client, nodes: W
         connected.watch("kv", token=token, until=5)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="until: it is of a watch of data groups"):
         connected.watch("offset", until=token)
+
+
+def test_what_a_group_may_write_is_known_from_the_pin_on() -> None:
+    """Entries before the state in which a stream was opened may be of slots that the group has lost by then."""
+    owner: Any = SimpleNamespace(opened=lambda stream, pin: None)
+    unused: Any = None
+    stream = GroupStream(owner, unused, unused, GroupId("data", 0))
+    stream._loop = SimpleNamespace(time=lambda: 0.0)  # type: ignore[assignment]
+    one, two, three = (1 << number for number in range(3))
+
+    def packed(slots: int) -> bytes:
+        return slots.to_bytes(128, "big")
+
+    def moved(step: MarkerStep, slots: int, index: int) -> None:
+        stream.moved(SlotMarker(step, 1, packed(slots), 1), index)
+
+    stream.opened(None, unused, WatchOpened(10, False, packed(one | two), b"", 0, [], True))
+    assert [stream.writes_only(one | two, index) for index in (9, 10, 11)] == [False, False, True]
+    assert not stream.writes_only(one, 11)
+    moved(MarkerStep.SEALED, one | two, 9)
+    moved(MarkerStep.ADOPTED, three, 10)
+    assert stream.writes_only(one | two, 11), "the pin has what happened before it"
+    assert not stream.writes_only(three, 11)
+    moved(MarkerStep.SEALED, two, 11)
+    assert stream.writes_only(one, 12)
+    moved(MarkerStep.UNSEALED, two, 13)
+    assert not stream.writes_only(one, 14)
+    moved(MarkerStep.ADOPTED, three, 15)
+    assert not stream.writes_only(one | two, 16)
+    assert stream.writes_only(one | two | three, 16)

@@ -614,3 +614,21 @@ SEED = int(os.environ.get("METAD_TEST_SEED", "1"))
 def test_any_order_of_everything(seed: int) -> None:
     print(f"seed {seed}")
     Check(seed).run(120)
+
+
+def test_a_removed_log_is_dropped_once_that_is_durable_and_not_what_was_before() -> None:
+    """An fsync runs already when the replica is removed: it covers what was written before."""
+    rig = Rig()
+    rig.fill(3)
+    rig.writer.flush()
+    dropped: list[bool] = []
+    rig.log.remove(7, "b", lambda: dropped.append(True))
+    rig.writer.flush()
+    rig.store.sync()
+    rig.syncer.finish()
+    assert dropped == []
+    rig.store.sync()
+    rig.syncer.finish()
+    assert dropped == [True]
+    found = rig.crashed().log
+    assert (found.removed, found.getCurrentTerm(), found.getVotedForNodeId(), found.last_index) == (True, 7, "b", 0)

@@ -52,6 +52,7 @@ class World:
         self.holding = SimpleNamespace(slots=ALL_SLOTS)
         machine = SimpleNamespace(parts=self.machine.parts, holding=self.holding)
         driver = SimpleNamespace(group=self.group, installing=False, machine=machine)
+        self.driver = driver
         groups: Any = SimpleNamespace(drivers={DATA: driver})
         environment: Any = self
         requests: Any = self
@@ -243,3 +244,29 @@ def test_an_order_that_came_to_the_wrong_node_is_given_again_as_it_was() -> None
     world.go_on_s(1.0)
     assert len(world.orders) > 1
     assert {tuple(order) for order in world.orders} == {tuple(names[:100])}
+
+
+def test_nothing_is_looked_at_while_a_snapshot_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whoever leads behind it gives full leases."""
+    world = World("a")
+    world.pass_s(TTL_S - 1.0)
+    with monkeypatch.context() as installing:
+        installing.setattr(world.driver, "installing", True)
+        installing.setattr(world.driver, "machine", None)
+        world.go_on_s(2.0)
+    assert world.ordered == []
+    world.go_on_s(TTL_S - 1.0)
+    assert world.ordered == []
+    world.go_on_s(2.0)
+    assert "a" in world.ordered
+
+
+def test_a_leader_of_a_new_term_gives_full_leases_though_it_never_looked_in_between() -> None:
+    """It lost the lead and has it again: whoever led meanwhile has heard the keep-alives."""
+    world = World("a")
+    world.go_on_s(TTL_S - 1.0)
+    world.group.term += 1
+    world.go_on_s(TTL_S - 1.0)
+    assert world.ordered == []
+    world.go_on_s(3.0)
+    assert "a" in world.ordered

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 from server_rig import Rig
 
 from metad.node import group_expiry, unclaimed_wills
-from metad.raft.journal import was_here
+from metad.raft.journal import RaftLog, was_here
 from metad.raft.messages import Configuration, PreVote, Vote
 from metad.raft.replica import RaftGroup
 from metad.storage.keys import group_prefix
@@ -100,6 +102,9 @@ async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> No
     rig = Rig()
     term = await removed(rig)
     works: list[Any] = []
+    synced: list[str] = []
+    stores = rig.node._stores
+    stores.log.sync, stores.state.sync = partial(synced.append, "log"), partial(synced.append, "state")  # type: ignore[method-assign]
     rig.node.environment.beside = lambda work, done, queue=None: works.append((work, done))  # type: ignore[method-assign]
     for _ in range(2):
         rig.node.lifecycle.load_map()  # the map still wishes for it, and names it among the first
@@ -109,6 +114,7 @@ async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> No
         assert GroupId("data", 0) not in rig.node.drivers, "the loop would wait for the disk"
         assert bool(rows(rig)) is (step == 0), "the state may be dropped once it is durable that the log is"
         work()
+        assert synced == ["log", "state"][: step + 1], "each is durable before what needs it"
         done(None)
     assert not works
     driver = rig.driver("data-0")
@@ -129,16 +135,49 @@ async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> No
     rig.kill()
 
 
-async def test_a_crash_before_its_state_was_dropped() -> None:
+async def test_a_crash_before_its_state_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     term = await removed(rig)
     left = rig.state_engine.scan(PREFIX, PREFIX + b"\xff", 999)
     await rig.settle()
     rig.kill()
     rig.state_engine.write(dict(left))
-    await rig.begin()
+    steps: list[str] = []
+    with monkeypatch.context() as watched:
+        sync, come_back = rig.state_engine.sync, RaftLog.come_back
+
+        def synced() -> None:
+            steps.append("dropped" if not rows(rig) else "not yet")
+            sync()
+
+        def back(log: RaftLog) -> None:
+            steps.append("back")
+            come_back(log)
+
+        watched.setattr(rig.state_engine, "sync", synced)
+        watched.setattr(RaftLog, "come_back", back)
+        await rig.begin()
+    assert "dropped" in steps[: steps.index("back")], "a power failure would find the old state below a new log"
     group = rig.driver("data-0").group
     assert not rows(rig)
     assert (group.log.last_index, group.term) == (0, term)
     assert group.configuration == Configuration(())
+    rig.kill()
+
+
+async def test_one_that_is_back_keeps_its_state_whenever_the_disk_is_done_with_the_old_log() -> None:
+    """The word that the old log is dropped durably comes late, when the group has a new replica here."""
+    rig = Rig()
+    node = await rig.open()
+    old = rig.driver("data-0").group.log
+    node.lifecycle.close(GroupId("data", 0))
+    told, old._on_durable = old._on_durable, lambda: None
+    await rig.settle()
+    node.lifecycle.load_map()
+    async with asyncio.timeout(60):
+        while GroupId("data", 0) not in node.drivers:
+            await rig.settle()
+    rig.state_engine.write({PREFIX + b"new": b"row"})
+    told()
+    assert rows(rig), "what the new replica has is gone"
     rig.kill()

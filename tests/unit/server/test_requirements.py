@@ -269,3 +269,31 @@ async def test_what_is_cancelled_or_too_late_has_done_nothing_and_will_not(rig: 
     await rig.settle()
     (record,) = get(rig).reply(methods.KV_GET).records
     assert record.version == 1
+
+
+@pytest.mark.parametrize("keys", [1, 1_000])
+async def test_nothing_is_read_while_a_snapshot_is_installed(rig: Rig, keys: int) -> None:
+    """Half of the state is another's by then. A read may have been proven before, and a long one be on its way."""
+    driver = rig.driver("data-0")
+    body = m.KvGet([m.KvKey("n", f"k{number}") for number in range(keys)])
+    driver.installing = True
+    answer = await rig.answered(rig.send(methods.KV_GET, body))
+    assert isinstance(answer.error, NotLeaderError)
+    driver.installing = False
+    assert len((await rig.ask(methods.KV_GET, body)).records) == keys
+
+
+async def test_nothing_is_applied_while_a_snapshot_is_installed(rig: Rig) -> None:
+    driver = rig.driver("data-0")
+    machine = driver.machine
+    driver.install()
+    answer = rig.send(methods.KV_PUT, PUT)
+    before = machine.applied
+    for _ in range(5):
+        await rig.settle()
+    assert (machine.applied, answer.done) == (before, False)
+    assert driver.group.commit > before
+    assert driver.stage([], 1_000) == (0, 0)
+    driver.installed(machine)
+    rig.node._agenda.commit(driver)
+    assert (await rig.answered(answer)).done

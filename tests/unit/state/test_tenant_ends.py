@@ -454,3 +454,54 @@ def test_nothing_is_read_while_a_snapshot_is_installed(world: TenantWorld) -> No
     begins = len(world.begins)
     assert world.turns() == 0
     assert (len(world.begins), world.asked) == (begins, [])
+
+
+def test_no_step_is_taken_while_slots_are_sealed(world: TenantWorld) -> None:
+    """What an adoption carries is as far as the source has ever come."""
+    group = world.group
+    order(group)
+    (pending,) = group.machine.parts[TenantEnds].pending()
+    do(group, methods.GROUP_COMMAND, c.GroupCommand("seal", 1, 1, slots=c.slot_bits([5])))
+    items = [c.SessionEndItem("t", name) for name in NAMES[:3]]
+    step = c.SessionEndStep(items, pending.row, 0, b"", SESSION.key_of(("t", NAMES[2])), False)
+    assert not do(group, methods.SESSION_END_STEP, step).done
+    assert endings(group)[0].cursor == b""
+    do(group, methods.GROUP_COMMAND, c.GroupCommand("unseal", 1, 1, slots=c.slot_bits([5])))
+    assert do(group, methods.SESSION_END_STEP, step).done
+    assert endings(group)[0].cursor == step.cursor
+
+
+def test_an_order_that_a_later_entry_has_changed_stays_as_that_says(world: TenantWorld) -> None:
+    """Entries in flight are applied one by one: the first does not undo what the second says."""
+    group = world.group
+    do(group, methods.SESSION_END_TENANT, m.SessionEndTenant("t", True, False, b""), applied=False)
+    ends = group.machine.parts[TenantEnds]
+    (row,) = ends._newest
+    step = c.SessionEndStep([], row, 0, b"", SESSION.key_of(("t", NAMES[2])), False)
+    do(group, methods.SESSION_END_STEP, step, applied=False)
+    group.apply(1)
+    newest = ends.newest(row)
+    assert newest is not None
+    assert newest.end.cursor == step.cursor
+    group.apply(1)
+    assert ends._applied[row].end == newest.end
+
+
+def test_a_session_at_the_place_of_the_order_was_looked_at_and_what_comes_later_is_not_over(world: TenantWorld) -> None:
+    """Behind the phase of sessions, and up to the place to which it has come, no step comes any more."""
+    group = world.group
+    order(group, wills=False, retained=True)
+    ends = group.machine.parts[TenantEnds]
+    (pending,) = ends.pending()
+    at = SESSION.key_of(("t", NAMES[2]))
+
+    def over(name: str) -> bool:
+        rows = command_of(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", name)])).rows
+        return bool(ends.over(rows))
+
+    assert over(NAMES[2])
+    do(group, methods.SESSION_END_STEP, c.SessionEndStep([], pending.row, 0, b"", at, False))
+    assert [over(name) for name in NAMES[1:4]] == [False, False, True]
+    do(group, methods.SESSION_END_STEP, c.SessionEndStep([], pending.row, 0, at, b"", True))
+    assert endings(group)[0].phase == 1
+    assert not over(NAMES[3])
