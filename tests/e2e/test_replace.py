@@ -113,7 +113,7 @@ def test_a_node_that_is_alive_is_not_replaced(nodes: Nodes, tmp_path: Path) -> N
 
 def test_replace_ends_at_its_deadline_and_is_safe_to_run_again(nodes: Nodes, tmp_path: Path) -> None:
     lose_disk(nodes)
-    late = done(REPLACE + " --deadline 3", nodes.clients["n1"], tmp_path)
+    late = done(REPLACE.replace(" > ", " --deadline 3 > "), nodes.clients["n1"], tmp_path)
     assert late.returncode == 1
     assert "n3 was within reach a moment ago; ask again" in late.stderr
     assert "It is safe to run the command again" in late.stderr
