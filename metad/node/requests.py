@@ -328,10 +328,15 @@ class Requests:
                 place = None
                 done(outcome)
 
-        place = self._waiting.take(source, held, lambda: answer(_too_many_wait()))
+        work = Work(command, None, until_s, answer, source)
+
+        def take_back() -> None:
+            work.cancelled = True
+            answer(_too_many_wait())
+
+        place = self._waiting.take(source, held, take_back)
         if place is None:
             raise _too_many_wait()
-        work = Work(command, None, until_s, answer, source)
         try:
             self._wait(driver, work)
         except BaseException:

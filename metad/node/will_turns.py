@@ -26,6 +26,7 @@ from metad_wire.errors import (
 )
 from metad_wire.messages import BROKER_BYTES_MAX, Owner, Revision
 from metad_wire.methods import WILL_WAIT, encode
+from metad_wire.policy.slices import Slices
 from metad_wire.tables.will import WillWait, WillWaitReply
 
 from ..state.fences import Fences
@@ -158,6 +159,7 @@ class WillTurns:
     def __init__(self, requests: Requests, environment: Environment) -> None:
         self._requests = requests
         self._environment = environment
+        self._slices = Slices(environment.call_soon)
         self._lines: dict[tuple[GroupDriver, str | None], _Line] = {}
         self._in_turn: dict[_Line, None] = {}
         self._draining = False
@@ -299,7 +301,7 @@ class WillTurns:
     def _end(self, line: _Line, error: MetadError) -> None:
         """Nobody waits in this line any more."""
         while waiting := line.next:
-            waiting.popleft().answer(error)
+            self._slices.now(partial(waiting.popleft().answer, error))
 
     def _tick(self, now_s: float) -> bool:
         looks = 0
@@ -344,7 +346,8 @@ class WillTurns:
         line.late = deque(work for work in line.late if work not in ended)
         for work in over:
             error = None if work.deadline_s <= now_s else _over(work, fences)
-            work.answer(encode(WillWaitReply(False, b"")) if error is None else error)
+            answer = encode(WillWaitReply(False, b"")) if error is None else error
+            self._slices.now(partial(work.answer, answer))
 
 
 def _over(work: Work, fences: Fences) -> MetadError | None:
