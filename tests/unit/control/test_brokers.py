@@ -34,6 +34,7 @@ from metad_wire.errors import (
     FencedError,
     InvalidRequestError,
     MetadError,
+    NoRoomError,
     NotFoundError,
     NotLeaderError,
     OverloadedError,
@@ -63,7 +64,9 @@ class World:
         self.machine = Machine(METADATA, self.engine, NodeMemory(Config()), clock=self.now, wall_ms=self.wall_ms)
         self.last = 0
         self.group = SimpleNamespace(ready=True, term=1, leader="n1", read=self.read)
-        self.drivers: Any = {METADATA: SimpleNamespace(group=self.group, machine=self.machine)}
+        self.no_room = ""
+        driver = SimpleNamespace(group=self.group, machine=self.machine, no_room=lambda: self.no_room)
+        self.drivers: Any = {METADATA: driver}
         self.proven = True
         self.reads: list[Callable[[bool], None]] = []
         self.broken: MetadError | None = None
@@ -279,6 +282,15 @@ async def test_a_group_that_is_added_while_the_end_is_noted_is_fenced_too() -> N
     await world.settle()
     assert answers == [b.BrokerRegistered(2, 10_000, [])]
     assert world.fenced(GroupId("data", 1)) == {"b1": 2}
+
+
+async def test_only_new_names_are_refused_while_the_disks_are_short_of_room() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    world.no_room = "the disk of n1 is nearly full"
+    with pytest.raises(NoRoomError, match="n1"):
+        await world.register("b2")
+    assert await world.register("b1") > epoch
 
 
 async def test_each_registration_is_a_new_life_and_the_one_before_is_over() -> None:

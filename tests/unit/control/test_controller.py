@@ -27,6 +27,7 @@ from metad_wire.errors import (
     ConflictError,
     InvalidRequestError,
     MetadError,
+    NoRoomError,
     NotFoundError,
     NotLeaderError,
     OverloadedError,
@@ -63,8 +64,11 @@ class Host:
     def __init__(self, known: ClusterMap | None) -> None:
         self.map = known
         self.drivers: dict[GroupId, Any] = {
-            METADATA: SimpleNamespace(group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"))
+            METADATA: SimpleNamespace(
+                group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"), no_room=lambda: self.no_room
+            )
         }
+        self.no_room = ""
         self.connected = {"n2", "n3"}
         self.statuses: dict[str, list[m.GroupStatus] | MetadError] = {}
         self.hold = False
@@ -559,6 +563,15 @@ def test_a_group_is_added_without_slots_behind_the_last_of_its_kind() -> None:
     for kind in ("metadata", "session", ""):
         with pytest.raises(InvalidRequestError, match="cannot be added"):
             rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(kind))
+
+
+def test_no_group_is_added_while_the_disks_are_short_of_room() -> None:
+    rig = Rig()
+    rig.host.no_room = "the disk of n1 is nearly full"
+    with pytest.raises(NoRoomError, match="n1"):
+        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    rig.host.no_room = ""
+    rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
 
 
 def test_slots_are_shared_out_and_move_one_order_at_a_time() -> None:
