@@ -22,7 +22,7 @@ PARTS = SessionParts(INFLIGHT, "state", rows_max=wire.INFLIGHT_MAX, bytes_max=wi
 
 def _evaluate_put(view: View, command: Command[wire.InflightPut]) -> m.WriteReply:
     values = [encode(item.value) for item in command.rows.items]
-    errors, _ = PARTS.put(view, command, values, {}, any_owner=command.body.any_owner)
+    errors, _ = PARTS.put(view, command, values, any_owner=command.body.any_owner)
     return written(view, errors)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, InvalidItemError, InvalidRequestError, NotFoundError
+from metad_wire.errors import ConflictError, NotFoundError
 from metad_wire.fields import U63
 from metad_wire.methods import encode
 from metad_wire.tables.retained import (
@@ -23,7 +23,6 @@ from metad_wire.tables.retained import (
     RetainedMatchReply,
     RetainedPut,
 )
-from metad_wire.topics import filter_fault, subscription, topic_fault
 
 from ..storage import keys
 from ..storage.engine import Pin
@@ -74,12 +73,7 @@ def _evaluate_put(view: View, command: Command[RetainedPut]) -> m.WriteReply:
     prefix, writes = keys.table_prefix(view.group, _MESSAGE), view.writes_of(_MESSAGE)
     now_ms, revision = view.now_ms, view.revision
     due = view.writes_of(DUE)
-    errors: list[m.ItemError] = []
-    for position, item, suffix in command.rows:
-        fault = topic_fault(item.topic)
-        if fault is not None:
-            errors.append(m.ItemError(position, InvalidItemError.code, f"topic: {fault}"))
-            continue
+    for _, item, suffix in command.rows:
         key = prefix + suffix
         if not item.payload:
             # Undone, a write of the same batch shows what was there before it: if nothing was, nothing is deleted.
@@ -94,7 +88,7 @@ def _evaluate_put(view: View, command: Command[RetainedPut]) -> m.WriteReply:
             index.note_retained(due, view.group, suffix, 1000 * interval_s, expires_ms)
         # A Retained as a tuple: the bytes are the same, and it is made sooner.
         writes[key] = encode((item.tenant, item.topic, item.payload, item.qos, item.properties, expires_ms, revision))
-    return written(view, errors)
+    return written(view, [])
 
 
 def _evaluate_delete(view: View, command: Command[RetainedDelete]) -> m.WriteReply:
@@ -161,11 +155,6 @@ def _read_get(reader: Reader, command: Command[RetainedGet]) -> RetainedGetReply
 
 def _read_match(reader: Reader, command: Command[RetainedMatch]) -> RetainedMatchReply:
     body = command.body
-    fault = filter_fault(body.filter)
-    if fault is not None:
-        raise InvalidRequestError(f"filter: {fault}")
-    if subscription(body.filter).group is not None:
-        raise InvalidRequestError("filter: a shared subscription is not sent retained messages")
     scan = TopicScan(body.filter)
     after = body.after.encode() + AFTER if body.after else b""
     begin = max(scan.begin, after, body.page.cursor)

@@ -95,15 +95,13 @@ class SessionParts:
         view: View,
         command: Command[Any],
         values: Sequence[bytes],
-        faults: Mapping[int, m.ItemError],
         *,
         any_owner: bool = False,
     ) -> tuple[list[m.ItemError], list[bool]]:
-        """Write a row for each item of the owner of its session, or of any session that there is, but those that have
-        a fault. The errors, and whether each row is new."""
+        """Write a row for each item of the owner of its session, or of any session that there is. The errors, and
+        whether each row is new."""
         rows = command.rows
         sessions, errors = self._owned(view, command, any_owner=any_owner)
-        errors |= faults
         targets = list(map(keys.table_prefix(view.group, self.row).__add__, rows.keys))
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
         if errors or len(set(targets)) < len(targets):

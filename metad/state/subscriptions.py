@@ -9,11 +9,10 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidItemError, InvalidRequestError
+from metad_wire.errors import InvalidRequestError
 from metad_wire.methods import encode
 from metad_wire.tables import subscription as wire
 from metad_wire.tables.subscription import SUBSCRIPTION
-from metad_wire.topics import filter_fault
 
 from ..storage import keys
 from . import session_parts
@@ -27,9 +26,7 @@ _SUBSCRIPTION_HEADER = b"\x94"  # an array on the wire, of tenant, client id, fi
 
 def _evaluate_add(view: View, command: Command[wire.SubscriptionAdd]) -> wire.SubscriptionAddReply:
     items = command.rows.items
-    faults = [(at, why) for at, item in enumerate(items) if (why := filter_fault(item.filter)) is not None]
-    refused = {at: m.ItemError(at, InvalidItemError.code, why) for at, why in faults}
-    errors, created = PARTS.put(view, command, [encode(item.options) for item in items], refused)
+    errors, created = PARTS.put(view, command, [encode(item.options) for item in items])
     return wire.SubscriptionAddReply([m.Revision(view.name, view.revision)], errors, created)
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
+from metad_wire.grammar import check_of
 from metad_wire.key import TEXT_END
 from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
@@ -257,6 +258,9 @@ class Verb(Generic[_Body, _Reply]):
         if rows is None:
             rows = (self._item_rows if self._has_items else self._slot_row) if method in table.routed else _no_rows
         self.rows: Callable[[_Body], Rows] = rows
+        by_clients = method.whose is not For.NODES
+        self._check = check_of(method.item) if by_clients else None
+        self._check_body = check_of(method.body, left_out=("items", "after")) if by_clients else None
         self._operations = operations
         self.evaluate = evaluate
         self.read = read
@@ -300,8 +304,10 @@ class Verb(Generic[_Body, _Reply]):
         reply_bytes_max: int = REPLY_BYTES_MAX,
     ) -> Command[Any]:
         """What a request asks for whose body has ``size`` bytes (0: not known), and whose decoder has ``refused`` items
-        already. Items whose key or value is too long are refused, too. Raises TooLargeError if the request has
-        too many items."""
+        already. Items with a text against the grammar, or whose key or value is too long, are refused, too. Raises
+        TooLargeError if the request has too many items, and InvalidRequestError if a text beside them is wrong."""
+        if self._check_body is not None and (why := self._check_body(body)) is not None:
+            raise InvalidRequestError(why)
         count, rows = self._count(body), self.rows(body)
         if faults := self._faults(body, rows, size):
             refused = Refused(len(body.items), faults) if refused is None else refused.and_also(faults)
@@ -312,11 +318,15 @@ class Verb(Generic[_Body, _Reply]):
         return Command(self.method, body, rows, reply_bytes_max, size, count, refused, self._background)
 
     def _faults(self, body: Any, rows: Rows, size: int) -> dict[int, str]:
-        """Why items of a body of ``size`` bytes must be refused, by position: a key or a value is too long."""
+        """Why items of a body of ``size`` bytes must be refused, by position: a text is against the grammar, a key or a
+        value is too long."""
         faults: dict[int, str | None] = {}
         table = self.table
+        if self._check is not None and self._has_items:
+            faults = dict(enumerate(map(self._check, body.items)))
         if self._operations is not None or max(map(len, rows.keys), default=0) > m.KEY_BYTES_MAX:
-            faults = dict(enumerate(map(table.key_fault, body.items)))
+            for position, item in enumerate(body.items):
+                faults[position] = faults.get(position) or table.key_fault(item)
         if size > table.value_bytes_max and self._has_items:  # only then may one be over the limit
             for position, item in enumerate(body.items):
                 faults[position] = faults.get(position) or table.value_fault(item)

@@ -210,3 +210,30 @@ async def test_a_takeover_that_restores_more_than_a_reply_holds_is_sent_in_halve
         assert [session is not None and session.properties for session in found] == states
         calls = [client.sessions.takeover("b3", 1, "t", f"c{i}", restore=True) for i in range(60)]
         assert [taken.properties for taken in await asyncio.gather(*calls)] == states
+
+
+async def test_a_text_against_the_grammar_is_refused_by_every_verb_that_takes_one() -> None:
+    """Each item alone. A will for no topic was stored, became due, and nobody could publish it."""
+    async with embedded.serve() as server, sdk.connect(server.url) as m:
+        right, wrong = (sdk.SessionProperties(60, will=sdk.Will(topic)) for topic in ("state/c", "state/#"))
+        items = [sdk.SessionTakeoverItem("t", name, properties=one) for name, one in (("a", right), ("b", wrong))]
+        taken = await m.sessions.takeover_many("b1", 1, items)
+        assert {at: str(error) for at, error in taken.errors.items()} == {
+            1: "properties: will: topic: a topic has no wildcards: + and # are for filters (item 1)"
+        }
+        owned = await m.owned_many("b1", 1, items)
+        assert [one is not None for one in owned] == [True, False]
+        calls = [
+            m.sessions.update("b1", 1, "t", "a", wrong),
+            m.retained.put("t", "a/+", b"x"),
+            m.retained.get("t", "a/+"),
+            m.retained.delete("t", "a/#"),
+            m.subscriptions.add("b1", 1, "t", "a", "a/#/b"),
+            m.subscriptions.remove("b1", 1, "t", "a", "$share/g"),
+        ]
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, sdk.InvalidItemError)
+        for filter_ in ("a/#/b", "$share/g/a", ""):
+            with pytest.raises(sdk.InvalidRequestError, match="filter: "):
+                async for _ in m.retained.match("t", filter_):
+                    pass

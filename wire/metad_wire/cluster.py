@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from .fields import U32, U63, Batch
+from .fields import U32, U63, Batch, ClientId
 from .group import GroupId
 from .messages import ItemError, Message, Revision, SessionKey, TenantEnd
 
@@ -238,7 +238,7 @@ class SessionDue(Message, frozen=True):
     topic."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     at_ms: U63
     kind: U32  # 1: its will, 2: its end, 3: the end of a retained message
 
@@ -265,7 +265,7 @@ class SessionEndItem(Message, frozen=True):
     """A session, a will of a client, or a retained message, where ``client_id`` is the topic."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     id: str = ""
 
 

@@ -63,14 +63,14 @@ def fault_of_encoded(item: msgspec.Raw, kind: Any, error: Exception) -> str:
 
 def item_type(kind: Any) -> Any:
     """The type of a list's items."""
-    (item,) = get_args(_plain(kind))
+    (item,) = get_args(plain(kind))
     return item
 
 
 def _fault(value: object, kind: Any) -> str | None:
     message = _alternative(kind)
     if _is_message(message):
-        if value is None and message is not _plain(kind):
+        if value is None and message is not plain(kind):
             return None
         if not isinstance(value, get_origin(message) or message):
             return f"expected {_name_of(kind)}, got {type(value).__name__}"
@@ -95,7 +95,7 @@ def _unfit(value: object, kind: Any, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return _TOO_DEEP
     if isinstance(value, list | tuple):
-        element = item_type(kind) if get_origin(_plain(kind)) is list else Any
+        element = item_type(kind) if get_origin(plain(kind)) is list else Any
         for at, each in enumerate(value):
             wrong = fault(each, element)
             if wrong is not None:
@@ -129,7 +129,7 @@ def _named(text: str, kind: Any) -> str:
 
 def _in_words(what: str, kind: Any) -> str:
     missing = _TOO_SHORT.fullmatch(what)
-    kind = _plain(kind)
+    kind = plain(kind)
     if missing is not None and _is_message(kind):
         return f"{msgspec.structs.fields(kind)[int(missing[1])].name}: it is missing"
     what = what.replace("`", "").replace("null", "None")
@@ -149,22 +149,22 @@ def _is_message(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _plain(kind: Any) -> Any:
+def plain(kind: Any) -> Any:
     """Without bounds."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _alternative(kind: Any) -> Any:
     """Without bounds, and without None where the type is this or None."""
-    kind = _plain(kind)
+    kind = plain(kind)
     others = [each for each in get_args(kind) if each is not type(None)]
-    return _plain(others[0]) if type(None) in get_args(kind) and len(others) == 1 else kind
+    return plain(others[0]) if type(None) in get_args(kind) and len(others) == 1 else kind
 
 
 def _name_of(kind: Any) -> str:
     inner = _alternative(kind)
     name = str(getattr(get_origin(inner) or inner, "__name__", inner))
-    return name if inner is _plain(kind) else f"{name} | None"
+    return name if inner is plain(kind) else f"{name} | None"
 
 
 @functools.cache

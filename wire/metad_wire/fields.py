@@ -8,9 +8,12 @@ benchmark shows.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from collections.abc import Callable
+from typing import Annotated, NamedTuple, TypeVar
 
 from msgspec import Meta
+
+from .topics import any_text_fault, filter_fault, topic_fault, unshared_filter_fault
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
@@ -29,6 +32,24 @@ LIST_LIMIT_MAX = 10_000  # records in one page
 Qos = Annotated[int, Meta(ge=0, le=2)]
 RetainHandling = Annotated[int, Meta(ge=0, le=2)]
 SubscriptionId = Annotated[int, Meta(ge=0, le=268_435_455)]  # a variable byte integer of MQTT; 0: none
+
+
+class Grammar(NamedTuple):
+    """In the type of a text: the function that says why one is wrong, or None. :mod:`metad_wire.grammar` calls it, and
+    not the decoder."""
+
+    fault: Callable[[str], str | None]
+
+
+Topic = Annotated[str, Grammar(topic_fault)]
+"""A topic name of MQTT."""
+Filter = Annotated[str, Grammar(filter_fault)]
+"""A topic filter of MQTT, which may be a shared one."""
+UnsharedFilter = Annotated[str, Grammar(unshared_filter_fault)]
+ClientId = Annotated[str, Grammar(any_text_fault)]
+"""Of a broker's client, or how one begins: any text. What a protocol forbids, its broker refuses."""
+OwnTopic = Annotated[str, Grammar(any_text_fault)]
+"""A topic of a queue, which is no topic of MQTT: any text."""
 
 Limit = Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX)]
 

@@ -24,12 +24,16 @@ from .fields import (
     U63,
     U64,
     Batch,
+    ClientId,
+    Filter,
     KeyFields,
     Limit,
+    OwnTopic,
     PerGroup,
     Qos,
     RetainHandling,
     SubscriptionId,
+    Topic,
     TransactionItems,
     Transactions,
 )
@@ -199,7 +203,7 @@ class SessionKey(Message, frozen=True):
     """Identity of a session; both fields route it."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
 
 
 NEVER_S = 0xFFFF_FFFF
@@ -210,7 +214,7 @@ class Will(Message, frozen=True):
     """What is to be published for a client that goes without a word (MQTT). ``delay_s`` counts from when it has gone;
     the will is due earlier if the session ends. ``properties`` is the broker's own encoding of what else it has."""
 
-    topic: str
+    topic: Topic
     payload: bytes = b""
     qos: U32 = 0
     retain: bool = False
@@ -233,7 +237,7 @@ class Session(Message, frozen=True):
     and metad has not come to it yet."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     connected: bool
     broker: str
     broker_epoch: U63
@@ -321,7 +325,7 @@ class SubscriptionOptions(Message, frozen=True):
 class Subscribed(Message, frozen=True):
     """One filter of a client that is named beside it."""
 
-    filter: str
+    filter: Filter
     options: SubscriptionOptions = SubscriptionOptions()
 
 
@@ -337,7 +341,7 @@ class SessionTakeoverItem(Message, frozen=True):
     replaces them, None keeps them, or creates the defaults where there are none to keep."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     clean_start: bool = False
     properties: SessionProperties | None = None
 
@@ -384,7 +388,7 @@ class SessionDisconnectItem(Message, frozen=True):
     not count."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     expiry_interval_s: U32 | None = None
     will_discard: bool = False
     attachment: U63 = 0
@@ -403,7 +407,7 @@ class SessionUpdateItem(Message, frozen=True):
     disconnect."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     properties: SessionProperties
     attachment: U63 = 0
 
@@ -438,7 +442,7 @@ class SessionDeleteItem(Message, frozen=True):
     ``attachment`` counts as it does for a disconnect."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     disconnected_ms: U63 = 0
     attachment: U63 = 0
 
@@ -458,7 +462,7 @@ class SessionList(Message, frozen=True):
     hold (empty: those that it holds); only sessions behind the key ``after``."""
 
     tenant: str | None = None
-    client_id_prefix: str = ""
+    client_id_prefix: ClientId = ""
     broker: str | None = None
     page: Page = Page()
     min_revisions: Revisions = []
@@ -481,7 +485,7 @@ class OffsetKey(Message, frozen=True):
 
     tenant: str
     group: str
-    topic: str
+    topic: OwnTopic
     partition: U32
 
 
@@ -490,7 +494,7 @@ class Offset(Message, frozen=True):
 
     tenant: str
     group: str
-    topic: str
+    topic: OwnTopic
     partition: U32
     offset: U63
     generation: U63
@@ -504,7 +508,7 @@ class OffsetCommitItem(Message, frozen=True):
 
     tenant: str
     group: str
-    topic: str
+    topic: OwnTopic
     partition: U32
     offset: U63
     generation: U53 = 0
@@ -549,7 +553,7 @@ class OffsetList(Message, frozen=True):
 
     tenant: str
     group: str
-    topic_prefix: str = ""
+    topic_prefix: OwnTopic = ""
     page: Page = Page()
     min_revisions: Revisions = []
 

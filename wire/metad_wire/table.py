@@ -14,6 +14,7 @@ from zlib import crc32
 import msgspec
 
 from . import messages as m
+from .faults import plain
 from .fields import KEY_FIELDS_MAX, U32
 from .group import METADATA
 from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
@@ -329,7 +330,8 @@ def _encoders(table: Table[Any]) -> list[tuple[str, Callable[[Any], bytes]]]:
     fields = {} if table.record is None else {f.name: f.type for f in msgspec.structs.fields(table.record)}
     encoders: list[tuple[str, Callable[[Any], bytes]]] = []
     for field in table.key:
-        encode = _ENCODERS.get(fields.get(field))
+        kind = fields.get(field)
+        encode = _ENCODERS.get(kind) or _ENCODERS.get(plain(kind))
         if encode is None or (encode is u32 and field in table.routing):
             raise TypeError(f"{table.name}: field {field} of the key is neither text nor, behind those that route, U32")
         encoders.append((field, encode))

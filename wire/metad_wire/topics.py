@@ -6,6 +6,9 @@ topic that begins with "$". ``$share/GROUP/FILTER`` is a shared subscription: FI
 member of GROUP gets each message.
 
 MQTT bounds the levels by the length alone. metad takes fewer: each level is work for every message that is published.
+
+The functions that end with ``_fault`` are the one grammar. Fields of messages name theirs by their kind
+(:mod:`metad_wire.fields`), and :mod:`metad_wire.grammar` checks messages by it.
 """
 
 from __future__ import annotations
@@ -61,6 +64,18 @@ def filter_fault(filter_: str) -> str | None:
     for level in levels:
         if len(level) > 1 and (ANY_LEVEL in level or ALL_BELOW in level):
             return "a wildcard is a whole level of a filter"
+    return None
+
+
+def unshared_filter_fault(filter_: str) -> str | None:
+    """Why this is no filter of one client alone; None if it is."""
+    if filter_.startswith(_SHARE):
+        return "a shared subscription is not sent retained messages"
+    return filter_fault(filter_)
+
+
+def any_text_fault(text: str) -> str | None:
+    """Nothing is wrong with a text that could be decoded: it is the broker's own, and its key bounds its length."""
     return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import messages as m
-from ..fields import U63, Batch
+from ..fields import U63, Batch, ClientId
 from ..messages import InflightState as InflightState
 from ..method import Lane
 from ..session_part import part_key_bytes, part_keys
@@ -22,7 +22,7 @@ class Inflight(m.Message, frozen=True):
     """One thing that is in flight for a client. ``name`` is the broker's choice, as is the ``value``."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     name: str
     value: bytes
 
@@ -31,7 +31,7 @@ class InflightKey(m.Message, frozen=True):
     """Identity of a thing in flight; (tenant, client_id) routes it, as it does the session."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     name: str
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import U32, U63, Batch
+from ..fields import U32, U63, Batch, Topic, UnsharedFilter
 from ..method import Lane
 from ..table import Shown, Table
 
@@ -22,7 +22,7 @@ class RetainedKey(m.Message, frozen=True):
     """Identity of a retained message; both fields route it."""
 
     tenant: str
-    topic: str
+    topic: Topic
 
 
 class Retained(m.Message, frozen=True):
@@ -31,7 +31,7 @@ class Retained(m.Message, frozen=True):
     ``revision`` is that of the entry that wrote it."""
 
     tenant: str
-    topic: str
+    topic: Topic
     payload: bytes
     qos: Qos = 0
     properties: bytes = b""
@@ -45,7 +45,7 @@ class RetainedPutItem(m.Message, frozen=True):
     expires)."""
 
     tenant: str
-    topic: str
+    topic: Topic
     payload: bytes
     qos: Qos = 0
     properties: bytes = b""
@@ -78,7 +78,7 @@ class RetainedDeleteItem(m.Message, frozen=True):
     """``revision`` (0: unchecked) makes it a compare-and-delete."""
 
     tenant: str
-    topic: str
+    topic: Topic
     revision: U63 = 0
 
 
@@ -95,7 +95,7 @@ class RetainedMatch(m.Message, frozen=True):
     None named: those that it happens to hold."""
 
     tenant: str
-    filter: str
+    filter: UnsharedFilter
     slots: bytes = b""
     after: str = ""
     page: m.Page = m.Page()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .. import messages as m
-from ..fields import U63, Batch
+from ..fields import U63, Batch, ClientId, Filter
 from ..messages import Subscribed as Subscribed
 from ..messages import SubscriptionOptions as SubscriptionOptions
 from ..method import Lane
@@ -21,8 +21,8 @@ class Subscription(m.Message, frozen=True):
     """One filter of one client. ``filter`` may be of a shared subscription (``$share/GROUP/FILTER``)."""
 
     tenant: str
-    client_id: str
-    filter: str
+    client_id: ClientId
+    filter: Filter
     options: SubscriptionOptions = SubscriptionOptions()
 
 
@@ -30,8 +30,8 @@ class SubscriptionKey(m.Message, frozen=True):
     """Identity of a subscription; (tenant, client_id) routes it, as it does the session."""
 
     tenant: str
-    client_id: str
-    filter: str
+    client_id: ClientId
+    filter: Filter
 
 
 class SubscriptionAdd(m.Message, frozen=True):
@@ -84,7 +84,7 @@ class SubscriptionList(m.Message, frozen=True):
     ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList."""
 
     tenant: str | None = None
-    client_id_prefix: str = ""
+    client_id_prefix: ClientId = ""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""

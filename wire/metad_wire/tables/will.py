@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import BATCH_ITEMS_MAX, U32, U63, Batch
+from ..fields import BATCH_ITEMS_MAX, U32, U63, Batch, ClientId
 from ..method import For, Lane
 from ..session_part import part_keys
 from ..table import Shown, Table
@@ -26,7 +26,7 @@ class WillKey(m.Message, frozen=True):
     a later one is greater."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     id: str
 
 
@@ -50,7 +50,7 @@ class DueWill(m.Message, frozen=True):
     """A will that is due, as listed. ``claimant`` is the last one; None: nobody has claimed it."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     id: str
     will: m.Will
     due_ms: U63
@@ -74,7 +74,7 @@ class ClaimedWill(m.Message, frozen=True):
     may have published it."""
 
     tenant: str
-    client_id: str
+    client_id: ClientId
     id: str
     claims: U32
 
@@ -151,7 +151,7 @@ class WillList(m.Message, frozen=True):
     those that this life of a broker could claim now."""
 
     tenant: str | None = None
-    client_id_prefix: str = ""
+    client_id_prefix: ClientId = ""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""

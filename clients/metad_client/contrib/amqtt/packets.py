@@ -14,7 +14,7 @@ from typing import Final
 
 from amqtt.adapters import ReaderAdapter, StreamWriterAdapter
 
-from metad_wire.topics import topic_fault
+from metad_wire.topics import is_hidden, topic_fault
 
 CONNECT: Final = 1
 PUBLISH: Final = 3
@@ -117,12 +117,16 @@ def _check_publish(flags: int, body: _Body) -> None:
         raise WrongPacketError("a message of a QoS that does not exist")
     if not qos and flags & 8:
         raise WrongPacketError("a message of QoS 0 that is sent again")
-    topic = body.text()
-    fault = topic_fault(topic) or ("it is the broker's own" if topic.startswith("$") else None)
-    if fault is not None:
-        raise WrongPacketError(f"a message to {topic[:100]!r}: {fault}")
+    _check_topic("a message to", body.text())
     if qos:
         body.packet_id()
+
+
+def _check_topic(what: str, topic: str) -> None:
+    """Raises WrongPacketError unless a client may publish to it."""
+    fault = topic_fault(topic) or ("it is the broker's own" if is_hidden(topic) else None)
+    if fault is not None:
+        raise WrongPacketError(f"{what} {topic[:100]!r}: {fault}")
 
 
 def _check_connect(body: _Body) -> bool:
@@ -137,10 +141,7 @@ def _check_connect(body: _Body) -> bool:
         raise WrongPacketError("a CONNECT with flags of a will that cannot be")
     body.text()
     if has_will:
-        topic = body.text()
-        fault = topic_fault(topic) or ("it is the broker's own" if topic.startswith("$") else None)
-        if fault is not None:
-            raise WrongPacketError(f"a will for {topic[:100]!r}: {fault}")
+        _check_topic("a will for", body.text())
         body.binary()
     if flags & 0x80:
         body.text()
