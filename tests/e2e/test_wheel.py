@@ -117,7 +117,7 @@ def test_what_the_base_lacks_is_named_in_one_line(base: Path, extra: str, comman
 def test_an_embedded_server_of_the_base_is_an_import_error_that_says_what_to_install(base: Path) -> None:
     done = run(base, "python", "-c", "import metad.embedded")
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: metad.embedded: the Python package ")
-    assert done.stderr.rstrip().endswith("in a clone: pip install '.[server]'")
+    assert done.stderr.rstrip().endswith("pip install '.[server]'")
 
 
 def test_the_configuration_can_be_looked_up_without_the_server(base: Path) -> None:
@@ -159,5 +159,5 @@ def test_the_pytest_plugin_of_the_base_loads_and_says_what_its_fixtures_need(bas
     assert "plugins: metad-service" in run(base, "python", "-m", "pytest", str(tmp_path)).stdout
     advice = [line for line in done.stdout.splitlines() if line.startswith("metad.embedded: the Python package")]
     assert len(advice) >= 2
-    assert all(line.endswith("in a clone: pip install '.[server]'") for line in advice)
+    assert all(line.endswith("pip install '.[server]'") for line in advice)
     assert "Traceback" not in done.stdout
