@@ -428,6 +428,44 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
             ),
         )
     ],
+    # --- what a replica may say of itself
+    *[
+        _m(name, breaks, target, old, new, "unit/raft/test_freshness.py::" + test)
+        for name, breaks, target, old, new, test in (
+            (
+                "removed_leaders_are_level",
+                "a leader that is being removed does not know what is acknowledged",
+                "reads:Reads.led_until_s",
+                " or not self._state.is_voter",
+                "",
+                "test_a_leader_that_has_given_up_its_lease_or_is_being_removed_grows_older",
+            ),
+            (
+                "leaders_without_a_lease_are_level",
+                "a leader that has given up its lease does not know what is acknowledged",
+                "reads:Reads.led_until_s",
+                " or self._lease_given_up",
+                "",
+                "test_a_leader_that_has_given_up_its_lease_or_is_being_removed_grows_older",
+            ),
+            (
+                "words_of_old_leaders_count",
+                "a word of an earlier leader makes nobody level",
+                "freshness:Freshness._look",
+                "if term != state.term:",
+                "if False:",
+                "test_a_word_of_an_earlier_leader_makes_nobody_level",
+            ),
+            (
+                "kept_entries_are_verified",
+                "entries that were kept behind a snapshot are not verified",
+                "follower:Follower.snapshot_installed",
+                "self._verified = max(self._verified, message.index)",
+                "self._verified = log.last_index",
+                "test_what_follows_a_snapshot_is_not_agreed_upon_because_it_was_kept",
+            ),
+        )
+    ],
     # --- the values before
     _m(
         "values_before_an_import_are_told",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metad.raft.base import Timing
-from metad.raft.messages import AppendReply
+from metad.raft.messages import Append, AppendReply, Snapshot
 from metad.testing.replicas.scenarios.scene import ELECTION_S, Scene, started
 
 
@@ -128,3 +128,57 @@ def test_nothing_is_younger_than_it_is(seed: int) -> None:
             lacks = [at for value, at in acknowledged.items() if value > has]
             if lacks:
                 assert behind_s(scene, name) >= scene.world.clock.now - min(lacks) - 0.002, (number, name)
+
+
+def test_a_leader_that_has_given_up_its_lease_or_is_being_removed_grows_older() -> None:
+    """Another may lead by now, without having heard of it."""
+    for gives_up in (True, False):
+        scene = started()
+        scene.write("n1", 1)
+        scene.run(0.3)
+        assert behind_s(scene, "n1") == 0
+        if gives_up:
+            scene.do("n1", lambda group: group._reads.give_up_lease())
+        else:
+            scene.hold(Append, source="n1", target="n2")
+            scene.hold(Append, source="n1", target="n3")
+            scene.do("n1", lambda group: group.remove("n1"))
+        scene.run(0.2)
+        assert scene.leads("n1")
+        assert behind_s(scene, "n1") >= 0.2, gives_up
+
+
+def test_a_word_of_an_earlier_leader_makes_nobody_level() -> None:
+    """n3 comes to what n1 had named as committed when n2 leads: nobody says how much more there is by then."""
+    scene = started()
+    scene.write("n1", 1)
+    scene.run(0.3)
+    group = scene.group("n3")
+    index, term = group.commit, group.term
+    scene.isolate("n1")
+    scene.ready("n2")
+    scene.run(0.1)
+    assert group.term > term == group.log.term_at(index)
+    fresh, now = group._freshness, scene.node("n3").now()
+    fresh._level_s, fresh._word = now - 5.0, (now, term, index)
+    assert behind_s(scene, "n3") >= 5.0
+    assert fresh._word is None
+
+
+def test_what_follows_a_snapshot_is_not_agreed_upon_because_it_was_kept() -> None:
+    """A follower keeps the entries behind a snapshot that its log agrees with. No leader has compared them."""
+    scene = started()
+    for value in range(5):
+        scene.write("n1", value)
+    scene.run(0.3)
+    follower = scene.group("n3")._follower
+    log, state = follower._log, follower._state
+    index = log.last_index - 2
+    state._SyncObj__raftLastApplied = state._SyncObj__raftCommitIndex = index - 1
+    log.restart = lambda *_: None  # type: ignore[method-assign]  # it agrees, and keeps what it has
+    follower._verified = 0
+    sent: list[AppendReply] = []
+    follower._host.send = lambda peer, message: sent.append(message)  # type: ignore[method-assign, arg-type, return-value]
+    follower.snapshot_installed(Snapshot(state.term, index, log.term_at(index) or 0, log.configuration, "s"))
+    assert log.last_index == index + 2
+    assert [(reply.match, reply.agreed) for reply in sent] == [(index, index)]
