@@ -32,7 +32,7 @@ ROWS = [
 ]
 RECORDS = 200
 KNOWN = {
-    LEASE.rows["lease"]: lambda value: encode(("n", "l", 60_000, value)),
+    LEASE.rows["lease"]: lambda value: encode(("n", "l", 60_000, "", value, 1, 1, 1, 0, 0)),
     CONSUMER.rows["member"]: lambda value: encode(("t", "g", "m", "", value, 60_000)),
     CONSUMER.rows["group"]: lambda value: encode(("t", "g", 3, 1, "", value, 1, 0, 60_000)),
 }
