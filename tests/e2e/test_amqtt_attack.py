@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from metad import embedded
-from metad_client import connect
+from metad_client import MetadError, connect
 from metad_client.contrib.amqtt import MetadBroker
 from metad_client.contrib.amqtt import broker as broker_module
 from metad_client.contrib.amqtt.handler import ARRIVING_MAX, UNSENT_MAX
@@ -526,3 +526,34 @@ async def test_a_stranger_who_does_not_finish_connect_is_closed(monkeypatch: pyt
             raw = await Raw.open(brokers[0])
             raw.writer.write(sent)
             assert await raw.is_closed(), sent
+
+
+async def test_a_filter_that_the_next_broker_dropped_before_the_answer_stays_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client subscribes here, moves on and unsubscribes there, before this broker has its answer."""
+    async with running(2) as brokers, nothing_is_left(brokers):
+        store, routes = brokers[0]._store, brokers[0]._routes
+        subscribe = store.subscribe
+        done, go_on = asyncio.Event(), asyncio.Event()
+
+        async def late(client_id: str, filters: Mapping[str, int]) -> dict[str, MetadError]:
+            refused = await subscribe(client_id, filters)
+            done.set()
+            await go_on.wait()
+            return refused
+
+        monkeypatch.setattr(store, "subscribe", late)
+        client = await Raw.connected(brokers[0], b"client", clean=False)
+        client.send(0x82, b"\x00\x01" + text(b"news") + b"\x00")
+        async with asyncio.timeout(WAIT_S):
+            await done.wait()
+        moved = await Raw.connected(brokers[1], b"client", clean=False)
+        assert await moved.asked(0xA2, b"\x00\x01" + text(b"news")) == (0xB0, b"\x00\x01")
+        assert (await moved.asked(0x82, b"\x00\x02" + text(b"later") + b"\x00"))[0] == 0x90
+        await until(lambda: routes.targets("later"))  # so the image has heard of the end of the other filter
+        go_on.set()
+        assert await client.is_closed()
+        await until(lambda: "client" not in brokers[0]._connections)
+        assert not routes.targets("news")
+        moved.writer.close()

@@ -36,6 +36,7 @@ from metad_client import (
     MetadError,
     Owned,
     SessionKey,
+    SubscriptionKey,
     TlsFiles,
     Watched,
     Will,
@@ -90,6 +91,8 @@ class Connection:
         """The session ends with the connection."""
         self.outbox = outbox
         self.sending: asyncio.Task[None] | None = None
+        self.shown: set[str] = set()
+        """Filters that were shown to the routes by answers, and not by the image."""
         self.subscribed: deque[tuple[str, int]] = deque()
         """Filters whose retained messages are not sent yet, with their QoS."""
         self.retaining = asyncio.Lock()
@@ -249,6 +252,14 @@ class MetadBroker(Broker):
         else:
             self._routes.show_owner(client_id, Owner((owner.broker, owner.broker_epoch), owner.connected))
 
+    def _show_filters_of_the_image(self, connection: Connection) -> None:
+        """While a client was here, the image may have heard of its next broker's changes before this one's answers."""
+        assert self._image is not None
+        client_id = connection.session.client_id or ""
+        for filter_ in connection.shown:
+            options = self._image["subscription"].get(SubscriptionKey(self._store.tenant, client_id, filter_))
+            self._routes.show_filter(client_id, filter_, None if options is None else options.qos)
+
     def _lost(self, connection: Connection, why: MetadError) -> None:
         """The session is another connection's."""
         log.info("a connection is closed: %s", why)
@@ -384,8 +395,7 @@ class MetadBroker(Broker):
             outbox = self._outbox_of(client_id, handler, found_in(taken.inflight, delivered))
             connection = self._connections[client_id] = Connection(session, taken.owned, handler, outbox)
             self._routes.show_owner(client_id, Owner(self._life, connected=True))
-            for filter_, qos in taken.filters.items():
-                self._routes.show_filter(client_id, filter_, qos)
+            self._show_filters(connection, taken.filters)
             taken.owned.on_lost(partial(self._lost, connection))
         return True
 
@@ -488,6 +498,7 @@ class MetadBroker(Broker):
                 except MetadError as error:
                     self._failed(error)
                 self._owner_changed(client_id)
+                self._show_filters_of_the_image(connection)
         connection.gone.set()
 
     # --- SUBSCRIBE and UNSUBSCRIBE ---
@@ -523,9 +534,15 @@ class MetadBroker(Broker):
         for filter_, reason in refused.items():
             self._unstored.warn("%s cannot subscribe to %r: %s", client_id, filter_[:100], reason)
         stored = {filter_: qos for filter_, qos in filters.items() if filter_ not in refused}
-        for filter_, qos in stored.items():
-            self._routes.show_filter(client_id, filter_, qos)
+        self._show_filters(self._connections.get(client_id), stored)
         return stored
+
+    def _show_filters(self, connection: Connection | None, filters: dict[str, int]) -> None:
+        """The client has these, by the answer to this broker."""
+        if connection is not None:
+            connection.shown |= filters.keys()
+            for filter_, qos in filters.items():
+                self._routes.show_filter(connection.session.client_id or "", filter_, qos)
 
     async def _handle_unsubscription(
         self, client_session: Session, handler: BrokerProtocolHandler, unsubscribe_waiter: asyncio.Future[Any]
