@@ -16,6 +16,7 @@ _LOST = "unit/state/test_lost_sweep.py::"
 _TENANTS = "unit/state/test_tenant_ends.py::"
 _GROUPS = "unit/server/test_group_expiry.py::"
 _STREAMS = "unit/watch/test_streams.py::"
+_REGISTRY = "unit/state/test_brokers.py::"
 _LEASES = "unit/server/test_lease_ends.py::"
 _REQUIREMENTS = "unit/server/test_requirements.py::"
 _REMOVED = "unit/server/test_removed.py::"
@@ -215,6 +216,30 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "min(command.body.before_ms, view.past_ms)",
         "command.body.before_ms",
         _GROUPS + "test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything",
+    ),
+    _m(
+        "groups_with_members_are_over",
+        "a consumer group that has members is in use",
+        "metad.node.group_expiry:GroupExpiry._look",
+        "info.members or ",
+        "",
+        _GROUPS + "test_a_group_that_has_members_or_had_some_lately_is_in_use",
+    ),
+    _m(
+        "living_brokers_are_forgotten",
+        "only a broker that has ended is forgotten",
+        "metad.state.brokers:_forget",
+        "known.state in b.LIVE or ",
+        "",
+        _REGISTRY + "test_only_a_broker_that_has_ended_is_forgotten_and_by_the_map_whose_groups_were_asked",
+    ),
+    _m(
+        "brokers_are_forgotten_by_an_old_map",
+        "a broker is forgotten by the map whose groups were asked",
+        "metad.state.brokers:_forget",
+        "if not now.same_map:",
+        "if False:",
+        _REGISTRY + "test_only_a_broker_that_has_ended_is_forgotten_and_by_the_map_whose_groups_were_asked",
     ),
     # --- while a snapshot is installed
     _m(

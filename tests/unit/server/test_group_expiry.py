@@ -25,6 +25,7 @@ from metad_wire.cluster import SLOTS
 from metad_wire.errors import MetadError, OverloadedError, TooLargeError
 from metad_wire.group import GroupId
 from metad_wire.methods import encode
+from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo, GroupState
 from metad_wire.tables.offset import OFFSET, OffsetExpireGroups
 
 OFFSETS = GroupId("offset", 0)
@@ -192,3 +193,16 @@ def test_nothing_is_read_while_a_snapshot_is_installed(monkeypatch: pytest.Monke
     assert world.orders == []
     world.pass_s(UNUSED_S)
     assert world.expiry.ended == COUNT
+
+
+def test_a_group_that_has_members_or_had_some_lately_is_in_use() -> None:
+    world = World()
+    prefix = keys.table_prefix(world.prefix, CONSUMER.rows["group"])
+    for name, members, since_ms in (("g01", 1, 1), ("g02", 0, world.wall_ms() + int(1_000 * UNUSED_S)), ("g03", 0, 1)):
+        info = ConsumerGroupInfo("t", name, GroupState.EMPTY, 1, "", "", members, 0, 0, since_ms, [], 0)
+        world.engine.write({prefix + keys.text2("t", name): encode(info)})
+    ordered: list[str] = []
+    world.refused = lambda body: ordered.extend(item.group for item in body.items)  # type: ignore[func-returns-value]
+    world.pass_s(UNUSED_S + 60.0)
+    assert {"g01", "g02"}.isdisjoint(ordered)
+    assert "g03" in ordered

@@ -174,3 +174,15 @@ def test_all_brokers_are_read_however_many_there_are(monkeypatch: pytest.MonkeyP
     for name in names:
         registry.register(name)
     assert sorted(read_brokers(registry.group.engine)) == names
+
+
+def test_only_a_broker_that_has_ended_is_forgotten_and_by_the_map_whose_groups_were_asked() -> None:
+    registry = Registry()
+    registry.store_map(0)
+    epoch = registry.register("b1").least_epoch
+    assert registry.change(BrokerStep("forget", "b1", epoch), map_version=1) == [("conflict", epoch)]
+    (ended,) = registry.change(BrokerStep("fence", "b1"), map_version=1)
+    assert registry.change(BrokerStep("forget", "b1", epoch), map_version=1) == [("conflict", ended.least_epoch)]
+    assert registry.change(BrokerStep("forget", "b1", ended.least_epoch), map_version=0) == [("conflict", None)]
+    registry.change(BrokerStep("forget", "b1", ended.least_epoch), map_version=1)
+    assert "b1" not in read_brokers(registry.group.engine)
