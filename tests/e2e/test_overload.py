@@ -38,15 +38,16 @@ def _metad_perf(*args: object, timeout_s: float = 600.0) -> subprocess.Completed
 
 def test_a_cluster_is_overloaded_and_judged(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    size = ("--factor", 2, "--seconds", 2, "--window-s", 1, "--gap-s", 1, "--step-s", 0.3, "--batch", 50)
+    size = ("--factor", 3, "--seconds", 4, "--window-s", 1, "--gap-s", 1, "--step-s", 0.3, "--batch", 50)
     few = ("--brokers", 2, "--sessions", 40, "--lease-s", 60, "--groups", "data=2,offset=1")
     done = _metad_perf("overload", *size, *few, "--json", path)
     assert "Traceback" not in done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
     keys = {"elections", "brokers_fenced", "expired_wrongly", "heartbeat_p99_ms", "goodput_ratio_after", "rss_max_mib"}
     assert keys <= report.keys()
-    # Leases are far longer than the run, however slow the machine: nothing may be over.
-    assert (report["brokers_fenced"], report["expired_wrongly"], report["wills_fired_wrongly"]) == (0, 0, 0)
+    # However slow the machine: the nodes are as slow to each other as to themselves, and leases are far longer.
+    ends = ("elections", "leaders_changed", "brokers_fenced", "expired_wrongly", "wills_fired_wrongly")
+    assert {name: report[name] for name in ends} == dict.fromkeys(ends, 0), report["examples"]
     assert (report["fsync"], report["nodes"], report["seed"]) == (True, 3, 1)
     assert report["capacity_per_s"] == max(step["goodput_per_s"] for step in report["ramp"]) > 0
     assert report["rss_max_mib"] > 10
@@ -56,8 +57,8 @@ def test_a_cluster_is_overloaded_and_judged(tmp_path: Path) -> None:
         parts = ("goodput_per_s", "late_per_s", "refused_per_s", "unanswered_per_s", "unsent_per_s")
         assert sum(phase[part] for part in parts) == pytest.approx(phase["offered_per_s"], rel=0.01)
     unreached = [line for line in report["problems"] if "times the capacity" in line]
-    assert bool(unreached) == (report["factor_reached"] < 0.95 * 2)
-    assert done.returncode == (1 if report["elections"] or report["problems"] else 0)
+    assert bool(unreached) == (report["factor_reached"] < 0.95 * 3)
+    assert done.returncode == (1 if report["problems"] else 0)
 
 
 async def _judged(endpoint: str) -> tuple[Verdict, Verdict]:

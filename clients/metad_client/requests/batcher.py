@@ -166,10 +166,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
                     self._hand_out(items, futures, answer.result())
             except Exception as bug:  # noqa: BLE001 - told to the callers
                 self._broken(futures, bug)
-            if self._overdue and self._items:
-                self._close()
-            else:
-                self._rest()
+            self._go_on()
 
         call.future.add_done_callback(done)
 
@@ -192,7 +189,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
                     self._send_anew(items, futures, deadline)
             except Exception as bug:  # noqa: BLE001 - told to the callers
                 self._broken(futures, bug)
-            self._rest()
+            self._go_on()
 
         call.future.add_done_callback(done)
 
@@ -260,6 +257,13 @@ class Batcher(Generic[Item, Reply, Outcome]):
         for future in futures:
             if not future.done():
                 future.set_exception(another(error))
+
+    def _go_on(self) -> None:
+        """One less is in flight: send what has waited for that."""
+        if self._overdue and self._items:
+            self._close()
+        else:
+            self._rest()
 
     def _rest(self) -> None:
         if not self._items and not self._in_flight and not self._away:

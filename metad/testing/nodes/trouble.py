@@ -22,6 +22,7 @@ from ..faults import Faults
 from ..judges.watch import Wanted
 from ..naming import group_of
 from .actors.cast import Cast
+from .actors.residents import Residents
 from .cluster import Cluster, Settings, SimNode
 from .host import Pace
 from .links import Wire
@@ -34,6 +35,7 @@ CONVERGE_S = 40.0
 ENDED_S = 10.0
 TOLD_S = 30.0
 """Watchers come to the end within this time when nothing happens any more."""
+_STANDSTILLS = 2  # of the service, in wide seeds, once nothing else happens
 _QUIET_S = 9.0  # more than any call may take
 _ADMIN_S = 5.0
 _KEYS = ("a", "b")
@@ -63,6 +65,10 @@ def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wi
     cluster.require_settled(CONVERGE_S)
     cast.settle()
     cluster.require_ended(ENDED_S)
+    if wide:
+        residents = Residents(cluster, random.Random(rng.getrandbits(64)))
+        residents.endure(_STANDSTILLS)
+        residents.leave()
     client = cluster.client()
 
     async def look() -> None:
@@ -118,6 +124,7 @@ class Trouble(Faults[SimNode]):
         if wide:
             more: list[tuple[Callable[[], None], float, bool]] = [
                 (self._hang_disk, 1.5, True),
+                (self._stand_still, 1.5, True),
                 (self._suspend, 1.5, True),
                 (self._swing, 3.0, settings.data > 1),
                 (self._bury, 1.5, many),
@@ -305,6 +312,10 @@ class Trouble(Faults[SimNode]):
         self.cluster.network.partition([node.name], [host for host in self._hosts() if host != node.name])
         node.pause(seconds)
         self.later(seconds + self._rng.uniform(0.0, 0.5), self.heal)
+
+    def _stand_still(self) -> None:
+        """The service stands still, for longer than the leases and memberships of the actors last."""
+        self.cluster.stand_still(self._rng.choice(["all", "majority", "leader"]), self._rng.uniform(0.5, 4.0))
 
     def _step_clock(self) -> None:
         """Somebody sets a node's calendar."""

@@ -8,11 +8,14 @@ import pytest
 
 from metad_client import (
     ConflictError,
+    DeadlineExceededError,
     InternalError,
     InvalidItemError,
     InvalidRequestError,
+    Options,
     OverloadedError,
     Takeover,
+    connect,
 )
 from metad_client.requests.batcher import Batcher
 from metad_wire import messages as m
@@ -320,3 +323,19 @@ async def test_an_exception_that_nobody_expects_leaves_no_caller_waiting(dial, m
     assert not any(answer.outcome_known for answer in answers)
     monkeypatch.undo()
     assert await asyncio.gather(*puts(client, 5)) == list(range(5))
+
+
+async def test_singles_behind_others_that_wait_for_a_map_end_in_time(scripted_server):
+    """Guards singles that nobody sent, or ended, once those before them had waited for the map in vain."""
+    scripted_server.scripts_map = True
+    scripted_server.answer = lambda _: None
+    options = Options(batches_in_flight=1)
+    async with connect("metad://a", options, transport=scripted_server.transport) as client:
+        asked = []
+        for number in range(5):
+            asked.append(asyncio.ensure_future(client.kv.put("ns", f"k{number}", b"v", deadline_s=0.5)))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(5.0)
+        assert all(put.done() for put in asked)
+        for put in asked:
+            assert isinstance(put.exception(), DeadlineExceededError)
