@@ -147,7 +147,7 @@ from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.wills import TakenWill, Wills
-from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
+from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
 from .options import Options
 from .results import (
     AddResult,
@@ -306,6 +306,7 @@ __all__ = [
     "Snapshot",
     "SnapshotPart",
     "StaleRouteError",
+    "StateChanged",
     "Statistics",
     "StatusReply",
     "SubscribeResult",

@@ -439,8 +439,15 @@ class Client:
 
     @property
     def state(self) -> ClientState:
-        """Whether the client reaches the cluster."""
+        """Whether the client reaches the cluster, and every group has a leader that answers."""
         return self._dispatcher.states.state
+
+    @property
+    def states(self) -> dict[str, ClientState]:
+        """:attr:`state` for each kind of groups: ``metadata`` (brokers, the map), ``data`` (sessions, key-value, leases
+        and more), ``offset``. SUSPENDED: one of them has had no leader that answers for a second, so no quorum. Empty
+        before the map is known."""
+        return dict(self._dispatcher.states.kinds)
 
     @property
     def alone_s(self) -> float:

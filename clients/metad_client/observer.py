@@ -36,6 +36,16 @@ class Disconnected(msgspec.Struct, frozen=True, kw_only=True):
     """None if it ended in order: the node said goodbye or has left, or you closed the client."""
 
 
+class StateChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The client has another state, or a kind of groups has."""
+
+    state: str
+    """``connected``, ``suspended`` or ``lost``, as ``m.state``."""
+    kinds: dict[str, str]
+    """The same for each kind of groups (``metadata``, ``data``, ``offset``), as ``m.states``; empty before the map is
+    known."""
+
+
 class Retried(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt has failed, and there will be another one after a wait."""
 
@@ -92,6 +102,9 @@ class Observer:
 
     def disconnected(self, event: Disconnected) -> None:
         """A node takes no more requests."""
+
+    def state_changed(self, event: StateChanged) -> None:
+        """The client reaches the cluster, or does not any more."""
 
     def retried(self, event: Retried) -> None:
         """A request will be sent again."""

@@ -350,9 +350,24 @@ class BlockingClient(Twin):
 
     @property
     def state(self) -> ClientState:
-        """Whether the client reaches the cluster."""
+        """Whether the client reaches the cluster, and every group has a leader that answers."""
         self._portal.check()
         return self._client.state
+
+    @property
+    def states(self) -> dict[str, ClientState]:
+        """:attr:`state` for each kind of groups: ``metadata`` (brokers, the map), ``data`` (sessions, key-value, leases
+        and more), ``offset``. SUSPENDED: one of them has had no leader that answers for a second, so no quorum. Empty
+        before the map is known."""
+        self._portal.check()
+        return self._client.states
+
+    @property
+    def alone_s(self) -> float:
+        """For how many seconds no node has taken requests; 0 while one does. A broker whose life is SUSPENDED meanwhile
+        may be the only one that is cut off."""
+        self._portal.check()
+        return self._client.alone_s
 
     def on_state(self, listener: Callable[[ClientState], None]) -> Callable[[], None]:
         """Call ``listener`` with each new :attr:`state`, in the client's own thread. Returns what ends that."""

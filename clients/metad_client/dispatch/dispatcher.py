@@ -108,7 +108,7 @@ class Dispatcher:
         self.sender = Sender(loop, rng, self._suspects)
         self._router = Router(self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek)
         self._deadlines = Deadlines(loop, self._calls, self._expire)
-        self.states = States(loop, options.lost_after_s)
+        self.states = States(loop, options.lost_after_s, self._led, self._ask_who_leads, self.reports.state_changed)
         self._followers: dict[Follower, None] = {}
         self.asked: asyncio.Future[None] = loop.create_future()
         """Ends with the first answer to the question for the map, or when that question fails."""
@@ -460,6 +460,21 @@ class Dispatcher:
 
     # --- leaders ---
 
+    def _led(self) -> dict[str, bool]:
+        """By kind of groups: whether all of them have a leader that is connected and answers."""
+        known = self.routes.map
+        led: dict[str, bool] = {}
+        for group in () if known is None else known.groups:
+            queue = self._router.leading(group.group_id.name)
+            answers = queue is not None and queue.connection not in self._suspects.connections
+            led[group.kind] = led.get(group.kind, True) and answers
+        return led
+
+    def _ask_who_leads(self) -> None:
+        """Also while nothing is called: those that are left may have no quorum, and be the last to know."""
+        if any(queue.connection is None for queue in self.nodes.queues.values()):
+            self.seek()
+
     def _redirect(self, call: Call, error: MetadError, queue: NodeQueue) -> bool:
         """If a node does not lead the call's group, take its hint. True if the call is under way to another."""
         group, hint, now = call.group, error.leader, self._loop.time()
@@ -505,6 +520,9 @@ class Dispatcher:
             # A node is believed about itself; about another node only if that one has not just refused.
             if node in self.nodes.queues and (node == queue.node or not self._leaders.refuted(group, node, now)):
                 self._lead(group, node)
+            elif self._leaders.by_group.get(group) == queue.node != node:  # it leads no longer
+                self._leaders.forget(group, queue.node)
+                self._router.reroute(waiting for waiting in queue.waiting if waiting.group == group)
         if queue.connection not in self._suspects.connections:
             self._take_back()
         self._give_up(led=True)

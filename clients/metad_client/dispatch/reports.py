@@ -7,13 +7,14 @@ them WARNING, each request that is retried or redirected DEBUG. Requests' conten
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import MetadError
-from ..observer import Connected, Disconnected, Ended, Observer, Redirected, Retried
+from ..observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
 from .call import Call
 
 log = logging.getLogger("metad_client")
@@ -78,6 +79,12 @@ class Reports:
         if self.observer is not None:
             event = Redirected(verb=call.method.name, group=call.group or "", left=left, to=to)
             self._tell(self.observer.redirected, event)
+
+    def state_changed(self, state: enum.Enum, kinds: Mapping[str, enum.Enum]) -> None:
+        """The client, or a kind of groups, has another state."""
+        if self.observer is not None:
+            event = StateChanged(state=state.value, kinds={kind: one.value for kind, one in kinds.items()})
+            self._tell(self.observer.state_changed, event)
 
     def watch(self, call: Call) -> None:
         """Tell the observer, which there must be, how the request ends."""
