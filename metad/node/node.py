@@ -330,7 +330,7 @@ class Node:
             fsync=self.config.fsync,
             replicas=max((len(d.group.configuration.voters) for d in self.drivers.values()), default=0),
             connections=self.connections,
-            in_flight_bytes=self._budget.held,
+            in_flight_bytes=self._budget.held + self._reads.behind_bytes,
             entries=self._writer.entries,
             syncs=self._writer.syncs,
             groups=self._statuses.all(),

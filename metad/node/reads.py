@@ -141,6 +141,11 @@ class Reads:
         self._last = 0
         self._abandoned = ""  # why the node cannot go on
 
+    @property
+    def behind_bytes(self) -> int:
+        """What reads take that wait for a revision."""
+        return self._behind.held
+
     def begin(
         self,
         driver: GroupDriver,
