@@ -28,6 +28,7 @@ from metad_wire.group import GroupId
 from metad_wire.messages import (
     Backlog,
     ConsumerGroup,
+    DiskStatus,
     FollowerStatus,
     GenerationReset,
     GroupStatus,
@@ -196,6 +197,7 @@ __all__ = [
     "CreditError",
     "DeadlineExceededError",
     "Disconnected",
+    "DiskStatus",
     "Done",
     "DrainingError",
     "DueWill",
