@@ -231,7 +231,7 @@ def node_table(cluster: ClusterView) -> list[Row]:
                 "up for": people.duration(status.uptime_ms),
                 "cpu": people.duration(status.cpu_us // 1_000),
                 "memory": people.size(status.rss_bytes),
-                "disk room": people.size(status.disk.free_bytes) if status.disk.total_bytes else None,
+                "room": people.size(status.disk.free_bytes) if status.disk.total_bytes else None,
                 "clients": status.connections,
             }
         rows.append(row)

@@ -295,18 +295,23 @@ def test_code_disk_failing__as_the_node_says(cluster: Cluster) -> None:
     assert cluster.found == {("disk_failing", "n2"): "n2: the disk makes nothing durable"}
 
 
-def test_code_disk_low_and_disk_full__by_the_nodes_own_mark(cluster: Cluster) -> None:
-    mib = 1024 * 1024
-    cluster.change("n2", disk=m.DiskStatus(20 * mib, 100 * mib, 10 * mib))
+_MIB = 1024 * 1024
+
+
+def test_code_disk_low__below_twice_the_nodes_own_mark(cluster: Cluster) -> None:
+    cluster.change("n2", disk=m.DiskStatus(20 * _MIB, 100 * _MIB, 10 * _MIB))
     assert cluster.verdict == "ok"
-    cluster.change("n2", disk=m.DiskStatus(19 * mib, 100 * mib, 10 * mib))
+    cluster.change("n2", disk=m.DiskStatus(19 * _MIB, 100 * _MIB, 10 * _MIB))
     assert cluster.verdict == "warning"
     assert ("disk_low", "n2") in cluster.found
-    cluster.change("n2", disk=m.DiskStatus(9 * mib, 100 * mib, 10 * mib))
-    assert cluster.verdict == "critical"
-    assert cluster.found[("disk_full", "n2")].startswith("n2: 9.0 MiB of 100.0 MiB left on its disk")
     cluster.change("n2", disk=m.DiskStatus())
     assert cluster.verdict == "ok", "an older node does not say"
+
+
+def test_code_disk_full__below_the_mark(cluster: Cluster) -> None:
+    cluster.change("n2", disk=m.DiskStatus(9 * _MIB, 100 * _MIB, 10 * _MIB))
+    assert cluster.verdict == "critical"
+    assert cluster.found[("disk_full", "n2")].startswith("n2: 9.0 MiB of 100.0 MiB left on its disk")
 
 
 def test_code_group_no_leader__says_for_how_long(cluster: Cluster) -> None:
