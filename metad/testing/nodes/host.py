@@ -136,7 +136,8 @@ class SimEnvironment:
         self._rate = 1.0 + pace.drift * (rng.random() - 0.5)
         self._offset_s = rng.uniform(0.0, 1000.0)
         self._skew_ms = int(1000 * pace.skew_s * rng.uniform(-1.0, 1.0))
-        self._calendar_rate = 1.0 + pace.calendar_drift * (rng.random() - 0.5)
+        drift = pace.calendar_drift
+        self._calendar_rate = 1.0 + drift * (rng.random() - 0.5) if drift else 1.0  # nothing is drawn in vain
         self._free_s = dict.fromkeys(Queue, 0.0)
         self.disk = DiskUse(1 << 40, 1 << 40)
 

@@ -142,7 +142,7 @@ def leases_that_came_early_keep_no_other_from_ending() -> None:
 @scenario
 def a_watch_that_ends_takes_no_write_from_a_move() -> None:
     """While rows are copied, the streams of the source's leader end in the middle of an entry."""
-    with Scene(data=2) as scene:
+    with Scene(nodes=1, data=2) as scene:
         lead = scene.lead(DATA)
         assert lead.node is not None
         assert lead.process is not None
