@@ -325,8 +325,10 @@ class Outage:
 
     async def end(self) -> None:
         """Everybody goes in good order."""
+        for publisher in self._publishers:
+            publisher.over = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.wait(self._tasks, timeout=_WARM_S)
         for client in self._clients:
             client.leave()
