@@ -418,11 +418,24 @@ def test_a_lease_lasts_from_when_its_holder_was_heard_of() -> None:
     grant(rig)
     group, part = rig.group, live(rig.group.machine)
     group.now_s += 9
-    assert keep_alive(rig, "L", "none", arrived_s=group.now_s - 2) == [TTL_MS, 0]
-    group.now_s += 7.9
+    assert keep_alive(rig, "L", "none", arrived_s=group.now_s - 0.4) == [TTL_MS, 0]
+    group.now_s += 9.5
     assert part.over(ALL_SLOTS) == []
     group.now_s += 0.2
     assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
+
+
+def test_a_keep_alive_that_waited_long_says_that_others_have_waited_as_well() -> None:
+    rig = Rig()
+    for name in "LM":
+        grant(rig, name)
+    group, part = rig.group, live(rig.group.machine)
+    group.now_s += 9
+    assert keep_alive(rig, "L", arrived_s=group.now_s - 0.6) == [TTL_MS]
+    group.now_s += 9.9
+    assert part.over(ALL_SLOTS) == []
+    group.now_s += 0.2
+    assert sorted(part.over(ALL_SLOTS)) == [keys.text2("n", "L"), keys.text2("n", "M")]
 
 
 def test_a_lease_whose_end_is_on_its_way_is_not_kept_alive() -> None:
