@@ -48,6 +48,7 @@ class FairRoom:
         self.ends = ends
         self.size_max = size_max
         self.held = 0
+        self._lent = 0  # of it, what can be taken back
         self._parties: dict[object, _Party] = {}
 
     def __len__(self) -> int:
@@ -76,6 +77,7 @@ class FairRoom:
         if take_back is not None:
             holder.lent[place] = None
             holder.lent_size += size
+            self._lent += size
         holder.held += size
         self.held += size
         return place
@@ -90,6 +92,7 @@ class FairRoom:
         if place.take_back is not None:
             del holder.lent[place]
             holder.lent_size -= place.size
+            self._lent -= place.size
             place.take_back = None  # it likely knows the owner of the place: together they would stay in memory
         holder.held -= place.size
         self.held -= place.size
@@ -107,12 +110,14 @@ class FairRoom:
 
     def _make_room(self, party: object, size: int, *, lent: bool) -> bool:
         """Take back from those that hold more than the party then has, if that is enough."""
+        missing = self._needed(party, size, lent) - (self.size_max - self.held)
+        if self._lent < missing:
+            return False  # under overload it is writes that wait: they are refused without a look at all parties
         after = self.held_by(party) + size
         sharing = len(self._parties) + (party not in self._parties)
         if after * sharing > self.size_max:
             return False  # more than an equal share: looking for more than that would cost more than it is worth
         richer = [holder for name, holder in self._parties.items() if name != party and holder.held > after]
-        missing = self._needed(party, size, lent) - (self.size_max - self.held)
         if sum([min(holder.held - after, holder.lent_size) for holder in richer]) < missing:
             return False
         for _ in range(_TAKEN_BACK_MAX):
