@@ -311,6 +311,8 @@ class RocksEngine:
             raise self._mapped(error) from None
 
     def take_worn(self) -> tuple[bytes, bytes] | None:
+        if self._held:  # to drop what is deleted takes room first, and :meth:`reclaim` knows how much
+            return None
         worn, self._worn = self._worn, None
         return worn
 

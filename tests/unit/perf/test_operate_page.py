@@ -41,7 +41,7 @@ def section(title: str) -> str:
 def commands(text: str) -> set[str]:
     blocks = re.findall(r"(?ms)^```\n(.*?)^```$", text)
     lines = [line for block in blocks for line in block.splitlines()]
-    return {line for line in lines if re.match(r"metadctl [a-z-]", line)}
+    return {line.partition(" > ")[0] for line in lines if re.match(r"metadctl [a-z-]", line)}
 
 
 def looks(name: str) -> Iterator[tuple[str, str]]:
@@ -126,7 +126,7 @@ def test_metadctl_of_other_pages_is_of_the_grammar(page: str) -> None:
     lines = re.findall(r"(?m)^(?:\.venv/bin/)?metadctl (\S.*)$", (ROOT / page).read_text())
     assert lines
     for line in lines:
-        for command in f"metadctl {line}".split(" && "):
+        for command in f"metadctl {line.partition(' > ')[0]}".split(" && "):
             build_parser().parse_args(shlex.split(command, comments=True)[1:])
 
 
