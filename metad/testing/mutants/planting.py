@@ -62,11 +62,14 @@ def _mutated(mutant: Mutant, function: FunctionType, pieces: list[tuple[str, str
         if source.count(old) != 1:
             raise LookupError(f"mutant {mutant.name}: {old!r} is {source.count(old)} times in {function.__qualname__}")
         source = source.replace(old, new)
-    # Names that begin with two underscores are mangled, and super() looks for the class it was written in.
-    wrapped = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
-    made: dict[str, Any] = {}
-    exec(compile(wrapped, f"<mutant {mutant.name}>", "exec"), vars(sys.modules[function.__module__]), made)
-    return _undecorated(made["make"](object)).__code__
+    # Names that begin with two underscores are mangled, and super() looks for the class it was written in. A function
+    # of a module has no class, and may call itself by its name there.
+    is_of_class = "." in function.__qualname__
+    if is_of_class:
+        source = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}\n"
+    made = dict(vars(sys.modules[function.__module__]))
+    exec(compile(source, f"<mutant {mutant.name}>", "exec"), made)
+    return _undecorated(made["make"](object) if is_of_class else made[function.__name__]).__code__
 
 
 def _undecorated(attribute: Any) -> FunctionType:
