@@ -331,7 +331,7 @@ def _with_generations(reader: Reader, groups: dict[bytes, bytes]) -> dict[bytes,
 
 
 VERBS = (
-    Verb(methods.CONSUMER_JOIN, CONSUMER, evaluate=_evaluate_join, grows=False),
+    Verb(methods.CONSUMER_JOIN, CONSUMER, evaluate=_evaluate_join, grows=None),
     Verb(methods.CONSUMER_HEARTBEAT, CONSUMER, read=_read_heartbeat),
     Verb(methods.CONSUMER_LEAVE, CONSUMER, evaluate=_evaluate_leave, grows=False),
     Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign, grows=False),

@@ -215,8 +215,7 @@ class Machine:
 
     def grows(self, command: Command[Any], identity: Identity | None) -> bool:
         """Whether a command asks for what takes more room, and was not done before."""
-        grows = VERBS[command.method.code].grows
-        if not (grows(command.body) if callable(grows) else grows):
+        if not VERBS[command.method.code].brings_more(command):
             return False
         try:
             return identity is None or self.dedupe.lookup(identity) is None

@@ -242,7 +242,7 @@ def _read_list(reader: Reader, command: Command[m.OffsetList]) -> m.OffsetListRe
 
 
 VERBS = (
-    Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True, grows=False),
+    Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True, grows=None),
     Verb(methods.OFFSET_FETCH, OFFSET, read=_read_fetch),
     Verb(methods.OFFSET_DELETE, OFFSET, evaluate=_evaluate_delete, grows=False),
     Verb(methods.OFFSET_LIST, OFFSET, read=_read_list),

@@ -69,7 +69,7 @@ def _read_list(reader: Reader, command: Command[w.SequenceList]) -> w.SequenceLi
 
 
 VERBS = (
-    Verb(methods.SEQUENCE_ADD, SEQUENCE, evaluate=_evaluate_add, grows=False),
+    Verb(methods.SEQUENCE_ADD, SEQUENCE, evaluate=_evaluate_add, grows=None),
     Verb(methods.SEQUENCE_GET, SEQUENCE, read=_read_get),
     Verb(methods.SEQUENCE_DELETE, SEQUENCE, evaluate=_evaluate_delete, grows=False),
     Verb(methods.SEQUENCE_LIST, SEQUENCE, read=_read_list),

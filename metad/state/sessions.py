@@ -623,7 +623,7 @@ VERBS = (
         methods.SESSION_TAKEOVER,
         SESSION,
         evaluate=_evaluate_takeover,
-        grows=False,
+        grows=None,
         forget=_forget_restored,
         recall=_recall_restored,
     ),

@@ -30,6 +30,8 @@ from .view import View, in_chunks
 PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
 SCAN_ROWS_MAX = 256  # looked at for one page: a filter that matches little must not delay others
 _SCAN_BYTES_MAX = 4 * PAGE_BYTES_MAX  # the same in bytes, where rows are long and none of them is wanted
+SLIGHT_BYTES = 1024
+"""Of a request, for each item: so much may replace what is there while the disks are short of room."""
 SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 
 
@@ -215,8 +217,9 @@ class Verb(Generic[_Body, _Reply]):
     ``background``: nobody waits for what it does, so it gives way to small requests, however small it is.
     ``coalesces``: whether several of its commands may write a row in one entry, which has the last value only. Not of
     rows that a part hears of.
-    ``grows``: whether what a body asks for takes more room than before: refused while the disks are short of it. A verb
-    that finds out by itself says False, and looks at :attr:`.View.no_room`.
+    ``grows``: whether what a body asks for takes more room than before: refused while the disks are short of it. None:
+    the verb finds out by item, and looks at :attr:`.View.no_room`; a request that brings much (:data:`SLIGHT_BYTES`) is
+    refused as a whole, because the log takes room for what is written again, too.
     ``may_write``: whether a body can change anything at all; a request that cannot needs no identity (None: any can).
     """
 
@@ -235,7 +238,7 @@ class Verb(Generic[_Body, _Reply]):
         may_write: Callable[[_Body], bool] | None = None,
         recall: Callable[[Reader, Command[_Body], _Reply], _Reply] | None = None,
         background: bool = False,
-        grows: bool | Callable[[_Body], bool] = True,
+        grows: bool | Callable[[_Body], bool] | None = True,
     ) -> None:
         if not method.mutates == (evaluate is not None) == (read is None):
             raise TypeError(f"{method.name}: a verb either evaluates (mutates) or reads")
@@ -271,6 +274,13 @@ class Verb(Generic[_Body, _Reply]):
         self.may_write = may_write
         self._background = background
         self.grows = grows
+
+    def brings_more(self, command: Command[Any]) -> bool:
+        """Whether a command of this verb is refused as a whole while the disks are short of room."""
+        grows = self.grows
+        if grows is None:
+            return command.size > SLIGHT_BYTES * max(1, command.items)
+        return grows(command.body) if callable(grows) else grows
 
     def tenant(self, body: Any) -> bytes:
         """:attr:`Command.tenant`, of a request that is no command yet."""
