@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metad.testing.mutants.nodes import NODE_MUTANTS
-from metad.testing.mutants.planting import Mutant
+from metad.testing.mutants.planting import Mutant, planted
 from metad.testing.mutants.replicas import MUTANTS
 from metad.testing.mutants.units import UNIT_MUTANTS
 from metad.testing.nodes.scenarios import SCENARIOS as NODE_SCENARIOS
@@ -29,6 +29,13 @@ def test_names_are_unique_and_scenarios_exist() -> None:
     for mutant in NODE_MUTANTS:
         assert mutant.scenarios, mutant.name
         assert set(mutant.scenarios) <= set(NODE_SCENARIOS), mutant.name
+
+
+def test_every_bug_can_be_planted() -> None:
+    """Code moves. `make test` runs the scenarios of all of them, which takes minutes; this says it at once."""
+    for mutant in (*MUTANTS, *NODE_MUTANTS, *UNIT_MUTANTS):
+        with planted(mutant):
+            pass
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *NODE_MUTANTS], ids=lambda mutant: mutant.name)

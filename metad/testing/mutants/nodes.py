@@ -569,7 +569,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "keep_alives_are_not_heard",
         "a keep-alive goes on with the lease",
         "metad.state.live:LiveRows.renew",
-        "self._live.heard(key, self._clock() if at_s is None else at_s)",
+        "self._live.heard(key, now_s if at_s is None else at_s)",
         "pass",
         "a_holder_that_speaks_keeps_its_lease",
     ),
@@ -625,13 +625,18 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "or False:",
         "a_leader_that_stood_still_gives_full_leases",
     ),
-    _m(
+    Mutant(
         "no_full_lease_after_being_cut_off",
-        "a leader whose proof took long gives full leases",
-        "metad.node.leases:LeaseEnds._proved",
-        "> _SLOW_S",
-        "> 1e9",
-        "a_leader_that_was_cut_off_gives_full_leases",
+        "a leader whose proof took long, or that heard of holders late, gives full leases",
+        (
+            (
+                "metad.node.leases:LeaseEnds._proved",
+                "(not ok or self._environment.now() - begun_s > SLOW_S)",
+                "False",
+            ),
+            ("metad.state.live:LiveRows.renew", "at_s is not None and now_s - at_s > SLOW_S", "False"),
+        ),
+        ("a_leader_that_was_cut_off_gives_full_leases",),
     ),
     _m(
         "one_order_at_each_look",
@@ -670,8 +675,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "believed_for_ever",
         "a holder that is not answered gives up",
         "metad_client.holding.belief:Belief.state",
-        "if self._lost or now_s",
-        "if self._lost or 0 * now_s",
+        "or now_s >= self._sent_s + DOUBT * self._ttl_s",
+        "",
         "a_holder_that_is_cut_off_gives_up_before_others_take_over",
     ),
     _m(

@@ -1124,8 +1124,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "sleeps_while_a_peer_lacks_entries",
         "a leader sleeps when every peer has everything",
         "activity:Activity.idle",
-        "peer in state.connected and progress.match == last_index",
-        "peer in state.connected",
+        "and progress.match == last_index\n",
+        "\n",
         "leader_does_not_sleep_while_a_peer_lacks_entries",
     ),
     _m(
