@@ -17,8 +17,8 @@ from ..host import Pace
 from .scene import Scene, scenario
 
 _PER_S = 30  # half of what the node can do: slots are where there would be room before
-_BYTES = 10_200  # of a value: with its item's weight, 400 fit the node's budget
-_LARGE_BYTES = 41_000  # 100 do
+_BYTES = 10_200  # of a value: with its item's weight, 600 fit the node's budget, and 200 are left free of it
+_LARGE_BYTES = 41_000  # 150 do; of two that share room, each leaves as much free as it holds
 _CALLS = 290  # of each of two clients
 _DEADLINE_S = 120.0
 _IGNORES = Backoff(family="exponential", base_s=0.2, cap_s=0.2, retry_after="ignore")
@@ -29,7 +29,7 @@ class _Storm(Scene):
 
     def __init__(self, first: Backoff | None = None, size: int = _BYTES) -> None:
         limits = LimitsConfig(
-            in_flight_bytes_max=4 * MIB,
+            in_flight_bytes_max=6 * MIB,
             connection_window_bytes=4 * MIB,
             frame_bytes_max=4 * MIB,
             unfinished_bytes_max=8 * MIB,
