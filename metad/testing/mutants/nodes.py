@@ -654,14 +654,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "self._proved(reign, live, True)",
         "a_leader_that_was_cut_off_gives_full_leases",
     ),
-    _m(
-        "no_full_lease_after_an_adoption",
-        "who adopts slots gives full leases",
-        "metad.state.live:LiveRows.stage",
-        "if adopted != self._adopted:",
-        "if False:",
-        "a_lease_that_moves_is_a_full_one",
-    ),
     # --- holders
     _m(
         "believed_from_the_answer_on",

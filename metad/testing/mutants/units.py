@@ -28,6 +28,15 @@ _BROKERS = "unit/control/test_brokers.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
+    # --- leases
+    _m(
+        "no_full_lease_after_an_adoption",
+        "who adopts slots gives full leases",
+        "metad.state.live:LiveRows.stage",
+        "if adopted != self._adopted:",
+        "if False:",
+        "unit/state/test_leases.py::test_who_adopts_a_slot_gives_its_leases_full_time",
+    ),
     # --- clients that are forgotten
     _m(
         "who_came_back_was_always_there",

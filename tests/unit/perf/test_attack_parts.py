@@ -62,6 +62,7 @@ def test_keys_changed_by_hand_are_understood() -> None:
             addresses=[listener.getsockname()],
             transport="tls",
             good=certificates.client(),
+            other=certificates.client("other"),
             none=certificates.anonymous(),
         )
         with KeyUpdater(target) as updater:

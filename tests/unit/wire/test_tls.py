@@ -658,6 +658,7 @@ def stranger(at: Door) -> Target:
         addresses=[(at.host, at.port)],
         transport="tls",
         good=certificates.client(),
+        other=certificates.client("other"),
         none=certificates.anonymous(),
     )
 
