@@ -87,14 +87,6 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         "_LASTING['data']",
         "a_silent_member_is_sent_away_and_the_others_go_on",
     ),
-    _m(
-        "members_that_move_have_less_time",
-        "who adopts slots gives members the whole time",
-        "metad.state.live:LiveRows.stage",
-        "if adopted != self._adopted:",
-        "if False:",
-        "members_that_move_have_the_whole_time",
-    ),
     # --- groups that nobody uses
     Mutant(
         "groups_in_use_are_deleted",

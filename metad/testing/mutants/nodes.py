@@ -656,14 +656,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     ),
     # --- holders
     _m(
-        "believed_from_the_answer_on",
-        "a holder counts from when it sent the keep-alive",
-        "metad_client.holding.belief:Belief.answered",
-        "self._sent_s, self._ttl_s = sent_s, ttl_s",
-        "self._sent_s, self._ttl_s = now_s, ttl_s",
-        "an_answer_that_comes_late_is_believed_from_its_question_on",
-    ),
-    _m(
         "believed_for_ever",
         "a holder that is not answered gives up",
         "metad_client.holding.belief:Belief.state",

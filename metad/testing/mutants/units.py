@@ -37,6 +37,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "unit/state/test_leases.py::test_who_adopts_a_slot_gives_its_leases_full_time",
     ),
+    _m(
+        "believed_from_the_answer_on",
+        "a holder counts from when it sent the keep-alive",
+        "metad_client.holding.belief:Belief.answered",
+        "self._sent_s, self._ttl_s = sent_s, ttl_s",
+        "self._sent_s, self._ttl_s = now_s, ttl_s",
+        "unit/client/test_holding.py::test_an_answer_counts_from_when_its_question_was_sent",
+    ),
     # --- clients that are forgotten
     _m(
         "who_came_back_was_always_there",
