@@ -15,7 +15,7 @@ from e2e_server import Server
 
 from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, connect
 
-DISK_MIB = 224
+DISK_MIB = 512
 BATCH, VALUE_BYTES = 50, 8_000
 
 

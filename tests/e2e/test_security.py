@@ -267,7 +267,8 @@ def test_strangers_do_not_lock_clients_out(tmp_path: Path, scheme: str) -> None:
         transport = TRANSPORTS[scheme](certificates.anonymous())
         strangers = []
         for _ in range(100):
-            strangers.append(await transport.dial("127.0.0.1", door.port, lambda: Visitor(b"\0"), TIMEOUT_S))
+            with contextlib.suppress(OSError):  # a stranger may be sent away at once
+                strangers.append(await transport.dial("127.0.0.1", door.port, lambda: Visitor(b"\0"), TIMEOUT_S))
         await asyncio.to_thread(served)
         for stranger in strangers:
             stranger.stream.abort()
