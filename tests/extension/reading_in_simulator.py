@@ -18,14 +18,17 @@ from metad_wire.group import METADATA, GroupId
 from metad_wire.tables import moving_rows
 
 SENSORS = [f"boiler/{number}" for number in range(60)]
+QUIET = [f"boiler/quiet-{number}" for number in range(20)]
+"""They are written once. A mover learns of the others from their writes, also where it does not copy what is there."""
 SMALL = StorageConfig(engine="memory", log_retained_bytes=500)
 CUT = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500, log_cache_bytes=1)
 Rounds = Callable[[], int]
 
 
 def a_round(number: int) -> list[TablePutItem[Reading]]:
-    """Every sensor, on the condition that it was written as often as there were rounds."""
-    return [TablePutItem(Reading("acme", sensor, b"%d" % number), number) for sensor in SENSORS]
+    """Every sensor, on the condition that it was written as often as there were rounds. The quiet ones, once."""
+    sensors = SENSORS if number else [*SENSORS, *QUIET]
+    return [TablePutItem(Reading("acme", sensor, b"%d" % number), number) for sensor in sensors]
 
 
 async def put_round(client: Client, number: int) -> None:
@@ -36,14 +39,15 @@ async def check(client: Client, rounds: int) -> None:
     """Everything is there as it was written last, however it is asked for."""
     records = client.table(READING)
     expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
-    found = await records.get_many([("acme", sensor) for sensor in SENSORS])
+    expected += [(sensor, b"0", 1) for sensor in QUIET]
+    found = await records.get_many([("acme", sensor) for sensor, _, _ in expected])
     found.raise_for_error()
     assert [(r.record.sensor, r.record.payload, r.version) for r in found if r is not None] == expected
     listed = [r async for r in records.list("acme", page_size=7)]
     assert [(r.record.sensor, r.record.payload, r.version) for r in listed] == sorted(expected)
     assert listed == [r async for r in records.list(prefix="ac")]
     assert [r.record.sensor async for r in records.list("acme", prefix="boiler/5")] == sorted(
-        sensor for sensor in SENSORS if sensor.startswith("boiler/5")
+        sensor for sensor, _, _ in expected if sensor.startswith("boiler/5")
     )
     assert [r.record.sensor async for r in records.list("acme", SENSORS[3])] == [SENSORS[3]]
     assert [r async for r in records.list("nobody")] == []
