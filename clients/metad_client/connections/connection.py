@@ -196,7 +196,9 @@ class Connection:
                 kind = frame.type
                 if kind == _RESPONSE:
                     call = calls.pop(frame.request_id, None)
-                    if call is not None:  # otherwise the caller gave it up; the session has taken the credit back
+                    if call is None:  # the caller gave it up; the session has taken the credit back
+                        listener.heard(self)
+                    else:
                         if call.events is not None:
                             self._begin(call, call.events)
                         listener.answered(call, frame.payload)
@@ -206,7 +208,9 @@ class Connection:
                         events.received(frame.payload)
                 elif kind == _ERROR:
                     call = calls.pop(frame.request_id, None)
-                    if call is not None:
+                    if call is None:
+                        listener.heard(self)
+                    else:
                         listener.failed(self, call, decode_error(frame.payload))
                 elif kind == _WELCOME:
                     self._opened()

@@ -123,6 +123,9 @@ class MultiStreamConnection:
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
         self._listener.failed(self, call, error)
 
+    def heard(self, connection: NodeConnection) -> None:
+        self._listener.heard(self)
+
     def ready(self, connection: NodeConnection) -> None:
         """There may be room on a stream."""
         if self._streams:

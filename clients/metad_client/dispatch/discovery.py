@@ -1,4 +1,8 @@
-"""Asks the nodes for the map and the leaders: one question at a time, however many calls wait for the answer."""
+"""Asks the nodes for the map and the leaders: one question at a time, however many calls wait for the answer.
+
+Nodes that leave requests unanswered are asked beside it and not waited for. They may have come back, and know what the
+others do not: a node without a replica of a group cannot tell who leads it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from ..causes import stays
 from ..errors import MetadError
 from .alarm import Alarm
 from .call import Call
+from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .nodes import Nodes
 from .router import Router
@@ -27,8 +32,8 @@ SEEK_MIN_S = 0.02
 SEEK_MAX_S = 0.25
 SEEK_PART = 1 / 6
 PROBE_AFTER_S = 0.5
-# A node that has not answered by then is asked again only after the others.
 SEEK_DEADLINE_S = 1.0
+"""A node that has not answered by then is suspect, and asked again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -75,22 +80,29 @@ class Discovery:
         up = [(queue, connection) for queue, connection in self.nodes.up() if queue.open_for(0)]
         if not up:
             return  # the next node that connects is asked
-        suspects, asked_at = self.suspects.connections, self.asked_at
-        queue, connection = min(up, key=lambda each: (each[1] in suspects, asked_at.get(each[0].node, 0.0)))
-        now = self.loop.time()
-        self.asked_at = {node: at for node, at in asked_at.items() if node in self.nodes.queues} | {queue.node: now}
-        body = encode(MapRequest(self.routes.wanted))
-        self.question = question = Call(
-            CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self.loop.create_future(), internal=True
-        )
+        suspects, now = self.suspects.connections, self.loop.time()
+        self.asked_at = {node: at for node, at in self.asked_at.items() if node in self.nodes.queues}
+        up.sort(key=lambda each: (each[1] in suspects, self.asked_at.get(each[0].node, 0.0)))
         if self.began_s is None:
             self.began_s = now
-        question.future.add_done_callback(partial(self._told, queue))
+        (queue, connection), *others = up
+        self.question = self._question(queue, connection, now)
+        for queue, connection in others:
+            if connection in suspects and now - self.asked_at.get(queue.node, 0.0) >= SEEK_DEADLINE_S:
+                self._question(queue, connection, now)
+
+    def _question(self, queue: NodeQueue, connection: NodeConnection, now: float) -> Call:
+        self.asked_at[queue.node] = now
+        body = encode(MapRequest(self.routes.wanted))
+        question = Call(CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self.loop.create_future(), internal=True)
+        question.future.add_done_callback(partial(self._told, queue, question))
         self.sender.send(connection, question)
         self.deadlines.set(question.deadline)
+        return question
 
-    def _told(self, queue: NodeQueue, answer: asyncio.Future[MapReply]) -> None:
-        self.question = None
+    def _told(self, queue: NodeQueue, question: Call, answer: asyncio.Future[MapReply]) -> None:
+        if question is self.question:
+            self.question = None
         error = None if answer.cancelled() else answer.exception()  # reading the exception marks it as retrieved
         if self.closed or answer.cancelled():
             return

@@ -390,6 +390,9 @@ class Dispatcher:
                 self._again(call, lost(error))
         self._give_up()
 
+    def heard(self, connection: NodeConnection) -> None:
+        self._suspects.heard(connection)
+
     def ready(self, connection: NodeConnection) -> None:
         queue = self.nodes.connections.get(connection)
         if queue is not None and queue.waiting:

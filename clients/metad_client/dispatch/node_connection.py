@@ -65,6 +65,9 @@ class ConnectionListener(Protocol):
     def failed(self, connection: NodeConnection, call: Call, error: MetadError) -> None:
         """The peer answered with an error."""
 
+    def heard(self, connection: NodeConnection) -> None:
+        """The peer has answered a call that its caller gave up."""
+
     def ready(self, connection: NodeConnection) -> None:
         """There may be room for more requests."""
 

@@ -10,6 +10,7 @@ import pytest
 from metad_client import (
     ClosedError,
     ConnectionLostError,
+    DeadlineExceededError,
     HandshakeError,
     InternalError,
     KvPutItem,
@@ -476,3 +477,16 @@ async def test_two_clients_have_identities_of_their_own(server):
     first, second = (received.identity for received in server.received)
     assert first.client_id != second.client_id
     assert first == m.Identity(first.client_id, 1, 1, 0)
+
+
+async def test_an_answer_that_nobody_waits_for_ends_a_suspicion(server, dial, settle):
+    """A node that stood still answers what was asked before. Else nobody would ask it again."""
+    server.answer = None
+    client = await dial()
+    with pytest.raises(DeadlineExceededError):
+        await client.kv.get("ns", "k", deadline_s=0.2)
+    suspects = client._dispatcher._suspects
+    assert suspects.given_up
+    server.received[0].reply()
+    await settle()
+    assert not suspects.given_up

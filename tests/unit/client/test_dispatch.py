@@ -422,6 +422,7 @@ async def test_the_only_node_is_not_suspected(rig: Rig) -> None:
 async def test_one_question_at_a_time_goes_to_the_nodes_in_order_and_first_to_those_that_answer(rig: Rig) -> None:
     connections = rig.connect("n1", "n2", "n3")
     rig.suspects.connections = {cast("Any", connections[0])}
+    rig.discovery.asked_at["n1"] = rig.loop.time()
     rig.router.park(rig.call())
     asked = []
     for _ in range(4):
@@ -437,6 +438,26 @@ async def test_one_question_at_a_time_goes_to_the_nodes_in_order_and_first_to_th
     assert asked == ["n2", "n3", "n2", "n3"]
     assert rig.learned == asked
     assert rig.discovery.asked.done()
+
+
+async def test_a_suspect_is_asked_beside_the_others(rig: Rig) -> None:
+    """It may have come back. The others may know nothing, having no replica of the group."""
+    suspect, other = rig.connect("n1", "n2")
+    suspect.window_bytes = other.window_bytes = 1 << 20
+    rig.suspects.connections = {cast("Any", suspect)}
+    rig.suspects.given_up[cast("Any", suspect)] = 0.0
+    for _ in range(35):
+        rig.discovery.seek(at_once=True)
+        await asyncio.sleep(0.1)
+        (question,) = other.calls()
+        other.answered.add(question)
+        question.succeed(c.MapReply(0, None, {}))
+        await asyncio.sleep(0)
+    assert len(suspect.sent) == 4, "once in the time that it has for an answer"
+    rig.learned.clear()
+    suspect.sent[-1].succeed(c.MapReply(0, None, {}))
+    await asyncio.sleep(0)
+    assert rig.learned == ["n1"]
 
 
 async def test_questions_that_help_nobody_become_rarer_and_a_call_is_tried(rig: Rig) -> None:
