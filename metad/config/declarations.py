@@ -75,7 +75,7 @@ class LimitsConfig(Section, frozen=True):
     has room for two batches of 10 MB."""
     unbegun_bytes_max: int = 24 * MIB
     """Bytes of requests on all connections together that have come and are not begun, because others have their turn.
-    Beyond one half of it each connection has the same share. What does not fit is turned away (``overloaded``)."""
+    Holders share it, and the connections of each. What does not fit is turned away (``overloaded``)."""
     unsent_bytes_max: int = 24 * MIB
     """Bytes of replies on all connections together that the clients have not read. Beyond it long replies are refused,
     and connections that do not read are closed."""

@@ -552,7 +552,7 @@ class Brokers:
             )
         size = max(NAME_BYTES, len(encode(asked)) + _RECORD_BYTES)
         held = self._places.get(asked.broker)
-        if held is not None and held.party == holder:
+        if held is not None and held.holder == holder:
             size -= held.size  # its record is replaced
             if size <= 0:
                 return None

@@ -52,13 +52,15 @@ class Line(Protocol):
     def principal(self) -> Principal | None:
         """The holder of the certificate or token that the client showed; None where nobody is checked."""
 
+    @property
+    def holder(self) -> str:
+        """The party with which the client shares room: the URI of its principal, or its host where nobody is
+        checked."""
+
 
 def holder_of(line: Line | None) -> str:
-    """The party to which counts what outlives a connection: the URI of its principal, or its host where nobody is
-    checked. Empty: the node itself."""
-    if line is None:
-        return ""
-    return line.host if line.principal is None else line.principal.uri
+    """The holder of a connection. Empty: the node itself."""
+    return "" if line is None else line.holder
 
 
 class Replica(Protocol):

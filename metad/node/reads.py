@@ -29,7 +29,7 @@ from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.transport.fair_share import FairShare
 
-from ..control.host import Done
+from ..control.host import Done, Line, holder_of
 from ..errors import StorageError
 from ..logs import bug
 from ..state.tables import SPENT_BYTES, Command, Verb
@@ -79,7 +79,7 @@ class _Read:
         held: int,
         deadline_s: float,
         done: Done,
-        source: object,
+        source: Line | None,
     ) -> None:
         self.driver = driver
         self.verb = verb
@@ -154,7 +154,7 @@ class Reads:
         held: int,
         deadline_s: float,
         done: Done,
-        source: object,
+        source: Line | None,
     ) -> None:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
         behind = _behind(driver, command.body)
@@ -249,7 +249,7 @@ class Reads:
             now_s = self._environment.now()
             read.place = self._budget.take(read.source, read.held, read.command.items, now_s, take_back=take_back)
             return
-        read.place = self._behind.take(read.source, read.held, take_back)
+        read.place = self._behind.take(holder_of(read.source), read.held, take_back, line=read.source)
         if read.place is None:
             raise _no_room()
 

@@ -334,7 +334,7 @@ class Requests:
             work.cancelled = True
             answer(_too_many_wait())
 
-        place = self._waiting.take(source, held, take_back)
+        place = self._waiting.take(holder_of(source), held, take_back, line=source)
         if place is None:
             raise _too_many_wait()
         try:

@@ -35,6 +35,7 @@ from metad_wire.transport.fair_share import FairShare
 
 from .. import log_events
 from ..config import Config
+from ..control.host import Line, holder_of
 from ..errors import StorageError
 from ..logs import event
 from ..state.entry import Entry
@@ -73,6 +74,7 @@ _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _PIN_S = 600.0  # and for so long at most
 _INTEREST_BYTES_MAX = 128 * 1024 * 1024  # memory of all filters, every copy counted
 _SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends
+_SILENT_S = 5.0  # and after so long if another needs its room
 _PROGRESS_S = 0.25  # how exact the intervals of progress events are
 _AGAIN_MS = 500  # when to come again, if there is no room
 
@@ -98,8 +100,8 @@ class Watches:
         self._streams = FairRoom("streams of watches", config.limits.watch_streams_max, ends="its connection")
         self._interests = FairRoom("bytes of filters of watches", _INTEREST_BYTES_MAX, ends="its stream")
         self._pins = FairRoom("snapshots of watches", _PINS_MAX, ends=f"{_SLOW_S:.0f} s in which nothing is taken")
-        self._places: dict[Stream, tuple[object, Place, Place]] = {}
-        """The party of each stream, and the room of the stream and of its filters."""
+        self._places: dict[Stream, tuple[Line | None, Place, Place]] = {}
+        """The connection of each stream, and the room of the stream and of its filters."""
         self._retained_bytes = config.storage.watch_retained_bytes
         self._retained_s = config.storage.watch_retained_ms / 1000
         self._mark_bytes = config.storage.log_retained_bytes // 4
@@ -132,20 +134,20 @@ class Watches:
         """Of streams."""
         return self._streams.held
 
-    def open(self, payload: bytes, outlet: Outlet, party: object = None) -> Stream | None:
-        """Begin the stream of a request on a connection (``party``). Never raises: what is wrong with it goes to the
+    def open(self, payload: bytes, outlet: Outlet, line: Line | None = None) -> Stream | None:
+        """Begin the stream of a request on a connection. Never raises: what is wrong with it goes to the
         outlet."""
         try:
             if len(payload) > m.CHANGE_BYTES_MAX:
                 raise TooLargeError(
                     f"a request to watch is at most {m.CHANGE_BYTES_MAX} bytes: watch prefixes, not keys"
                 )
-            return self._open(WATCH_OPEN.decode_request(payload), outlet, party)
+            return self._open(WATCH_OPEN.decode_request(payload), outlet, line)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             outlet.refused(failed(WATCH_OPEN.name, error, self._health))
             return None
 
-    def _open(self, request: m.Request[Any], outlet: Outlet, party: object) -> Stream:
+    def _open(self, request: m.Request[Any], outlet: Outlet, line: Line | None) -> Stream:
         if request.requires & ~FEATURES:
             raise UnsupportedError(
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
@@ -164,7 +166,7 @@ class Watches:
         hub = self._hub(driver)
         stream = Stream(hub, outlet, interests, body)
         try:
-            self._take(stream, party)
+            self._take(stream, line)
         except OverloadedError:
             self._left_hubs()
             raise
@@ -181,20 +183,21 @@ class Watches:
             self._arm_progress()
         return stream
 
-    def _take(self, stream: Stream, party: object) -> None:
+    def _take(self, stream: Stream, line: Line | None) -> None:
         """Take room for a stream. Where others need it, the stream ends. Raises OverloadedError."""
 
         def take_back() -> None:
             stream.end(self.full("others need the room of this stream of a watch"))
 
-        taken = self._streams.take(party, 1, take_back)
+        holder = holder_of(line)
+        taken = self._streams.take(holder, 1, take_back, line=line)
         if taken is None:
             raise self.full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
-        filters = self._interests.take(party, stream.cost, take_back)
+        filters = self._interests.take(holder, stream.cost, take_back, line=line)
         if filters is None:
             self._streams.give(taken)
             raise self.full("the filters of all watches on this node take too much memory")
-        self._places[stream] = party, taken, filters
+        self._places[stream] = line, taken, filters
 
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
@@ -372,10 +375,28 @@ class Watches:
         def take_back() -> None:
             stream.end(self.full("others need the room of this snapshot of a watch"))
 
-        place = self._pins.take(self._places[stream][0], 1, take_back)
+        line = self._places[stream][0]
+        place = self._pins.take(holder_of(line), 1, take_back, line=line)
+        if place is None and self._end_silent():
+            place = self._pins.take(holder_of(line), 1, take_back, line=line)
         if place is None:
             raise self.full(f"{_PINS_MAX} snapshots of watches are under way on this node")
         self._pinned[stream] = self._environment.now(), place
+
+    def _end_silent(self) -> bool:
+        """End the snapshot of which nothing was taken for longest; whether that is long enough to be ended for others,
+        of whomever they are."""
+        stalled = [stream for stream in self._pinned if stream.stalled_since_s]
+        if not stalled:
+            return False
+        longest = min(stalled, key=lambda stream: stream.stalled_since_s)
+        silent_s = self._environment.now() - longest.stalled_since_s
+        if silent_s < _SILENT_S:
+            return False
+        longest.end(
+            SlowReaderError(f"nothing of the snapshot was taken for {silent_s:.0f} s, and another needs its room")
+        )
+        return True
 
     def now(self, piece: Callable[[], None]) -> None:
         """Call back at once, or in a slice where there are many."""

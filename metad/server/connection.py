@@ -114,7 +114,8 @@ class Connection:
         self._is_quic = False  # then the end of the stream says nothing of the peer
         self.host = ""
         self.principal: Principal | None = None
-        """See :class:`metad.control.host.Line`, also for the host."""
+        """See :class:`metad.control.host.Line`, also for the host and the holder."""
+        self.holder = ""
         self.held_bytes = 0  # of unfinished frames; set by the intake, as is the next
         self.finished_bytes = 0
         self.paused_since_s: float | None = None
@@ -132,7 +133,7 @@ class Connection:
         peername = stream.get_extra_info("peername")
         self.peer = str(peername)
         if isinstance(peername, tuple):
-            self.host = str(peername[0])
+            self.host = self.holder = self._inbox.holder = str(peername[0])
         self._is_quic = stream.get_extra_info("transport") == "quic"
         self._early = bool(stream.get_extra_info("early"))
         self._opened(self)
@@ -385,6 +386,8 @@ class Connection:
         try:
             principal = self.principal = self._access.admit(self._stream, session.hello.credentials)
             self._administers = self._access.may_administer(principal)
+            if principal is not None:
+                self.holder = self._inbox.holder = principal.uri
             if not self._welcomed(self):
                 raise _too_many()
             named = session.hello.client_name[:_NAME_CHARACTERS_MAX]

@@ -26,10 +26,12 @@ much."""
 class Inbox:
     """The requests of one connection that are not begun, in the order in which they came."""
 
-    __slots__ = ("_frames", "_room", "held_bytes")
+    __slots__ = ("_frames", "_room", "held_bytes", "holder")
 
     def __init__(self, room: FairRoom) -> None:
         self._room = room
+        self.holder = ""
+        """Of the connection, once it is known."""
         self._frames: OrderedDict[int, tuple[Frame, float, Place]] = OrderedDict()  # by request id
         self.held_bytes = 0
 
@@ -44,7 +46,7 @@ class Inbox:
         need its room; the inbox keeps nothing of its connection for longer, or one that has ended would stay in
         memory."""
         size = frame.length + FRAME_BYTES
-        place = self._room.take(self, size, partial(self._take_back, frame, turn_away))
+        place = self._room.take(self.holder, size, partial(self._take_back, frame, turn_away), line=self)
         if place is None:
             return False
         self.held_bytes += size

@@ -13,7 +13,6 @@ from metad_wire.transport.pace import greeting_max
 
 from .. import log_events
 from ..config import Config
-from ..control.host import holder_of
 from ..errors import ConfigError, ServerError
 from ..logs import event
 from ..node.environment import Environment
@@ -178,7 +177,7 @@ class Server:
 
     def _welcomed(self, connection: Connection) -> bool:
         self._greeting.pop(connection, None)
-        place = self._served.take(holder_of(connection), 1, partial(self._take_back, connection))
+        place = self._served.take(connection.holder, 1, partial(self._take_back, connection))
         if place is None:
             return False
         self._places[connection] = place

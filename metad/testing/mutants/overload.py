@@ -106,7 +106,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
         "a_flood_takes_all_the_room",
         "a connection that holds less takes back what one that holds more can lend",
         "metad_wire.policy.fair_room:FairRoom._make_room",
-        "after * sharing > self.size_max",
+        "self._lent < missing",
         "True",
         "a_flood_is_turned_away_at_its_bound_and_leaves_others_their_share",
     ),

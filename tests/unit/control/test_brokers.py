@@ -439,6 +439,7 @@ class Holder:
 
     def __init__(self, name: str) -> None:
         self.principal = Principal(Role.CLIENT, name)
+        self.holder = self.principal.uri
 
 
 async def test_who_takes_all_names_that_it_can_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -896,7 +897,7 @@ async def test_answers_that_come_together_are_looked_at_once(monkeypatch: pytest
 class Line:
     """A connection of a client."""
 
-    host = "10.0.0.7"
+    host = holder = "10.0.0.7"
     principal: Principal | None = None
 
 

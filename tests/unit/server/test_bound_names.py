@@ -24,6 +24,7 @@ class Line:
 
     def __init__(self, principal: Principal) -> None:
         self.principal = principal
+        self.holder = principal.uri
 
 
 B1, B2, APP = (

@@ -23,7 +23,7 @@ GROUP = "data-0"
 class Line:
     """A client's connection."""
 
-    host = ""
+    host = holder = ""
     principal = None
 
 

@@ -66,6 +66,7 @@ def test_requests_come_out_in_their_order_with_the_time_at_which_they_came() -> 
 def test_what_is_held_is_counted_until_it_is_taken_discarded_or_cleared() -> None:
     budget = room_of(MIB)
     one, other = Inbox(budget), Inbox(budget)
+    one.holder, other.holder = "one", "other"
     for number in range(1, 5):
         assert one.add(frame(number, 1_000), 0.0, kept_quiet)
     assert other.add(frame(1, 5_000), 0.0, kept_quiet)

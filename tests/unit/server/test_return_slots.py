@@ -286,14 +286,24 @@ def test_a_node_without_a_part_takes_as_much_as_if_all_were_as_busy() -> None:
 # --- where requests are turned away ---
 
 
+class Line:
+    """The connection of a client."""
+
+    principal = None
+
+    def __init__(self, host: str) -> None:
+        self.host = self.holder = host
+
+
 def test_requests_without_room_get_a_slot_for_their_items() -> None:
     budget = InFlightBudget(1_000, a_share(1_000))
-    alone = budget.take("a", 5_000, 1, NOW)
+    a, b = (Line(name) for name in "ab")
+    alone = budget.take(a, 5_000, 1, NOW)
     with pytest.raises(OverloadedError) as first:
-        budget.take("b", 10, 300, NOW, Identity(1, 1, 0))
+        budget.take(b, 10, 300, NOW, Identity(1, 1, 0))
     with pytest.raises(OverloadedError) as second:
-        budget.take("b", 10, 1, NOW, Identity(1, 2, 0))
+        budget.take(b, 10, 1, NOW, Identity(1, 2, 0))
     assert (first.value.retry_after_ms, second.value.retry_after_ms) == (50, 350)
     assert (first.value.retry_jitter_ms, budget.held) == (50, 5_000)
     budget.give(alone, 1)
-    budget.take("b", 10, 1, NOW + 1)
+    budget.take(b, 10, 1, NOW + 1)

@@ -404,6 +404,25 @@ async def test_a_snapshot_that_nobody_takes_ends(make: Make, monkeypatch: pytest
     assert not live.over
 
 
+async def test_a_snapshot_that_nobody_takes_makes_room_for_another(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between connections of one holder, each of which has one."""
+    monkeypatch.setattr(watches_module, "_PINS_MAX", 2)
+    rig = await make()
+    await put(rig, "a")
+    silent, taking, soon, later = (Client(rig.node) for _ in range(4))
+    for client in (silent, taking):
+        client.open(snapshot=ALL, credit_bytes=0)
+    assert silent.stream is not None
+    await until(rig, lambda: silent.stream.stalled_since_s)
+    soon.open(snapshot=ALL)
+    assert soon.refusal == "overloaded"
+    monkeypatch.setattr(watches_module, "_SILENT_S", 0.05)
+    silent.stream.stalled_since_s -= 0.05
+    later.open(snapshot=ALL)
+    assert (silent.ended, later.refusals) == ("slow_reader", [])
+    assert not taking.over
+
+
 async def test_a_snapshot_that_is_taken_for_ever_ends(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches_module, "_PIN_S", 0.05)
     rig = await make()

@@ -4,6 +4,7 @@ may be used."""
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import weakref
 
@@ -18,12 +19,16 @@ def room_of(size_max: int = MAX) -> FairRoom:
     return FairRoom("things", size_max, ends="at last")
 
 
-class Holder:
-    """A party; ``lends``: what it takes can be taken back."""
+_numbers = itertools.count()
 
-    def __init__(self, room: FairRoom, *, lends: bool) -> None:
+
+class Holder:
+    """A holder; with ``of``, one of that holder's connections. ``lends``: what it takes can be taken back."""
+
+    def __init__(self, room: FairRoom, *, lends: bool, of: str = "") -> None:
         self.room = room
         self.lends = lends
+        self.name, self.line = (of, self) if of else (f"holder {next(_numbers)}", None)
         self.places: list[Place] = []
         self.lost = 0
 
@@ -35,7 +40,7 @@ class Holder:
             self.places.remove(found[0])
             self.room.give(found[0])
 
-        place = self.room.take(self, size, take_back if self.lends else None)
+        place = self.room.take(self.name, size, take_back if self.lends else None, line=self.line)
         if place is None:
             return False
         found.append(place)
@@ -105,7 +110,7 @@ def test_alone_anything_fits_and_beside_others_only_what_there_is_room_for() -> 
 
 def test_the_node_itself_may_fill_the_room() -> None:
     room = room_of()
-    taken = [room.take(None, 100) for _ in range(11)]
+    taken = [room.take("", 100) for _ in range(11)]
     assert [place is not None for place in taken] == [True] * 10 + [False]
 
 
@@ -153,9 +158,90 @@ def test_whatever_happens_it_is_counted_and_bounded() -> None:
                 holder.take(rng.randrange(1, 40))
             held = {one: sum(place.size for place in one.places) for one in holders}
             assert room.held == sum(held.values()) <= room.size_max
-            assert all(room.held_by(one) == size for one, size in held.items())
+            assert all(room.held_by(one.name) == size for one, size in held.items())
             assert len(room) == sum(size > 0 for size in held.values())
         for holder in holders:
             while holder.places:
                 room.give(holder.places.pop())
         assert (room.held, len(room)) == (0, 0)
+
+
+# --- a holder of many connections ------------------------------------------------------------------------
+
+
+def crowd_of(room: FairRoom, name: str, count: int, *, lends: bool) -> list[Holder]:
+    return [Holder(room, lends=lends, of=name) for _ in range(count)]
+
+
+def fill(crowd: list[Holder], size: int = 1) -> None:
+    """Each takes one at a time, while any of them gets some and nothing has to be taken back."""
+    while sum(one.take(size) for one in crowd if not one.lost):
+        if any(one.lost for one in crowd):
+            break
+
+
+@pytest.mark.parametrize("connections", [1, 10, 300])
+def test_with_however_many_connections_a_holder_takes_back_no_more_than_its_share(connections: int) -> None:
+    room = room_of()
+    hogs = crowd_of(room, "hog", connections, lends=True)
+    fill(hogs)
+    assert room.held == MAX, "who is alone may use it all"
+    assert Holder(room, lends=True, of="modest").fill(1) == MAX // 2
+
+
+@pytest.mark.parametrize("connections", [10, 300])
+def test_with_however_many_connections_a_holder_keeps_an_eighth_free(connections: int) -> None:
+    room = room_of()
+    fill(crowd_of(room, "hog", connections, lends=False))
+    assert MAX * 3 // 4 <= room.held <= MAX * 7 // 8, "who is alone may use most of it"
+    assert Holder(room, lends=False, of="modest").fill(1) >= MAX // 20
+
+
+def test_a_connection_finds_its_share_beside_others_of_its_holder() -> None:
+    room = room_of()
+    hogs = crowd_of(room, "one", 4, lends=False)
+    for hog in hogs:
+        hog.fill(1)
+    assert len(hogs[0].places) <= MAX * 7 // 16 + 1
+    assert Holder(room, lends=False, of="one").take(10)
+
+
+def test_between_connections_of_one_holder_the_one_that_lends_most_gives_back() -> None:
+    room = room_of()
+    rich, poor = crowd_of(room, "one", 2, lends=True)
+    assert poor.fill(100) == 10
+    assert rich.take(100)
+    assert (poor.lost, room.held) == (1, MAX)
+
+
+def test_what_a_rich_holder_has_goes_before_what_a_neighbour_has() -> None:
+    room = room_of()
+    rich, neighbour, new = Holder(room, lends=True, of="rich"), *crowd_of(room, "poor", 2, lends=True)
+    assert all(neighbour.take(100) for _ in range(3))
+    assert rich.fill(100) == 7
+    assert new.take(100)
+    assert (rich.lost, neighbour.lost) == (1, 0)
+
+
+def test_however_many_there_are_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = room_of(20_000)
+    hogs = crowd_of(room, "hog", 4_000, lends=True)
+    assert all(hog.take(5) for hog in hogs)
+    assert room.held == room.size_max
+    looks = 0
+    held = type(hogs[0].places[0].line).held
+
+    class Counted:
+        def __get__(self, line: object, _: object = None) -> int:
+            nonlocal looks
+            looks += 1
+            return held.__get__(line)  # type: ignore[no-any-return]
+
+        def __set__(self, line: object, value: int) -> None:
+            held.__set__(line, value)
+
+    base = type(hogs[0].places[0].line).__mro__[1]
+    monkeypatch.setattr(base, "held", Counted())
+    newcomers = [*crowd_of(room, "new", 50, lends=True), *crowd_of(room, "hog", 50, lends=True)]
+    assert all(new.take(1) for new in newcomers)
+    assert looks <= 30 * len(newcomers)

@@ -1,43 +1,117 @@
 """Bounded room that clients share: memory for what waits, streams, names, leases. One class, one rule.
 
-Who takes room is a *party*: the connection, for what ends with it, and the holder of the certificate or token (without
-one the host) for what outlives it.
+The room is shared in two levels. First between *holders*: the holder of the certificate or token, or the host where
+nobody is checked. Then, for what ends with a connection, between the connections of each holder (``line``). So a
+thousand connections of one holder count as one.
 
-- What can be *taken back* may fill the room. When another party needs room and holds less, the newest of the party
-  that holds most is taken back, as often as needed.
-- What cannot be taken back leaves at least as much room free as its party holds. So a party has one half at most, and
-  the next one finds as much as it has itself.
+- What can be *taken back* may fill the room. When a holder needs room and holds less than another, the newest of the
+  connection that lends most, of the holder that lends most, is taken back, as often as needed. Within a holder the same
+  holds between its connections.
+- What cannot be taken back leaves room free. A holder leaves a seventh of what it holds, and each of its connections
+  leaves as much as it holds itself of what its holder may still take. What outlives a connection has no such level: its
+  holder leaves as much as it holds. (Choudhury and Hahne, *Dynamic Queue Length Thresholds*, 1998.)
 
-So who takes all it can keeps nobody else out, and room that nobody else needs is not kept empty for them. None, or
-an empty text, is the node itself: what it asks for may fill the room. Pure.
+So whoever takes all it can keeps nobody else out, with however many connections, and room that nobody else needs is not
+kept empty. An empty holder is the node itself, or lines without an address: it may fill the room.
+
+"Most" is within a factor of two, and equals take turns, so nothing here looks at all parties. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 _TAKEN_BACK_MAX = 128
-"""So much is taken back for one request, or the request is refused: each time somebody is told, in the same step."""
-
-
-class Place:
-    """What a party has taken. It is given back once."""
-
-    __slots__ = ("party", "size", "take_back")
-
-    def __init__(self, party: object, size: int, take_back: Callable[[], None] | None) -> None:
-        self.party = party
-        self.size = size
-        self.take_back = take_back
+"""So much is taken back for one request, or the request is refused: each time somebody is told, in the same step. So
+many parties are looked at, too."""
+_KEPT = 7
+"""A holder of many connections may keep so many times as much as it leaves free: seven eighths where it is alone."""
 
 
 class _Party:
-    __slots__ = ("held", "lent", "lent_size")
+    """``held``: how much it has taken. ``lent``: of that, what can be taken back."""
+
+    __slots__ = ("held", "lent")
 
     def __init__(self) -> None:
         self.held = 0
-        self.lent: dict[Place, None] = {}  # what can be taken back, the oldest first
-        self.lent_size = 0
+        self.lent = 0
+
+
+P = TypeVar("P", bound=_Party)
+
+
+class _Line(_Party):
+    __slots__ = ("holder", "key", "places")
+
+    def __init__(self, holder: _Holder, key: object) -> None:
+        super().__init__()
+        self.holder = holder
+        self.key = key
+        self.places: dict[Place, None] = {}  # what can be taken back, the oldest first
+
+
+class _Holder(_Party):
+    __slots__ = ("lenders", "lines", "name")
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.lines: dict[object, _Line] = {}
+        self.lenders: _Lenders[_Line] = _Lenders()
+
+
+class _Lenders(Generic[P]):
+    """Parties by the length of the number that says how much they lend."""
+
+    __slots__ = ("_ranks",)
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, OrderedDict[P, None]] = {}
+
+    def lends(self, party: P, size: int) -> None:
+        """A party lends so much more, or less."""
+        before, party.lent = party.lent.bit_length(), party.lent + size
+        after = party.lent.bit_length()
+        if before == after:
+            return
+        if before:
+            del self._ranks[before][party]
+        if after:
+            rank = self._ranks.get(after)
+            if rank is None:
+                rank = self._ranks[after] = OrderedDict()
+            rank[party] = None
+
+    def richer(self, held: int, but: object) -> Iterator[P]:
+        """Those that hold more than this, without one of them: first those that lend most. Equals take turns."""
+        looks = _TAKEN_BACK_MAX
+        for length in sorted(self._ranks, reverse=True):
+            rank = self._ranks[length]
+            for _ in range(min(len(rank), looks)):
+                looks -= 1
+                party = next(iter(rank))
+                rank.move_to_end(party)
+                if party.held > held and party is not but:
+                    yield party
+
+
+class Place:
+    """What a line of a holder has taken. It is given back once."""
+
+    __slots__ = ("line", "size", "take_back")
+
+    def __init__(self, line: _Line, size: int, take_back: Callable[[], None] | None) -> None:
+        self.line = line
+        self.size = size
+        self.take_back = take_back
+
+    @property
+    def holder(self) -> str:
+        """Who has it."""
+        return self.line.holder.name
 
 
 class FairRoom:
@@ -49,89 +123,125 @@ class FairRoom:
         self.size_max = size_max
         self.held = 0
         self._lent = 0  # of it, what can be taken back
-        self._parties: dict[object, _Party] = {}
+        self._holders: dict[str, _Holder] = {}
+        self._lenders: _Lenders[_Holder] = _Lenders()
 
     def __len__(self) -> int:
-        """How many parties hold something."""
-        return len(self._parties)
+        """How many holders have something."""
+        return len(self._holders)
 
-    def held_by(self, party: object) -> int:
-        """How much a party holds."""
-        holder = self._parties.get(party)
-        return 0 if holder is None else holder.held
+    def held_by(self, holder: str) -> int:
+        """How much a holder has, with all of its connections."""
+        of = self._holders.get(holder)
+        return 0 if of is None else of.held
 
-    def take(self, party: object, size: int, take_back: Callable[[], None] | None = None) -> Place | None:
-        """Take room; None: there is none for this party. ``take_back`` is called when others need the room: it makes
-        the owner call :meth:`give` at once. Alone, anything fits."""
+    def take(
+        self, holder: str, size: int, take_back: Callable[[], None] | None = None, *, line: object = None
+    ) -> Place | None:
+        """Take room; None: there is none for this party. ``line``: the connection, for what ends with it. ``take_back``
+        is called when others need the room: it makes the owner call :meth:`give` at once. Alone, anything fits."""
         lent = take_back is not None
-        if self.has_room(party, size, lent=lent) or self._make_room(party, size, lent=lent):
-            return self.hold(party, size, take_back)
+        if self.has_room(holder, size, lent=lent, line=line) or self._make_room(holder, line, size, lent):
+            return self.hold(holder, size, take_back, line=line)
         return None
 
-    def hold(self, party: object, size: int, take_back: Callable[[], None] | None = None) -> Place:
+    def hold(
+        self, holder: str, size: int, take_back: Callable[[], None] | None = None, *, line: object = None
+    ) -> Place:
         """Count what is there already, whether or not there is room."""
-        holder = self._parties.get(party)
-        if holder is None:
-            holder = self._parties[party] = _Party()
+        of = self._holders.get(holder)
+        if of is None:
+            of = self._holders[holder] = _Holder(holder)
+        party = of.lines.get(line)
+        if party is None:
+            party = of.lines[line] = _Line(of, line)
         place = Place(party, size, take_back)
-        if take_back is not None:
-            holder.lent[place] = None
-            holder.lent_size += size
-            self._lent += size
-        holder.held += size
+        party.held += size
+        of.held += size
         self.held += size
+        if take_back is not None:
+            party.places[place] = None
+            of.lenders.lends(party, size)
+            self._lenders.lends(of, size)
+            self._lent += size
         return place
 
-    def has_room(self, party: object, size: int, *, lent: bool = False) -> bool:
+    def has_room(self, holder: str, size: int, *, lent: bool = False, line: object = None) -> bool:
         """Whether so much is there for a party, without anything being taken back."""
-        return not self.held or self._needed(party, size, lent) <= self.size_max - self.held
+        return not self.held or self._missing(holder, line, size, lent) <= 0
 
     def give(self, place: Place) -> None:
         """It is over."""
-        holder = self._parties[place.party]
+        line, size = place.line, place.size
+        of = line.holder
         if place.take_back is not None:
-            del holder.lent[place]
-            holder.lent_size -= place.size
-            self._lent -= place.size
+            del line.places[place]
+            of.lenders.lends(line, -size)
+            self._lenders.lends(of, -size)
+            self._lent -= size
             place.take_back = None  # it likely knows the owner of the place: together they would stay in memory
-        holder.held -= place.size
-        self.held -= place.size
-        if not holder.held and not holder.lent:
-            del self._parties[place.party]
+        line.held -= size
+        of.held -= size
+        self.held -= size
+        if not line.held and not line.places:
+            del of.lines[line.key]
+            if not of.lines:
+                del self._holders[of.name]
 
     def forget(self, place: Place | None) -> None:
         """Give it back, where there is any."""
         if place is not None:
             self.give(place)
 
-    def _needed(self, party: object, size: int, lent: bool) -> int:
-        """How much must be free."""
-        return size if lent or party is None or party == "" else size + self.held_by(party)
+    def _missing(self, holder: str, line: object, size: int, lent: bool) -> int:
+        """How much more must be free; at most 0 if there is room."""
+        free = self.size_max - self.held
+        if lent or (not holder and line is None):
+            return size - free
+        of = self._holders.get(holder)
+        held, party = (0, None) if of is None else (of.held, of.lines.get(line))
+        if holder and line is not None:
+            free = (free + held) * _KEPT // (_KEPT + 1) - held
+        return size - free + (0 if party is None else party.held)
 
-    def _make_room(self, party: object, size: int, *, lent: bool) -> bool:
+    def _make_room(self, holder: str, line: object, size: int, lent: bool) -> bool:
         """Take back from those that hold more than the party then has, if that is enough."""
-        missing = self._needed(party, size, lent) - (self.size_max - self.held)
+        missing = self._missing(holder, line, size, lent)
         if self._lent < missing:
-            return False  # under overload it is writes that wait: they are refused without a look at all parties
-        after = self.held_by(party) + size
-        sharing = len(self._parties) + (party not in self._parties)
-        if after * sharing > self.size_max:
-            return False  # more than an equal share: looking for more than that would cost more than it is worth
-        richer = [holder for name, holder in self._parties.items() if name != party and holder.held > after]
-        if sum([min(holder.held - after, holder.lent_size) for holder in richer]) < missing:
+            return False  # under overload it is writes that wait: they are refused without a look at others
+        of = self._holders.get(holder)
+        party = None if of is None else of.lines.get(line)
+        after, line_after = (size + (0 if one is None else one.held) for one in (of, party))
+        if not lent:
+            missing += missing // _KEPT + 1  # of what others give back, a part has to stay free
+        if not self._is_lent(missing, of, after, party, line_after):
             return False
         for _ in range(_TAKEN_BACK_MAX):
-            if self.has_room(party, size, lent=lent):
-                return True
-            newest = next(reversed(max(filter(_lends, richer), key=_held).lent))
+            lender = self._lender(of, after, party, line_after)
+            if lender is None:
+                return False
+            newest = next(reversed(lender.places))
             assert newest.take_back is not None
             newest.take_back()
-        return self.has_room(party, size, lent=lent)
+            if self.has_room(holder, size, lent=lent, line=line):
+                return True
+        return False
 
+    def _is_lent(self, missing: int, of: _Holder | None, after: int, party: _Line | None, line_after: int) -> bool:
+        """Whether those that hold more lend so much."""
+        found = 0
+        for other in self._lenders.richer(after, of):
+            found += min(other.held - after, other.lent)
+            if found >= missing:
+                return True
+        for line in () if of is None else of.lenders.richer(line_after, party):
+            found += min(line.held - line_after, line.lent)
+            if found >= missing:
+                return True
+        return False
 
-def _lends(holder: _Party) -> bool:
-    return bool(holder.lent)
-
-
-def _held(holder: _Party) -> int:
-    return holder.held
+    def _lender(self, of: _Holder | None, after: int, party: _Line | None, line_after: int) -> _Line | None:
+        """Whose newest is taken back: a line of another holder, or else another line of the same."""
+        for other in self._lenders.richer(after, of):
+            return next(other.lenders.richer(0, None))
+        return None if of is None else next(of.lenders.richer(line_after, party), None)

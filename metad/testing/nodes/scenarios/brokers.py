@@ -423,7 +423,7 @@ class _Line:
     """A connection from a broker's host on which nothing comes of itself."""
 
     def __init__(self, host: str) -> None:
-        self.host = host
+        self.host = self.holder = host
         self.principal = None
 
 

@@ -43,7 +43,7 @@ _SOON_S = 0.1
 class _Line:
     """A client's connection."""
 
-    host = ""
+    host = holder = ""
     principal = None
 
 
