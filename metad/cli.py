@@ -21,6 +21,7 @@ from typing import Any
 
 from metad_wire import __version__
 from metad_wire.extras import advice
+from metad_wire.open_files import raise_files_limit
 from metad_wire.output import escape_unprintable
 from metad_wire.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
@@ -33,7 +34,7 @@ from .config.pages import reference, sample
 from .errors import ConfigError, ServerError
 from .log_events import reference as log_reference
 from .logs import configure, event, say
-from .process_limits import fitted, memory_shortage, raise_files_limit
+from .process_limits import fitted, memory_shortage
 from .server.network import Network, in_clear
 
 

@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from metad_wire.open_files import raise_files_limit
+
 from . import log_events
 from .config import Config
 from .errors import LeftError
 from .logs import event
 from .node.node import Node
-from .process_limits import fitted, memory_shortage, raise_files_limit
+from .process_limits import fitted, memory_shortage
 from .ready_file import remove_ready, write_ready
 from .server.network import Network, in_clear
 from .server.serve import Server

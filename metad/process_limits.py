@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from metad_wire.open_files import limit_of, peer_files
+
 from .config import Config
 from .errors import ConfigError
 
@@ -24,9 +26,6 @@ _STORES: Final = 2
 _STORE_FILES: Final = 24
 """Of a store, beside the table files that it keeps open: its logs, and those that a compaction reads and writes."""
 _OPEN_FILES_MIN: Final = 24
-_PEER_FILES_MAX: Final = 512
-"""Connections with other nodes, those that this node dials and those that come, and of strangers on the port for
-nodes."""
 _CONNECTIONS_MIN: Final = 8
 _PER_CONNECTION: Final = 1.5
 """Beside those that are served, as many as half of them may be in a handshake or a greeting."""
@@ -42,21 +41,6 @@ class Lowered(NamedTuple):
     configured: int
     possible: int
     reason: str
-
-
-def raise_files_limit() -> int:
-    """Let the process open as many files as it may; returns how many these are."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _many(soft)
-
-
-def peer_files(files: int) -> int:
-    """How many of the files that a process may open are for other nodes."""
-    return min(_PEER_FILES_MAX, files // 8)
 
 
 def fitted(config: Config, files: int) -> tuple[Config, list[Lowered]]:
@@ -109,7 +93,7 @@ def _promised(config: Config) -> int:
 
 def _memory() -> tuple[int, str]:
     """The memory that the process may have, and who says so."""
-    found = [(_many(resource.getrlimit(resource.RLIMIT_AS)[0]), "the limit of the process (ulimit -v)")]
+    found = [(limit_of(resource.RLIMIT_AS), "the limit of the process (ulimit -v)")]
     for path in _CGROUPS:
         with contextlib.suppress(OSError, ValueError):
             found.append((int(Path(path).read_text()), "the limit of the container (memory of its cgroup)"))
@@ -117,7 +101,3 @@ def _memory() -> tuple[int, str]:
         kib = int(Path("/proc/meminfo").read_text().split()[1])
         found.append((kib * 1024, "the machine"))
     return min(found)
-
-
-def _many(limit: int) -> int:
-    return 1 << 62 if limit == resource.RLIM_INFINITY else limit

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from metad_wire.extras import install
+from metad_wire.open_files import peer_files, raise_files_limit
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import CertificateError, TlsFiles
 from metad_wire.transport.pace import Pace, greeting_max
@@ -14,7 +15,6 @@ from metad_wire.transport.tls import TlsTransport
 
 from ..config import Config, SecurityConfig, bound_for_nodes, is_loopback
 from ..errors import ConfigError
-from ..process_limits import peer_files, raise_files_limit
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+import websockets
+from websockets import Subprotocol
 
 from metad import embedded
 from metad_client import MetadError, connect
@@ -407,6 +409,7 @@ async def accepted(broker: MetadBroker, client_id: bytes) -> Raw | None:
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         if await raw.next() in ((0x20, b"\x00\x00"), (0x20, b"\x01\x00")):
             return raw
+    raw.writer.close()
     return None
 
 
@@ -493,6 +496,63 @@ async def test_a_connect_that_hangs_up_before_connack_leaves_no_socket() -> None
         held.writer.close()
         await until(lambda: set(brokers[0]._connections) == {"honest"})
         await until(lambda: len(os.listdir("/proc/self/fd")) < before)
+
+
+async def test_a_connect_that_waits_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a newer one of its client comes, or its peer hangs up. They piled up: 1,024 sockets in 14 s."""
+    async with running(1) as brokers, nothing_is_left(brokers):
+        (broker,) = brokers
+        take, begun, go_on = broker._store.take, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any, **settings: Any) -> Any:
+            begun.set()
+            await go_on.wait()
+            return await take(*arguments, **settings)
+
+        monkeypatch.setattr(broker._store, "take", slow)
+        before, files = broker._open.open, len(os.listdir("/proc/self/fd"))
+        first, *others = [await Raw.open(broker) for _ in range(20)]
+        for raw in (first, *others):
+            raw.send(0x10, CONNECT + text(b"hasty"))
+            async with asyncio.timeout(WAIT_S):
+                await begun.wait()
+        for raw in others[:-1]:
+            assert await raw.is_closed(), "a newer one waits"
+        await until(lambda: broker._open.open == before + 2)
+        others[-1].writer.close()
+        await until(lambda: broker._open.open == before + 1)
+        assert not broker._arrivals._waiting
+        first.writer.close()
+        await until(lambda: len(os.listdir("/proc/self/fd")) == files)
+        assert broker._open.open == before + 1, "its takeover goes on"
+        go_on.set()
+        await until(lambda: set(broker._connections) == {"honest"})
+        await until(lambda: broker._open.open == before)
+
+
+async def test_connections_over_websockets_are_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with embedded.serve() as server, connect(server.url) as metad:
+        listeners = {"default": {"type": "tcp", "bind": "127.0.0.1:0"}, "web": {"type": "ws", "bind": "127.0.0.1:0"}}
+        broker = MetadBroker(metad, "broker-0", {"listeners": listeners, "plugins": ANONYMOUS})
+        await broker.start()
+        async with nothing_is_left([broker]):
+            before = broker._open.open
+            stranger_host, _, stranger_port = broker.bound("web").rpartition(":")
+            _, stranger = await asyncio.open_connection(stranger_host, int(stranger_port))
+            stranger.write(b"no HTTP\r\n\r\n")
+            broker._open.open_max = before + 3
+            url, subprotocols = f"ws://{broker.bound('web')}", [Subprotocol("mqtt")]
+            async with websockets.connect(url, subprotocols=subprotocols) as one, asyncio.timeout(WAIT_S):
+                await one.send(packet(0x10, CONNECT + text(b"web")))
+                assert await one.recv() == b"\x20\x02\x00\x00"
+                async with broker._turn("waits"):
+                    async with websockets.connect(url, subprotocols=subprotocols) as two:
+                        await two.send(packet(0x10, CONNECT + text(b"waits")))
+                        await until(lambda: broker._arrivals._waiting)
+                    await until(lambda: not broker._arrivals._waiting)
+            stranger.close()
+            await until(lambda: broker._open.open == before)
+        await broker.shutdown()
 
 
 async def test_half_packets_of_hundreds_of_connections_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:

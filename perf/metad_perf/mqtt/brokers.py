@@ -14,13 +14,17 @@ _END_S = 30.0
 
 
 class BrokerProcess:
-    """``python -m metad_client.contrib.amqtt``, with more ``options``, which serves once this is made. Raises
-    ServerError if it does not."""
+    """``python -m metad_client.contrib.amqtt``, with more ``options``, which serves once this is made. It may open so
+    many ``files``, if that is said. Raises ServerError if it does not serve."""
 
-    def __init__(self, url: str, name: str, folder: Path, *options: str, lease_s: float = 3.0) -> None:
+    def __init__(
+        self, url: str, name: str, folder: Path, *options: str, lease_s: float = 3.0, files: int | None = None
+    ) -> None:
         self.name = name
         self._log_file = folder / f"{name}.log"
+        limited = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
         command = [
+            *limited,
             sys.executable,
             "-m",
             "metad_client.contrib.amqtt",
@@ -46,6 +50,7 @@ class BrokerProcess:
         if found is None:
             self.end()
             raise ServerError(f"{name} does not serve: {self.log[-300:]}")
+        self.pid = self._process.pid
         self.port = int(found[1])
         """For clients."""
         self.epoch = int(found[2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from metad_client import (
     SessionTakeoverItem,
     Will,
 )
+from metad_wire.open_files import raise_files_limit
 from metad_wire.tables.broker import LIVE
 
 from ..errors import PerfError, UsageError
@@ -104,12 +104,10 @@ def missed(made: Mapping[str, Any]) -> list[str]:
 
 
 def _open_files(wanted: int) -> None:
-    """Let this process, and the brokers that it starts, have so many. Raises PerfError."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted:
-        if hard != resource.RLIM_INFINITY and hard < wanted:
-            raise PerfError(f"{wanted} files have to be open, and the limit of this process is {hard}")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    """Let this process, and the brokers that it starts, have as many as they may. Raises PerfError if these are
+    fewer."""
+    if (files := raise_files_limit()) < wanted:
+        raise PerfError(f"{wanted} files have to be open, and the limit of this process is {files}")
 
 
 async def _run(measurement: Measurement, config: Path | None, problems: list[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from metad_wire.transport.claims import PORTS, Claim
-from metad_wire.transport.tcp import _bound
+from metad_wire.transport.tcp import bound
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -49,7 +49,7 @@ def test_claims_that_are_made_at_once_never_meet() -> None:
 async def test_a_server_listens_on_a_claimed_port_and_comes_back_to_it() -> None:
     with Claim(2) as claim:
         for _ in range(2):
-            listening = await _bound("127.0.0.1", claim.first)  # as a node does
+            listening = await bound("127.0.0.1", claim.first)  # as a node does
             other = socket.socket()
             with socket.create_connection(("127.0.0.1", claim.first)), other, pytest.raises(OSError, match="in use"):
                 other.bind(("127.0.0.1", claim.first))

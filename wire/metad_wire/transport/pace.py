@@ -21,12 +21,14 @@ def greeting_max(connections: int) -> int:
 
 class Pace:
     """``burst`` connections at once, and ``per_s`` more each second; ``open_max`` that are open at a time, those that
-    have not greeted and those that are being closed among them. Times are of the event loop's clock."""
+    have not greeted and those that are being closed among them. What comes then is closed, or ``waits`` outside. Times
+    are of the event loop's clock."""
 
-    def __init__(self, per_s: float = inf, burst: int = 1, open_max: float = inf) -> None:
+    def __init__(self, per_s: float = inf, burst: int = 1, open_max: float = inf, *, waits: bool = False) -> None:
         self.open = 0
         """Connections that are open."""
         self.open_max = open_max
+        self.waits = waits
         self.delayed = 0
         """Connections that had to wait, since the start."""
         self._interval_s = 1.0 / per_s

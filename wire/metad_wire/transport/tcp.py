@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import select
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -16,6 +18,8 @@ LISTEN_BACKLOG = 4_096  # a whole broker fleet may dial in the same instant
 _ACCEPTED_AT_ONCE: Final = 16  # in one turn of the loop
 _SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SCARCE_S: Final = 1.0  # then the next connection is tried
+_FULL_S: Final = 0.1  # then one of those that are open may be over
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", select.POLLHUP)  # what only Linux has sees a half-closed one, too
 _HIGH_WATER_BYTES = 1024 * 1024  # unsent bytes on one connection before its handler is asked to pause
 
 _log = logging.getLogger("metad")
@@ -39,14 +43,32 @@ class TcpListener:
         self._server.close()
 
 
-class PacedListener:
-    """Listening sockets whose connections are accepted at a pace. Those that wait stay in the kernel's queue."""
+def _cannot_accept(why: str) -> None:
+    _log.warning("cannot_accept", extra={"fields": {"error": why}})
 
-    def __init__(self, sockets: list[socket.socket], factory: Callable[[], StreamHandler], pace: Pace) -> None:
+
+class PacedListener:
+    """Listening sockets whose connections are accepted at a pace. Those that wait stay in the kernel's queue.
+
+    ``factory`` makes the protocol of a connection, and is given what to call once it has ended. ``cannot`` is told why
+    no connection is accepted for a moment."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        factory: Callable[[Callable[[], None]], asyncio.Protocol],
+        pace: Pace,
+        *,
+        cannot: Callable[[str], None] = _cannot_accept,
+        encryption: ssl.SSLContext | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._sockets = sockets
+        self.sockets = sockets
+        """That listen; none once it is closed."""
         self._factory = factory
         self._pace = pace
+        self._cannot = cannot
+        self._encryption = encryption
         self._begun: set[asyncio.Task[None]] = set()
         self._behind = False  # connections wait that could not be accepted when they came
         self._timers: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -62,12 +84,16 @@ class PacedListener:
 
     async def close(self) -> None:
         """Stop accepting."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop accepting."""
         for timer in self._timers.values():
             timer.cancel()
-        for sock in self._sockets:
+        for sock in self.sockets:
             self._loop.remove_reader(sock)
             sock.close()
-        self._sockets, self._timers = [], {}
+        self.sockets, self._timers = [], {}
 
     def _watch(self, sock: socket.socket) -> None:
         self._timers.pop(sock, None)
@@ -80,7 +106,11 @@ class PacedListener:
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             now_s = self._loop.time()
-            if wait_s := self._pace.wait_s(now_s):
+            full = self._pace.open >= self._pace.open_max
+            if full and self._pace.waits:
+                self._cannot(f"{self._pace.open} are open, as many as may be")
+            wait_s = _FULL_S if full and self._pace.waits else self._pace.wait_s(now_s)
+            if wait_s:
                 self._behind = True
                 self._pause(sock, wait_s)
                 return
@@ -91,10 +121,10 @@ class PacedListener:
                 return
             except OSError as error:  # of the new connection, unless something is scarce here
                 if error.errno in _SCARCE:
-                    _log.warning("cannot_accept", extra={"fields": {"error": str(error)}})
+                    self._cannot(str(error))
                     self._pause(sock, _SCARCE_S)
                 return
-            if self._pace.open >= self._pace.open_max:  # a descriptor is wanted elsewhere
+            if full:  # a descriptor is wanted elsewhere
                 accepted.close()
                 continue
             accepted.setblocking(False)
@@ -106,10 +136,13 @@ class PacedListener:
             task = self._loop.create_task(self._begin(accepted))
             self._begun.add(task)
             task.add_done_callback(self._begun.discard)
+        self._behind = True
 
     async def _begin(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: _Tuned(self._factory(), self._closed), accepted)
+            await self._loop.connect_accepted_socket(
+                lambda: self._factory(self._closed), accepted, ssl=self._encryption
+            )
         except OSError:
             self._closed()
 
@@ -118,16 +151,13 @@ class PacedListener:
 
 
 def _has_hung_up(accepted: socket.socket) -> bool:
-    """Whether a client that waited has given up: there is nothing to read, nor will be."""
-    try:
-        return not accepted.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    """Whether a client that waited has given up, whatever it has sent before."""
+    look = select.poll()
+    look.register(accepted, _HUNG_UP)
+    return bool(look.poll(0))
 
 
-async def _bound(host: str, port: int) -> list[socket.socket]:
+async def bound(host: str | None, port: int) -> list[socket.socket]:
     """Sockets that listen on each address of a host."""
     loop = asyncio.get_running_loop()
     flags = socket.AI_PASSIVE
@@ -159,7 +189,8 @@ class TcpTransport:
     async def listen(self, host: str, port: int, factory: Callable[[], StreamHandler]) -> Listener:
         """Accept connections on host:port."""
         if self._pace is not None:
-            return PacedListener(await _bound(host, port), factory, self._pace)
+            sockets = await bound(host, port)
+            return PacedListener(sockets, lambda closed: _Tuned(factory(), closed), self._pace)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: _Tuned(factory()), host, port, backlog=LISTEN_BACKLOG, reuse_address=True

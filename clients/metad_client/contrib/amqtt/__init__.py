@@ -9,6 +9,7 @@ A client connects to any of them, and finds its session: subscriptions, and the 
         await broker.start()
 
 - :mod:`.broker`: amqtt's broker, with metad at its seams
+- :mod:`.listening`: how connections come, and how many may be open; :mod:`.arrivals`: whose CONNECT waits
 - :mod:`.kept`: what metad has of clients and brokers, and how it is written
 - :mod:`.waiting`: messages for clients that are away
 - :mod:`.routes`: who gets a message, and through which broker

@@ -13,6 +13,7 @@ from amqtt.errors import BrokerError
 
 from metad_client import MetadError, Options, connect
 from metad_wire.lines import LineHandler, LineWriter
+from metad_wire.open_files import raise_files_limit
 from metad_wire.transport.credentials import broker_files
 
 from . import MetadBroker
@@ -24,6 +25,7 @@ _ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonym
 
 
 async def _serve(arguments: argparse.Namespace) -> int:
+    raise_files_limit()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from amqtt.adapters import ReaderAdapter, StreamReaderAdapter, WriterAdapter
+from amqtt.adapters import ReaderAdapter, WebSocketsWriter, WriterAdapter
 from amqtt.broker import Broker
-from amqtt.contexts import Action, BrokerConfig, ListenerConfig
+from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType
 from amqtt.errors import AMQTTError, BrokerError
 from amqtt.events import BrokerEvents
 from amqtt.mqtt.connack import IDENTIFIER_REJECTED
@@ -26,6 +27,7 @@ from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import ApplicationMessage, Session
 from amqtt.utils import gen_client_id
+from websockets.asyncio.server import ServerConnection
 
 from metad_client import (
     BrokerLife,
@@ -44,6 +46,7 @@ from metad_client import (
 from metad_client.watch.events import WatchEvent
 from metad_wire.topics import filter_fault
 
+from .arrivals import Arrivals
 from .envelope import Envelope
 from .handler import Arriving, Handler
 from .handshakes import Handshakes
@@ -51,6 +54,7 @@ from .kept import NEVER_S, Store, ends_with_connection
 from .link_proof import LinkKey, Peer
 from .link_tls import LinkTls
 from .links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
+from .listening import ClientReader, ClientReaderAdapter, ClientWebSocket, for_clients, listen, listen_for_websockets
 from .outbox import Outbox
 from .packets import ClientWriter, Packets, Unfinished
 from .routes import LifeKey, Owner, Routes, Target
@@ -141,6 +145,8 @@ class MetadBroker(Broker):
         self._refused = Seldom(log)
         self._unstored = Seldom(log)
         self._unfinished = Unfinished()
+        self._open = for_clients()
+        self._arrivals = Arrivals()
         self._metad = metad
         self._store = Store(metad, name, tenant, expiry_s)
         self._waiting = WaitingMessages(metad, self._store)
@@ -303,12 +309,31 @@ class MetadBroker(Broker):
 
     # --- CONNECT ---
 
+    async def _create_server_instance(
+        self,
+        listener_name: str,
+        listener_type: ListenerType,
+        address: str | None,
+        port: int,
+        ssl_context: ssl.SSLContext | None,
+    ) -> Any:
+        if listener_type is ListenerType.TCP:
+            connected = partial(self.stream_connected, listener_name=listener_name)
+            return await listen(address, port, connected, self._open, ssl_context)
+        opened = partial(self.ws_connected, listener_name=listener_name)
+        return await listen_for_websockets(address, port, opened, self._open, ssl_context)
+
     async def stream_connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
     ) -> None:
-        await self._client_connected(listener_name, StreamReaderAdapter(reader), ClientWriter(writer))
+        assert isinstance(reader, ClientReader)
+        await self._client_connected(listener_name, ClientReaderAdapter(reader), ClientWriter(writer))
+
+    async def ws_connected(self, websocket: ServerConnection, listener_name: str) -> None:
+        await self._client_connected(listener_name, ClientWebSocket(websocket), WebSocketsWriter(websocket))
 
     async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
+        assert isinstance(reader, ClientReaderAdapter | ClientWebSocket)
         await self._begun.wait()
         host, port = writer.get_peer_info() or ("?", "?")
 
@@ -349,6 +374,7 @@ class MetadBroker(Broker):
         listener_name: str,
     ) -> None:
         client_session.attributes["metad.handler"] = handler
+        client_session.attributes["metad.connection"] = reader, writer
         try:
             await super()._handle_client_session(reader, writer, client_session, handler, server, listener_name)
         finally:
@@ -364,39 +390,47 @@ class MetadBroker(Broker):
             return False
         if not await super()._authenticate(session, listener):
             return False
-        client_id, clean = session.client_id or "", bool(session.clean_session)
+        client_id = session.client_id or ""
         if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
             handler.refuse(IDENTIFIER_REJECTED)
             return False
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._served()
-        except (TimeoutError, FencedError):
-            handler.refuse()
-            return False
-        async with self._turn(client_id):
-            older = self._connections.get(client_id)
-            if older is not None:
-                older.moved = not older.is_clean  # the session goes on, and so no will is due
-                await self._close(older)
+        reader, writer = session.attributes.pop("metad.connection")
+        async with self._arrivals.one(client_id, reader, writer) as takes_over:
             try:
-                taken = await self._store.take(client_id, clean=clean, will=_will_of(session))
-            except MetadError as error:
-                self._failed(error)
+                async with asyncio.timeout(CONNECT_S):
+                    await self._served()
+            except (TimeoutError, FencedError):
                 handler.refuse()
-                if older is not None:  # nobody is connected now
-                    with contextlib.suppress(MetadError):
-                        await older.owned.disconnect()
                 return False
-            session.parent = int(taken.present)
-            if not clean:
-                handler.restore(session, taken, Handshakes(self._store, client_id, self._failed))
-            delivered = {name for waited in taken.owed.values() for name in waited}
-            outbox = self._outbox_of(client_id, handler, found_in(taken.inflight, delivered))
-            connection = self._connections[client_id] = Connection(session, taken.owned, handler, outbox)
-            self._routes.show_owner(client_id, Owner(self._life, connected=True))
-            self._show_filters(connection, taken.filters)
-            taken.owned.on_lost(partial(self._lost, connection))
+            async with self._turn(client_id):
+                takes_over()
+                return await self._take_over(session, handler, client_id)
+
+    async def _take_over(self, session: Session, handler: Handler, client_id: str) -> bool:
+        """False if the client is to be refused. It is this client's turn."""
+        clean = bool(session.clean_session)
+        older = self._connections.get(client_id)
+        if older is not None:
+            older.moved = not older.is_clean  # the session goes on, and so no will is due
+            await self._close(older)
+        try:
+            taken = await self._store.take(client_id, clean=clean, will=_will_of(session))
+        except MetadError as error:
+            self._failed(error)
+            handler.refuse()
+            if older is not None:  # nobody is connected now
+                with contextlib.suppress(MetadError):
+                    await older.owned.disconnect()
+            return False
+        session.parent = int(taken.present)
+        if not clean:
+            handler.restore(session, taken, Handshakes(self._store, client_id, self._failed))
+        delivered = {name for waited in taken.owed.values() for name in waited}
+        outbox = self._outbox_of(client_id, handler, found_in(taken.inflight, delivered))
+        connection = self._connections[client_id] = Connection(session, taken.owned, handler, outbox)
+        self._routes.show_owner(client_id, Owner(self._life, connected=True))
+        self._show_filters(connection, taken.filters)
+        taken.owned.on_lost(partial(self._lost, connection))
         return True
 
     def _outbox_of(self, client_id: str, handler: Handler, restored: Found) -> Outbox:

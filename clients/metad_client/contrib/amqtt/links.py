@@ -13,7 +13,7 @@ import hmac
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ from .budget import Budget
 from .envelope import Envelope
 from .link_proof import Hello, LinkKey, Peer, Proof, RefusedError, Welcome
 from .link_tls import LinkTls, SilentError
+from .listening import for_brokers, listen
 from .routes import Target
 from .seldom import Seldom
 
@@ -108,14 +109,14 @@ class Listener:
         self._find = find
         self._key = key
         self._tls = tls
-        self._server: asyncio.Server | None = None
+        self._server: Any = None
         self._connections: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._refused = Seldom(log)
 
     async def listen(self, host: str, port: int) -> str:
         """Listen; returns HOST:PORT."""
-        self._server = await asyncio.start_server(self._called, host, port)
+        self._server = await listen(host, port, self._called, for_brokers())
         bound = self._server.sockets[0].getsockname()
         return f"{bound[0]}:{bound[1]}"
 
@@ -307,6 +308,7 @@ class Link:
             for left in self._waiting.values():
                 if not left.done():
                     left.set_exception(ConnectionError("the connection has ended"))
+                    left.exception()  # taken: its sender may have failed before it waits
 
 
 def _said_nothing(error: Exception, *, encrypted: bool) -> bool:

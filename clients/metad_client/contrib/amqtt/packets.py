@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from amqtt.adapters import ReaderAdapter, StreamWriterAdapter
 
@@ -185,13 +185,24 @@ class Unfinished:
             oldest.reschedule(0)
 
 
+class Below(Protocol):
+    """A connection that is read."""
+
+    async def read(self, n: int = -1) -> bytes:
+        """As of amqtt's adapters."""
+
+    def feed_eof(self) -> None:
+        """As of amqtt's adapters."""
+
+    async def hung_up(self) -> None:
+        """See :meth:`Packets.hung_up`."""
+
+
 class Packets(ReaderAdapter):
     """The bytes of a connection, for amqtt: those of whole packets that are right, and then none. ``refused`` is told
     why a client's packets end."""
 
-    def __init__(
-        self, below: ReaderAdapter, bytes_max: int, refused: Callable[[str], None], unfinished: Unfinished
-    ) -> None:
+    def __init__(self, below: Below, bytes_max: int, refused: Callable[[str], None], unfinished: Unfinished) -> None:
         self._below = below
         self._bytes_max = bytes_max
         self._refused = refused
@@ -201,6 +212,10 @@ class Packets(ReaderAdapter):
         self._at = 0
         self._count = 0
         self._ended = False
+
+    async def hung_up(self) -> None:
+        """Wait until the client has hung up."""
+        await self._below.hung_up()
 
     def wait_for(self, room: Callable[[], Awaitable[None]]) -> None:
         """Await this before each packet from now on."""
@@ -278,6 +293,10 @@ class ClientWriter(StreamWriterAdapter):
         """Raises OSError."""
         async with asyncio.timeout(TAKE_S):
             await super().drain()
+
+    def abort(self) -> None:
+        """Let go of the socket: the client has hung up."""
+        self._writer.transport.abort()
 
     def hurry(self) -> None:
         """Wait no longer until the client has taken what it was sent, once the connection is closed."""

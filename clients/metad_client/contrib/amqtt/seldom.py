@@ -1,4 +1,4 @@
-"""What strangers can make a broker say is said seldom: a line a second, with the number of those that it stands for."""
+"""What strangers can make a broker say is said seldom: one line in a while, with the number of those it stands for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _EACH_S: Final = 1.0
 
 
 class Seldom:
-    """A warning that is logged once a second at most."""
+    """A warning that is logged once in so many seconds at most."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, each_s: float = _EACH_S) -> None:
         self._log = log
+        self._each_s = each_s
         self._next_s = float("-inf")
         self.count = 0
         """How often it was said, or would have been."""
@@ -26,7 +27,7 @@ class Seldom:
         if now < self._next_s:
             self._unsaid += 1
             return
-        self._next_s = now + _EACH_S
+        self._next_s = now + self._each_s
         if self._unsaid:
             text, about = f"{text} (and %d others since the last such line)", (*about, self._unsaid)
             self._unsaid = 0
