@@ -9,7 +9,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from metad_wire.cluster import SLOTS
 from metad_wire.messages import Message, Revision, Session, SessionProperties
 from metad_wire.methods import encode
 from metad_wire.table import ROWS, TABLES
@@ -22,6 +21,7 @@ from ..errors import DeadlineExceededError, MetadError
 from ..requests.wrong import argument
 from .events import Shape, WatchBatch, WatchEvent, array_of, shape_of
 from .filters import Wanted, filters_of
+from .position import is_among
 from .streams import Streams
 from .token import to_text
 from .watch import BUFFER_BYTES, abandon, check_buffer, milliseconds
@@ -272,12 +272,8 @@ class Picture:
         for row in self.rows.values():
             if ROWS[row.row].kind != kind:
                 continue  # each kind of groups has slots of its own
-            slot_of, kept = ROWS[row.row].slot_of, seen.get(row.row, set())
-            gone = [
-                key
-                for key in row.data
-                if key not in kept and ((slot := slot_of(key)) is None or slots >> (SLOTS - 1 - slot) & 1)
-            ]
+            kept = seen.get(row.row, set())
+            gone = [key for key in row.data if key not in kept and is_among(slots, row.row, key)]
             for key in gone:
                 del row.data[key]
             if gone and self.listeners:

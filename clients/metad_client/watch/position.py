@@ -25,6 +25,7 @@ from functools import partial
 from typing import Final, NamedTuple, Self
 
 from metad_wire.cluster import SLOTS
+from metad_wire.table import ROWS
 from metad_wire.watch import MarkerStep, SlotMarker, WatchOpened
 
 NOBODY: Final = -1
@@ -72,6 +73,12 @@ class Pin:
 def bits_of(slots: bytes) -> int:
     """A bit map as a number."""
     return int.from_bytes(slots, "big")
+
+
+def is_among(slots: int, row: int, key: bytes) -> bool:
+    """Whether the slot of a row with this key is one of these. A table that is not routed is in the only group of its
+    kind, and its rows go as those of slot 0: before the snapshot of that is there, no change of theirs counts."""
+    return bool(slots >> (SLOTS - 1 - (ROWS[row].slot_of(key) or 0)) & 1)
 
 
 class Position:

@@ -14,14 +14,13 @@ from typing import Final, Literal
 from metad_wire.cluster import SLOTS, unpack_slots
 from metad_wire.group import GroupId
 from metad_wire.method import MALFORMED
-from metad_wire.table import ROWS
 from metad_wire.watch import WatchChange, WatchEntry, WatchOpen, WatchRows
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import ClosedError, DeadlineExceededError, InternalError, InvalidRequestError, MetadError, another
 from .events import WatchBatch, Where
 from .filters import Filters
-from .position import ALL, Pin, Position
+from .position import ALL, Pin, Position, is_among
 from .stream import Cut, Frame, GroupStream
 from .token import packed_slots
 
@@ -643,21 +642,11 @@ class Streams:
 
 
 def _counted(changes: Iterable[WatchChange], slots: int) -> list[WatchChange]:
-    """Those of a slot that counts, or of no slot."""
-    found: list[WatchChange] = []
-    for change in changes:
-        slot = ROWS[change.row].slot_of(change.key)
-        if slot is None or slots >> (SLOTS - 1 - slot) & 1:
-            found.append(change)
-    return found
+    """Those of a slot that counts."""
+    return [change for change in changes if is_among(slots, change.row, change.key)]
 
 
 def _rows_in(rows: WatchRows, slots: int) -> WatchRows:
-    """The rows of these slots, and those of no slot."""
-    slot_of = ROWS[rows.row].slot_of
-    kept = [
-        (key, value)
-        for key, value in zip(rows.keys, rows.values, strict=True)
-        if (slot := slot_of(key)) is None or slots >> (SLOTS - 1 - slot) & 1
-    ]
+    """The rows of these slots."""
+    kept = [(key, value) for key, value in zip(rows.keys, rows.values, strict=True) if is_among(slots, rows.row, key)]
     return WatchRows(rows.row, [key for key, _ in kept], [value for _, value in kept])

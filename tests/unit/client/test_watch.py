@@ -46,9 +46,13 @@ from metad_client.endpoint import parse_url
 from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
 from metad_client.watch.token import packed_slots, to_text
+from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
+from metad_wire.methods import encode
 from metad_wire.policy import PathRule
-from metad_wire.watch import MarkerStep, SlotMarker, WatchEvents, WatchOpened
+from metad_wire.tables import TABLES
+from metad_wire.tables.broker import Broker
+from metad_wire.watch import MarkerStep, SlotMarker, WatchChange, WatchEvents, WatchOpened, WatchRows
 
 THREE = "metad://a,b,c"
 
@@ -498,6 +502,30 @@ async def test_a_gap_is_told_again_to_who_resumes_in_it(connected: Client, nodes
     again = connected.watch("kv", token=gap.token)
     snapshot = await anext(again)
     assert (snapshot.kind, snapshot.slots, told(snapshot)) == ("snapshot", gap.slots, [b"1"])
+
+
+async def test_nothing_of_a_table_without_slots_comes_before_its_snapshot(connected: Client, nodes: WatchNodes) -> None:
+    """The first that the program heard of a broker was that it had changed."""
+    metadata = Group(nodes, 0, set(range(SLOTS)))
+    metadata.name = "metadata-0"
+    nodes.groups.append(metadata)
+    table = TABLES["broker"]
+    change = WatchChange(
+        table.rows["record"], ChangeKind.WRITTEN, table.key_of(["one"]), encode(Broker("one", 7, "active", 10_000))
+    )
+    nodes.holds_back_rows = True
+    watch = await connected.watch("broker", start="snapshot").opened()
+    token = watch.token
+    await watch.close()
+    watch = await connected.watch("broker", token=token).opened()
+    metadata.append([change])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(watch), 0.2)
+    (stream,) = metadata.live
+    rows = WatchRows(change.row, [change.key], [change.value])
+    stream.send(WatchEvents(stream.position, rows=[rows], snapshot_done=True))
+    stream.peer.flush()
+    assert (await anext(watch)).kind == "snapshot"
 
 
 async def test_a_follower_that_is_behind_is_no_gap(connected: Client, nodes: WatchNodes) -> None:
