@@ -44,7 +44,7 @@ SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for b
 """The rows that a watch may show."""
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
 _BLIND: Final = frozenset([*OFFSET.rows.values(), *BROKER.rows.values()])  # rows that do not say whether they are new
-_COMMIT_S_MAX: Final = 30.0  # between the making of an entry and the moment at which somebody applies it
+_COMMIT_S_MAX: Final = 60.0  # between the making of an entry and when somebody applies it: through a standstill
 _decode_slots = msgspec.msgpack.Decoder(AssignedSlots).decode
 
 
