@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from metad_wire.cluster import ReadIndex
 from metad_wire.errors import InternalError, InvalidRequestError, MetadError, NotLeaderError
 from metad_wire.methods import READ_INDEX
-from metad_wire.watch import Brought, WatchOpened
+from metad_wire.watch import BEHIND_UNKNOWN_MS, Brought, WatchOpened
 
 from ..raft.journal import REGULAR
 from ..state.entry import NO_WRITES, Entry, decode_entry
@@ -18,8 +18,6 @@ from ..storage.keys import after_prefix
 from .driver import GroupDriver
 from .peer_sender import PeerSender
 from .reads import answer_read_index
-
-_FOREVER_S = 1e9
 
 
 class WatchedReplica:
@@ -107,4 +105,4 @@ def _index_of(answer: bytes | MetadError) -> int | MetadError:
 
 def _milliseconds(seconds: float) -> int:
     """Rounded up: 0 is nothing at all."""
-    return math.ceil(min(seconds, _FOREVER_S) * 1000)
+    return math.ceil(min(seconds * 1000, BEHIND_UNKNOWN_MS))

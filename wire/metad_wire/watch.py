@@ -8,7 +8,7 @@ which group's changes of a slot count.
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -145,9 +145,13 @@ class WatchRows(Message, frozen=True):
     values: list[bytes | None]
 
 
+BEHIND_UNKNOWN_MS: Final = 10**12
+"""What a replica says that has not heard yet, since it started, how far its leader is."""
+
+
 class WatchProgress(Message, frozen=True):
-    """Nothing up to the frame's ``index`` follows. ``behind_ms``: since when the replica may lack what was
-    acknowledged; 0 of a leader that is certain to lead."""
+    """Nothing up to the frame's ``index`` follows. ``behind_ms``: for how long the replica may have lacked what was
+    acknowledged; 0 of a leader that is certain to lead, BEHIND_UNKNOWN_MS if it does not know."""
 
     behind_ms: U63
 

@@ -51,8 +51,8 @@ class Watch(Twin, Parts[WatchBatch]):
 
     @property
     def age_ms(self) -> float | None:
-        """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
-        known if the watch was opened with ``progress_s``."""
+        """How old what was delivered may be, by the last words of the servers; None while that is not known. Without
+        ``progress_s`` they say it only when the watch begins."""
         self._portal.check()
         return self._watch.age_ms
 
@@ -95,7 +95,8 @@ class Image(Twin, Closing):
     @property
     def age_ms(self) -> float | None:
         """How old the picture may be at most: since when it may lack something that was acknowledged, by the servers'
-        last words. None until all groups have said it once."""
+        last words. It grows while the service is away or a slot is not read. None while it is not known: only before
+        :meth:`caught_up`."""
         self._portal.check()
         return self._image.age_ms
 

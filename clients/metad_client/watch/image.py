@@ -374,7 +374,8 @@ class Image:
     @property
     def age_ms(self) -> float | None:
         """How old the picture may be at most: since when it may lack something that was acknowledged, by the servers'
-        last words. None until all groups have said it once."""
+        last words. It grows while the service is away or a slot is not read. None while it is not known: only before
+        :meth:`caught_up`."""
         return self._picture.streams.age_ms()
 
     @property

@@ -14,7 +14,16 @@ import msgspec
 from metad_wire.errors import ErrorBody, error_of
 from metad_wire.group import GroupId
 from metad_wire.method import MALFORMED, encode
-from metad_wire.watch import MarkerStep, SlotMarker, WatchEntry, WatchOpen, WatchOpened, WatchProgress, WatchRows
+from metad_wire.watch import (
+    BEHIND_UNKNOWN_MS,
+    MarkerStep,
+    SlotMarker,
+    WatchEntry,
+    WatchOpen,
+    WatchOpened,
+    WatchProgress,
+    WatchRows,
+)
 
 from ..causes import stays
 from ..dispatch.call import Call, EventStream
@@ -166,6 +175,10 @@ class GroupStream:
         self.has_lived = False
         self.proved_at: float | None = None
         """The picture of this group lacks nothing that was acknowledged before this time."""
+        self.asked_at: float | None = None
+        """When the proof was asked for that the pin of this attempt rests on; None if it rests on none."""
+        self.has_spoken = False
+        """Whether it has made progress, and has said for how long its replica may have lacked something."""
         self.node = ""
         self._owner = owner
         self._dispatcher = dispatcher
@@ -215,6 +228,7 @@ class GroupStream:
         sink = _Sink(self)
         self._sink, self.node = sink, queue.node
         self._wants_proof = opening.proven
+        self.asked_at = self._loop.time() if opening.proven else None
         self.asked = int.from_bytes(opening.snapshot, "big")
         call = self._dispatcher.open_stream(queue, body, self.name, sink, self._loop.time() + OPEN_DEADLINE_S)
         if call is None:
@@ -461,6 +475,17 @@ class GroupStream:
         """The snapshot is complete."""
         self._drop_snapshot()
         self.asked = self.assigned = 0
+
+    def pin_reached(self) -> None:
+        """The picture has all that the pin of this attempt has."""
+        if self.asked_at is not None:
+            self.proved(self.asked_at)
+
+    def progressed(self, frame: Frame) -> None:
+        """A mark of progress was taken. One that knows nothing proves nothing."""
+        if frame.progress is not None and frame.progress.behind_ms < BEHIND_UNKNOWN_MS:
+            self.has_spoken = True
+            self.proved(frame.came - frame.progress.behind_ms / 1000)
 
     def proved(self, at: float) -> None:
         """Nothing that was acknowledged before this time is lacking."""

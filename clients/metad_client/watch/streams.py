@@ -97,6 +97,7 @@ class Streams:
         self._repair_timers: dict[str, asyncio.TimerHandle] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._proved: set[GroupStream] = set()  # that have made progress since the last mark
+        self._level_at: float | None = None  # nothing that was acknowledged before is lacking
         try:
             self._look_idle()
             self.changed()
@@ -210,12 +211,17 @@ class Streams:
         return not any(position.sealed for position in self.positions.values())
 
     def age_ms(self) -> float | None:
-        """Since when what was delivered may lack something; None if a group has not said it yet."""
-        proved = [stream.proved_at for stream in self._turn]
-        known = [at for at in proved if at is not None]
-        if not known or len(known) < len(proved) or self._unfound:
-            return None
-        return max(0.0, (self._loop.time() - min(known)) * 1000)
+        """For how long what was delivered may have lacked something; None if that is not known yet. It grows while a
+        slot is not read."""
+        self._look_level()
+        return None if self._level_at is None else max(0.0, (self._loop.time() - self._level_at) * 1000)
+
+    def _look_level(self) -> None:
+        """What the groups have proved counts as far as every slot is read."""
+        proved = [stream.proved_at for stream in self._turn if stream.proved_at is not None]
+        if proved and len(proved) == len(self._turn) and self.is_settled:
+            level = min(proved)
+            self._level_at = level if self._level_at is None else max(self._level_at, level)
 
     def close(self) -> None:
         """End: take no more events. Safe to call again."""
@@ -362,6 +368,8 @@ class Streams:
         for stream in streams:
             if stream.asked:
                 stream.pin = stream.first_pin
+            if not stream.asked & stream.assigned & position.missing:
+                stream.pin_reached()  # none of its rows are read
             stream.first_pin = None
         self._repair(kind)
         self._seek_targets()
@@ -554,7 +562,8 @@ class Streams:
         if index > position.index(stream.ordinal):
             position.indexes[stream.ordinal] = index
         if frame.progress is not None:
-            stream.proved(frame.came - frame.progress.behind_ms / 1000)
+            stream.progressed(frame)
+            self._look_level()
             self._proved.add(stream)
         stream.finished(frame)
         if self._until:
@@ -600,6 +609,8 @@ class Streams:
             if taken != wanted:  # what has happened meanwhile leaves the others missing: their rows are too old
                 wanted, rows = taken, [_rows_in(each, taken) for each in rows]
             self._packed.pop(stream.kind, None)
+            stream.pin_reached()
+            self._look_level()
             stream.rows_taken()
             self._repair(stream.kind)
             self._seek_targets()
@@ -610,7 +621,8 @@ class Streams:
     def _mark(self) -> WatchBatch | bool:
         """A mark of progress, once every group has made some."""
         age_ms = self.age_ms()
-        if not self._progress_ms or self.is_missing or age_ms is None:
+        has_spoken = all(stream.has_spoken for stream in self._turn)
+        if not self._progress_ms or self.is_missing or not has_spoken or age_ms is None:
             return True
         if not self._proved.issuperset(stream for stream in self._turn if not stream.items):
             return True

@@ -64,8 +64,8 @@ class Watch(AsyncParts[WatchBatch]):
 
     @property
     def age_ms(self) -> float | None:
-        """How old what was delivered may be, by the last words of the servers; None while that is not known. It is
-        known if the watch was opened with ``progress_s``."""
+        """How old what was delivered may be, by the last words of the servers; None while that is not known. Without
+        ``progress_s`` they say it only when the watch begins."""
         return self._streams.age_ms()
 
     async def close(self) -> None:

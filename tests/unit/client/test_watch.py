@@ -52,7 +52,15 @@ from metad_wire.methods import encode
 from metad_wire.policy import PathRule
 from metad_wire.tables import TABLES
 from metad_wire.tables.broker import Broker
-from metad_wire.watch import MarkerStep, SlotMarker, WatchChange, WatchEvents, WatchOpened, WatchRows
+from metad_wire.watch import (
+    BEHIND_UNKNOWN_MS,
+    MarkerStep,
+    SlotMarker,
+    WatchChange,
+    WatchEvents,
+    WatchOpened,
+    WatchRows,
+)
 
 THREE = "metad://a,b,c"
 
@@ -227,8 +235,11 @@ async def test_a_snapshot_is_of_the_slots_that_were_asked_for(connected: Client,
 
 async def test_progress_is_marked_once_all_groups_have_made_some(connected: Client, nodes: WatchNodes) -> None:
     watch = await connected.watch("kv", progress_s=1.0).opened()
-    assert watch.age_ms is None
+    await asyncio.sleep(10)
+    assert watch.age_ms == pytest.approx(10_000, abs=50), "it began at what its groups proved"
     a(nodes).mark()
+    await nothing(watch)
+    b(nodes).mark(behind_ms=BEHIND_UNKNOWN_MS)
     await nothing(watch)
     b(nodes).mark(behind_ms=250)
     batch = await anext(watch)

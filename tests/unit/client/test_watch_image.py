@@ -40,7 +40,7 @@ from metad_client import (
 from metad_wire.cluster import ClusterMap
 from metad_wire.methods import encode
 from metad_wire.tables import TABLES
-from metad_wire.watch import WatchChange, WatchEvents, WatchRows
+from metad_wire.watch import BEHIND_UNKNOWN_MS, WatchChange, WatchEvents, WatchRows
 
 OFFSET = TABLES["offset"].rows["offset"]
 OWNER, PROPERTIES = TABLES["session"].rows["owner"], TABLES["session"].rows["properties"]
@@ -390,9 +390,22 @@ async def test_its_age_is_what_the_servers_last_proved(
     connected: Client, nodes: WatchNodes, group: Group, server: Server
 ) -> None:
     group.put("k", b"1")
-    image = await connected.image("kv").caught_up()
-    assert group.live[0].received.body.progress_ms == 1000
-    assert image.age_ms is None
+    nodes.holds_back_rows = True
+    image = connected.image("kv")
+    await settled()
+    group.mark()
+    await settled()
+    assert image.age_ms is None, "it shows nothing yet, however fresh that is"
+    (stream,) = group.live
+    group.send_rows(stream)
+    await image.caught_up()
+    assert stream.received.body.progress_ms == 1000
+    assert image.age_ms == pytest.approx(0, abs=50)
+    await asyncio.sleep(10)
+    assert image.age_ms == pytest.approx(10_000, abs=50), "what it had when it was opened is known"
+    group.mark(behind_ms=BEHIND_UNKNOWN_MS)
+    await settled()
+    assert image.age_ms == pytest.approx(10_000, abs=50), "a replica that knows nothing proves nothing"
     group.mark(behind_ms=100)
     await settled()
     assert image.age_ms == pytest.approx(100)
@@ -499,7 +512,9 @@ def test_a_blocking_program_has_watches_and_images_too(scripted_server: Server) 
             assert heard.wait(30)
             forget()
             assert watch.token == image.token != ""
-            assert (watch.age_ms, image.age_ms, image.error) == (None, None, None)
+            assert watch.age_ms is not None
+            assert image.age_ms is not None
+            assert image.error is None
         assert list(watch) == []
         states: list[ClientState] = []
         forget = client.on_state(states.append)
