@@ -247,7 +247,7 @@ class HeldLease:
 
     async def _speak(self, sent_s: float) -> None:
         try:
-            ttl_ms = await self._leases.keep_alive(self.namespace, self._name, deadline_s=self._deadline_s / 2)
+            ttl_ms = await self._leases.keep_alive(self.namespace, self._name, deadline_s=self._deadline_s)
         except MetadError:
             return  # the next tick speaks again, and doubts meanwhile
         self._alive.answered(sent_s, ttl_ms / 1000)

@@ -354,7 +354,7 @@ class Membership(AsyncParts[Generation]):
         """What the group does; None if no server says so now."""
         sent_s, member, belief = self._now(), self._member, self._alive.belief
         try:
-            beat = await self._consumers.heartbeat(self.tenant, self.group, member, deadline_s=self._deadline_s / 2)
+            beat = await self._consumers.heartbeat(self.tenant, self.group, member, deadline_s=self._deadline_s)
         except ClosedError:
             raise
         except MetadError:

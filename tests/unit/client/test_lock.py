@@ -313,3 +313,19 @@ async def test_a_lease_that_is_closed_is_given_back_unless_it_is_lost() -> None:
         third._alive.answered(now_s, 0.0)  # there is no such lease
         assert third.state is LOST
     assert space.revoked == [lease.name, other.name]
+
+
+async def test_a_holder_waits_for_a_slow_answer_as_long_as_its_lease_lasts() -> None:
+    """The service hears of a holder once it has proven its lead, unless the caller is gone by then."""
+    space, waited = Space(), []
+
+    async def keep_alive(*_: Any, deadline_s: float) -> int:
+        waited.append(deadline_s)
+        return 10_000
+
+    space.keep_alive = keep_alive  # type: ignore[method-assign, assignment]
+    lease = await held(space).opened()
+    await asyncio.sleep(5.0)
+    await lease.close()
+    assert waited
+    assert min(waited) >= 10.0
