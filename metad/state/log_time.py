@@ -32,6 +32,7 @@ class LogTime:
         "_amnesty_until_s",
         "_anchor_ms",
         "_anchor_s",
+        "_applied",
         "_calendar_ms",
         "_leads",
         "_looked_s",
@@ -47,8 +48,15 @@ class LogTime:
         self.newest_ms = newest_ms
         self._anchor_ms = float(newest_ms)  # the log's time was this, with its fraction ...
         self._anchor_s = now_s  # ... at this moment
+        self._applied = newest_ms, now_s  # the newest time of an applied entry, and when it was learned
 
     def learn(self, time_ms: int, now_s: float) -> None:
+        """An entry of this time is applied."""
+        if time_ms > self._applied[0]:
+            self._applied = time_ms, now_s
+        self.reach(time_ms, now_s)
+
+    def reach(self, time_ms: int, now_s: float) -> None:
         """There is an entry of this time."""
         if time_ms > self.newest_ms:
             self.newest_ms, self._anchor_ms, self._anchor_s = time_ms, float(time_ms), now_s
@@ -87,5 +95,8 @@ class LogTime:
         self._amnesty_until_s = now_s + self._amnesty_s
 
     def forget(self) -> None:
-        """This replica leads no longer."""
+        """This replica leads no longer. What it made and has not applied may never come to be: another leader goes on
+        with the log, and its time, from before."""
         self._leads = False
+        self.newest_ms, self._anchor_s = self._applied
+        self._anchor_ms = float(self.newest_ms)

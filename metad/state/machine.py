@@ -207,7 +207,7 @@ class Machine:
         if origin is Origin.MIGRATION and isinstance(outcomes[0], bytes):
             revision, marker, now_ms = view.revision, view.marker, view.now_ms
             if marker is not None and marker.step == MarkerStep.ADOPTED:
-                self.time.learn(now_ms, now_s)
+                self.time.reach(now_ms, now_s)
                 self.time.amnesty(now_s)
         previous = {row: values.distinct() for row, values in replaced.items()}
         entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)

@@ -230,11 +230,19 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "time_of_a_log_believes_no_calendar",
     ),
     _m(
+        "what_never_came_to_be_moves_the_time",
+        "a leader whose entries are lost goes on from the time of those that are applied",
+        "metad.state.log_time:LogTime.forget",
+        "self.newest_ms, self._anchor_s = self._applied",
+        "self._anchor_s = self._applied[1]",
+        "time_of_a_log_believes_no_lost_entry",
+    ),
+    _m(
         "followers_do_not_learn_the_time",
         "a new leader goes on from the time of the last entry",
         "metad.state.log_time:LogTime.learn",
-        "if time_ms > self.newest_ms:",
-        "if False:",
+        "self.reach(time_ms, now_s)",
+        "pass",
         "time_of_a_log_believes_no_calendar",
     ),
     _m(

@@ -90,6 +90,15 @@ def test_it_never_goes_back_nor_jumps(steps: list[tuple[float, int, bool, bool]]
         leaders[not second].learn(newest_ms, now_s)
 
 
+def test_what_it_made_and_has_not_applied_may_never_come_to_be() -> None:
+    """The calendar of the first leader is hours ahead, and nobody else gets its entry."""
+    time = LogTime(0, 100.0, AMNESTY_S)
+    assert time.next(NOW_MS + 10 * HOUR_MS, 100.0) == NOW_MS + 10 * HOUR_MS
+    time.forget()
+    time.learn(NOW_MS, 102.0)
+    assert time.next(NOW_MS + 10 * HOUR_MS, 103.0) <= NOW_MS + 1_000 * (1 + CATCH_UP)
+
+
 # --- amnesty ---------------------------------------------------------------------------------------------
 
 

@@ -359,6 +359,25 @@ def time_of_a_log_believes_no_calendar() -> None:
 
 
 @scenario
+def time_of_a_log_believes_no_lost_entry() -> None:
+    """The first entry of a log has the time of its leader's calendar, ten hours ahead, and nobody else gets it."""
+    with Scene() as scene:
+        first = scene.lead()
+        assert first.environment is not None
+        first.environment.stepped_ms += 36_000_000
+        scene.isolate(first.name, scene.one)
+        lost = scene.begin(scene.one, lambda client: client.kv.put("space", "a", b"0", deadline_s=30.0))
+        assert scene.run_until(lambda: scene.leader(DATA) not in (None, first), 10.0)
+        scene.put(scene.two, "b", b"1")
+        scene.network.heal()
+        assert scene.run_until(lost.done, 30.0)
+        lost.result()
+        scene.require_settled(20.0)
+        scene.transfer(first.name)
+        scene.put(scene.two, "b", b"2")
+
+
+@scenario
 def time_of_a_log_survives_a_restart() -> None:
     """All nodes start anew while calendars are an hour behind what they were: the time of the log is in the state."""
     small = StorageConfig(engine="memory", log_retained_bytes=500)
