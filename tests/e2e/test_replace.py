@@ -111,6 +111,17 @@ def test_a_node_that_is_alive_is_not_replaced(nodes: Nodes, tmp_path: Path) -> N
     assert status(nodes)[0] == 0
 
 
+def test_a_name_that_no_node_has_is_not_replaced(nodes: Nodes, tmp_path: Path) -> None:
+    """Also while another node is lost: it is not taken for one that has left."""
+    wrong = REPLACE.replace("n3", "n33", 1)
+    for lost in (False, True):
+        if lost:
+            lose_disk(nodes)
+        refused = done(wrong.partition(" > ")[0], nodes.clients["n1"], tmp_path)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert "n33 is no member of the cluster, whose members are n1, n2 and n3, and no other" in refused.stderr
+
+
 def test_replace_ends_at_its_deadline_and_is_safe_to_run_again(nodes: Nodes, tmp_path: Path) -> None:
     lose_disk(nodes)
     late = done(REPLACE.replace(" > ", " --deadline 3 > "), nodes.clients["n1"], tmp_path)

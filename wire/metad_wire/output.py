@@ -1,9 +1,13 @@
-"""Output that never ends a command: what the terminal's encoding does not have is escaped, and not lost."""
+"""Text between a command and its terminal, whose encoding may be a smaller one than UTF-8: output never ends a command,
+but what the encoding does not have is escaped, and arguments are UTF-8 all the same."""
 
 from __future__ import annotations
 
+import argparse
 import codecs
+import os
 import sys
+from collections.abc import Container
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -14,6 +18,22 @@ def escape_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def decode_arguments(arguments: argparse.Namespace, paths: Container[str]) -> None:
+    """Have arguments be what their bytes say in UTF-8, whatever the locale is. Those that are ``paths`` are left to
+    the locale, as the system's calls want them. Raises UnicodeError for one that is not UTF-8."""
+    for name, text in vars(arguments).items():
+        if isinstance(text, str) and name not in paths:
+            setattr(arguments, name, _given(text).decode())
+
+
+def _given(text: str) -> bytes:
+    """The bytes of an argument."""
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:  # it comes from a program
+        return text.encode()
 
 
 def has_all_characters(stream: TextIO) -> bool:

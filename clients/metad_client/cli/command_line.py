@@ -21,7 +21,7 @@ import msgspec
 
 from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
-from metad_wire.output import escape_unprintable
+from metad_wire.output import decode_arguments, escape_unprintable
 from metad_wire.tables import TABLES
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -50,6 +50,8 @@ class Family(Protocol):
 FAMILIES: Final[tuple[Family, ...]] = (groups, brokers, sessions, subscriptions, wills, retained, leases, records)
 """In the order of ``metadctl --help``."""
 
+PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "out", "file"})
+"""Arguments that name files."""
 WATCHED = sorted(name for name, table in TABLES.items() if table.shows)
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
 ELECTION_MS = 2_000
@@ -84,6 +86,10 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     escape_unprintable()
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    try:
+        decode_arguments(arguments, PATHS)
+    except UnicodeError:
+        parser.error("an argument is not UTF-8")
     if "offline" in arguments:
         return _printed(lambda: int(arguments.offline(arguments)))
     encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
@@ -94,8 +100,6 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         if transport is None:
             transports_of(scheme_of(url), options)  # which says what it lacks
         _prepare(arguments)
-    except UnicodeEncodeError:
-        parser.error("an argument is not UTF-8")
     except ValueError as error:
         if arguments.command is not _status or not arguments.check:
             parser.error(str(error))
@@ -134,8 +138,6 @@ def _prepare(arguments: Arguments) -> None:
     for name, text in vars(arguments).items():
         if name in ("value", "payload") and text is not None:
             setattr(arguments, name, sys.stdin.buffer.read() if text == "-" else text.encode())
-        elif isinstance(text, str):
-            text.encode()
 
 
 def _options(arguments: Arguments, scheme: str) -> Options:

@@ -88,7 +88,11 @@ async def _dismiss(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one({"offsets_deleted": await m.offsets.delete_group(a.tenant, a.group)})
+    known = [one async for one in m.offsets.groups(a.tenant, a.group) if one.group == a.group]
+    deleted = await m.offsets.delete_group(a.tenant, a.group)
+    if not known and not deleted:
+        raise NotFoundError(f"no consumer group {a.tenant}/{a.group}")
+    printer.one({"offsets_deleted": deleted})
 
 
 def _row(group: KnownGroup) -> Row:

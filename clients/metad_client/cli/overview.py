@@ -260,11 +260,19 @@ def member_table(cluster: ClusterView) -> list[Row]:
     return rows
 
 
-_MEASURED: Final[Mapping[str, tuple[str, Callable[[int], str]]]] = {
-    "uptime_ms": ("up for", people.duration),
-    "cpu_us": ("cpu", lambda us: people.duration(us // 1_000)),
-    "rss_bytes": ("memory", people.size),
-    "overdue_ms": ("overdue", people.duration),
+_UNITS: Final[Mapping[str, Callable[[int], str]]] = {
+    "_ms": people.duration,
+    "_us": lambda us: people.duration(us // 1_000),
+    "_bytes": people.size,
+}
+_TITLES: Final = {
+    "uptime_ms": "up for",
+    "rss_bytes": "memory",
+    "unclaimed_ms": "unclaimed for",
+    "per_s": "returns per second",
+    "free_bytes": "disk free",
+    "total_bytes": "disk",
+    "low_bytes": "disk low below",
 }
 
 
@@ -274,10 +282,13 @@ def wide_member_table(rows: Sequence[Row]) -> list[Row]:
 
 
 def _as_read(name: str, value: Any) -> tuple[str, Any]:
-    if name in _MEASURED and value is not None:
-        title, said = _MEASURED[name]
-        return title, said(value)
-    return name, [_lane(**lane) for lane in value] if name == "lanes" else value
+    if isinstance(value, dict):
+        return name, dict(_as_read(*inner) for inner in value.items())
+    for unit, said in _UNITS.items():
+        if name.endswith(unit):
+            title = name.removesuffix(unit).replace("_", " ")
+            return _TITLES.get(name, title), None if value is None else said(value)
+    return _TITLES.get(name, name), [_lane(**lane) for lane in value] if name == "lanes" else value
 
 
 def _lane(lane: str, admitted: int, refused: int) -> str:

@@ -3,9 +3,14 @@ clients and groups is in commands of their own."""
 
 from __future__ import annotations
 
+import time
+
+import msgspec
+
 from metad_wire.tables import TABLES
 
 from ..client import Client
+from . import people
 from .bounded import absent, first, page_size, present, say_more
 from .grammar import Arguments, Commands, Leaf, Parser, consumer_group, count, limit
 from .plain import PlainCommands
@@ -93,7 +98,10 @@ def _offset_key(parser: Parser) -> None:
 
 
 async def _get_offset(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one(present(await m.offsets.fetch(a.tenant, a.group, a.topic, a.partition), _no_offset(a)))
+    found = present(await m.offsets.fetch(a.tenant, a.group, a.topic, a.partition), _no_offset(a))
+    facts = msgspec.structs.asdict(found)
+    facts["committed"] = people.when(facts.pop("committed_ms"), int(time.time() * 1_000))
+    printer.document(found, facts, [])
 
 
 async def _put_offset(m: Client, a: Arguments, printer: Printer) -> None:

@@ -19,7 +19,7 @@ from metad_wire.group import METADATA
 from ..client import Client
 from ..errors import ConflictError, DeadlineExceededError, MetadError, NotFoundError
 from . import people
-from .view import METADATA_VOTERS_MIN, ClusterView, view
+from .view import METADATA_VOTERS_MIN, ClusterView, GroupView, view
 
 DEADLINE_S = 600.0
 """How long the command takes at most, if nothing else is said."""
@@ -50,8 +50,8 @@ class Replacement:
         if known is None:
             raise NotFoundError("this node knows no cluster; give the endpoint of another one")
         record = known.node(self._node)
-        wanted = _machines(known) if record is not None else _machines(known) + 1
-        wanted = min(known.replicas or wanted, wanted)
+        there = _machines(known)
+        wanted = min(known.replicas or there, there if record is not None else there + 1)
         left = await self._leave(known, record, wanted, joined=wait)
         known, cluster = await self._look()
         lacking = _lacking(known, cluster, wanted)
@@ -105,18 +105,18 @@ class Replacement:
             await self._pause("it has not left")
 
     def _absent(self, known: ClusterMap, cluster: ClusterView, wanted: int) -> str:
-        """What to say of a node that was no member when the command began: another run has let it leave, unless nothing
-        is missing."""
-        lacking = _lacking(known, cluster, wanted)
-        if lacking:
-            return (
-                f"{self._node} has left: it is no member of the cluster, and {len(lacking)} of {len(cluster.groups)} "
-                "groups lack a replica until its successor joins"
+        """What to say of a node that was no member when the command began: another run has let it leave. Raises
+        NotFoundError if no member is missing."""
+        if not any(len(group.record.replicas) < _least(group, wanted) for group in cluster.groups if group.record):
+            members = people.listed([node.node_id for node in known.nodes])
+            raise NotFoundError(
+                f"{self._node} is no member of the cluster, whose members are {members}, and no other is missing: "
+                "check the name"
             )
-        members = people.listed([node.node for node in cluster.nodes])
+        lacking = _lacking(known, cluster, wanted)
         return (
-            f"{self._node} is no member of the cluster, whose members are {members}, and no group lacks a replica: "
-            "check the name"
+            f"{self._node} has left: it is no member of the cluster, and {len(lacking)} of {len(cluster.groups)} "
+            "groups lack a replica until its successor joins"
         )
 
     def _connected(self, cluster: ClusterView) -> list[str]:
@@ -178,15 +178,21 @@ def _machines(known: ClusterMap) -> int:
     return machine_count(node.node_id for node in known.nodes if not node.leaving)
 
 
+def _least(group: GroupView, wanted: int) -> int:
+    """How many replicas a group has to have."""
+    if group.record is not None and group.name == METADATA.name:
+        return min(wanted, max(METADATA_VOTERS_MIN, len(group.record.replicas)))
+    return wanted
+
+
 def _lacking(known: ClusterMap, cluster: ClusterView, wanted: int) -> list[str]:
     """The groups that have fewer voters within reach, or voters that should not be there."""
     found: list[str] = []
     for group in cluster.groups:
         record = group.record
-        least = wanted
-        if record is not None and group.name == METADATA.name:
-            least = min(wanted, max(METADATA_VOTERS_MIN, len(record.replicas)))
-        if len(group.available) < least or (record is not None and {*group.voters} != {*record.replicas}):
+        if len(group.available) < _least(group, wanted) or (
+            record is not None and {*group.voters} != {*record.replicas}
+        ):
             found.append(group.name)
     return found
 

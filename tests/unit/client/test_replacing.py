@@ -116,10 +116,12 @@ async def test_run_again_after_the_node_has_left_it_goes_on_from_there(capsys: p
     assert "region" not in config, "the cluster has none"
 
 
-async def test_a_name_that_no_node_ever_had_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("wait", [False, True])
+async def test_a_name_that_no_node_ever_had_is_an_error(wait: bool) -> None:
     desk = Desk(whole(), leaves=[NotFoundError("n9 is not a member")])
-    await Replacement(desk, "n9", 60.0, shown.append).run(wait=False)  # type: ignore[arg-type]
-    assert "and no group lacks a replica: check the name" in capsys.readouterr().err
+    with pytest.raises(NotFoundError, match="n9 is no member of the cluster, whose members are n1, n2 and n3, and no"):
+        await Replacement(desk, "n9", 60.0, shown.append).run(wait=wait)  # type: ignore[arg-type]
+    assert not shown
 
 
 async def test_waiting_after_the_node_has_left_is_by_the_book(capsys: pytest.CaptureFixture[str]) -> None:

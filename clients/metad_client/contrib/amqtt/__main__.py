@@ -14,6 +14,7 @@ from amqtt.errors import BrokerError
 from metad_client import MetadError, Options, connect
 from metad_wire.lines import LineHandler, LineWriter
 from metad_wire.open_files import raise_files_limit
+from metad_wire.output import decode_arguments
 from metad_wire.transport.credentials import broker_files
 
 from . import MetadBroker
@@ -77,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--expiry-s", type=int, default=NEVER_S, help="the session of a client that is away ends then")
     parser.add_argument("--tenant", default="mqtt", help="brokers of one tenant share their clients")
     arguments = parser.parse_args(argv)
+    try:
+        decode_arguments(arguments, {"certs"})
+    except UnicodeError:
+        parser.error("an argument is not UTF-8")
     writer = LineWriter(sys.stderr, _dropped)
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.WARNING, format=form, handlers=[LineHandler(writer)])

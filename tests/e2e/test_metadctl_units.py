@@ -1,0 +1,85 @@
+"""What people see of metadctl has units that people read: no column and no field is a number of bytes or milliseconds.
+
+The list of commands is the command line's own. Programs have the numbers, with ``--json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from test_metadctl_unknown_names import leaves
+
+from metad import embedded
+from metad_client import SessionProperties, Subscription, SubscriptionOptions, Will, blocking
+from metad_client.cli.command_line import build_parser, main
+
+ASKED: Final = {
+    "status": [],
+    "members": [],
+    "members --wide": ["--wide"],
+    "links": [],
+    "groups": [],
+    "groups consumer": ["--tenant", "x"],
+    "groups consumer get": ["x", "x"],
+    "brokers": [],
+    "brokers get": ["x"],
+    "sessions": [],
+    "sessions get": ["x", "x"],
+    "sessions count": [],
+    "sessions endings": [],
+    "subscriptions": [],
+    "wills": [],
+    "retained": ["--tenant", "x"],
+    "retained get": ["x", "x"],
+    "leases": ["--namespace", "x"],
+    "leases get": ["x", "x"],
+    "get kv": ["x", "x"],
+    "get offset": ["x", "x", "x", "0"],
+    "get sequence": ["x", "x"],
+    "list kv": ["x"],
+    "list sequences": ["x"],
+}
+"""Commands that only read, each with arguments that find a record."""
+CHANGE: Final = re.compile(
+    r"(join|leave|replace|transfer|certs|token|watch)|groups (add|rebalance)|groups consumer (reset|dismiss|delete)"
+    r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
+    r"|leases revoke|(put|delete) (kv|offset|sequence)"
+)
+RAW: Final = re.compile(r"\b\w+_(ms|us|ns|s|bytes)\b")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with embedded.serve_in_thread() as server, blocking.connect(server.url) as m:
+        life = m.brokers.register("x")
+        properties = SessionProperties(3_600, will=Will("x", b"x", 1, False))
+        m.sessions.takeover("x", life.epoch, "x", "x", properties=properties)
+        m.subscriptions.add_many("x", life.epoch, [Subscription("x", "x", "x", SubscriptionOptions(1))])
+        m.sessions.takeover("x", life.epoch, "x", "y", properties=properties)
+        m.sessions.disconnect("x", life.epoch, "x", "y")
+        m.retained.put("x", "x", b"x", expiry_interval_s=3_600)
+        m.kv.put("x", "x", b"x")
+        m.offsets.commit("x", "x", "x", 0, 1)
+        m.sequences.add("x", "x")
+        m.leases.grant("x", 60_000, lease="x")
+        yield server.endpoint
+
+
+def test_every_command_that_reads_is_here() -> None:
+    known = {" ".join(command.split()[:3]).removesuffix(" --wide") for command in ASKED}
+    commands = {command for command, _ in leaves(build_parser(), named=False)}
+    assert {one for one in commands if not CHANGE.fullmatch(one)} <= known
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_no_raw_number_has_a_unit_in_its_name(endpoint: str, command: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["--endpoint", endpoint, *command.removesuffix(" --wide").split(), *ASKED[command]])
+    assert status == 0, err.getvalue()
+    assert not RAW.search(out.getvalue()), out.getvalue()

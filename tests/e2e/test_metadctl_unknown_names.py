@@ -1,0 +1,88 @@
+"""Every command of metadctl that is given a name which nothing has says so, and fails.
+
+The list is the command line's own: a new command is tried as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from metad import embedded
+from metad_client.cli.command_line import build_parser, main
+
+MAKES: Final = {
+    "join": "the node that joins",
+    "groups add": "a group",
+    "put kv": "a record",
+    "put offset": "an offset",
+    "put sequence": "a sequence",
+    "retained put": "a message",
+    "sessions takeover": "a session",
+    "certs": "certificates, offline",
+    "token": "a token, offline",
+}
+"""Commands that make what they name."""
+FOLLOWS: Final = {"watch": "changes that are still to come"}
+VALUES: Final = {
+    "generation": "1",
+    "partition": "0",
+    "offset": "1",
+    "--epoch": "1",
+    "--expected": "1",
+    "--wills": "drop",
+}
+NAME: Final = "nobody"
+
+
+def leaves(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = (), *, named: bool = True
+) -> Iterator[tuple[str, list[str]]]:
+    """The commands (those that name something, or all): their words, and the arguments that they need."""
+    families = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for family in families:
+        for word, each in family.choices.items():
+            yield from leaves(each, (*words, word), named=named)
+    if families and (named or "command" not in parser._defaults):
+        return
+    arguments: list[str] = []
+    for action in parser._actions:
+        if not action.option_strings:
+            arguments.append(VALUES.get(action.dest, NAME))
+        elif action.required:
+            arguments += [(option := action.option_strings[-1]), VALUES.get(option, NAME)]
+    if not named or NAME in arguments:
+        yield " ".join(words), arguments
+
+
+COMMANDS: Final = dict(leaves(build_parser()))
+LISTS: Final = {"list kv", "list sequences"}
+"""Of a namespace: that is no record, so any is there, and empty."""
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with embedded.serve_in_thread() as server:
+        yield server.endpoint
+
+
+def test_the_list_is_the_command_lines_own() -> None:
+    assert len(COMMANDS) > 25
+    assert {*MAKES, *FOLLOWS, *LISTS} - {*COMMANDS} <= {"groups add"}
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one not in {*MAKES, *FOLLOWS, *LISTS}])
+def test_a_name_that_nothing_has_is_an_error(endpoint: str, command: str) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(["--endpoint", endpoint, *command.split(), *COMMANDS[command]])
+    assert status == 1, out.getvalue()
+    assert out.getvalue() == ""
+    assert err.getvalue().startswith("metadctl: ")
+    assert err.getvalue().count("\n") == 1
+    assert NAME in err.getvalue()
