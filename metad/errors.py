@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar, Final
+
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ServerError(Exception):
@@ -18,6 +21,21 @@ class ConfigError(ServerError):
 
 class StorageError(ServerError):
     """The disk or RocksDB failed: full, read-only, broken."""
+
+
+class DiskFullError(StorageError):
+    """The disk has no space left. The node stops; its process waits for room, and then opens the node again."""
+
+
+def file_error(what: str, cause: OSError) -> StorageError:
+    """The error of a file operation: what failed, and why."""
+    kind = DiskFullError if is_full(cause) else StorageError
+    return kind(f"{what}: {cause.strerror or cause}")
+
+
+def is_full(cause: OSError) -> bool:
+    """Whether the disk has no space left."""
+    return cause.errno in _NO_SPACE
 
 
 JOIN_ANEW: Final = (

@@ -166,7 +166,7 @@ NODE_FAILED = _error(
 )
 READY_FILE_LATE = _warning(
     "ready_file_late",
-    "The ready file is not written yet, because its disk hangs. The process serves.",
+    "The ready file is not written yet, because its disk hangs or is full. The process serves.",
     path="its path",
 )
 READY_FILE_REMAINS = _warning(
@@ -440,6 +440,15 @@ RESERVE_RELEASED = _warning(
     "The disk has too little room to start. The node has deleted the file that it keeps for this.",
     free_bytes="room before that",
     reserve_bytes="what it has made",
+)
+WAITS_FOR_ROOM = _error(
+    "waits_for_room",
+    "The disk is full, so the node serves nothing. Delete a file there, or make the disk larger: the node looks for "
+    "room each second, and then opens its stores again by itself.",
+    directory="the data directory",
+    missing_bytes="how much more room is needed to open the stores",
+    waited_s="for how long it has waited",
+    error="what had no room",
 )
 NO_ROOM_TO_COMPACT = _warning(
     "no_room_to_compact",

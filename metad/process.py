@@ -14,19 +14,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from metad_wire.open_files import raise_files_limit
+from metad_wire.transport import split_endpoint
 
 from . import log_events
 from .config import Config
-from .errors import LeftError
+from .errors import DiskFullError, LeftError
 from .logs import event
 from .node.node import Node
 from .process_limits import fitted, memory_shortage
 from .ready_file import remove_ready, write_ready
 from .server.network import Network, in_clear
 from .server.serve import Server
+from .storage.room import missing_to_open
 
 _REMOVE_S = 0.2  # for which a node that ends waits until its ready file is removed
+_LOOK_FOR_ROOM_S = 1.0
+_OPEN_AGAIN_S = 2.0  # a node whose disk was full is opened again after this time at the earliest
 _WAITING_S = 10.0  # from one line to the next that says why a node does not serve yet
 
 
@@ -37,6 +43,7 @@ def settle_interpreter() -> None:
     sys.setswitchinterval(0.0001)
     # Requests make thousands of short-lived objects. The long-lived ones exist by now and are frozen. A collection of
     # 5,000 new objects takes 2 ms, for which everybody waits.
+    gc.unfreeze()  # those of a node that ran here before
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 4, 500)
@@ -64,7 +71,7 @@ class Host:
         """The same, to whoever is outside of the process. Raises ServerError to end the node."""
 
     def ends(self) -> None:
-        """The node takes no more requests from now on. Called once, if it was opened."""
+        """The node takes no more requests from now on. Called once each time that it was opened."""
 
 
 class Process(Host):
@@ -110,7 +117,8 @@ async def serve(config: Config, ready_file: Path | None) -> str:
 
 async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:
     """Serve until ``told`` has a result, or until the node has left its cluster, then drain. Returns why it ended.
-    Raises :class:`ServerError` if the node cannot start or fails."""
+    Raises :class:`ServerError` if the node cannot start or fails. A full disk is no reason: the process waits for room,
+    and opens the node again."""
     config, lowered = fitted(config, raise_files_limit())
     for one in lowered:
         event(
@@ -123,7 +131,18 @@ async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> 
     network = Network.of(config)
     for field, endpoint in in_clear(config).items():
         event(log_events.CLEAR_TEXT, field=field, endpoint=endpoint)
-    server = await Server.start(config, network, locked=host.locked)
+    while not told.done():
+        try:
+            server = await Server.start(config, network, locked=host.locked)
+            config = _with_ports(config, server)
+            return await _serve(told, server, host)
+        except DiskFullError as error:
+            await _wait_for_room(told, config, network, error)
+    return told.result()
+
+
+async def _serve(told: asyncio.Future[str], server: Server, host: Host) -> str:
+    """Serve with an open node, until that is closed."""
     host.opened()
     running = asyncio.create_task(server.run())
     serving = asyncio.create_task(server.node.serving())
@@ -148,9 +167,45 @@ async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> 
             event(log_events.NOT_DRAINED)
         running.cancel()
         await asyncio.gather(running, serving, waiting, return_exceptions=True)
-    if server.node.failure is not None and not server.node.closed:  # while it was stopping
-        raise server.node.failure
+    failure = server.node.failure
+    if failure is not None and not server.node.closed and not isinstance(failure, DiskFullError):
+        raise failure  # while it was stopping; what a full disk kept out of the state is in the log
     return told.result() if told.done() else str(server.node.left)
+
+
+def _with_ports(config: Config, server: Server) -> Config:
+    """The configuration that has the node listen at the same endpoints again."""
+    bound = {"listen": server.endpoint, "quic": server.quic_endpoint}
+    chosen = {field: end for field, end in bound.items() if end and not split_endpoint(getattr(config, field))[1]}
+    return msgspec.structs.replace(config, **chosen)
+
+
+async def _wait_for_room(told: asyncio.Future[str], config: Config, network: Network, error: DiskFullError) -> None:
+    """Wait until the stores can be opened again, or until the process is told to end. The log and the status say why
+    meanwhile."""
+    directory, begin_s, lines = Path(config.data_dir), time.monotonic(), 0
+    server = await Server.tell(config, network, error)
+    try:
+        while not told.done():
+            waited_s = time.monotonic() - begin_s
+            try:
+                missing = await asyncio.to_thread(missing_to_open, directory)
+            except OSError:
+                missing = 0  # the next start says what is wrong
+            if not missing and waited_s >= _OPEN_AGAIN_S:
+                return
+            if waited_s >= lines * _WAITING_S:
+                lines += 1
+                event(
+                    log_events.WAITS_FOR_ROOM,
+                    directory=str(directory),
+                    missing_bytes=missing,
+                    waited_s=round(waited_s),
+                    error=str(error),
+                )
+            await asyncio.wait((told,), timeout=_LOOK_FOR_ROOM_S)
+    finally:
+        await server.stop()
 
 
 async def _tell_waiting(server: Server) -> None:

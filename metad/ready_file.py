@@ -7,21 +7,24 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from . import log_events
-from .errors import ServerError
+from .errors import ServerError, is_full
 from .logs import event
 
 _WRITE_S: Final = 5.0
 _REMOVE_S: Final = 60.0
+_AGAIN_S: Final = 1.0
+_wanted: Final = set[Path]()  # written, or to be written once their disk has room
 
 
 async def write_ready(path: Path, body: Mapping[str, Any]) -> None:
-    """Write a ready file, which appears whole or not at all, beside the loop. If the disk hangs, it appears when that
-    is over, and nobody waits longer than some seconds. Raises ServerError if it cannot be written."""
+    """Write a ready file, which appears whole or not at all, beside the loop. If the disk hangs or is full, it appears
+    when that is over, and nobody waits longer than some seconds. Raises ServerError if it cannot be written."""
     loop = asyncio.get_running_loop()
     written: asyncio.Future[OSError | None] = loop.create_future()
 
@@ -32,14 +35,20 @@ async def write_ready(path: Path, body: Mapping[str, Any]) -> None:
     def write() -> None:
         error: OSError | None = None
         temporary = path.with_name(path.name + ".tmp")
-        try:
-            temporary.write_text(json.dumps(body) + "\n")
-            os.replace(temporary, path)
-        except OSError as caught:
-            error = caught
+        while path in _wanted:
+            try:
+                temporary.write_text(json.dumps(body) + "\n")
+                os.replace(temporary, path)
+            except OSError as caught:
+                if is_full(caught):
+                    time.sleep(_AGAIN_S)
+                    continue
+                error = caught
+            break
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(told, error)
 
+    _wanted.add(path)
     _beside(write)
     try:
         async with asyncio.timeout(_WRITE_S):
@@ -55,6 +64,7 @@ def remove_ready(path: Path | None, wait_s: float = _REMOVE_S) -> None:
     """Remove a ready file, if there is one. Waits for so long at most."""
     if path is None:
         return
+    _wanted.discard(path)
 
     def remove() -> None:
         try:

@@ -160,7 +160,8 @@ class HostedNode(Host):
     # --- in its thread ---
 
     def serves(self, server: Server) -> None:
-        self._endpoints.set_result((server.endpoint, server.quic_endpoint))
+        if not self._endpoints.done():  # it serves again, at the same endpoints
+            self._endpoints.set_result((server.endpoint, server.quic_endpoint))
 
     def _main(self) -> None:
         failure: BaseException

@@ -19,7 +19,7 @@ from typing import Final
 
 from .. import log_events
 from ..config import Config
-from ..errors import StorageError
+from ..errors import DiskFullError, StorageError
 from ..logs import event
 from ..storage.engine import Engine
 from .agenda import Agenda
@@ -111,7 +111,9 @@ class Checkpoints:
             over_s = self._environment.now()
             self._compacting = False
             self._compact_from_s = over_s + max(_COMPACT_S, 4 * (over_s - now_s))
-            if error is not None:
+            if isinstance(error, DiskFullError):  # what is there stays as it is
+                event(log_events.NO_ROOM_TO_COMPACT, error=str(error))
+            elif error is not None:
                 self._health.stop_for(error)
             else:
                 event(log_events.COMPACTED, seconds=round(over_s - now_s, 3))
@@ -140,10 +142,11 @@ class Checkpoints:
             self._compact_from_s = over_s + 4 * (over_s - now_s)
             self._cut()
 
-        log_bytes = sum(driver.group.log.bytes for driver in self._groups.drivers.values())
+        logs = [driver.group.log for driver in self._groups.drivers.values()]
+        log_bytes = None if any(log.has_earlier for log in logs) else sum(log.bytes for log in logs)
         self._flush(partial(self._reclaim, log_bytes), done)
 
-    def _reclaim(self, log_bytes: int) -> None:
+    def _reclaim(self, log_bytes: int | None) -> None:
         self._empty_memtables()
         try:
             self._log.reclaim(log_bytes)

@@ -99,8 +99,8 @@ class DiskRoom:
             event(log_events.DISK_NOT_SEEN, error=str(error))
         if found:
             self._judge(found[0])
-        # What is to make room takes some first: to try it without would end the node.
-        if self._level != FULL and self._room() > 0 and (self._level or self._room() < _NEAR * self._mark):
+        # What is to make room takes some first: to try it without would stop the node.
+        if self._room() > 0 and (self._level or self._room() < _NEAR * self._mark):
             self._checkpoints.make_room()
 
     def _room(self) -> int:

@@ -50,6 +50,7 @@ from metad_wire.table import ANY_KIND
 
 from ..config import LimitsConfig
 from ..control.host import Done, Line, holder_of
+from ..errors import DiskFullError
 from ..state.limits import reply_limit
 from ..state.registry import CONTROL, VERBS
 from ..state.tables import Command
@@ -257,6 +258,8 @@ class Requests:
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None
+        if isinstance(self._health.failure, DiskFullError):
+            raise DrainingError(f"the node waits for room on its disk: {self._health.failure}")
         if self._health.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         if method is READ_INDEX:

@@ -14,14 +14,14 @@ import msgspec
 
 from .. import log_events
 from ..config import Config
-from ..errors import ConfigError, DamagedStoreError, LeftError, StorageError
+from ..errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, StorageError, file_error
 from ..logs import event
 from ..storage import keys
 from ..storage.engine import Engine
 from ..storage.log import LogStore
 from ..storage.mark import DurableMark
 from ..storage.memory import MemoryEngine
-from ..storage.room import mark_of, release_reserve, use_of
+from ..storage.room import mark_of, missing_to_open, release_reserve, use_of
 
 STORE_FORMAT = 4
 _DIRECTORY_MODE = 0o700
@@ -110,6 +110,12 @@ def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
     return Stores(log, state, identity, rebuild=rebuild, directory=directory)
 
 
+def no_stores(config: Config) -> Stores:
+    """In place of the stores of a node that cannot be opened."""
+    identity = StoreIdentity(STORE_FORMAT, "", config.node_id, config.cluster_id)
+    return Stores(LogStore(MemoryEngine()), MemoryEngine(), identity, rebuild=False)
+
+
 def nodes_in(directory: Path) -> list[str]:
     """Whose data is in parts of a data directory: of the workers of a node, or of the nodes of a local cluster."""
     return sorted(path.parent.name for path in directory.glob("*/raft"))
@@ -123,9 +129,10 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
     directory = Path(config.data_dir)
     try:
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise StorageError(f"cannot use the data directory {str(directory)!r}: {reason}") from None
+    except OSError as error:
+        raise file_error(f"cannot use the data directory {str(directory)!r}", error) from None
+    except ValueError as error:  # a name that no file can have
+        raise StorageError(f"cannot use the data directory {str(directory)!r}: {error}") from None
     if not os.access(directory, os.W_OK):
         raise StorageError(f"cannot use the data directory {directory}: not writable")
     if not (directory / "raft").exists() and (parts := nodes_in(directory)):
@@ -152,14 +159,17 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
 
 def _find_room(directory: Path, low_room_bytes: int) -> tuple[bool, int]:
     """Give up the reserve if the stores could not be opened otherwise: (whether the disk is short of room, its mark).
-    Raises StorageError if the system does not say."""
+    Raises DiskFullError if that is not enough, or StorageError if the system does not say."""
     try:
         use = use_of(directory)
         mark = mark_of(use, low_room_bytes)
         if freed := release_reserve(directory, use, mark):
             event(log_events.RESERVE_RELEASED, free_bytes=use.free_bytes, reserve_bytes=freed)
+        missing = missing_to_open(directory)
     except OSError as error:
-        raise StorageError(f"cannot use the data directory {directory}: {error.strerror}") from None
+        raise file_error(f"cannot use the data directory {directory}", error) from None
+    if missing:
+        raise DiskFullError(f"the disk of {directory} is full: to open the stores takes {missing:,} bytes more")
     return use.free_bytes < mark, mark
 
 

@@ -109,6 +109,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         self.durable_index: int = last
         self.bytes = 0
         """Of records appended and not dropped since, in this life; an estimate once some were dropped."""
+        self._recovered = last
         self._records: dict[int, bytes] = {}  # the newest, by index, without a gap
         self._cached_from = last + 1
         self._cached = 0
@@ -143,6 +144,11 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
     def base_term(self) -> int:
         """Its term."""
         return self._meta.base_term
+
+    @property
+    def has_earlier(self) -> bool:
+        """Whether it has entries of an earlier life of the process, which :attr:`bytes` does not count."""
+        return self.base_index < self._recovered
 
     @property
     def last_term(self) -> int:

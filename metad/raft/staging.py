@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import StorageError
+from ..errors import StorageError, file_error
 
 Done = Callable[[StorageError | None], None]
 Beside = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
@@ -102,7 +102,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _failed(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path}: {error.strerror or error}")
+    return file_error(str(path), error)
 
 
 def _ignore(_: BaseException | None) -> None:

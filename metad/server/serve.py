@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
 from metad_wire.policy.fair_room import FairRoom, Place
@@ -15,9 +16,10 @@ from .. import log_events
 from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
-from ..node.environment import Environment
+from ..node.disk_room import DiskRoom
+from ..node.environment import AsyncEnvironment, Environment
 from ..node.node import Node
-from ..node.stores import Stores
+from ..node.stores import Stores, no_stores
 from .access import Access
 from .certificates import LOOK_S, Certificates
 from .connection import Connection
@@ -31,6 +33,8 @@ GREETING_MAX = 512
 """Connections not welcomed yet, in addition to the welcomed ones: one more ends the oldest, if possible one without a
 certificate. Honest clients greet at once, and a stranger takes no place from an admitted client."""
 _SWEEP_S = 0.5
+Where = dict[str, tuple[str, Transport]]
+"""By the key of the configuration."""
 
 
 class Server:
@@ -71,23 +75,11 @@ class Server:
         """Open the node, recover, listen. ``locked`` is called once this process has locked the stores, before
         recovery. ``stores`` and ``environment`` replace the real ones. Raises :class:`ServerError`."""
         access = Access(config.security, encrypted=network.encrypted)
-        where = {"listen": (config.listen, network.tcp)}
-        if network.quic is not None:
-            where["quic"] = (config.quic, network.quic)
-        for field, (endpoint, _) in where.items():
-            _split(field, endpoint)  # checked before anything is opened
+        where = _where(config, network)
         probe = Probe(network.plain)
         node = await Node.open(config, stores=stores, environment=environment, locked=locked, dial=probe)
         server = cls(config, node, network, access, probe)
-        try:
-            server.endpoint = await server._listen("listen", *where["listen"])
-            if "quic" in where:
-                server.quic_endpoint = await server._listen("quic", *where["quic"])
-        except ConfigError:
-            for listener in server._listeners:
-                await listener.close()
-            await node.close()
-            raise
+        await server._listen_for_clients(where)
         node.presence.serves(server.endpoint, server.quic_endpoint)
         try:
             await server.peers.start()
@@ -102,6 +94,30 @@ class Server:
             fsync=config.fsync,
         )
         return server
+
+    @classmethod
+    async def tell(cls, config: Config, network: Network, why: ServerError) -> Server:
+        """Listen for clients that ask for the status of a node which cannot be opened now. Raises
+        :class:`ServerError`."""
+        node = Node(config, no_stores(config), AsyncEnvironment())
+        low_bytes = config.storage.low_room_bytes
+        node.disk_room = DiskRoom(Path(config.data_dir), (), low_bytes, node.environment, node.checkpoints)
+        node.disk_room.start()
+        node.health.end(why)
+        server = cls(config, node, network, Access(config.security, encrypted=network.encrypted), Probe(network.plain))
+        await server._listen_for_clients(_where(config, network))
+        return server
+
+    async def _listen_for_clients(self, where: Where) -> None:
+        try:
+            self.endpoint = await self._listen("listen", *where["listen"])
+            if "quic" in where:
+                self.quic_endpoint = await self._listen("quic", *where["quic"])
+        except ConfigError:
+            for listener in self._listeners:
+                await listener.close()
+            await self.node.close()
+            raise
 
     async def _listen(self, field: str, endpoint: str, transport: Transport) -> str:
         host, port = _split(field, endpoint)
@@ -225,6 +241,16 @@ class Server:
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event(log_events.CLIENT_IDLE, peer=connection.peer)
                     connection.close(SlowReaderError(f"the client was silent for {limits.idle_timeout_ms} ms"))
+
+
+def _where(config: Config, network: Network) -> Where:
+    """Where to listen for clients. Raises ConfigError if that is nowhere."""
+    where = {"listen": (config.listen, network.tcp)}
+    if network.quic is not None:
+        where["quic"] = (config.quic, network.quic)
+    for field, (endpoint, _) in where.items():
+        _split(field, endpoint)  # checked before anything is opened
+    return where
 
 
 def _split(field: str, endpoint: str) -> tuple[str, int]:

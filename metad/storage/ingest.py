@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from ..errors import DamagedStoreError, StorageError
+from ..errors import DamagedStoreError, StorageError, file_error
 
 MANIFEST_FORMAT: Final = 1
 _CRC_BYTES: Final = 4
@@ -140,7 +140,7 @@ class IngestDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _failed(self, error: OSError) -> StorageError:
-        return StorageError(f"{self.path}: {error.strerror or error}")
+        return file_error(str(self.path), error)
 
     def _damaged(self, name: str) -> DamagedStoreError:
         return DamagedStoreError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
-from ..errors import StorageError
+from ..errors import file_error
 from .keys import GROUP_PREFIX_BYTES
 
 _MAGIC = b"metadmk1"
@@ -72,7 +72,7 @@ class DurableMark:
             self._file = open_file(path)
             self._indexes = _parse(self._file.read())
         except OSError as error:
-            raise StorageError(f"cannot open {path}: {error.strerror}") from None
+            raise file_error(f"cannot open {path}", error) from None
 
     def get(self, group: bytes) -> int:
         """The index that the group's log must at least reach; 0 if unknown."""
@@ -95,13 +95,13 @@ class DurableMark:
         try:
             self._file.write(body + _checksum.pack(crc32(body)))
         except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror}") from None
+            raise file_error(f"cannot write {self.path}", error) from None
 
     def _sync(self) -> None:
         try:
             self._file.sync()
         except OSError as error:
-            raise StorageError(f"cannot sync {self.path}: {error.strerror}") from None
+            raise file_error(f"cannot sync {self.path}", error) from None
 
     def close(self) -> None:
         """Release the file."""

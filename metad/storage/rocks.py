@@ -21,7 +21,7 @@ from weakref import WeakSet
 import rocksdict as r
 
 from ..config import StorageConfig
-from ..errors import DamagedStoreError, StorageError
+from ..errors import DamagedStoreError, DiskFullError, StorageError
 from . import sst
 from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
 from .ingest import IngestDirectory, Manifest
@@ -158,6 +158,7 @@ class RocksEngine:
         self._ingest = IngestDirectory(path / "ingest")
         self._replacing = threading.Lock()  # several threads may replace groups
         self._held = little_room  # no compaction begins by itself
+        self._full = False  # the disk had no space for a write
         self._worn: tuple[bytes, bytes] | None = None
         _refuse_headless(path)
         try:
@@ -372,7 +373,9 @@ class RocksEngine:
             return DamagedStoreError(
                 f"{self.path} is damaged: {text}. Stop this node, and keep the directory for analysis"
             )
-        return StorageError(f"{self.path}: {text}")
+        # After the first error RocksDB refuses all writes, and does not name the cause again.
+        self._full = self._full or _is_full(text)
+        return (DiskFullError if self._full else StorageError)(f"{self.path}: {text}")
 
 
 class IteratorPin:
@@ -433,10 +436,11 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 
-# Causes as strerror words them: full or read-only disks, missing rights, limits of the process.
+# Causes as strerror words them.
+_NO_SPACE = ("No space left", "Disk quota exceeded")
+# Full or read-only disks, missing rights, limits of the process.
 _NOT_DAMAGE = (
-    "No space left",
-    "Disk quota exceeded",
+    *_NO_SPACE,
     "Read-only file system",
     "Permission denied",
     "Operation not permitted",
@@ -464,4 +468,8 @@ def _open_error(path: Path, error: Exception) -> StorageError:
     # another cause.
     if "orruption" in text or ((path / "CURRENT").exists() and not any(cause in text for cause in _NOT_DAMAGE)):
         return DamagedStoreError(f"{path} is damaged and was not opened: {text}. Nothing was changed")
-    return StorageError(f"cannot open {path}: {text}")
+    return (DiskFullError if _is_full(text) else StorageError)(f"cannot open {path}: {text}")
+
+
+def _is_full(text: str) -> bool:
+    return any(cause in text for cause in _NO_SPACE)

@@ -17,6 +17,9 @@ _AMPLE_MARKS: Final = 16
 _RESERVE_PART: Final = 4
 """Of the mark: so much the reserve takes, beside what a start writes again of the log."""
 
+_OPEN_BYTES: Final = 512 * 1024
+"""The small files that RocksDB makes anew whenever two stores are opened take less than half of this."""
+
 
 class DiskUse(NamedTuple):
     """What the system says of a file system."""
@@ -59,7 +62,19 @@ def keep_reserve(directory: Path, use: DiskUse, mark: int) -> None:
             os.posix_fallocate(file.fileno(), 0, wanted)
 
 
+def missing_to_open(directory: Path) -> int:
+    """How many bytes of room the disk lacks for the stores to be opened, if the reserve is deleted for that; 0 if there
+    are enough. May raise OSError."""
+    reserve = directory / "reserve"
+    has = use_of(directory).free_bytes + (reserve.stat().st_size if reserve.exists() else 0)
+    return max(0, _OPEN_BYTES + _unflushed(directory) - has)
+
+
 def _wanted(directory: Path, mark: int) -> int:
-    """How long the reserve should be: a start writes to a table file what only the log's own log has."""
-    unflushed = sum(file.stat().st_size for file in (directory / "raft").glob("*.log"))
-    return mark // _RESERVE_PART + unflushed
+    """How long the reserve should be."""
+    return max(_OPEN_BYTES, mark // _RESERVE_PART) + _unflushed(directory)
+
+
+def _unflushed(directory: Path) -> int:
+    """What only the log's own log has: a start writes it to a table file."""
+    return sum(file.stat().st_size for file in (directory / "raft").glob("*.log"))

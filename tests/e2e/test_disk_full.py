@@ -4,18 +4,20 @@ node that was killed with a full disk starts again."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from e2e_server import Server
+from e2e_server import METAD, Server, free_ports, wait_until
 
 from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, connect
 
-DISK_MIB = 512
+DISK_MIB = 224
 BATCH, VALUE_BYTES = 50, 8_000
 
 
@@ -120,6 +122,61 @@ async def test_a_node_that_was_killed_with_a_full_disk_starts(disk: Path) -> Non
             assert await m.kv.get("n", "000000/0") is None, "and what it said then was so"
             filler.unlink()
             await put_again(m, 1_000)
+
+
+def log_of_waiting(server: Server) -> list[dict[str, Any]]:
+    return server.events("waits_for_room")
+
+
+async def test_a_disk_that_others_fill_stops_a_node_and_does_not_end_it(disk: Path) -> None:
+    """The filler takes all the room there is again and again, the reserve too."""
+    with Server(disk) as server:
+        process = server.ready().process
+        async with connect(server.url) as m:
+            await put(m, 0)
+            for number in range(1, 1_000):
+                filler = fill(disk)
+                with contextlib.suppress(MetadError, TimeoutError):
+                    async with asyncio.timeout(1):
+                        await put(m, number) if number % 2 else await delete(m, number)
+                if log_of_waiting(server) and not server.ready_file.exists():
+                    break
+            said = await status_of(server)
+            assert "disk_failing" in said
+            assert "disk_full" in said
+            assert process.poll() is None
+            filler.unlink()
+            await put_again(m, 1_001)
+            assert await m.kv.get("n", "000000/0") is not None
+        assert server.ready_file.exists(), "it serves at the same endpoint again"
+        assert server.terminate() == 0, server.stderr
+
+
+async def test_a_node_without_room_waits_for_some_at_its_start(disk: Path) -> None:
+    with Server(disk) as server:
+        async with connect(server.ready().url) as m:
+            await put(m, 0)
+        server.kill()
+    (disk / "reserve").unlink(missing_ok=True)
+    filler = fill(disk)
+    with Server(disk) as server:
+        wait_until(lambda: log_of_waiting(server), "the log says why it does not serve")
+        assert log_of_waiting(server)[0]["missing_bytes"] > 0
+        assert server.terminate() == 0, "it can be told to end meanwhile"
+    (endpoint,) = free_ports(1)
+    with Server(disk, listen=f"127.0.0.1:{endpoint}") as server:
+        wait_until(lambda: log_of_waiting(server), "the log says why it does not serve")
+        server.endpoint = f"127.0.0.1:{endpoint}"
+        assert "is full: to open the stores takes" in await status_of(server)
+        filler.unlink()
+        async with connect(server.ready().url) as m:
+            assert await m.kv.get("n", "000000/0") is not None
+
+
+async def status_of(server: Server) -> str:
+    """As an operator sees it."""
+    command = [str(METAD.with_name("metadctl")), "--endpoint", server.endpoint, "status"]
+    return (await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True, text=True)).stdout
 
 
 async def refused(m: Client) -> None:

@@ -11,7 +11,7 @@ from server_rig import Rig, SteppedEnvironment
 
 from metad.raft.base import FULL, LOW, ROOM
 from metad.raft.staging import FileStaging
-from metad.storage.room import DiskUse, keep_reserve, mark_of, release_reserve
+from metad.storage.room import DiskUse, keep_reserve, mark_of, missing_to_open, release_reserve
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import NoRoomError
@@ -141,18 +141,34 @@ def test_the_mark_is_a_tenth_of_a_small_disk() -> None:
 
 def test_the_reserve_is_kept_while_there_is_room_and_given_up_to_start(tmp_path: Path) -> None:
     (tmp_path / "raft").mkdir()
-    (tmp_path / "raft" / "000001.log").write_bytes(bytes(5_000))
+    (tmp_path / "raft" / "000001.log").write_bytes(bytes(MIB))
     reserve = tmp_path / "reserve"
-    keep_reserve(tmp_path, DiskUse(20_000, 100_000), 8_000)
+    keep_reserve(tmp_path, DiskUse(20 * MIB, 100 * MIB), 8 * MIB)
+    assert not reserve.exists() or reserve.stat().st_size == 3 * MIB
+    reserve.unlink(missing_ok=True)
+    keep_reserve(tmp_path, DiskUse(9 * MIB, 100 * MIB), 8 * MIB)
     assert not reserve.exists(), "it would take what clients may need"
-    keep_reserve(tmp_path, DiskUse(900_000, 1_000_000), 8_000)
+    keep_reserve(tmp_path, DiskUse(900 * MIB, 1_000 * MIB), 8 * MIB)
     assert not reserve.exists(), "nobody needs it yet"
-    keep_reserve(tmp_path, DiskUse(90_000, 100_000), 8_000)
-    assert reserve.stat().st_size == 7_000
-    assert not release_reserve(tmp_path, DiskUse(7_000, 100_000), 8_000)
-    assert release_reserve(tmp_path, DiskUse(6_999, 100_000), 8_000) == 7_000
+    keep_reserve(tmp_path, DiskUse(90 * MIB, 100 * MIB), 8 * MIB)
+    assert reserve.stat().st_size == 3 * MIB
+    assert not release_reserve(tmp_path, DiskUse(3 * MIB, 100 * MIB), 8 * MIB)
+    assert release_reserve(tmp_path, DiskUse(3 * MIB - 1, 100 * MIB), 8 * MIB) == 3 * MIB
     assert not reserve.exists()
-    assert not release_reserve(tmp_path, DiskUse(0, 100_000), 8_000)
+    assert not release_reserve(tmp_path, DiskUse(0, 100 * MIB), 8 * MIB)
+
+
+def test_to_open_the_stores_takes_what_is_to_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = DiskUse(3 * MIB, 100 * MIB)
+    monkeypatch.setattr("metad.storage.room.use_of", lambda _: use)
+    assert missing_to_open(tmp_path) == 0
+    (tmp_path / "raft").mkdir()
+    (tmp_path / "raft" / "000001.log").write_bytes(bytes(5 * MIB))
+    assert missing_to_open(tmp_path) == 2.5 * MIB
+    (tmp_path / "reserve").write_bytes(bytes(3 * MIB))
+    assert missing_to_open(tmp_path) == 0, "the reserve is for that"
+    use = DiskUse(0, 100 * MIB)
+    assert missing_to_open(tmp_path) == 2.5 * MIB
 
 
 async def test_no_part_of_a_snapshot_is_staged_without_room(tmp_path: Path) -> None:

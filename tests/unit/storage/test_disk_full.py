@@ -1,0 +1,103 @@
+"""A disk without space is a state of the node: wherever it is met, the error says that it was this."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metad.config import StorageConfig
+from metad.errors import DiskFullError, StorageError, file_error
+from metad.raft.staging import FileStaging
+from metad.storage.ingest import IngestDirectory
+from metad.storage.mark import DurableMark
+from metad.storage.rocks import RocksEngine, Shared, log_options
+
+ROOT = Path(__file__).resolve().parents[3] / "metad"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_file_without_space_is_told_from_a_broken_one(number: int) -> None:
+    assert isinstance(file_error("cannot write x", OSError(number, "No space left on device")), DiskFullError)
+    assert not isinstance(file_error("cannot write x", OSError(errno.EIO, "Input/output error")), DiskFullError)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a file system of 1 MiB, of which 200 KB are left."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting a small disk needs root")
+    (disk / "filler").write_bytes(bytes(800_000))
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def opened(disk: Path) -> RocksEngine:
+    shared = Shared(StorageConfig(block_cache_bytes=8 << 20, memtable_bytes=32 << 20))
+    return RocksEngine(disk / "raft", log_options(shared, 1 << 20), wal=True)
+
+
+def fill(engine: RocksEngine) -> None:
+    for number in range(100):
+        engine.write({b"%d" % number: bytes(20_000)})
+
+
+def test_rocksdb_without_space(full: Path) -> None:
+    engine = opened(full)
+    engine.write({b"kept": b"1"})
+    engine.sync()
+    with pytest.raises(DiskFullError):
+        fill(engine)
+    for call in (engine.sync, engine.flush, lambda: engine.write({b"k": b"v"})):
+        with pytest.raises(DiskFullError):  # RocksDB names the cause only once
+            call()
+    with pytest.raises(DiskFullError):
+        engine.close()
+    del engine
+    with pytest.raises(DiskFullError):
+        opened(full)
+    (full / "filler").unlink()
+    engine = opened(full)
+    assert engine.get(b"kept") == b"1"
+    engine.close()
+
+
+def test_files_without_space(full: Path) -> None:
+    told: list[StorageError | None] = []
+
+    def beside(work: object, done: object) -> None:
+        try:
+            work()  # type: ignore[operator]
+        except OSError as error:
+            done(error)  # type: ignore[operator]
+        else:
+            done(None)  # type: ignore[operator]
+
+    FileStaging(full / "staged", beside).put(1, 1, bytes(900_000), told.append)
+    assert isinstance(told[0], DiskFullError)
+    with pytest.raises(DiskFullError):
+        IngestDirectory(full / "ingest").prepare(b"a", b"b", [bytes(900_000)], {})
+    mark = DurableMark(full / "durable")
+    with pytest.raises(DiskFullError):
+        mark.advance({b"%016d" % row: 1 for row in range(50_000)})
+
+
+def test_no_error_of_a_file_hides_that_the_disk_is_full() -> None:
+    """An OSError becomes a StorageError only by way of ``file_error``."""
+    reads = {"memory.py", "sst.py"}  # to read a part of a snapshot takes no space
+    found: list[str] = []
+    for path in sorted(ROOT.rglob("*.py")):
+        if "testing" in path.parts or path.name in reads:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler) and node.type is not None and "OSError" in ast.unparse(node.type):
+                calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+                found += [f"{path.name}:{call.lineno}" for call in calls if ast.unparse(call.func) == "StorageError"]
+    assert not found
