@@ -511,6 +511,7 @@ BROKER_FENCED = _warning(
     "broker_fenced",
     "A broker's life is over.",
     "broker",
+    "epoch",
     broker="its name",
     epoch="the epoch of the life",
     reason="why",
@@ -589,6 +590,7 @@ CERTIFICATES_END_SOON = _warning(
     "certificates_end_soon",
     "A certificate of this node ends soon. Then nobody can connect any more.",
     "path",
+    "ends",
     path="its file",
     days="days until then",
     ends="the time",
@@ -597,6 +599,7 @@ CERTIFICATES_ENDED = _error(
     "certificates_ended",
     "A certificate of this node is over: nobody can connect any more. Replace the file; the node reads it by itself.",
     "path",
+    "ended",
     path="its file",
     ended="when it ended",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import logging
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from metad.log_events import EVENTS
+from metad.logs import Repeats
 from metad.server.certificates import LOOK_S, SAY_S, Certificates
 from metad_wire.operator.authority import Authority
 from metad_wire.transport import unfinished
@@ -70,6 +72,25 @@ def test_a_replaced_file_is_looked_at_at_once(tmp_path: Path, caplog: pytest.Log
     os.replace(other, path)
     certificates.look(sooner_s - DAY_S + LOOK_S)
     assert said(caplog) == [("certificates_end_soon", "n1.pem")]
+
+
+def test_the_end_of_each_certificate_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that replaces another which has ended within the same minute: it counted as the same line again."""
+    path, lines = tmp_path / "n1.pem", io.StringIO()
+    now = [0.0]
+    handler = logging.StreamHandler(lines)
+    handler.addFilter(Repeats(lambda: now[0]))
+    monkeypatch.setattr(logging.getLogger("metad"), "handlers", [handler])
+    certificates = Certificates([str(path)])
+    first_s = issue(path, -10)
+    certificates.look(first_s + 10)
+    other = tmp_path / "other.pem"
+    second_s = issue(other, 12)
+    os.replace(other, path)
+    certificates.look(second_s - 12)
+    now[0] = 12.0
+    certificates.look(second_s)
+    assert lines.getvalue().split() == ["certificates_ended", "certificates_end_soon", "certificates_ended"]
 
 
 def test_each_file_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -101,6 +101,17 @@ LOCAL_FIELDS = {"tls_refused": {"detail"}}
 """Fields that are put together before the call."""
 
 
+def test_what_can_happen_once_only_is_not_the_same_again() -> None:
+    """An epoch, the end of a certificate: a line that differs in it tells something else."""
+    once = {"epoch", "ends", "ended", "move"}
+    missing = {
+        event.key: left
+        for event in EVENTS.values()
+        if event.level >= logging.WARNING and (left := once & {*event.fields} - {*event.about})
+    }
+    assert missing == {}
+
+
 def test_every_key_that_is_logged_is_declared_and_every_declared_one_is_logged() -> None:
     found = used() | {"note": {"logger"}}  # what libraries say
     assert {key: found[key] | LOCAL_FIELDS.get(key, set()) for key in found} == {
