@@ -46,6 +46,10 @@ class InFlightBudget:
             raise self._share.returns.refusal("too many request bytes in flight on this node", items, now_s, identity)
         return place
 
+    def let_go(self, place: Place) -> None:
+        """It is not begun yet."""
+        self._room.give(place)
+
     def give(self, place: Place, items: int) -> None:
         """It is answered."""
         self._room.give(place)

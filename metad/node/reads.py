@@ -7,8 +7,10 @@ has lost what it had, by a power failure without fsync or by a directory from a 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from metad_wire.errors import (
@@ -23,11 +25,10 @@ from metad_wire.errors import (
 from metad_wire.frame import FRAME_BYTES_MAX, HEADER_BYTES
 from metad_wire.messages import Message
 from metad_wire.methods import encode
-from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.slices import SLICE_ROWS, Slices
-from metad_wire.transport.fair_share import FairShare
+from metad_wire.transport.fair_share import FairShare, Rank
 
 from ..control.host import Done, Line, holder_of
 from ..errors import StorageError
@@ -39,7 +40,7 @@ from .environment import Environment
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
 
-_PIECE_ROWS = SLICE_ROWS
+PIECE_ROWS = SLICE_ROWS
 """A read of more records than this is done in pieces of so many, about a millisecond each, with turns of others between
 them. Each piece sees a state at least as new as the proof of the lead, which is all that a read of several promises."""
 _READ_BYTES = 4 * ITEM_BYTES  # what a read takes while it waits, beside its items
@@ -59,16 +60,13 @@ class _Read:
         "done",
         "driver",
         "held",
-        "items",
         "number",
         "over",
         "pieces",
         "place",
         "replies",
         "source",
-        "tenant",
         "verb",
-        "weight",
     )
 
     def __init__(
@@ -89,7 +87,6 @@ class _Read:
         self.deadline_s = deadline_s
         self.done = done
         self.source = source
-        self.tenant = command.tenant
         self.number = 0
         """Where it waits for a proof."""
         self.awaits = False
@@ -100,15 +97,14 @@ class _Read:
         """Its room, once it has some."""
         self.behind = False
         """Whether that is among those that wait for a revision."""
-        self.items = self.weight = SHARE_ITEMS  # a piece is a turn
-        self.pieces = command.rows.cut(_PIECE_ROWS)
+        self.pieces = command.rows.cut(PIECE_ROWS)
         self.replies: list[Message] = []
         """To the pieces that are done."""
 
     @property
     def complete(self) -> bool:
         """Whether all pieces are done."""
-        return len(self.replies) * _PIECE_ROWS >= len(self.command.rows)
+        return len(self.replies) * PIECE_ROWS >= len(self.command.rows)
 
 
 class Reads:
@@ -135,8 +131,7 @@ class Reads:
         self._waiting: dict[int, _Read] = {}
         self._behind = FairRoom("bytes of reads that wait for a revision", _BEHIND_BYTES_MAX, ends="ten seconds")
         self._late: set[int] = set()  # those that are about to hear that they waited too long
-        self._long: FairQueue[_Read] = FairQueue()
-        self._at_long = False
+        self._long: dict[Line | None, deque[_Read]] = {}  # by connection, each of which takes turns with others
         self._expiry = Deadlines(environment, self._expire)
         self._last = 0
         self._abandoned = ""  # why the node cannot go on
@@ -159,7 +154,7 @@ class Reads:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
         behind = _behind(driver, command.body)
         if driver.group.may_read() and not behind:
-            if len(command.rows) > _PIECE_ROWS:
+            if len(command.rows) > PIECE_ROWS:
                 read = _Read(driver, verb, command, held, deadline_s, done, source)
                 self._take(read, behind=False)
                 self._begin_long(read)
@@ -196,7 +191,7 @@ class Reads:
         read = self._waiting.pop(number, None)
         if read is None:
             return 0  # it waited too long, or the node has ended
-        if len(read.command.rows) > _PIECE_ROWS:
+        if len(read.command.rows) > PIECE_ROWS:
             self._begin_long(read)
             return 0
         if self._abandoned:
@@ -215,7 +210,7 @@ class Reads:
         self._abandoned, error = reason, UnknownOutcomeError(reason)
         for number in list(self._waiting):
             self._slices.now(partial(self._answer, number, error))
-        for read in self._long.drain():
+        for read in chain.from_iterable(self._long.values()):
             self._slices.now(partial(self._end, read, error))
 
     def stop(self) -> None:
@@ -279,30 +274,31 @@ class Reads:
     # --- in pieces ---------------------------------------------------------------------------------------
 
     def _begin_long(self, read: _Read) -> None:
-        self._long.add(read)
-        if not self._at_long:
-            self._at_long = True
-            self._take_turns()
+        line = read.source
+        reads = self._long.get(line)
+        if reads is None:
+            reads = self._long[line] = deque()
+            FairShare.here().take(partial(self._next_piece, line, reads), holder_of(line), Rank.HEAVY)
+        reads.append(read)
 
-    def _take_turns(self) -> None:
-        FairShare.here().take(self._next_piece)
-
-    def _next_piece(self) -> bool:
-        """Do a piece of a long read, of each source in turn; whether there is more to do at once."""
-        if self._long and (wait_s := self._precedence.heavy_wait_s):
-            self._environment.call_at(self._environment.now() + wait_s, self._take_turns)
-            return False
-        begun_s = self._environment.now()
-        if self._long:
-            read = self._long.pop()
-            answer = None if read.over else self._advanced(read)
+    def _next_piece(self, line: Line | None, reads: deque[_Read]) -> bool:
+        """Do a piece of the first long read of a connection; whether there is more to do."""
+        turns = FairShare.here()
+        if wait_s := self._precedence.heavy_wait_s:
+            turns.rest(wait_s)
+            return True
+        while reads and reads[0].over:
+            reads.popleft()
+        if reads:
+            begun_s, spent = self._environment.now(), self.spent
+            answer = self._advanced(reads[0])
             if answer is not None:
-                self._end(read, answer)
-            elif not read.over:
-                self._long.add(read)
+                self._end(reads.popleft(), answer)
             self._precedence.heavy_done(begun_s)
-        self._at_long = bool(self._long)
-        return self._at_long
+            turns.spend(max((self.spent - spent) / PIECE_ROWS, 0.5))
+        if not reads:
+            del self._long[line]
+        return bool(reads)
 
     def _advanced(self, read: _Read) -> bytes | MetadError | None:
         """The answer, once it is known."""

@@ -58,11 +58,11 @@ from .bound_names import BoundNames
 from .digests import digest_of
 from .driver import GroupDriver, Work
 from .environment import Environment
-from .gate import WAITED_S, Gate
+from .gate import HEADLESS_BYTES, WAITED_S, Gate
 from .groups import Groups
 from .health import Health
 from .in_flight_budget import ITEM_BYTES, InFlightBudget
-from .reads import Reads, answer_read_index, failed
+from .reads import PIECE_ROWS, Reads, answer_read_index, failed
 from .scheduler import Scheduler
 
 _REGISTERED: Final = int(Feature.REGISTERED)
@@ -101,8 +101,6 @@ class Requests:
     ) -> None:
         self.draining = False
         """Whether writes to groups that this node leads are refused."""
-        self.busy = False
-        """Whether reads of this turn of the loop have cost a slice of it already."""
         self.precedence = scheduler.precedence
         """What is small goes before what is not."""
         self._groups = groups
@@ -131,15 +129,6 @@ class Requests:
     def drain(self) -> None:
         """Refuse writes to groups that this node leads, from now on."""
         self.draining = True
-
-    def slice_spent(self) -> None:
-        """Be :attr:`busy` until this turn of the loop is over."""
-        if not self.busy:
-            self.busy = True
-            self._environment.call_soon(self._rest)
-
-    def _rest(self) -> None:
-        self.busy = False
 
     # --- callers -----------------------------------------------------------------------------------------
 
@@ -175,7 +164,24 @@ class Requests:
             except OverloadedError as error:
                 done(error)
                 return None
+        if source is not None and len(payload) > HEADLESS_BYTES and row.item is not None:
+            try:
+                self._look_for_room(row, payload, source)
+            except OverloadedError as error:
+                done(error)
+                return None
         return self._attempt(row, payload, len(payload), done, waited_s, source)
+
+    def _look_for_room(self, method: Method[Any, Any], payload: bytes, source: Line) -> None:
+        """Raise OverloadedError for a long request that finds no room, before its items are decoded: that would take
+        as long as doing it. It takes its room as soon as it is decoded, for exactly what it is."""
+        head = method.decode_head(payload)
+        if head is None or not (method.mutates or head.items > PIECE_ROWS):
+            return  # whoever decodes it says what is wrong, or it is answered at once
+        now_s, take_back = self._environment.now(), None if method.mutates else _ignore
+        size = len(payload) + ITEM_BYTES * head.items
+        place = self._budget.take(source, size, head.items, now_s, head.identity, take_back)
+        self._budget.let_go(place)
 
     def turn_away(self, method: int, payload: bytes, source: Line) -> MetadError:
         """The error for a client's request that found no room to wait until it can begin."""
@@ -375,6 +381,10 @@ class Requests:
                 self._budget.give(place, 0)
                 place = None
             raise
+
+
+def _ignore() -> None:
+    """Nothing is taken back while it is held."""
 
 
 def _too_many_wait() -> OverloadedError:

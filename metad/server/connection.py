@@ -1,8 +1,9 @@
 """One client's connection: received chunks become requests, answers become one write per chunk or turn.
 
-What has come is cut into frames at once. Requests begin at once too, in slices: a peer that sends more than
-:data:`_SLICE_BYTES` at a time takes turns with others, and its requests wait in an :mod:`.inbox` meanwhile, while it is
-read on. What keeps somebody alive waits for nothing (:data:`metad_wire.methods.AHEAD`); nor do cancels, pings, credits.
+What has come is cut into frames at once. Requests begin at once too, in slices, while this turn of the loop has some
+left. A peer that sends more than :data:`_SLICE_BYTES` at a time, or at the same moment as many others, takes turns with
+them. Its requests wait in an :mod:`.inbox` meanwhile, while it is read on. What keeps somebody alive waits for nothing
+(:data:`metad_wire.methods.AHEAD`); nor do cancels, pings, credits.
 
 This module bounds what a peer can make the server hold: an unfinished frame by the frame limit, requests by the credit
 window (the session closes a peer that exceeds it), and replies by beginning no further requests while the peer does not
@@ -34,7 +35,7 @@ from metad_wire.policy.precedence import is_small
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN, Principal
-from metad_wire.transport.fair_share import FairShare
+from metad_wire.transport.fair_share import TURN, FairShare, Rank
 
 from .. import log_events
 from ..logs import event
@@ -57,8 +58,11 @@ _SLICE_S = 0.0005
 _SLICE_BYTES = 16 * 1024
 _SLICE_FRAMES = 128
 _SLICE_SPENT = 256
-# Cutting takes a microsecond for a frame. So many, or as many as a slice of time allows, are cut in one go.
+# Cutting takes a microsecond for a frame. So many, or as many as a slice of time allows, are cut in one go. What all
+# connections cut in a turn of the loop is bounded, too: the others are read no more until their turns.
 _CUT_FRAMES = 512
+_CUT_LEFT = -2 * TURN
+_SMALL_BYTES = 2 * 1024  # what waits of a connection goes before that of others if it is less, and scans nothing
 # While the peer does not read its replies it is still heard, for as long as this little waits in either direction.
 _UNREAD_BYTES = 64 * 1024
 # Replies to writes already taken may still come while the peer does not read; over this many bytes it is cut off.
@@ -106,7 +110,7 @@ class Connection:
         self._waiting_unsent = False
         self._turns = FairShare.here()
         self.in_turns = False  # more requests wait for another slice
-        self._costly: bool | None = None  # whether its last requests were; None: it has made none
+        self._rank = Rank.SMALL  # of its turn
         self._heavy = False  # whether its last slice was
         self._early = False  # arriving data may be a replay
         self._administers = False
@@ -182,26 +186,38 @@ class Connection:
         """Begin the requests that have come, and take turns with other connections for the rest."""
         if self.in_turns:
             return
-        # A hundred connections that each ask for much would otherwise hold up everybody in one turn of the loop.
-        costly = self._node.requests.busy and self.handshaken if self._costly is None else self._costly
-        if costly or self._heavy or self._slice():
-            self._wait_for_turn()
+        # Connections that each ask for a little would otherwise hold up everybody in one turn of the loop, if they are
+        # many.
+        rank = self._ranked()
+        if rank is Rank.HEAVY or not self._turns.has_left(rank) or self._slice():
             self._take_in()
+            self._wait_for_turn()
         elif not self._may_begin:
             self._take_in()
 
     def _wait_for_turn(self) -> None:
         if not self.in_turns:
             self.in_turns = True
-            self._turns.take(self._next_slice)
+            self._rank = self._ranked()
+            self._turns.take(self._next_slice, self.holder, self._rank)
+
+    def _ranked(self) -> Rank:
+        if self._heavy:
+            return Rank.HEAVY
+        waiting = self._inbox.held_bytes + self._session.decoder.buffered_bytes
+        small = waiting <= _SMALL_BYTES and not self._inbox.scans
+        return Rank.SMALL if small else Rank.PLAIN
 
     def _next_slice(self) -> bool:
         if self._uncut:
             self._take_in()
-        precedence = self._node.requests.precedence
-        if self._heavy and self._stream is not None and (wait_s := precedence.heavy_wait_s):
-            self._loop.call_later(wait_s, self._turns.take, self._next_slice)
+        if (rank := self._ranked()) > self._rank and self._stream is not None:
+            self.in_turns = False
+            self._wait_for_turn()
             return False
+        if rank is Rank.HEAVY and (wait_s := self._node.requests.precedence.heavy_wait_s):
+            self._turns.rest(wait_s)
+            return True
         self.in_turns = self._slice() or self._uncut
         if not self.in_turns:
             self._steer_reading()
@@ -210,6 +226,11 @@ class Connection:
     def _take_in(self) -> None:
         """Cut what has come into frames. What goes ahead is done at once, and requests wait in the inbox."""
         if self._stream is None or self._is_broken:
+            return
+        if self._turns.left <= _CUT_LEFT:
+            self._uncut = True
+            self._wait_for_turn()
+            self._steer_reading()
             return
         session, inbox, arrived_s = self._session, self._inbox, self.last_heard_s
         now = self._node.requests.precedence.now
@@ -228,6 +249,7 @@ class Connection:
                     self._uncut = True
                     self._wait_for_turn()
                     break
+            self._turns.spend(count / _CUT_FRAMES, Rank.SMALL)
         except MetadError as error:
             self._broken(error)
             return
@@ -264,12 +286,11 @@ class Connection:
         session, inbox, arrived_s = self._session, self._inbox, self.last_heard_s
         count = size = cut = 0
         more = False
-        handshaken = self.handshaken
         requests = self._node.requests
         spent_before = requests.spent
         spent_max = spent_before + _SLICE_SPENT
         now = requests.precedence.now
-        begun_s = now()
+        begun_s, rank = now(), self._ranked()
         until_s = begun_s + _SLICE_S
         try:
             while self._may_begin:
@@ -296,13 +317,12 @@ class Connection:
         finally:
             self._processing = False
         if count:
-            self._heavy = not is_small((requests.spent - spent_before) // count, size // count)
+            spent, ended_s = requests.spent - spent_before, now()
+            self._heavy = not is_small(spent // count, size // count)
             if self._heavy:
                 requests.precedence.heavy_done(begun_s)
-        if count and handshaken:
-            self._costly = requests.spent - spent_before >= _SLICE_SPENT // 2
-            if self._costly:
-                requests.slice_spent()
+            parts = count / _SLICE_FRAMES, size / _SLICE_BYTES, spent / _SLICE_SPENT, (ended_s - begun_s) / _SLICE_S
+            self._turns.spend(max(parts), rank)
         self.finished_bytes += cut
         if not more:
             self._count_unfinished(progress=cut > 0)

@@ -6,7 +6,7 @@ broker is taken for dead. So :mod:`.connection` reads always, and what may not b
 
 All inboxes of a server share one :class:`metad_wire.policy.fair_room.FairRoom` of bytes: a crowd of brokers that send
 alike fills it, and one that sends all it can leaves room for those that send little. What finds no room, or is taken
-back for others, is turned away. This module knows frames and bytes: no clock, no stream, and no method.
+back for others, is turned away. This module knows frames and bytes: no clock and no stream.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire.frame import Frame
+from metad_wire.methods import METHODS, Lane
 from metad_wire.policy.fair_room import FairRoom, Place
 
 FRAME_BYTES = 256
@@ -40,6 +41,13 @@ class Inbox:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def scans(self) -> bool:
+        """Whether the first request may look at many records, however short it is."""
+        first = next(iter(self._frames.values()), None)
+        method = None if first is None else METHODS.get(first[0].method)
+        return method is not None and method.lane is Lane.SCANS
 
     def add(self, frame: Frame, arrived_s: float, turn_away: Callable[[Frame], None]) -> bool:
         """Keep a request until its turn. False if there is no room for it. ``turn_away`` is called with it where others

@@ -27,6 +27,7 @@ from metad_wire.errors import MetadError
 from metad_wire.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.session import decode_error
+from metad_wire.transport.fair_share import TURN, FairShare
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchCredit, WatchEvents, WatchFilter, WatchOpen
 
@@ -110,6 +111,7 @@ async def server(monkeypatch: pytest.MonkeyPatch, timeout_ms: int) -> AsyncItera
 
 
 def connect(server: Server, *, hello: bool = True) -> tuple[Connection, FakeStream]:
+    FairShare.here().left = TURN  # others have come in turns before
     connection, stream = server._accept(), FakeStream()
     connection.connection_made(stream)
     if hello:
@@ -193,6 +195,10 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
             assert node.requests.spent == before  # nothing yet: in the turns that follow, one at a time
         small = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]), group="data-0")
         modest[0].data_received(encode_frame(FrameType.REQUEST, small, number + 1, methods.KV_GET.code))
+        if number == 1:  # it was not known how much the others would ask
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
         assert len(modest[1].frames()) == number + 2
         await until(lambda number=number: all(len(stream.frames()) == number + 1 for _, stream in greedy))
     for connection, _ in (*greedy, modest):

@@ -28,6 +28,7 @@ from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables import broker as b
 from metad_wire.tables import lease as w
 from metad_wire.tables import will
+from metad_wire.transport.fair_share import TURN, FairShare
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchEvents, WatchFilter, WatchOpen
 
@@ -99,6 +100,7 @@ class Client:
     """A connection of a host."""
 
     def __init__(self, server: Server, host: str) -> None:
+        FairShare.here().left = TURN
         self.connection: Connection = server._accept()
         self.stream = HostStream(host)
         self.connection.connection_made(self.stream)
@@ -109,6 +111,7 @@ class Client:
         method, body, group = request(number)
         request_id = len(self.asked) + 1
         self.asked[request_id] = method
+        FairShare.here().left = TURN  # each comes in a turn of its own
         if not self.stream.closed:
             payload = method.encode_request(body, 600_000, None, group)
             self.connection.data_received(encode_frame(FrameType.REQUEST, payload, request_id, method.code))

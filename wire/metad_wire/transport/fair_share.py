@@ -1,34 +1,87 @@
-"""A fair share of the event loop: long work is done in slices, one in each turn of the loop.
+"""A fair share of the event loop: long work is done in slices, and all connections together do a few in a turn of it.
 
 A loop serves everything that is ready, one after the other, each for as long as its work takes. A megabyte of one
-connection would delay all others for as long as it takes to decrypt, decode and execute. So a connection with more than
-a slice of work leaves the rest here, and all such connections take turns: however many they are, a connection with
-little work waits for one slice at each stage. Each return costs the loop some 20 µs.
+connection would delay all others for as long as it takes to decrypt, decode and execute, and so would a little of each
+of a thousand. So work is counted, in slices of some half a millisecond. What comes is done at once while a turn of the
+loop has some left (:meth:`FairShare.has_left`). The rest waits here, however many connections it is of:
+
+- what is small goes first, then what is not, then what is heavy, and of the last two one slice at least has its turn;
+- holders (see :mod:`metad_wire.policy.fair_room`) take turns, and then what each has.
 
 One :class:`FairShare` serves a whole loop with all its transports, because they share its time. It has no clock, so
-that a simulation repeats itself.
+that a simulation repeats itself. Each turn costs the loop some 20 µs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from enum import IntEnum
 
+TURN = 4.0
+"""So many slices are done in a turn of the loop, and as many again of what is small. The one that exceeds it, and one
+of each other rank, come on top."""
 Slice = Callable[[], bool]
-"""Does a part of the work, some hundred microseconds; returns whether there is more. One that raises is dropped."""
+"""Does a part of the work, some hundred microseconds; returns whether there is more. One that raises is dropped. One
+that does not say what it has done (:meth:`FairShare.spend`) has done the whole turn's work."""
+
+
+class Rank(IntEnum):
+    """Before what a worker goes."""
+
+    SMALL = 0
+    """What takes a fraction of a slice."""
+    PLAIN = 1
+    HEAVY = 2
+    """What rests (:meth:`FairShare.rest`) while small writes are on their way."""
+
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FairShare] = weakref.WeakKeyDictionary()
 
 
+class _Queue:
+    """Workers of one rank. Holders take turns, and the workers of each."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: OrderedDict[str, deque[Slice]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._holders)
+
+    def add(self, holder: str, work: Slice, *, first: bool = False) -> None:
+        """At the end of its holder's, or before all."""
+        workers = self._holders.get(holder)
+        if workers is None:
+            workers = self._holders[holder] = deque()
+        if first:
+            workers.appendleft(work)
+            self._holders.move_to_end(holder, last=False)
+        else:
+            workers.append(work)
+
+    def pop(self) -> tuple[str, Slice]:
+        """The one whose turn it is; the others of its holder wait for the other holders."""
+        holder, workers = self._holders.popitem(last=False)
+        work = workers.popleft()
+        if workers:
+            self._holders[holder] = workers
+        return holder, work
+
+
 class FairShare:
-    """A queue of workers that take turns. Holds each worker once; each worker bounds its own remaining work."""
+    """Holds each worker once; each worker bounds its own remaining work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Slice] = deque()
+        self._queues = tuple(_Queue() for _ in Rank)
         self._scheduled = False
+        self._resting = False
+        self.left = TURN
+        """Slices that may still be done in this turn of the loop; negative if small ones have done more."""
 
     @classmethod
     def here(cls) -> FairShare:
@@ -40,20 +93,59 @@ class FairShare:
             turns = _of_loop[loop] = cls(weakref.proxy(loop))
         return turns
 
-    def take(self, work: Slice) -> None:
+    def take(self, work: Slice, holder: str = "", rank: Rank = Rank.PLAIN) -> None:
         """Call ``work`` in the coming turns until it returns false."""
-        self._waiting.append(work)
+        self._queues[rank].add(holder, work)
+        self._run_soon()
+
+    def has_left(self, rank: Rank) -> bool:
+        """Whether what comes may be done at once; else it waits for a turn."""
+        return self.left > (-TURN if rank is Rank.SMALL else 0.0)
+
+    def spend(self, slices: float, rank: Rank = Rank.PLAIN) -> None:
+        """So much was done, of what this turn of the loop may do."""
+        left = self.left - slices
+        self.left = left if rank is Rank.SMALL else max(left, min(self.left, 0.0))
+        if left <= 0.0:
+            self._run_soon()
+
+    def rest(self, seconds: float) -> None:
+        """Nothing heavy has a turn for so long. A worker that says so instead of working keeps its turn."""
+        if not self._resting:
+            self._resting = True
+            self._loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        if self._queues[Rank.HEAVY]:
+            self._run_soon()
+
+    def _run_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        waiting = self._waiting
-        work = waiting.popleft()
+        self.left = TURN
+        small, plain, heavy = self._queues
         try:
-            if work():
-                waiting.append(work)
+            while small and self.left > 0.0:
+                self._do(Rank.SMALL)
+            if plain:
+                self._do(Rank.PLAIN)
+            if heavy and not self._resting:
+                self._do(Rank.HEAVY)
+            while plain and self.left > 0.0:
+                self._do(Rank.PLAIN)
         finally:
-            self._scheduled = bool(waiting)
-            if waiting:
-                self._loop.call_soon(self._run)
+            self._scheduled = False
+            if small or plain or (heavy and not self._resting) or self.left <= 0.0:
+                self._run_soon()
+
+    def _do(self, rank: Rank) -> None:
+        queue, left = self._queues[rank], self.left
+        holder, work = queue.pop()
+        if work():
+            queue.add(holder, work, first=rank is Rank.HEAVY and self._resting)
+        if self.left == left > 0.0:
+            self.left = 0.0
