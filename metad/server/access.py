@@ -46,8 +46,8 @@ class Access:
         principal = principal_of(certificate)
         if certificate and principal is None:
             raise UnauthenticatedError("the certificate names no role, or more than one")
-        if self._tokens is not None and credentials:
-            holder = self._tokens.current().holder(credentials)
+        if (tokens := self.tokens) is not None and credentials:
+            holder = tokens.holder(credentials)
             if holder is None:
                 raise UnauthenticatedError("the token is not known here")
             if principal is None and not self._certificate_required:
@@ -55,6 +55,11 @@ class Access:
         if principal is None:
             raise UnauthenticatedError("a certificate or a token is needed")
         return principal
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """Those that are accepted now; another object once they have changed. None if there are none at all."""
+        return None if self._tokens is None else self._tokens.current()
 
     def may_administer(self, principal: Principal | None) -> bool:
         """Whether the admitted holder may change the cluster."""

@@ -522,6 +522,11 @@ class Connection:
         return self._stream is not None and bool(self._stream.get_extra_info(PEERCERT))
 
     @property
+    def credentials(self) -> bytes:
+        """The token that the client has shown; empty if it has shown none."""
+        return b"" if self._session.hello is None else self._session.hello.credentials
+
+    @property
     def worn(self) -> bool:
         """Whether the client should open a new connection, because this one's keys are used up."""
         return self._session.state is State.OPEN and bool(self._stream and self._stream.get_extra_info(WORN))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError
+from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError, UnauthenticatedError
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.transport import Listener, Transport, split_endpoint
 from metad_wire.transport.pace import greeting_max
@@ -33,6 +33,9 @@ GREETING_MAX = 512
 """Connections not welcomed yet, in addition to the welcomed ones: one more ends the oldest, if possible one without a
 certificate. Honest clients greet at once, and a stranger takes no place from an admitted client."""
 _SWEEP_S = 0.5
+TOKENS_LOOK_S = 0.5
+"""How often the file of tokens is looked at: the connections of one that was withdrawn end then."""
+_AT_ONCE = 256  # connections that are looked at in a turn
 Where = dict[str, tuple[str, Transport]]
 """By the key of the configuration."""
 
@@ -137,6 +140,7 @@ class Server:
                 tasks.create_task(self._sweep())
                 if self.access.encrypted:
                     tasks.create_task(self._watch_certificates())
+                    tasks.create_task(self._watch_tokens())
         except* ServerError as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -216,6 +220,21 @@ class Server:
         while True:
             certificates.look(self.node.environment.wall_ms() / 1000)
             await asyncio.sleep(LOOK_S)
+
+    async def _watch_tokens(self) -> None:
+        """End the connections of tokens that are withdrawn."""
+        known = self.access.tokens
+        while True:
+            await asyncio.sleep(TOKENS_LOOK_S)
+            tokens = self.access.tokens
+            if tokens is known or tokens is None:
+                continue
+            known = tokens
+            for number, connection in enumerate(list(self._connections)):
+                if connection.credentials and tokens.holder(connection.credentials) is None:
+                    connection.close(UnauthenticatedError("the token is not known here any more"))
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def _sweep(self) -> None:
         limits = self.config.limits

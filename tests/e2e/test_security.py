@@ -226,6 +226,44 @@ def test_a_token_that_is_withdrawn_is_told_so_and_no_outage(door: Door, scheme: 
         door.tokens_file.write_text(kept)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_token_that_is_withdrawn_ends_its_connections(door: Door, scheme: str) -> None:
+    """They went on for as long as the client liked. Other tokens' and certificates' stay."""
+    kept = door.tokens_file.read_text()
+    other = new_token("other")
+    door.tokens_file.write_text(kept + line_of(other) + "\n")
+    wait_until(lambda: door.lets_in(scheme, certificates.anonymous(), other.encode()), "the other token")
+    try:
+        with (
+            door.client(scheme, certificates.anonymous(), other.encode()) as client,
+            door.client(scheme, certificates.anonymous(), door.token.encode()) as stays,
+            door.client(scheme, certificates.client("app")) as certified,
+        ):
+            states: list[Any] = []
+            for each in (stays, certified):
+                each.kv.put("door", "key", b"value")
+                each.on_state(states.append)
+            client.kv.put("door", "key", b"value")
+            watch = client.watch("kv").opened()
+            door.tokens_file.write_text(kept)
+
+            def refused() -> bool:
+                try:
+                    client.kv.put("door", "key", b"value", deadline_s=TIMEOUT_S)
+                except UnauthenticatedError as error:
+                    return "the token is not known here" in str(error)
+                return False
+
+            wait_until(refused, "its calls are refused")
+            with pytest.raises(UnauthenticatedError, match="the token is not known here"):
+                watch.next()
+            for each in (stays, certified):
+                each.kv.put("door", "key", b"value")
+            assert states == []
+    finally:
+        door.tokens_file.write_text(kept)
+
+
 def test_tokens_are_replaced_without_a_restart(door: Door) -> None:
     kept = door.tokens_file.read_text()
     new = new_token("app")
@@ -234,7 +272,8 @@ def test_tokens_are_replaced_without_a_restart(door: Door) -> None:
             door.tokens_file.write_text(line_of(new) + "\n")
             wait_until(lambda: door.lets_in("metads", certificates.anonymous(), new.encode()), "the new token")
             assert not door.lets_in("metads", certificates.anonymous(), door.token.encode())
-            client.kv.put("door", "key", b"still here")
+            with pytest.raises(UnauthenticatedError):
+                client.kv.put("door", "key", b"too late", deadline_s=TIMEOUT_S)
         door.tokens_file.write_text("half a li")
         wait_until(lambda: door.server.events("files_unusable") or _knock(door, new), "the complaint")
         assert door.lets_in("metads", certificates.anonymous(), new.encode())
