@@ -35,7 +35,7 @@ from metad_wire.policy.precedence import is_small
 from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN, Principal
-from metad_wire.transport.fair_share import TURN, FairShare, Rank
+from metad_wire.transport.fair_share import FairShare, Rank
 
 from .. import log_events
 from ..logs import event
@@ -58,10 +58,9 @@ _SLICE_S = 0.0005
 _SLICE_BYTES = 16 * 1024
 _SLICE_FRAMES = 128
 _SLICE_SPENT = 256
-# Cutting takes a microsecond for a frame. So many, or as many as a slice of time allows, are cut in one go. What all
-# connections cut in a turn of the loop is bounded, too: the others are read no more until their turns.
+# Cutting takes a microsecond for a frame. So many, or as many as a slice of time allows, are cut in one go. It counts
+# as small work: a connection that comes when a turn of the loop has none left is read no more until its own turn.
 _CUT_FRAMES = 512
-_CUT_LEFT = -2 * TURN
 _SMALL_BYTES = 2 * 1024  # what waits of a connection goes before that of others if it is less, and scans nothing
 # While the peer does not read its replies it is still heard, for as long as this little waits in either direction.
 _UNREAD_BYTES = 64 * 1024
@@ -109,7 +108,7 @@ class Connection:
         self._waiting_intake = False
         self._waiting_unsent = False
         self._turns = FairShare.here()
-        self.in_turns = False  # more requests wait for another slice
+        self._waits = False  # more requests, for another slice
         self._rank = Rank.SMALL  # of its turn
         self._heavy = False  # whether its last slice was
         self._early = False  # arriving data may be a replay
@@ -129,6 +128,11 @@ class Connection:
         self.peer = ""
         self.client = ""
         """The holder of the certificate or token and the client's own name, for the log; empty before the welcome."""
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether what has come waits for its turn."""
+        return self._waits or self._uncut
 
     # --- StreamHandler -----------------------------------------------------------------------------------
 
@@ -184,7 +188,7 @@ class Connection:
 
     def _process(self) -> None:
         """Begin the requests that have come, and take turns with other connections for the rest."""
-        if self.in_turns:
+        if self._waits:
             return
         # Connections that each ask for a little would otherwise hold up everybody in one turn of the loop, if they are
         # many.
@@ -196,8 +200,8 @@ class Connection:
             self._take_in()
 
     def _wait_for_turn(self) -> None:
-        if not self.in_turns:
-            self.in_turns = True
+        if not self._waits:
+            self._waits = True
             self._rank = self._ranked()
             self._turns.take(self._next_slice, self.holder, self._rank)
 
@@ -209,47 +213,57 @@ class Connection:
         return Rank.SMALL if small else Rank.PLAIN
 
     def _next_slice(self) -> bool:
-        if self._uncut:
-            self._take_in()
         if (rank := self._ranked()) > self._rank and self._stream is not None:
-            self.in_turns = False
+            self._waits = False
             self._wait_for_turn()
             return False
         if rank is Rank.HEAVY and (wait_s := self._node.requests.precedence.heavy_wait_s):
             self._turns.rest(wait_s)
             return True
-        self.in_turns = self._slice() or self._uncut
-        if not self.in_turns:
+        self._waits = self._slice()
+        if not self._waits:
             self._steer_reading()
-        return self.in_turns
+        return self._waits
+
+    def _cut_later(self) -> None:
+        if not self._uncut:
+            self._uncut = True
+            self._turns.take(self._cut, self.holder, Rank.UNCUT)
+            self._steer_reading()
+
+    def _cut(self) -> bool:
+        self._uncut = False
+        self._take_in()
+        if self._inbox:
+            self._wait_for_turn()
+        return False  # what is left has asked for a turn of its own
 
     def _take_in(self) -> None:
         """Cut what has come into frames. What goes ahead is done at once, and requests wait in the inbox."""
         if self._stream is None or self._is_broken:
             return
-        if self._turns.left <= _CUT_LEFT:
-            self._uncut = True
-            self._wait_for_turn()
-            self._steer_reading()
+        if not self._turns.has_left(Rank.UNCUT):
+            self._cut_later()
             return
         session, inbox, arrived_s = self._session, self._inbox, self.last_heard_s
         now = self._node.requests.precedence.now
         until_s = now() + _SLICE_S
         count = size = 0
-        self._uncut, self._processing = False, True
+        ahead = 0.0
+        self._processing = True
         try:
             while (frame := session.next_event()) is not None:
                 count += 1
                 size += frame.length
                 if frame.type != _REQUEST or frame.method in AHEAD:
                     self._handle(frame, arrived_s)
+                    ahead += max(1 / _SLICE_FRAMES, frame.length / _SLICE_BYTES)
                 elif not inbox.add(frame, arrived_s, self._turn_away):
                     self._turn_away(frame)
-                if count >= _CUT_FRAMES or now() >= until_s:
-                    self._uncut = True
-                    self._wait_for_turn()
+                if count >= _CUT_FRAMES or ahead >= 1.0 or now() >= until_s:
+                    self._cut_later()
                     break
-            self._turns.spend(count / _CUT_FRAMES, Rank.SMALL)
+            self._turns.spend(count / _CUT_FRAMES + ahead, Rank.UNCUT)
         except MetadError as error:
             self._broken(error)
             return

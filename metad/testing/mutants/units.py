@@ -23,6 +23,7 @@ _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
 _ROOM = "unit/wire/test_fair_room.py::"
+_TURNS = "unit/server/test_turns.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
 _BROKERS = "unit/control/test_brokers.py::"
 _BOUND = "unit/server/test_bound_names.py::"
@@ -566,6 +567,38 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "silent_s < _SILENT_S",
         "True",
         "unit/server/test_watches.py::test_a_snapshot_that_nobody_takes_makes_room_for_another",
+    ),
+    _m(
+        "each_new_connection_has_a_turn_of_the_loop",
+        "what all connections ask for in a turn of the loop is bounded",
+        "metad_wire.transport.fair_share:FairShare.has_left",
+        "self.left >",
+        "True or self.left >",
+        _TURNS + "test_a_crowd_of_new_connections_makes_no_turn_long[kv.get]",
+    ),
+    _m(
+        "what_goes_ahead_costs_nothing",
+        "heartbeats count to what a turn of the loop does",
+        "metad.server.connection:Connection._take_in",
+        "count / _CUT_FRAMES + ahead",
+        "0.0",
+        _TURNS + "test_a_crowd_of_new_connections_makes_no_turn_long[broker.heartbeat]",
+    ),
+    _m(
+        "the_status_waits_behind_long_reads",
+        "small requests go before large ones",
+        "metad.server.connection:Connection._ranked",
+        "if small",
+        "if False",
+        _TURNS + "test_the_status_goes_before_a_crowds_long_reads",
+    ),
+    _m(
+        "a_holder_has_a_turn_for_each_connection",
+        "holders take turns of the loop, and then the connections of each",
+        "metad_wire.transport.fair_share:_Queue.add",
+        "self._holders.get(holder)",
+        "self._holders.get(holder := '')",
+        "unit/wire/test_fair_share.py::test_holders_take_turns_however_many_workers_each_has",
     ),
     _m(
         "what_one_proof_lets_go_on_goes_on_at_once",

@@ -195,9 +195,7 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
             assert node.requests.spent == before  # nothing yet: in the turns that follow, one at a time
         small = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]), group="data-0")
         modest[0].data_received(encode_frame(FrameType.REQUEST, small, number + 1, methods.KV_GET.code))
-        if number == 1:  # it was not known how much the others would ask
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+        for _ in range(4):  # turns: the first times it was not known how much the others would ask
             await asyncio.sleep(0)
         assert len(modest[1].frames()) == number + 2
         await until(lambda number=number: all(len(stream.frames()) == number + 1 for _, stream in greedy))

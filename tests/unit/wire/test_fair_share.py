@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable
 
-from metad_wire.transport.fair_share import FairShare
+from metad_wire.transport.fair_share import TURN, FairShare, Rank
 
 
 def worker(name: str, slices: int, done: list[str]) -> Callable[[], bool]:
@@ -33,6 +33,73 @@ async def test_each_turn_of_the_loop_does_one_slice_of_the_next() -> None:
         counts.append(len(done))
     assert done == ["a", "b", "c", "a", "c", "a"]
     assert counts == [1, 2, 3, 4, 5, 6]
+
+
+async def test_holders_take_turns_however_many_workers_each_has() -> None:
+    done: list[str] = []
+    turns = FairShare.here()
+    for number in range(50):
+        turns.take(worker(f"crowd {number}", 2, done), "one")
+    turns.take(worker("alone", 3, done), "other")
+    for _ in range(6):
+        await asyncio.sleep(0)
+    assert done.count("alone") == 3
+
+
+async def test_what_is_small_goes_first_and_each_rank_has_its_turn() -> None:
+    done: list[str] = []
+    turns = FairShare.here()
+
+    def counted(work: Callable[[], bool], slices: float, rank: Rank) -> Callable[[], bool]:
+        def do() -> bool:
+            turns.spend(slices, rank)
+            return work()
+
+        return do
+
+    turns.take(worker("heavy", 2, done), rank=Rank.HEAVY)
+    turns.take(worker("plain", 2, done), rank=Rank.PLAIN)
+    for number in range(20):
+        turns.take(counted(worker(f"small {number}", 1, done), 0.5, Rank.SMALL), rank=Rank.SMALL)
+    await asyncio.sleep(0)
+    assert done == [*(f"small {number}" for number in range(int(2 * TURN))), "plain", "heavy"]
+    assert not turns.has_left(Rank.PLAIN)
+    assert turns.has_left(Rank.SMALL)
+
+
+async def test_what_comes_is_bounded_in_a_turn_of_the_loop() -> None:
+    turns = FairShare.here()
+    turns.spend(10 * TURN)
+    assert turns.left == 0.0, "large work takes nothing of what is small"
+    for _ in range(8):
+        assert turns.has_left(Rank.SMALL)
+        turns.spend(0.5, Rank.SMALL)
+    assert not turns.has_left(Rank.SMALL)
+    await asyncio.sleep(0)
+    assert turns.left == TURN
+
+
+async def test_what_is_heavy_rests_and_keeps_its_turn() -> None:
+    done: list[str] = []
+    turns = FairShare.here()
+    rests = True
+
+    def first() -> bool:
+        if rests:
+            turns.rest(0.001)
+            return True
+        done.append("first")
+        return False
+
+    turns.take(first, rank=Rank.HEAVY)
+    turns.take(worker("second", 1, done), rank=Rank.HEAVY)
+    await asyncio.sleep(0)
+    assert done == []
+    rests = False
+    for _ in range(1_000):
+        if len(done) < 2:
+            await asyncio.sleep(0.001)
+    assert done == ["first", "second"]
 
 
 async def test_who_fails_has_no_more_turns_and_takes_nobodys() -> None:

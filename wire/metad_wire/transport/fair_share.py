@@ -5,7 +5,7 @@ connection would delay all others for as long as it takes to decrypt, decode and
 of a thousand. So work is counted, in slices of some half a millisecond. What comes is done at once while a turn of the
 loop has some left (:meth:`FairShare.has_left`). The rest waits here, however many connections it is of:
 
-- what is small goes first, then what is not, then what is heavy, and of the last two one slice at least has its turn;
+- each :class:`Rank` goes before the next ones, and one slice of each has its turn all the same;
 - holders (see :mod:`metad_wire.policy.fair_room`) take turns, and then what each has.
 
 One :class:`FairShare` serves a whole loop with all its transports, because they share its time. It has no clock, so
@@ -31,10 +31,12 @@ that does not say what it has done (:meth:`FairShare.spend`) has done the whole 
 class Rank(IntEnum):
     """Before what a worker goes."""
 
-    SMALL = 0
+    UNCUT = 0
+    """What has to be cut into frames before one knows what it is: it may keep somebody alive."""
+    SMALL = 1
     """What takes a fraction of a slice."""
-    PLAIN = 1
-    HEAVY = 2
+    PLAIN = 2
+    HEAVY = 3
     """What rests (:meth:`FairShare.rest`) while small writes are on their way."""
 
 
@@ -100,12 +102,12 @@ class FairShare:
 
     def has_left(self, rank: Rank) -> bool:
         """Whether what comes may be done at once; else it waits for a turn."""
-        return self.left > (-TURN if rank is Rank.SMALL else 0.0)
+        return self.left > (-TURN if rank <= Rank.SMALL else 0.0)
 
     def spend(self, slices: float, rank: Rank = Rank.PLAIN) -> None:
         """So much was done, of what this turn of the loop may do."""
         left = self.left - slices
-        self.left = left if rank is Rank.SMALL else max(left, min(self.left, 0.0))
+        self.left = left if rank <= Rank.SMALL else max(left, min(self.left, 0.0))
         if left <= 0.0:
             self._run_soon()
 
@@ -127,20 +129,19 @@ class FairShare:
 
     def _run(self) -> None:
         self.left = TURN
-        small, plain, heavy = self._queues
         try:
-            while small and self.left > 0.0:
-                self._do(Rank.SMALL)
-            if plain:
-                self._do(Rank.PLAIN)
-            if heavy and not self._resting:
-                self._do(Rank.HEAVY)
-            while plain and self.left > 0.0:
-                self._do(Rank.PLAIN)
+            for rank in Rank:
+                once = True
+                while self._may_do(rank) and (once or self.left > 0.0):
+                    once = False
+                    self._do(rank)
         finally:
             self._scheduled = False
-            if small or plain or (heavy and not self._resting) or self.left <= 0.0:
+            if self.left <= 0.0 or any(map(self._may_do, Rank)):
                 self._run_soon()
+
+    def _may_do(self, rank: Rank) -> bool:
+        return bool(self._queues[rank]) and not (self._resting and rank is Rank.HEAVY)
 
     def _do(self, rank: Rank) -> None:
         queue, left = self._queues[rank], self.left
