@@ -122,6 +122,7 @@ class Call:
     refused_by: str = ""  # the node that refused
     probes: str = ""  # a node that leads the group if it answers: it was tried without better knowledge
     redirects: int = 0  # consecutive attempts that followed a hint without a wait
+    was_early: bool = False  # an attempt came before the end of the handshake, and another was sent at once
     stale: bool = False  # the group does not hold the items any more
     turned_away: Callable[[], None] | None = None  # called when a node has no room and names a time to come back
     moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are

@@ -354,7 +354,8 @@ class Dispatcher:
         call.refused(queue.node, error)
         if call.future.done():
             call.release()
-        elif isinstance(error, TooEarlyError):
+        elif isinstance(error, TooEarlyError) and not call.was_early:
+            call.was_early = True
             self._router.to_front(call, queue)  # the handshake is over by now
         elif not self._redirect(call, error, queue) and not self._moved(call):
             self._again(call, error)

@@ -47,6 +47,7 @@ _AT_ONCE: Final = 50
 _PAUSE_S: Final = 0.05
 _PING_S: Final = 55.0
 _WARM_S: Final = 3.0
+_CLEAR_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _CONNECT_TIMES: Final = 3
 
@@ -120,7 +121,8 @@ async def _run(measurement: Measurement, config: Path | None, problems: list[str
         outage = Outage(measurement, nodes, story, stack, folder)
         await outage.settle()
         runs = {who: await outage.stand_still(who) for who in measurement.who}
-        await outage.end()
+        if left := await outage.end():
+            problems.append(f"{left} wills are left that this command has made, in tenant {_AWAY}")
     worst: dict[str, Any] = {name: sum(found[name] for found in runs.values()) for name in BARS}
     return worst | {"resumed_ms": max(found["resumed_ms"] for found in runs.values()), "runs": runs}
 
@@ -321,8 +323,8 @@ class Outage:
         missing = [f"message {payload.decode()}" for payload in sorted(sent - self._counts.got)]
         return missing + [f"write {key}" for key, value in written.items() if there.get(key) != value]
 
-    async def end(self) -> None:
-        """Everybody goes in good order."""
+    async def end(self) -> int:
+        """Everybody goes in good order. Returns how many wills are left of the sessions that went away before."""
         for publisher in self._publishers:
             publisher.over = True
         for task in self._tasks:
@@ -330,3 +332,8 @@ class Outage:
         await asyncio.wait(self._tasks, timeout=_WARM_S)
         for client in self._clients:
             client.leave()
+        await self._writer.sessions.end_tenant(_AWAY, publish_wills=False)
+        until_s = time.monotonic() + _CLEAR_S
+        while await self._writer.sessions.endings(_AWAY) and time.monotonic() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        return await self._waiting_wills(_AWAY)
