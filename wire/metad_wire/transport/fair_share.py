@@ -37,7 +37,7 @@ class Rank(IntEnum):
     """What takes a fraction of a slice."""
     PLAIN = 2
     HEAVY = 3
-    """What rests (:meth:`FairShare.rest`) while small writes are on their way."""
+    """One in a turn of the loop. What rests (:meth:`FairShare.rest`) while small writes are on their way."""
 
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FairShare] = weakref.WeakKeyDictionary()
@@ -131,9 +131,9 @@ class FairShare:
         self.left = TURN
         try:
             for rank in Rank:
-                once = True
-                while self._may_do(rank) and (once or self.left > 0.0):
-                    once = False
+                if self._may_do(rank):
+                    self._do(rank)
+                while rank is not Rank.HEAVY and self._queues[rank] and self.left > 0.0:
                     self._do(rank)
         finally:
             self._scheduled = False
