@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
+from ..forks import let_go_in_forks
 from . import Handler, Listener, StreamHandler, join_endpoint
 from .pace import Pace
 
@@ -202,9 +203,10 @@ class TcpTransport:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
             try:
-                _, tuned = await loop.create_connection(lambda: _Tuned(factory()), host, port)
+                transport, tuned = await loop.create_connection(lambda: _Tuned(factory()), host, port)
             except (ValueError, OverflowError) as error:  # a host that cannot be encoded, a port out of range
                 raise OSError(f"cannot dial {host!r} port {port}: {error}") from error
+        let_go_in_forks(transport)
         return cast("Handler", tuned.handler)
 
 
