@@ -437,7 +437,7 @@ DISK_HAS_ROOM = _info(
 DISK_NOT_SEEN = _warning("disk_not_seen", "The room on the disk cannot be told.", error="why")
 RESERVE_RELEASED = _warning(
     "reserve_released",
-    "The disk has too little room to start. The node has deleted the file that it keeps for this.",
+    "The disk has next to no room. The node has deleted the file that it keeps for this.",
     free_bytes="room before that",
     reserve_bytes="what it has made",
 )

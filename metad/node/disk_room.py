@@ -19,7 +19,7 @@ from .. import log_events
 from ..logs import event
 from ..raft.base import FULL, LOW, ROOM
 from ..storage.engine import Engine
-from ..storage.room import DiskUse, keep_reserve, mark_of
+from ..storage.room import BACK, DiskUse, keep_reserve, mark_of, release_reserve
 from .checkpoints import Checkpoints
 from .environment import Environment, Queue
 
@@ -27,8 +27,8 @@ _FULL_PART: Final = 8
 """Of the mark: with less room the disk is as good as full."""
 _NEAR: Final = 2
 """With less than so many times the mark, what is in memory is written down early."""
-_BACK: Final = 1.25
-"""With so many times the mark there is room again: the node's own files come and go."""
+_LOOK_PART: Final = 16
+"""Of the mark: after so much growth the node looks at once, and not when it is time."""
 
 
 class DiskRoom:
@@ -49,75 +49,96 @@ class DiskRoom:
         self._environment = environment
         self._checkpoints = checkpoints
         self._use = DiskUse(0, 0)
-        self._grown_bytes = 0  # when that was seen
+        self._grown_bytes = 0  # when that was looked for
+        self._missing_bytes = 0  # of the reserve
         self._looking = False
 
     @property
     def shortage(self) -> int:
         """ROOM, LOW or FULL: a crowd may take what is left between two looks."""
-        if self._level or not self._use.total_bytes:  # without a disk there is room
+        if not self._use.total_bytes:  # without a disk there is room
             return self._level
-        return LOW if self._room() < self._mark else ROOM
+        if self._use.free_bytes - self._grown < self._mark // _FULL_PART:
+            return FULL
+        return self._level or (LOW if self._room() < self._mark else ROOM)
 
     @property
     def status(self) -> DiskStatus:
-        """For the status of the node."""
-        return DiskStatus(*self._use, self._mark)
+        """For the status of the node: what decides whether something is refused."""
+        use = self._use
+        return DiskStatus(max(0, min(use.free_bytes, self._room())), use.total_bytes, self._mark, self.shortage)
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether a file of so many bytes leaves more than the mark."""
+        return not self.shortage and (not self._use.total_bytes or self._room() - size >= self._mark)
 
     @property
     def _mark(self) -> int:
         return mark_of(self._use, self._low_room_bytes)
 
+    @property
+    def _grown(self) -> int:
+        """Bytes that were written since the last look."""
+        return self._checkpoints.grown_bytes - self._grown_bytes
+
     def start(self) -> None:
         """Look at once: before this the node must not serve."""
         use = self._environment.disk_use(self._directory)
         if use is not None:
-            self._judge(use)
+            self._judge(use, 0, self._checkpoints.grown_bytes)
+
+    def grown(self) -> None:
+        """Something was written. Look again if it was much."""
+        if self._grown * _LOOK_PART > self._mark:
+            self.look()
 
     def look(self) -> None:
         """Look again, beside the loop, as a disk may hang. It is asked for now and then."""
         if self._looking or not self._use.total_bytes:
             return
         self._looking = True
-        found: list[DiskUse] = []
-        self._environment.beside(partial(self._measure, found), partial(self._seen, found), Queue.LOOKS)
+        found: list[tuple[DiskUse, int]] = []
+        seen = partial(self._seen, found, self._checkpoints.grown_bytes)
+        self._environment.beside(partial(self._measure, found), seen, Queue.LOOKS)
 
-    def _measure(self, found: list[DiskUse]) -> None:
-        use = self._environment.disk_use(self._directory)
+    def _measure(self, found: list[tuple[DiskUse, int]]) -> None:
+        use, missing = self._environment.disk_use(self._directory), 0
         if use is None:
             return
-        found.append(use)
         mark = mark_of(use, self._low_room_bytes)
         for engine in self._engines:
             engine.heed_room(mark)
         if self._directory is not None:
-            keep_reserve(self._directory, use, mark)
+            if use.free_bytes < mark // _FULL_PART and (freed := release_reserve(self._directory, use, mark)):
+                event(log_events.RESERVE_RELEASED, free_bytes=use.free_bytes, reserve_bytes=freed)
+            missing = keep_reserve(self._directory, use, mark)
+            use = self._environment.disk_use(self._directory) or use
+        found.append((use, missing))
 
-    def _seen(self, found: list[DiskUse], error: BaseException | None) -> None:
+    def _seen(self, found: list[tuple[DiskUse, int]], grown_bytes: int, error: BaseException | None) -> None:
         self._looking = False
         if error is not None:
             event(log_events.DISK_NOT_SEEN, error=str(error))
         if found:
-            self._judge(found[0])
+            self._judge(*found[0], grown_bytes)
         # What is to make room takes some first: to try it without would stop the node.
-        if self._room() > 0 and (self._level or self._room() < _NEAR * self._mark):
+        if self._room() + self._missing_bytes > 0 and (self._level or self._room() < _NEAR * self._mark):
             self._checkpoints.make_room()
 
     def _room(self) -> int:
-        """What is left once all that is in memory is in files."""
-        grown = self._checkpoints.grown_bytes - self._grown_bytes
-        return self._use.free_bytes - grown - self._checkpoints.unwritten_bytes
+        """What is left once all that is in memory is in files, and the reserve is what it should be."""
+        return self._use.free_bytes - self._grown - self._checkpoints.unwritten_bytes - self._missing_bytes
 
-    def _judge(self, use: DiskUse) -> None:
-        self._use, self._grown_bytes = use, self._checkpoints.grown_bytes
-        free, mark, before = use.free_bytes, self._mark, self._level
-        if free < mark // _FULL_PART:
+    def _judge(self, use: DiskUse, missing_bytes: int, grown_bytes: int) -> None:
+        self._use, self._missing_bytes, self._grown_bytes = use, missing_bytes, grown_bytes
+        room, mark, before = self._room(), self._mark, self._level
+        if use.free_bytes < mark // _FULL_PART:
             self._level = FULL
-        elif self._room() < mark or (before and free < _BACK * mark):
+        elif room < mark or (before and room < BACK * mark):
             self._level = LOW
         else:
             self._level = ROOM
         if self._level > before:
-            event(log_events.DISK_SHORT, free_bytes=free, low_bytes=mark, full=self._level == FULL)
+            event(log_events.DISK_SHORT, free_bytes=max(0, room), low_bytes=mark, full=self._level == FULL)
         elif before and not self._level:
-            event(log_events.DISK_HAS_ROOM, free_bytes=free, low_bytes=mark)
+            event(log_events.DISK_HAS_ROOM, free_bytes=room, low_bytes=mark)

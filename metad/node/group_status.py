@@ -11,8 +11,8 @@ from metad_wire.group import GroupId
 
 from .. import log_events
 from ..logs import event
-from ..raft.base import ROLES
-from ..raft.progress import Progress
+from ..raft.base import FULL, ROLES
+from ..raft.progress import Progress, Sending
 from ..raft.replica import RaftGroup
 from ..state.fences import Fences
 from .driver import GroupDriver
@@ -113,10 +113,19 @@ class GroupStatuses:
 
 def _followers(replica: RaftGroup) -> list[m.FollowerStatus]:
     return [
-        m.FollowerStatus(peer, _state(progress), progress.match, peer in replica.connected)
+        m.FollowerStatus(peer, _state(progress), progress.match, peer in replica.connected, _obstacle(progress))
         for peer, progress in sorted(replica.peers.items())
     ]
 
 
 def _state(progress: Progress) -> str:
     return "lost" if progress.distrusted else progress.sending.value
+
+
+def _obstacle(progress: Progress) -> str:
+    needs_snapshot = progress.sending is Sending.SNAPSHOT
+    if progress.shortage >= FULL:
+        return "its disk is full"
+    if progress.shortage and needs_snapshot:
+        return "its disk has too little room"
+    return progress.obstacle

@@ -168,7 +168,7 @@ class Node:
             precedence,
             environment,
             health,
-            log_grown=self.checkpoints.log_grown,
+            log_grown=self._log_grown,
             overslept=self._overslept,
         )
         share = self.return_share = ReturnShare(
@@ -472,6 +472,10 @@ class Node:
         for listener in list(self._on_left):
             listener(self.left)
 
+    def _log_grown(self, size: int) -> None:
+        self.checkpoints.log_grown(size)
+        self.disk_room.grown()
+
     def _overslept(self, now_s: float) -> None:
         """The loop stood still for a while."""
         for driver in self.drivers.values():
@@ -507,8 +511,8 @@ class Node:
     def _lead_with_room(self) -> None:
         self._to_more_room.step()
 
-    def _has_room(self) -> bool:
-        return not self.disk_room.shortage
+    def _has_room(self, size: int) -> bool:
+        return self.disk_room.has_room_for(size)
 
     def _led_without_room(self) -> list[RaftGroup]:
         """Groups that are better led by nodes with room on their disks."""

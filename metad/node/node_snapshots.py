@@ -38,9 +38,9 @@ class NodeSnapshots:
         environment: Environment,
         health: Health,
         *,
-        has_room: Callable[[], bool],
+        has_room: Callable[[int], bool],
     ) -> None:
-        """``has_room``: whether the disk has room for a snapshot."""
+        """``has_room``: whether the disk has room for so many bytes more of snapshots."""
         self._state = stores.state
         self._groups = groups
         self._machines = machines
@@ -53,13 +53,12 @@ class NodeSnapshots:
         directory = stores.directory
         self.streams = Snapshots(
             stores.state,
-            MemoryStaging()
-            if directory is None
-            else FileStaging(directory / "snapshots", environment.beside, has_room),
+            MemoryStaging() if directory is None else FileStaging(directory / "snapshots", environment.beside),
             clock=environment.now,
             schedule=self._woken,
             transmit=outbound.send_bulk,
             receives=groups.has,
+            has_room=has_room,
             broken=health.fail,
             rng=environment.rng,
         )

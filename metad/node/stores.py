@@ -6,7 +6,10 @@ belongs to another pair, would silently lose or mix data; it is refused, and the
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -162,15 +165,27 @@ def _find_room(directory: Path, low_room_bytes: int) -> tuple[bool, int]:
     Raises DiskFullError if that is not enough, or StorageError if the system does not say."""
     try:
         use = use_of(directory)
-        mark = mark_of(use, low_room_bytes)
-        if freed := release_reserve(directory, use, mark):
-            event(log_events.RESERVE_RELEASED, free_bytes=use.free_bytes, reserve_bytes=freed)
-        missing = missing_to_open(directory)
+        mark, missing = mark_of(use, low_room_bytes), 0
+        if use.free_bytes < mark and not _in_use(directory):
+            shutil.rmtree(directory / "snapshots", ignore_errors=True)  # what an earlier life was receiving
+            if freed := release_reserve(directory, use_of(directory), mark):
+                event(log_events.RESERVE_RELEASED, free_bytes=use.free_bytes, reserve_bytes=freed)
+            missing = missing_to_open(directory)
     except OSError as error:
         raise file_error(f"cannot use the data directory {directory}", error) from None
     if missing:
         raise DiskFullError(f"the disk of {directory} is full: to open the stores takes {missing:,} bytes more")
     return use.free_bytes < mark, mark
+
+
+def _in_use(directory: Path) -> bool:
+    """Whether another process has the stores open. RocksDB locks this file in the same way."""
+    try:
+        with (directory / "raft" / "LOCK").open("ab") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EAGAIN)
+    return False
 
 
 def _keep_private(directory: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activity import Activity
-from .base import CANDIDATE, FOLLOWER, LEADER, NEVER, BoundHost, UnsafeStateError
+from .base import CANDIDATE, FOLLOWER, FULL, LEADER, NEVER, BoundHost, UnsafeStateError
 from .election_timer import ElectionTimer
 from .elections import Elections
 from .freshness import Freshness
@@ -58,7 +58,9 @@ class Follower:
         self._round = max(self._round, message.probe)
 
         commit = state.commit
-        previous, previous_term, records = message.prev_index, message.prev_term, message.records
+        # A full disk takes no records. They are as good as lost: the reply says why, and the leader sends them again.
+        taken = message.records if self._host.shortage() < FULL else []
+        previous, previous_term, records = message.prev_index, message.prev_term, taken
         end = previous + len(records)
         if previous < commit:
             # The leader has all entries that are committed here: they need not be compared, and may be compacted away.
@@ -80,7 +82,7 @@ class Follower:
             if state.applied < state.applicable:
                 self._host.committed()
         # Records on their way to the disk are acknowledged when they are there; heartbeats are answered at once.
-        if not message.records or self._verified <= log.durable_index:
+        if not taken or self._verified <= log.durable_index:
             self._reply(peer)
         if message.sleep and state.commit == log.last_index == message.prev_index == message.commit:
             self._activity.fall_asleep()

@@ -204,9 +204,11 @@ class Leader:
             )
             self._host.send(peer, progress.snapshot)
 
-    def snapshot_failed(self, peer: str) -> None:
+    def snapshot_failed(self, peer: str, why: str = "") -> None:
         """Streaming broke off: begin again when the peer answers."""
         progress = self._reign.peers.get(peer)
+        if progress is not None:
+            progress.obstacle = why
         if progress is not None and progress.sending is Sending.SNAPSHOT:
             progress.probe_from(self._log.last_index + 1)
             progress.paused = True

@@ -38,6 +38,7 @@ class Progress:
         "lease_until_s",
         "match",
         "next",
+        "obstacle",
         "paused",
         "refuses",
         "sending",
@@ -70,6 +71,8 @@ class Progress:
         """Entries that it had yet to apply when it was last heard."""
         self.shortage = ROOM
         """How its disk was when it was last heard."""
+        self.obstacle = ""
+        """Why it could not get the snapshot that it needs, when that was tried last."""
         self.echoed = 0
         """The number of the newest round that the peer has echoed. Reads wait for it."""
         self.in_flight_bytes = 0
@@ -113,6 +116,7 @@ class Progress:
 
     def replicate_from(self, next_index: int) -> None:
         """The logs agree before ``next_index``."""
+        self.obstacle = ""
         self.sending = Sending.REPLICATE
         self.next = max(next_index, self.match + 1)
         self._forget()

@@ -252,6 +252,9 @@ class SnapshotSender:
             self._parts.close()
 
 
+NO_ROOM: Final = "the disk has too little room for a snapshot"
+
+
 class _Incoming:
     """A stream that is being received, or waits to be installed."""
 
@@ -269,7 +272,12 @@ class _Incoming:
 
 
 class SnapshotReceiver:
-    """All streams to this node. ``receives`` says whether it has a replica of a group; ``send`` answers a peer."""
+    """All streams to this node. ``receives`` says whether it has a replica of a group, ``has_room`` whether its disk
+    has room for so many bytes more; ``send`` answers a peer.
+
+    A snapshot takes its size twice, because it is installed from a copy. Its size is not known before its end. One that
+    found no room is taken again once there is room for twice what had come of it, so that it does not fill the disk
+    again and again in vain."""
 
     def __init__(
         self,
@@ -277,11 +285,14 @@ class SnapshotReceiver:
         limits: StreamLimits,
         *,
         receives: Callable[[bytes], bool],
+        has_room: Callable[[int], bool],
         send: Callable[[str, AnyStreamMessage], None],
     ) -> None:
         self._staging = staging
         self._limits = limits
         self._receives = receives
+        self._has_room = has_room
+        self._needs: dict[bytes, int] = {}  # bytes of room, by group, of snapshots that found too little
         self._send = send
         self._streams: dict[tuple[bytes, str], _Incoming] = {}
         self._number = 0
@@ -342,7 +353,17 @@ class SnapshotReceiver:
             return "too many streams"
         if self.staged_bytes >= self._limits.staged_bytes_max:
             return "too many bytes are staged"
+        if not self._has_room(self._needs.get(group, 0)):
+            return NO_ROOM
         return None
+
+    def _lacks_room(self, incoming: _Incoming, size: int) -> bool:
+        """Whether there is no room for so many bytes more of a snapshot; then it is given up."""
+        if self._has_room(size):
+            return False
+        self._needs[incoming.group] = 2 * (incoming.sum.bytes + size)
+        self._give_up(incoming, NO_ROOM)
+        return True
 
     def _on_part(self, incoming: _Incoming, message: Part) -> None:
         taken = incoming.sum.parts
@@ -358,6 +379,8 @@ class SnapshotReceiver:
             return  # no sender of ours does this, and memory is bounded
         if self.staged_bytes + len(message.data) > self._limits.staged_bytes_max:
             self._give_up(incoming, "too many bytes are staged")
+            return
+        if self._lacks_room(incoming, len(message.data)):
             return
         incoming.sum.add(message.data, message.crc32)
         self._staging.put(incoming.number, message.number, message.data, partial(self._staged, incoming))
@@ -381,6 +404,9 @@ class SnapshotReceiver:
             if not incoming.sum.agrees(message):
                 self._give_up(incoming, "the parts are not those that were sent")
                 return
+            if incoming.end is None and self._lacks_room(incoming, message.bytes):
+                return
+            self._needs.pop(incoming.group, None)
             incoming.end = message
         self._finish(incoming)
 

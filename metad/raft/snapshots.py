@@ -98,6 +98,11 @@ def applied_index(engine: Engine, prefix: bytes) -> int:
     return 0 if stored is None else int.from_bytes(stored, "big")
 
 
+def _any_size(_: int) -> bool:
+    """Memory has room for any snapshot."""
+    return True
+
+
 class _Transfer:
     """A snapshot that a leader wants a peer to have."""
 
@@ -126,7 +131,8 @@ class Snapshots:
     """All snapshots that a node sends and receives.
 
     ``schedule`` asks for a :meth:`tick` soon; ``transmit`` takes a payload for a peer, and may lose it; ``receives``
-    says whether the node has a replica of a group; ``broken`` is told when the state cannot be read.
+    says whether the node has a replica of a group, ``has_room`` whether its disk has room for so many bytes;
+    ``broken`` is told when the state cannot be read.
     """
 
     def __init__(
@@ -138,6 +144,7 @@ class Snapshots:
         schedule: Callable[[], None],
         transmit: Callable[[str, bytes], None],
         receives: Callable[[bytes], bool],
+        has_room: Callable[[int], bool] = _any_size,
         broken: Callable[[StorageError], None],
         rng: random.Random,
         limits: StreamLimits = StreamLimits(),  # noqa: B008 - immutable
@@ -151,7 +158,7 @@ class Snapshots:
         self._limits = limits
         self._transfers: dict[tuple[bytes, str], _Transfer] = {}
         self._retry_s: dict[tuple[bytes, str], float] = {}  # of those that failed, when they may be tried again
-        self._receiver = SnapshotReceiver(staging, limits, receives=receives, send=self._send)
+        self._receiver = SnapshotReceiver(staging, limits, receives=receives, has_room=has_room, send=self._send)
 
     # --- sending -----------------------------------------------------------------------------------------
 
@@ -248,7 +255,7 @@ class Snapshots:
         self._retry_s[transfer.group.prefix, transfer.peer] = self._now() + self._limits.retry_s
         event(log_events.SNAPSHOT_NOT_SENT, group=transfer.group.name, peer=transfer.peer, reason=why)
         self._forget(transfer, why)
-        transfer.group.snapshot_failed(transfer.peer)
+        transfer.group.snapshot_failed(transfer.peer, why)
 
     def _forget(self, transfer: _Transfer, why: str) -> None:
         self._transfers.pop((transfer.group.prefix, transfer.peer), None)

@@ -55,10 +55,9 @@ class FileStaging:
     fsyncs would one day wait until a gigabyte of parts is written.
     """
 
-    def __init__(self, directory: Path, beside: Beside, has_room: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, directory: Path, beside: Beside) -> None:
         self.directory = directory
         self._beside = beside
-        self._has_room = has_room
         try:
             if directory.exists():
                 shutil.rmtree(directory)
@@ -68,9 +67,6 @@ class FileStaging:
 
     def put(self, stream: int, number: int, data: bytes, done: Done) -> None:
         path = self._path(stream, number)
-        if not self._has_room():
-            done(StorageError("the disk has too little room for a snapshot"))
-            return
 
         def written(error: BaseException | None) -> None:
             if error is None:

@@ -1,7 +1,7 @@
 """Room on the disk of a data directory: how much there is, below which mark it is too little, and the reserve.
 
 The *reserve* is a file without use. A start that finds no room deletes it, because a store cannot be opened without
-some.
+some; so does a node whose disk is full, because deletes take some room before they make any.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _AMPLE_MARKS: Final = 16
 _RESERVE_PART: Final = 4
 """Of the mark: so much the reserve takes, beside what a start writes again of the log."""
 
+BACK: Final = 1.25
+"""With so many times the mark there is room again: the node's own files come and go."""
 _OPEN_BYTES: Final = 512 * 1024
 """The small files that RocksDB makes anew whenever two stores are opened take less than half of this."""
 
@@ -40,8 +42,8 @@ def mark_of(use: DiskUse, low_room_bytes: int) -> int:
 
 
 def release_reserve(directory: Path, use: DiskUse, mark: int) -> int:
-    """Delete the reserve if the disk has less room than it takes. Returns how many bytes that has freed. To be called
-    before the stores are opened. May raise OSError."""
+    """Delete the reserve if the disk has less room than it takes. Returns how many bytes that has freed. May raise
+    OSError."""
     reserve = directory / "reserve"
     if use.free_bytes >= _wanted(directory, mark) or not reserve.exists():
         return 0
@@ -50,16 +52,18 @@ def release_reserve(directory: Path, use: DiskUse, mark: int) -> int:
     return size
 
 
-def keep_reserve(directory: Path, use: DiskUse, mark: int) -> None:
-    """Make the reserve as long as it should be, once the disk has no ample room any more, and while it has enough. May
-    raise OSError."""
+def keep_reserve(directory: Path, use: DiskUse, mark: int) -> int:
+    """Make the reserve as long as it should be, once the disk has no ample room any more, and while it has enough.
+    Returns how many bytes of it are missing, which nothing else may take. May raise OSError."""
     if use.free_bytes > _AMPLE_MARKS * mark:
-        return
+        return 0
     reserve, wanted = directory / "reserve", _wanted(directory, mark)
-    missing = wanted - (reserve.stat().st_size if reserve.exists() else 0)
-    if missing > 0 and use.free_bytes - missing > 2 * mark:
-        with reserve.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, wanted)
+    missing = max(0, wanted - (reserve.stat().st_size if reserve.exists() else 0))
+    if not missing or use.free_bytes - missing <= BACK * mark:
+        return missing
+    with reserve.open("ab") as file:
+        os.posix_fallocate(file.fileno(), 0, wanted)
+    return 0
 
 
 def missing_to_open(directory: Path) -> int:

@@ -855,6 +855,7 @@ class FollowerStatus(Message, frozen=True):
     state: str
     match: U63  # log index up to which it has durably what the leader has
     reachable: bool
+    obstacle: str = ""  # why it does not get what it lacks; empty if nothing is in the way, or nothing is known
 
 
 class GroupStatus(Message, frozen=True):
@@ -939,6 +940,8 @@ class DiskStatus(Message, frozen=True):
     free_bytes: U63 = 0
     total_bytes: U63 = 0
     low_bytes: U63 = 0
+    short: U63 = 0
+    """1: the node says that it is short of room. 2: it has next to none, and takes no entries either."""
 
 
 BACKLOG_MAX = 1_000

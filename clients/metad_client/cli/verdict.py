@@ -140,9 +140,9 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
 def _disk(node: str, status: StatusReply) -> Iterator[Problem]:
     """How much room there is, before there is too little."""
     disk = status.disk
-    if disk.free_bytes < 2 * disk.low_bytes:
+    if disk.short or disk.free_bytes < 2 * disk.low_bytes:
         room = f"{people.size(disk.free_bytes)} of {people.size(disk.total_bytes)} left on its disk"
-        if disk.free_bytes < disk.low_bytes:
+        if disk.short or disk.free_bytes < disk.low_bytes:
             yield Problem("disk_full", f"{room}: what needs more room may be refused", node)
         else:
             yield Problem("disk_low", f"{room}: below {people.size(disk.low_bytes)}, writes may be refused", node)
@@ -183,8 +183,10 @@ def _of_group(group: GroupView) -> Iterator[Problem]:
         node, lag = follower.node_id, group.lag_entries(follower)
         if not follower.reachable:
             continue
-        if follower.state == "snapshot":
-            yield Problem("replica_catching_up", f"{node} needs a snapshot and gets it", node, group.name)
+        if follower.state == "snapshot" or follower.obstacle:
+            lacks = "needs a snapshot" if follower.state == "snapshot" else "lacks entries"
+            gets = f"does not get what it lacks: {follower.obstacle}" if follower.obstacle else "gets it"
+            yield Problem("replica_catching_up", f"{node} {lacks} and {gets}", node, group.name)
         elif follower.state == "probe":
             yield Problem("replica_catching_up", f"{node} has not told yet what it has", node, group.name)
         elif follower.state == "replicate" and lag > LAG_ENTRIES:

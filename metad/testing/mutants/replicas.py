@@ -1080,6 +1080,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "replica_with_a_full_disk_gets_no_entries",
     ),
     _m(
+        "full_disk_takes_what_is_on_its_way",
+        "a replica whose disk is full takes no entries, whatever its leader knows",
+        "follower:Follower.on_append",
+        "message.records if self._host.shortage() < FULL else []",
+        "message.records",
+        "replica_with_a_full_disk_takes_no_entries_that_are_on_their_way",
+    ),
+    _m(
         "short_disk_gets_a_snapshot",
         "a replica that is short of room gets no snapshot",
         "leader:Leader._want_snapshot",

@@ -50,7 +50,7 @@ class FakeGroup:
     def snapshot_streamed(self, peer: str, message: Snapshot) -> None:
         self.streamed.append((peer, message))
 
-    def snapshot_failed(self, peer: str) -> None:
+    def snapshot_failed(self, peer: str, why: str = "") -> None:
         self.failed.append(peer)
         self.peers[peer].probe_from(1)
 
@@ -80,6 +80,7 @@ class World:
         self.heard: list[tuple[str, str, AnyStreamMessage]] = []
         self.broken: list[StorageError] = []
         self.receives = lambda prefix: True
+        self.room_bytes = 1 << 40  # on the disk of each, for what is staged
         self.engines = {name: engine(name) for name in names}
         self.staging = {name: staging(name) for name in names}
         self.due = dict.fromkeys(names, float("inf"))
@@ -96,6 +97,7 @@ class World:
             schedule=schedule,
             transmit=lambda peer, payload: self.queue.append((name, peer, payload)),
             receives=lambda prefix: self.receives(prefix),
+            has_room=lambda size: self.nodes[name]._receiver.staged_bytes + size <= self.room_bytes,
             broken=self.broken.append,
             rng=random.Random(seed),
             limits=limits,

@@ -19,7 +19,7 @@ from metad.errors import DamagedStoreError, StorageError
 from metad.raft.base import UnsafeStateError
 from metad.raft.incoming import PeerProtocolError
 from metad.raft.messages import Configuration, Snapshot
-from metad.raft.snapshot_transfer import Abandon, AnyStreamMessage, Begin, End, Part, PartReply
+from metad.raft.snapshot_transfer import NO_ROOM, Abandon, AnyStreamMessage, Begin, End, Part, PartReply
 from metad.raft.snapshots import SnapshotMark, read_mark, replace_state, restore_log
 from metad.raft.staging import FileStaging
 from metad.state.entry import NO_WRITES
@@ -640,3 +640,44 @@ def test_the_applied_index_is_where_the_machine_writes_it() -> None:
     machine.stage(1, NO_WRITES, batches)
     engine.write(*batches)
     assert engine.get(keys.applied(GROUP)) == keys.u64(1)
+
+
+def test_a_snapshot_that_finds_too_little_room_is_refused_and_not_begun_again_before_there_is_enough() -> None:
+    world = World()
+    group = FakeGroup("data", 1, ["b"])
+    pairs = started(world, group)
+    world.room_bytes = 3 * LIMITS.part_bytes
+    world.run(done=lambda: bool(group.failed))
+    assert refusals(world) == [NO_ROOM]
+    assert group.failed == ["b"]
+    taken = len(world.of(Part))
+    assert taken, "nobody knows its size before"
+
+    group.peers["b"].wait_for_snapshot()
+    world.nodes["a"].wanted(group, "b")  # type: ignore[arg-type]
+    world.run(done=lambda: len(group.failed) == 2)
+    assert refusals(world) == [NO_ROOM, NO_ROOM]
+    assert len(world.of(Part)) == taken, "it takes more than there is"
+
+    world.room_bytes = 1 << 40
+    group.peers["b"].wait_for_snapshot()
+    world.nodes["a"].wanted(group, "b")  # type: ignore[arg-type]
+    world.run(done=lambda: bool(group.streamed))
+    world.install(group, "b", group.streamed[0][1])
+    assert {**pairs, **group.pairs(world.engines["b"])} == group.pairs(world.engines["b"])
+
+
+def test_a_snapshot_for_whose_copy_there_is_no_room_is_refused_at_its_end() -> None:
+    world = World()
+    prefix, data = keys.group_prefix(GroupId("data", 1)), b"part"
+    checksum = crc32(data)
+    world.room_bytes = 2 * len(data) - 1
+    for message in (
+        Begin(prefix, "s"),
+        Part(prefix, "s", 1, checksum, data),
+        End(prefix, "s", 1, len(data), crc32(checksum.to_bytes(4, "big"))),
+    ):
+        world.nodes["b"].receive("a", encoded(message))
+    world.run(until=0.0)
+    assert refusals(world) == [NO_ROOM]
+    assert world.nodes["b"].install(FakeGroup("data", 1, ["b"]), Snapshot(1, 1, 1, Configuration(()), "s")) is None  # type: ignore[arg-type]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 from pathlib import Path
 
 import pytest
 from server_rig import Rig, SteppedEnvironment
 
 from metad.raft.base import FULL, LOW, ROOM
-from metad.raft.staging import FileStaging
 from metad.storage.room import DiskUse, keep_reserve, mark_of, missing_to_open, release_reserve
 from metad_wire import messages as m
 from metad_wire import methods
@@ -130,7 +130,59 @@ async def test_what_is_in_memory_counts_as_taken_and_is_written_down(monkeypatch
 async def test_the_status_says_how_much_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, world = await opened(monkeypatch)
     await seen(rig, world, 3 * MARK)
-    assert rig.node.status().disk == m.DiskStatus(3 * MARK, 100 * MARK, MARK)
+    unwritten = rig.node.checkpoints.unwritten_bytes
+    assert rig.node.status().disk == m.DiskStatus(3 * MARK - unwritten, 100 * MARK, MARK, ROOM)
+    await rig.close()
+
+
+@pytest.mark.parametrize("free_bytes", [0, MARK // 9, MARK // 2, MARK, MARK * 5 // 4, 3 * MARK])
+async def test_what_the_status_says_is_what_the_node_goes_by(
+    monkeypatch: pytest.MonkeyPatch, free_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also between two looks, and until there is 1.25 times the mark."""
+    rig, world = await opened(monkeypatch)
+    for before in (free_bytes, 0, free_bytes, 10 * MARK, free_bytes):
+        await seen(rig, world, before)
+        for grown in (0, MARK // 4, MARK):
+            rig.node.checkpoints.log_grown(grown)
+            disk, put = rig.node.status().disk, await rig.answered(rig.send(methods.KV_PUT, PUT))
+            assert bool(disk.short) == isinstance(put.results[0], NoRoomError)
+            assert disk.short == rig.node.disk_room.shortage
+            assert disk.short or disk.free_bytes >= disk.low_bytes
+    lines = [json.loads(line) for line in caplog.messages if line.startswith("{")]
+    assert all(line["free_bytes"] < line["low_bytes"] for line in lines if line["event"] == "disk_short")
+    assert all(line["free_bytes"] >= line["low_bytes"] for line in lines if line["event"] == "disk_has_room")
+    await rig.close()
+
+
+async def test_much_growth_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, world = await opened(monkeypatch)
+    await seen(rig, world, 3 * MARK)
+    world.free_bytes = MARK // 2
+    rig.node._log_grown(MARK // 8)
+    for _ in range(10_000):
+        if rig.node.disk_room.status.free_bytes < MARK:
+            break
+        await asyncio.sleep(0.001)
+    assert rig.node.disk_room.shortage == LOW
+    await rig.close()
+
+
+async def test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rig, world = await opened(monkeypatch)
+    rig.node.disk_room._directory = tmp_path
+    await seen(rig, world, 3 * MARK)
+    reserve = tmp_path / "reserve"
+    size = reserve.stat().st_size
+    assert size == MARK // 4
+    await seen(rig, world, MARK // 9)
+    assert not reserve.exists()
+    assert await seen(rig, world, MARK * 5 // 4 + size - 1) == LOW, "what the reserve lacks is not free"
+    assert not reserve.exists()
+    assert await seen(rig, world, MARK * 5 // 4 + size + MIB) == ROOM
+    assert reserve.stat().st_size == size
     await rig.close()
 
 
@@ -169,15 +221,3 @@ def test_to_open_the_stores_takes_what_is_to_be_written_again(tmp_path: Path, mo
     assert missing_to_open(tmp_path) == 0, "the reserve is for that"
     use = DiskUse(0, 100 * MIB)
     assert missing_to_open(tmp_path) == 2.5 * MIB
-
-
-async def test_no_part_of_a_snapshot_is_staged_without_room(tmp_path: Path) -> None:
-    has_room = True
-    staging = FileStaging(tmp_path / "s", lambda work, done: done(work()), lambda: has_room)
-    told: list[object] = []
-    staging.put(1, 1, b"part", told.append)
-    has_room = False
-    staging.put(1, 2, b"part", told.append)
-    assert told[0] is None
-    assert "too little room" in str(told[1])
-    assert [path.name for path in (tmp_path / "s" / "1").iterdir()] == ["000001.part"]

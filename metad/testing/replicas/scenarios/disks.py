@@ -70,16 +70,37 @@ def replica_with_a_full_disk_gets_no_entries() -> None:
     group = scene.group("n1")
     scene.node("n3").shortage = FULL
     scene.until(lambda: group.peers["n3"].shortage == FULL, 0.5, "the leader does not hear of it")
-    last = scene.group("n3").log.last_index
+    said = len(scene.sent)
     for value in range(5):
         scene.write("n1", value)
     scene.run(1.0)
-    assert scene.group("n3").log.last_index == last, "it has got entries"
+    to_it = [message for _, target, message in scene.sent[said:] if target == "n3" and isinstance(message, Append)]
+    assert not any(message.records for message in to_it), "it has got entries"
     assert not group.asleep
     assert scene.group("n3").leader == "n1"
     assert group.may_grow, "two of three have room"
     scene.node("n3").shortage = ROOM
     scene.until(lambda: scene.group("n3").log.last_index == group.log.last_index, 0.5, "it does not get what it lacks")
+    scene.converge()
+
+
+@scenario
+def replica_with_a_full_disk_takes_no_entries_that_are_on_their_way() -> None:
+    """Its leader has not heard yet that it is full. What it has not taken it gets when there is room."""
+    scene = started()
+    group, replica = scene.group("n1"), scene.group("n3")
+    scene.write("n1", 1)
+    scene.converge()
+    last = replica.log.last_index
+    scene.node("n3").shortage = FULL
+    for value in range(3):
+        scene.put("n1", value)
+    scene.until(lambda: group.commit == last + 3, 0.5, "two of three do not commit")
+    assert replica.log.last_index == last, "it has taken them"
+    scene.until(lambda: group.peers["n3"].shortage == FULL, 0.5, "the leader does not hear of it")
+    assert replica.leader == "n1"
+    scene.node("n3").shortage = ROOM
+    scene.until(lambda: replica.log.last_index == group.log.last_index, 1.0, "it does not get what it lacks")
     scene.converge()
 
 
