@@ -675,6 +675,9 @@ class Brokers:
 
         def reply() -> Message:
             refusals = [self._refusal(beat) for beat in beats]
+            for beat, why in zip(beats, refusals, strict=True):
+                if why is None:
+                    self._lives.answered(beat.broker, at_s, self._running_s())
             return b.BrokerHeartbeatReply(
                 [
                     0 if why is not None else self._records[beat.broker].lease_ms

@@ -124,7 +124,7 @@ class LiveRows(StatePart):
         if not ttl_ms or key in self._ending:
             return 0
         now_s = self._clock()
-        self._live.heard(key, now_s if at_s is None else at_s)
+        self._live.answered(key, now_s if at_s is None else at_s, now_s)
         if at_s is not None and now_s - at_s > SLOW_S:  # other holders have waited as well
             self.amnesty()
         return ttl_ms

@@ -17,6 +17,8 @@ Key = TypeVar("Key", bound=Hashable)
 RESUME_S = 5.0
 """The least that an amnesty gives to a holder that was not heard of since. It has to find a leader first, which may
 take longer than a short ttl: a client waits up to 2 s between two dials."""
+_SLOW = 0.25
+"""Of a ttl: an answer that takes longer has held up its holder."""
 _SPARE = 64  # void elements of the queue that are not worth making it anew
 LOOKS = 2_000
 """Elements of the queue that one call looks at, some milliseconds of it. Leases of which a leader has heard again wait
@@ -79,6 +81,13 @@ class Liveness(Generic[Key]):
         if lease.number and lease.queued_s > self._end(lease):  # an amnesty would have lasted longer
             self._wait(key, lease)
         return True
+
+    def answered(self, key: Key, arrived_s: float, now_s: float) -> None:
+        """A holder that was heard of at the first time is answered at the second. It speaks again only then, so where
+        the answer took a considerable part of a ttl, that goes on from now."""
+        lease = self._leases.get(key)
+        if lease is not None:
+            self.heard(key, now_s if now_s - arrived_s > _SLOW * lease.ttl_s else arrived_s)
 
     def remove(self, key: Key) -> None:
         """End a lease, if there is one."""

@@ -577,7 +577,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "keep_alives_are_not_heard",
         "a keep-alive goes on with the lease",
         "metad.state.live:LiveRows.renew",
-        "self._live.heard(key, now_s if at_s is None else at_s)",
+        "self._live.answered(key, now_s if at_s is None else at_s, now_s)",
         "pass",
         "a_holder_that_speaks_keeps_its_lease",
     ),

@@ -32,6 +32,16 @@ def test_who_is_heard_of_goes_on_from_then_whatever_the_order_of_the_times() -> 
     assert live.ends_s("nobody") is None
 
 
+def test_an_answer_that_took_a_part_of_the_lease_counts_from_itself() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 0.5, at_s=0.0)
+    live.answered("a", 0.1, now_s=0.2)
+    assert live.ends_s("a") == 0.6
+    live.answered("a", 0.3, now_s=0.5)
+    assert live.ends_s("a") == 1.0
+    live.answered("nobody", 0.3, now_s=0.5)
+
+
 def test_who_is_heard_of_after_it_was_handed_out_is_due_again_later() -> None:
     live: Liveness[str] = Liveness()
     live.add("a", 10.0, at_s=0.0)

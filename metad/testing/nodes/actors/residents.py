@@ -30,6 +30,8 @@ _SETTLES_S: Final = 30.0
 _RESUMES_S: Final = 6.0
 """Elections and connections anew are among it, on links and disks of any speed."""
 _LEASES_S: Final = (0.5, 1.0, 4.0)
+_LONG_S: Final = 4.0
+"""Where a network holds up a chunk now and then: a heartbeat, its proof and its answer may all meet that."""
 _STANDS_S: Final = (2.0, 8.0, 30.0)
 
 
@@ -40,6 +42,8 @@ class Residents(Hears):
         self._cluster = cluster
         self._rng = rng
         self._lease_s = rng.choice(_LEASES_S)
+        if cluster.settings.wire.slow_chance:
+            self._lease_s = _LONG_S
         self._what = ""
         self._over = False
         self.life: BrokerLife
