@@ -88,6 +88,38 @@ async def test_an_id_that_connects_and_hangs_up_takes_no_descriptor_of_others(
     assert "Traceback" not in broker.log
 
 
+STRANGERS: Final = {
+    "silent": b"",
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "MQTT 5": b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x00\x00\x00",
+    "MQTT 3": b"\x10\x0e\x00\x06MQIsdp\x03\x02\x00\x00\x00\x00",
+    "half": b"\x10\x40\x00\x04MQTT\x04",
+    "no id": b"\x10\x0c\x00\x04MQTT\x04\x00\x00\x00\x00\x00",
+    "zeros": bytes(64),
+}
+
+
+async def test_strangers_do_not_fill_the_log(broker: BrokerProcess) -> None:
+    """There was a line for each of them: a megabyte in three seconds."""
+
+    async def knocks(words: bytes) -> None:
+        for _ in range(150):
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+                writer.write(words)
+                with contextlib.suppress(OSError):
+                    writer.write_eof()
+                    await reader.read()
+                writer.close()
+
+    begun = time.monotonic()
+    await asyncio.gather(*(knocks(words) for words in STRANGERS.values()))
+    lasted = time.monotonic() - begun
+    assert await connects(broker.port, b"after") < 5.0
+    assert len(broker.log) < 2_000 * (2 + lasted), broker.log[-2_000:]
+    assert "Traceback" not in broker.log
+
+
 async def test_clients_without_number_wait_outside(broker: BrokerProcess) -> None:
     with contextlib.ExitStack() as held:
         for _ in range(3 * FOR_CLIENTS):

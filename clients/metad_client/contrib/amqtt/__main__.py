@@ -20,6 +20,7 @@ from metad_wire.transport.credentials import broker_files
 from . import MetadBroker
 from .broker import ALONE_S
 from .kept import NEVER_S
+from .seldom import SeldomFromOnePlace
 
 _ABOUT = "Run one broker in the foreground, until SIGTERM or SIGINT."
 _ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
@@ -84,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("an argument is not UTF-8")
     writer = LineWriter(sys.stderr, _dropped)
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, handlers=[LineHandler(writer)])
+    handler = LineHandler(writer)
+    handler.addFilter(SeldomFromOnePlace())
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
     try:
         return asyncio.run(_serve(arguments))
     except (MetadError, BrokerError, OSError) as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
+from metad_wire.sparing import Sparing
+
 _EACH_S: Final = 1.0
+_OTHERS: Final = "(and %d others since the last such line)"
 
 
 class Seldom:
@@ -14,21 +16,33 @@ class Seldom:
 
     def __init__(self, log: logging.Logger, each_s: float = _EACH_S) -> None:
         self._log = log
-        self._each_s = each_s
-        self._next_s = float("-inf")
+        self._sparing = Sparing(1, each_s)
         self.count = 0
         """How often it was said, or would have been."""
-        self._unsaid = 0
 
     def warn(self, text: str, *about: object) -> None:
         """Say it, unless that was done just now."""
         self.count += 1
-        now = time.monotonic()
-        if now < self._next_s:
-            self._unsaid += 1
-            return
-        self._next_s = now + self._each_s
-        if self._unsaid:
-            text, about = f"{text} (and %d others since the last such line)", (*about, self._unsaid)
-            self._unsaid = 0
-        self._log.warning(text, *about)
+        left_out = self._sparing.admit()
+        if left_out:
+            text, about = f"{text} {_OTHERS}", (*about, left_out)
+        if left_out is not None:
+            self._log.warning(text, *about)
+
+
+class SeldomFromOnePlace(logging.Filter):
+    """Of what amqtt says, each line of its code is heard once in a second: it has one for each stranger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[tuple[str, int], Sparing] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is logged; if so, it says how many like it were left out before."""
+        if record.name.partition(".")[0] != "amqtt":
+            return True
+        place = record.pathname, record.lineno
+        left_out = self._places.setdefault(place, Sparing(1, _EACH_S)).admit()
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} {_OTHERS % left_out}", ()
+        return left_out is not None
