@@ -39,6 +39,7 @@ class Insider:
     """One welcomed connection. Raises OSError or GoneError if it is not welcomed."""
 
     def __init__(self, target: Target, *, node: int = 0, files: TlsFiles | None = None, hello: bytes = HELLO) -> None:
+        self.node = node
         files = target.good if files is None else files
         self._link: _TlsLink | _QuicLink = (
             _QuicLink(target, files, node) if target.transport == "quic" else _TlsLink(target, files, node)

@@ -117,6 +117,7 @@ def _kinds() -> dict[str, Kind]:
         ALONE,
         shares.watch_streams,
         shares.unread_snapshots,
+        shares.one_holder_with_many_connections,
         shares.reads_of_no_revision,
         shares.names_of_others,
         shares.orders_to_end,
@@ -162,6 +163,7 @@ def _kinds() -> dict[str, Kind]:
         state.replicated_refusals,
         state.amplified_transactions,
         shares.broker_lists,
+        shares.long_reads_at_once,
     )
     add(
         STRANGER,

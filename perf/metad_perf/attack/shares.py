@@ -25,6 +25,8 @@ from .peer import WAIT_S, Outcome, Target, payload_of
 _CONNECTIONS = 5
 _STREAMS = 4_096  # of one connection, by the default limits
 _SNAPSHOTS = 60
+_CROWD, _CROWD_STREAMS = 260, 80  # connections with one snapshot each, which are more than a node has; 20,800 streams
+_BURST, _BURST_KEYS = 200, 1_000  # new connections, and what each reads
 _NAMES = 4_096
 _LISTS = 1_000  # 49 KB
 _LEASE_BATCHES = 120
@@ -33,9 +35,9 @@ _ORDERS = 300
 _NEVER = 2**62
 _LARGE_BATCHES, _LARGE_ITEMS, _LARGE_BYTES = 4, 900, 2_000
 _MODEST_BATCHES, _MODEST_ITEMS = 16, 100
-_PEACE_S = 0.5
+_PEACE_S = 2.0  # in half a second it was 180 to 1,460 batches a second, with nothing else to do
 _LOGGED_S = 3.0  # a node logs 256 registrations a minute; a shorter attack would have more lines a second than allowed
-_SLOWER_MAX = 25.0  # a closed loop waits for one large batch each time, however fair the turns are
+_SLOWER_MAX = 8.0
 _ALL_SLOTS = b"\xff" * 128
 
 
@@ -59,6 +61,35 @@ def unread_snapshots(target: Target, until_s: float) -> Outcome:
             target, methods.WATCH_OPEN, WatchOpen([WatchFilter("kv")], snapshot=_ALL_SLOTS), group="data-0"
         )
         _hold(hoarders, until_s)
+    return Outcome(tried, problem)
+
+
+def one_holder_with_many_connections(target: Target, until_s: float) -> Outcome:
+    """More connections than a node has snapshots and a dozen streams for, and each takes its share and keeps it."""
+    opening = payload_of(methods.WATCH_OPEN, WatchOpen([WatchFilter("kv")], credit_bytes=0), group="data-0")
+    snapshot = WatchOpen([WatchFilter("kv")], snapshot=_ALL_SLOTS, credit_bytes=0)
+    with _hoarders(target, _CROWD) as hoarders:
+        tried = _posted(hoarders, methods.WATCH_OPEN, [payload_of(methods.WATCH_OPEN, snapshot, group="data-0")])
+        tried += _posted(hoarders, methods.WATCH_OPEN, [opening] * _CROWD_STREAMS)
+        wanted = WatchOpen([WatchFilter("kv")], snapshot=_ALL_SLOTS)
+        problems = [_denied(target, methods.WATCH_OPEN, wanted, group="data-0") for _ in range(_CONNECTIONS)]
+        _hold(hoarders, until_s)
+    return Outcome(tried, next(filter(None, problems), ""))
+
+
+def long_reads_at_once(target: Target, until_s: float) -> Outcome:
+    """Many new connections, each of which reads a thousand keys at the same moment as all others; and again."""
+    keys = [m.KvKey("small", f"{number:014}") for number in range(_BURST_KEYS)]
+    payload = payload_of(methods.KV_GET, m.KvGet(keys))
+    tried, problem = 0, ""
+    while time.monotonic() < until_s or not tried:
+        with leader_of(target, methods.KV_GET, m.KvGet(keys[:1])) as leader, ExitStack() as stack:
+            made: list[Insider] = []
+            while len(made) < _BURST:
+                with contextlib.suppress(OSError, GoneError):
+                    made.append(stack.enter_context(Insider(target, node=leader.node)))
+            tried += _posted(made, methods.KV_GET, [payload])
+            problem = problem or _denied(target, methods.STATUS, m.Status())
     return Outcome(tried, problem)
 
 
@@ -156,7 +187,9 @@ def patient_consumers(target: Target, until_s: float) -> Outcome:
 
 
 def heavy_batches(target: Target, until_s: float) -> Outcome:
-    """Batches of nearly two megabytes of one tenant, all the time, beside small batches of another."""
+    """Batches of nearly two megabytes of one tenant, all the time, beside small batches of another: these become 1 to 4
+    times fewer (six runs on two cores with four times as much to do). That they become fewer at all has to be: a closed
+    loop of small ones waits for a large one each time, however fair the turns are."""
     heavy = [m.KvPutItem("heavy", f"k{number}", bytes(_LARGE_BYTES)) for number in range(_LARGE_ITEMS)]
     light = [m.KvPutItem("light", f"k{number}", b"v") for number in range(_MODEST_ITEMS)]
     large, small = (payload_of(methods.KV_PUT, m.KvPut(items)) for items in (heavy, light))
@@ -195,12 +228,12 @@ def _fill_registry(insider: Insider, attributes: dict[str, str] | None = None) -
 
 
 @contextlib.contextmanager
-def _hoarders(target: Target) -> Iterator[list[Insider]]:
+def _hoarders(target: Target, count: int = _CONNECTIONS) -> Iterator[list[Insider]]:
     """So many connections. On a machine that is busy a handshake of the attacker may come too late."""
     with ExitStack() as stack:
         made: list[Insider] = []
         until_s = time.monotonic() + 4 * WAIT_S
-        while len(made) < _CONNECTIONS:
+        while len(made) < count:
             try:
                 made.append(stack.enter_context(Insider(target)))
             except (OSError, GoneError):

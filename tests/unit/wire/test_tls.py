@@ -36,6 +36,7 @@ from metad_wire.transport.credentials import (
     TlsFiles,
     principal_of,
 )
+from metad_wire.transport.fair_share import TURN
 from metad_wire.transport.handshakes import Handshakes
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.records import Records
@@ -491,7 +492,7 @@ async def test_a_hello_in_pieces_is_a_hello() -> None:
 
 
 async def test_megabytes_of_one_are_read_in_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn of the loop reads a slice of one of those who have much, and who has little is read at once."""
+    """A turn of the loop reads a few slices of those who have much, and who has little is read at once."""
     read, most = [0], 0
     slice_ = tls_module._TlsEnd._slice
 
@@ -516,7 +517,7 @@ async def test_megabytes_of_one_are_read_in_turns_with_others(monkeypatch: pytes
         for end in ends:
             end.stream.abort()
     assert read[0] >= 4 * 4, "more than a slice each"
-    assert most == 1
+    assert most <= TURN
 
 
 async def test_a_dial_ends_at_its_timeout_where_nobody_answers_the_handshake() -> None:

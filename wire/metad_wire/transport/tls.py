@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, UNFIT, WORN, CertificateError, TlsError, TlsFiles, node_behind
 from .der import CLIENT_AUTH, SERVER_AUTH
-from .fair_share import FairShare
+from .fair_share import FairShare, Rank
 from .handshakes import Handshakes
 from .records import Records
 from .reload import Reloaded
@@ -407,14 +407,16 @@ class _TlsEnd:
         """Read what has arrived: a little at once, more in turns with others."""
         if self._in_turns:
             return
-        if len(self._unfed[0]) > _SLICE_BYTES or self._read():
+        at_once = len(self._unfed[0]) <= _SLICE_BYTES and self._turns.has_left(Rank.UNCUT)
+        if not at_once or self._read():
             self._take_turns()
 
     def _take_turns(self) -> None:
         if self._below is not None:
             self._below.pause_reading()
             self._in_turns = True
-            self._turns.take(self._slice)
+            peer = self._below.get_extra_info("peername")
+            self._turns.take(self._slice, str(peer[0]) if isinstance(peer, tuple) else "", Rank.UNCUT)
 
     def _slice(self) -> bool:
         try:
@@ -436,6 +438,7 @@ class _TlsEnd:
             return False
         records, more, failure = self._decrypt()
         self._opened += len(records)
+        self._turns.spend(max(len(records) / _SLICE_RECORDS, sum(map(len, records)) / _SLICE_BYTES), Rank.UNCUT)
         if records:
             handler.data_received(records[0] if len(records) == 1 else b"".join(records))
         if failure is not None:
