@@ -87,7 +87,7 @@ class Environment(Protocol):
         OSError, and may hang as the disk does."""
 
     def close(self) -> None:
-        """Wait for the work that runs beside the loop."""
+        """Wait for the work that runs beside the loop. Nobody is told of it any more, and no other begins."""
 
 
 class AsyncEnvironment:
@@ -98,6 +98,7 @@ class AsyncEnvironment:
         self._threads = {queue: ThreadPoolExecutor(1, f"metad-{queue.value}") for queue in Queue}
         self.rng = random.Random()
         self._caught: Callable[[Exception], None] | None = None
+        self._closed = False
 
     def catch(self, caught: Callable[[Exception], None]) -> None:
         self._caught = caught
@@ -131,13 +132,17 @@ class AsyncEnvironment:
     ) -> None:
 
         def report(future: asyncio.Future[Any]) -> None:
-            self._run(partial(done, future.exception()))
+            if not self._closed:  # what it would go on with is closed, too
+                self._run(partial(done, future.exception()))
 
+        if self._closed:
+            return
         self._loop.run_in_executor(self._threads[queue], work).add_done_callback(report)
 
     def disk_use(self, directory: Path | None) -> DiskUse | None:
         return None if directory is None else use_of(directory)
 
     def close(self) -> None:
+        self._closed = True
         for threads in self._threads.values():
             threads.shutdown()

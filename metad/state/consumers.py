@@ -334,7 +334,7 @@ VERBS = (
     Verb(methods.CONSUMER_JOIN, CONSUMER, evaluate=_evaluate_join, grows=None),
     Verb(methods.CONSUMER_HEARTBEAT, CONSUMER, read=_read_heartbeat),
     Verb(methods.CONSUMER_LEAVE, CONSUMER, evaluate=_evaluate_leave, grows=False),
-    Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign, grows=False),
+    Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign, grows=None),
     Verb(methods.CONSUMER_GET, CONSUMER, read=_read_get),
     Verb(methods.CONSUMER_MEMBERS, CONSUMER, read=_read_members),
     Verb(methods.CONSUMER_DESCRIBE, CONSUMER, read=_read_describe),

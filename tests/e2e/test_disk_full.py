@@ -50,7 +50,7 @@ def fill(disk: Path) -> Path:
 
 async def put(m: Client, number: int) -> None:
     items = [KvPutItem("n", f"{number:06}/{i}", os.urandom(VALUE_BYTES)) for i in range(BATCH)]
-    await m.kv.put_many(items)
+    (await m.kv.put_many(items)).raise_for_error()
 
 
 async def delete(m: Client, number: int) -> None:

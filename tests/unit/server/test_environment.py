@@ -69,3 +69,16 @@ async def test_a_peer_that_greets_does_not_wait_for_a_flush() -> None:
     assert not flushed.is_set()
     flushed.set()
     environment.close()
+
+
+async def test_a_closed_environment_begins_nothing_and_tells_nobody() -> None:
+    """Guards a node that is told to end while it starts: a sync that was over then began the next one, which is a bug
+    in the log."""
+    environment = AsyncEnvironment()
+    told: list[object] = []
+    environment.catch(told.append)
+    environment.beside(lambda: None, lambda error: environment.beside(lambda: told.append("work"), told.append))
+    environment.close()
+    environment.beside(lambda: told.append("work"), told.append)
+    await asyncio.sleep(0.05)
+    assert not told

@@ -19,11 +19,11 @@ from metad_wire.tables import consumer as w
 from metad_wire.tables.sequence import SequenceAdd, SequenceAddItem
 
 PROTOCOL = Path(metad_wire.__file__).parent.parent / "PROTOCOL.md"
-SAY_SO_BY_ITEM = {"session.takeover", "offset.commit", "sequence.add", "consumer.join"}
+SAY_SO_BY_ITEM = {"session.takeover", "offset.commit", "sequence.add", "consumer.join", "consumer.assign"}
 BY_METADATA = {"broker.register", "cluster.add_group"}
 ENDS = re.compile(
     r"\.(delete\w*|remove|leave|end_tenant|end_step|sweep|lose|expire\w*|revoke|detach|release|acknowledge|claim|disconnect"
-    r"|reset_generations|fence|assign|change|store)$"
+    r"|reset_generations|fence|change|store)$"
 )
 """What ends something, or tells nodes how things are."""
 
