@@ -33,6 +33,8 @@ _CROWDED_FILES: Final = 24
 """With more files than this on level 0, ingestion waits until a compaction has made room: from 48 on RocksDB delays
 writes, at 64 it stops them, and a waiting write holds the interpreter, so the node would stand still. Every style of
 compaction begins at this number."""
+_SLOW_FILES, _STOP_FILES = 48, 64
+_UNLIMITED_FILES: Final = 1 << 30
 _ROOM_TIMEOUT_S: Final = 30.0
 """After this time ingestion continues anyway: slow is better than never."""
 _WORN_S: Final = 0.03
@@ -123,8 +125,8 @@ def state_options(shared: Shared) -> r.Options:
     options.set_level_zero_file_num_compaction_trigger(_CROWDED_FILES)
     # A compaction has eight bytes of memory for each record of the file that it writes, until its filter is made.
     options.set_target_file_size_base(32 * 1024 * 1024)
-    options.set_level_zero_slowdown_writes_trigger(48)
-    options.set_level_zero_stop_writes_trigger(64)
+    options.set_level_zero_slowdown_writes_trigger(_SLOW_FILES)
+    options.set_level_zero_stop_writes_trigger(_STOP_FILES)
     return options
 
 
@@ -158,6 +160,7 @@ class RocksEngine:
         self._ingest = IngestDirectory(path / "ingest")
         self._replacing = threading.Lock()  # several threads may replace groups
         self._held = little_room  # no compaction begins by itself
+        self._compacts_not, self._endures = little_room, False  # as RocksDB was told
         self._full = False  # the disk had no space for a write
         self._worn: tuple[bytes, bytes] | None = None
         _refuse_headless(path)
@@ -302,7 +305,7 @@ class RocksEngine:
 
     def _wait_for_room(self) -> None:
         until = time.monotonic() + _ROOM_TIMEOUT_S
-        while self._db.property_int_value("rocksdb.num-files-at-level0") > _CROWDED_FILES and time.monotonic() < until:
+        while self._level0_files > _CROWDED_FILES and time.monotonic() < until:
             time.sleep(0.01)
 
     def flush(self) -> None:
@@ -325,19 +328,33 @@ class RocksEngine:
 
     def heed_room(self, mark_bytes: int) -> None:
         files = self._db.property_int_value("rocksdb.total-sst-files-size")
-        held = use_of(self.path).free_bytes < min(files, _AMPLE_MARKS * mark_bytes)
-        if held == self._held:
+        self._held = use_of(self.path).free_bytes < min(files, _AMPLE_MARKS * mark_bytes)
+        # Level 0 may grow meanwhile, and afterwards until it was compacted: a write that is stopped holds the node up.
+        endures = self._held or (self._endures and self._level0_files > _CROWDED_FILES)
+        if (self._held, endures) == (self._compacts_not, self._endures):
             return
-        self._held = held
+        slow, stop = (_UNLIMITED_FILES, _UNLIMITED_FILES) if endures else (_SLOW_FILES, _STOP_FILES)
         try:
-            self._db.set_options({"disable_auto_compactions": "true" if held else "false"})
+            self._db.set_options(
+                {
+                    "disable_auto_compactions": "true" if self._held else "false",
+                    "level0_slowdown_writes_trigger": str(slow),
+                    "level0_stop_writes_trigger": str(stop),
+                }
+            )
         except Exception as error:
             raise self._mapped(error) from None
+        self._compacts_not, self._endures = self._held, endures
+
+    @property
+    def _level0_files(self) -> int:
+        count: int = self._db.property_int_value("rocksdb.num-files-at-level0")
+        return count
 
     def reclaim(self, left_bytes: int | None = None) -> None:
         files = self._db.property_int_value("rocksdb.total-sst-files-size")
         left = self._left(files) if left_bytes is None else left_bytes
-        if left < min(use_of(self.path).free_bytes // 2, files - files // _WORTH_PART):
+        if left < min(use_of(self.path).free_bytes * 3 // 4, files - files // _WORTH_PART):
             self.compact(b"", _LAST)
 
     def _left(self, files: int) -> int:

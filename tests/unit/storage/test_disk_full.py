@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import errno
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rocksdict import Options
 
 from metad.config import StorageConfig
 from metad.errors import DiskFullError, StorageError, file_error
 from metad.raft.staging import FileStaging
 from metad.storage.ingest import IngestDirectory
 from metad.storage.mark import DurableMark
-from metad.storage.rocks import RocksEngine, Shared, log_options
+from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
+from metad.storage.room import DiskUse
 
 ROOT = Path(__file__).resolve().parents[3] / "metad"
 
@@ -101,3 +103,31 @@ def test_no_error_of_a_file_hides_that_the_disk_is_full() -> None:
                 calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
                 found += [f"{path.name}:{call.lineno}" for call in calls if ast.unparse(call.func) == "StorageError"]
     assert not found
+
+
+@pytest.mark.parametrize("options", [log_options, state_options])
+def test_writes_go_on_while_nothing_is_compacted(
+    options: Callable[[Shared], Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a cluster that stood for seconds below eight times the mark: a write that RocksDB stops holds the
+    interpreter. Afterwards it is not stopped either, before it was compacted."""
+    use = DiskUse(0, 1 << 40)
+    monkeypatch.setattr("metad.storage.rocks.use_of", lambda _: use)
+    shared = Shared(StorageConfig(block_cache_bytes=8 << 20, memtable_bytes=32 << 20))
+    engine = RocksEngine(tmp_path / "store", options(shared), wal=True)
+    engine.write({b"k": b"v"})
+    engine.flush()
+    engine.heed_room(1 << 30)
+    for number in range(70):
+        engine.write({b"%d" % number: b"v", b"k": b"w"})
+        engine.flush()
+    assert engine._level0_files == 71, "nothing was compacted"
+    for _ in range(2):
+        assert engine._db.property_int_value("rocksdb.is-write-stopped") == 0
+        assert engine._db.property_int_value("rocksdb.actual-delayed-write-rate") == 0
+        use = DiskUse(1 << 40, 1 << 40)
+        engine.heed_room(1 << 30)
+    engine.compact(b"", b"\xff")
+    engine.heed_room(1 << 30)
+    assert not engine._endures
+    engine.close()
