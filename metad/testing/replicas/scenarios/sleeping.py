@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....raft.messages import Append
+from ....raft.messages import Append, PreVote, PreVoteReply
 from .scene import TIMING, Scene, scenario, started
 
 
@@ -50,6 +50,20 @@ def sleeping_leader_is_alive() -> None:
     scene.run(5.0)
     assert scene.leads("n1")
     assert scene.group("n1").term == term, "a living leader was deposed"
+    scene.converge()
+
+
+@scenario
+def sleeping_follower_consents_to_no_campaign() -> None:
+    """n3 misses the leader. The promise of n2, which sleeps, is long over, and a sleeping leader says nothing."""
+    scene = _asleep()
+    scene.run(5.0)
+    n2 = scene.group("n2")
+    before = len(scene.sent)
+    scene.world.deliver("n3", "n2", PreVote(n2.term + 1, n2.log.last_index, n2.log.last_term))
+    scene.run(0.05)
+    assert not any(isinstance(m, PreVoteReply) and m.granted for _, _, m in scene.sent[before:])
+    assert scene.leads("n1")
     scene.converge()
 
 

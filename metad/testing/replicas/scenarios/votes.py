@@ -90,6 +90,36 @@ def vote_needs_the_newer_log() -> None:
 
 
 @scenario
+def consent_needs_the_newer_log() -> None:
+    """n2 has just consented to the campaign of n1, so it gives way. n3 lacks what n2 has, and asks whether it would be
+    elected: it would not, so it raises no term."""
+    scene = started()
+    scene.isolate("n3")
+    scene.write("n1", 1)
+    scene.crash("n1")
+    scene.hold(PreVote)
+    scene.run(2 * ELECTION_S)
+    n2, n3 = scene.group("n2"), scene.group("n3")
+    scene.world.deliver("n1", "n2", PreVote(n2.term + 1, 1 << 20, n2.term))
+    assert n2._elections._would_vote is None
+    before = len(scene.sent)
+    scene.world.deliver("n3", "n2", PreVote(n2.term + 1, n3.log.last_index, n3.log.last_term))
+    scene.run(0.05)
+    assert not any(isinstance(m, PreVoteReply) and m.granted and s == "n2" for s, _, m in scene.sent[before:])
+
+
+@scenario
+def consent_that_nobody_waits_for_counts_for_nothing() -> None:
+    """n2 has asked, has heard the leader since, and hears now that n3 would elect it in the next term."""
+    scene = started()
+    term = scene.group("n2").term
+    scene.world.deliver("n3", "n2", PreVoteReply(term + 1, granted=True))
+    scene.run(0.2)
+    assert scene.leads("n1")
+    assert scene.group("n2").term == term
+
+
+@scenario
 def newer_term_beats_longer_log() -> None:
     """n3 has many entries of term 1, n2 fewer, but of term 2, and they are committed."""
     scene = diverged()
