@@ -22,6 +22,8 @@ _REQUIREMENTS = "unit/server/test_requirements.py::"
 _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
+_DISK = "unit/server/test_disk_room.py::"
+_SNAPSHOTS = "unit/raft/test_snapshots.py::"
 _ROOM = "unit/wire/test_fair_room.py::"
 _TURNS = "unit/server/test_turns.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
@@ -526,6 +528,55 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if not self._syncing:",
         "if True:",
         _LIVES + "test_a_peer_that_dials_again_while_the_disk_is_slow_waits_for_two_syncs_at_most",
+    ),
+    # --- room on the disk
+    _m(
+        "log_of_an_earlier_life_counts_as_empty",
+        "a log is not taken for shorter than it is",
+        "metad.node.checkpoints:Checkpoints.make_room",
+        "None if any(log.has_earlier for log in logs) else ",
+        "",
+        _DISK + "test_nothing_is_said_of_a_log_whose_bytes_are_not_known",
+    ),
+    _m(
+        "full_disk_keeps_its_reserve",
+        "a node whose disk is full gives its reserve up for what makes room",
+        "metad.node.disk_room:DiskRoom._measure",
+        "use.free_bytes < mark // _FULL_PART and ",
+        "False and ",
+        _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
+    ),
+    _m(
+        "growth_comes_before_the_reserve",
+        "the reserve is made anew before anything that grows is taken",
+        "metad.node.disk_room:DiskRoom._room",
+        " - self._missing_bytes",
+        "",
+        _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
+    ),
+    _m(
+        "status_tells_of_the_last_look",
+        "the status says what the node goes by",
+        "metad.node.disk_room:DiskRoom.status",
+        "min(use.free_bytes, self._room())",
+        "use.free_bytes",
+        _DISK + "test_what_the_status_says_is_what_the_node_goes_by",
+    ),
+    _m(
+        "snapshot_is_begun_in_vain",
+        "a snapshot that found too little room is not begun again before there is more",
+        "metad.raft.snapshot_transfer:SnapshotReceiver._refusal",
+        "self._needs.get(group, 0)",
+        "0",
+        _SNAPSHOTS + "test_a_snapshot_that_finds_too_little_room_is_refused_and_not_begun_again_before_there_is_enough",
+    ),
+    _m(
+        "snapshot_without_room_for_its_copy",
+        "a snapshot is complete only if it can be installed",
+        "metad.raft.snapshot_transfer:SnapshotReceiver._on_end",
+        "incoming.end is None and self._lacks_room(incoming, message.bytes)",
+        "False",
+        _SNAPSHOTS + "test_a_snapshot_for_whose_copy_there_is_no_room_is_refused_at_its_end",
     ),
     # --- what is shared
     _m(

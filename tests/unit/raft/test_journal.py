@@ -632,3 +632,18 @@ def test_a_removed_log_is_dropped_once_that_is_durable_and_not_what_was_before()
     assert dropped == [True]
     found = rig.crashed().log
     assert (found.removed, found.getCurrentTerm(), found.getVotedForNodeId(), found.last_index) == (True, 7, "b", 0)
+
+
+def test_a_log_knows_its_bytes_once_the_entries_of_an_earlier_life_are_dropped() -> None:
+    """Guards a compaction that took such a log for empty, and filled the disk with what it kept."""
+    rig = Rig()
+    assert not rig.log.has_earlier
+    rig.fill(5)
+    rig.sync()
+    assert not rig.log.has_earlier
+    log = rig.reopened().log
+    assert log.has_earlier
+    log.compact(4)
+    assert log.has_earlier
+    log.compact(5)
+    assert not log.has_earlier

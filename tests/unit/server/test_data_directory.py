@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from metad.config import Config, load_config
-from metad.errors import ConfigError
+from metad.errors import ConfigError, StorageError
 from metad.node.stores import open_stores
+from metad.storage.room import DiskUse
 from metad.supervisor import local_cluster, workers_of
 
 
@@ -87,3 +90,37 @@ def test_a_directory_is_started_as_it_was_before_or_not_at_all(tmp_path: Path, b
 def test_workers_whose_first_start_was_interrupted_start_again(tmp_path: Path) -> None:
     open_stores(workers_of(config_of(tmp_path), 3)[0]).close()
     start(tmp_path, "3")
+
+
+def test_a_start_on_a_full_disk_drops_what_was_being_received_and_touches_nothing_of_a_running_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "d"
+    opened(directory)
+    part, reserve = directory / "snapshots" / "1" / "000001.part", directory / "reserve"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"part")
+    reserve.write_bytes(bytes(1024 * 1024))
+    monkeypatch.setattr("metad.node.stores.use_of", lambda _: DiskUse(0, 1 << 40))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(directory / "raft" / "LOCK")], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with pytest.raises(StorageError, match="is in use by another metad process"):
+        opened(directory)
+    assert part.exists()
+    assert reserve.exists()
+    holder.communicate()
+    assert opened(directory) == 0o700
+    assert not part.exists()
+    assert not reserve.exists()
+
+
+_HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "ab")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""

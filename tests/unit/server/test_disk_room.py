@@ -11,6 +11,7 @@ import pytest
 from server_rig import Rig, SteppedEnvironment
 
 from metad.raft.base import FULL, LOW, ROOM
+from metad.raft.journal import RaftLog
 from metad.storage.room import DiskUse, keep_reserve, mark_of, missing_to_open, release_reserve
 from metad_wire import messages as m
 from metad_wire import methods
@@ -127,6 +128,25 @@ async def test_what_is_in_memory_counts_as_taken_and_is_written_down(monkeypatch
     await rig.close()
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_nothing_is_said_of_a_log_whose_bytes_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, *, earlier: bool
+) -> None:
+    rig, world = await opened(monkeypatch)
+    said: list[int | None] = []
+    monkeypatch.setattr(RaftLog, "has_earlier", earlier)
+    monkeypatch.setattr(rig.node._stores.log.engine, "reclaim", said.append)
+    rig.node.checkpoints.log_grown(8 * MIB)
+    await seen(rig, world, MARK // 2)
+    for _ in range(10_000):
+        if said:
+            break
+        await asyncio.sleep(0.001)
+    assert (said[0] is None) == earlier
+    await rig.settle()
+    await rig.close()
+
+
 async def test_the_status_says_how_much_room_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, world = await opened(monkeypatch)
     await seen(rig, world, 3 * MARK)
@@ -143,12 +163,15 @@ async def test_what_the_status_says_is_what_the_node_goes_by(
     rig, world = await opened(monkeypatch)
     for before in (free_bytes, 0, free_bytes, 10 * MARK, free_bytes):
         await seen(rig, world, before)
+        left = before
         for grown in (0, MARK // 4, MARK):
             rig.node.checkpoints.log_grown(grown)
+            left -= grown
             disk, put = rig.node.status().disk, await rig.answered(rig.send(methods.KV_PUT, PUT))
             assert bool(disk.short) == isinstance(put.results[0], NoRoomError)
             assert disk.short == rig.node.disk_room.shortage
             assert disk.short or disk.free_bytes >= disk.low_bytes
+            assert disk.free_bytes <= max(0, left)
     lines = [json.loads(line) for line in caplog.messages if line.startswith("{")]
     assert all(line["free_bytes"] < line["low_bytes"] for line in lines if line["event"] == "disk_short")
     assert all(line["free_bytes"] >= line["low_bytes"] for line in lines if line["event"] == "disk_has_room")
