@@ -228,6 +228,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "who_knows_no_group_yet_elects_nobody",
     ),
     _m(
+        "stale_logs_find_votes",
+        "nobody votes for one that lacks entries, whoever has consented",
+        "elections:Elections.on_vote",
+        " and self._up_to_date(message.last_index, message.last_term)",
+        "",
+        "vote_needs_the_newer_log",
+    ),
+    _m(
         "stale_logs_find_consent",
         "nobody consents to the campaign of one that lacks entries",
         "elections:Elections.on_pre_vote",
@@ -996,6 +1004,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "if target not in state.configuration.voters:",
         "if False:",
         "learner_is_not_ordered_to_lead",
+    ),
+    _m(
+        "orders_of_an_earlier_term_are_obeyed",
+        "an order to campaign is obeyed in its term only, also if the same node leads again",
+        "elections:Elections.on_timeout_now",
+        "message.term == state.term and ",
+        "",
+        "order_to_campaign_counts_of_the_leader_and_its_term_only",
+    ),
+    _m(
+        "anybody_orders",
+        "only the leader orders to campaign",
+        "elections:Elections.on_timeout_now",
+        "and state.leader == peer ",
+        "",
+        "order_to_campaign_counts_of_the_leader_and_its_term_only",
     ),
     _m(
         "learners_obey_orders",

@@ -316,6 +316,19 @@ def learner_is_not_ordered_to_lead() -> None:
 
 
 @scenario
+def order_to_campaign_counts_of_the_leader_and_its_term_only() -> None:
+    """n3 does not lead. n1 has given its order in an earlier term, in which it led, too: promises to it count now."""
+    scene = started()
+    n2 = scene.group("n2")
+    term = n2.term
+    for peer, of in (("n3", term), ("n1", term - 1)):
+        scene.world.deliver(peer, "n2", TimeoutNow(of))
+        scene.run(0.1)
+        assert n2.term == term, f"it campaigns because {peer} has said so in term {of}"
+    scene.converge()
+
+
+@scenario
 def hand_over_and_change_wait_for_each_other() -> None:
     """A successor might lack the change, or begin another."""
     scene = started(3, spares=1)

@@ -82,8 +82,10 @@ def vote_needs_the_newer_log() -> None:
     scene.heal()
     scene.ranks("n3")
     scene.run(ELECTION_S + 0.05)
+    before = len(scene.sent)
     scene.world.deliver("n3", "n2", Vote(scene.group("n2").term + 1, scene.group("n3").log.last_index, 1, True))
     scene.run(0.2)
+    assert not any(isinstance(m, VoteReply) and m.granted and t == "n3" for _, t, m in scene.sent[before:])
     assert not scene.leads("n3")
     scene.converge()
     assert scene.value("n3") == 1
