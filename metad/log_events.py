@@ -423,7 +423,7 @@ COMPACTED = _debug(
 DISK_SHORT = _warning(
     "disk_short",
     "The disk has less room than the low-water mark. What takes more room is refused until there is some.",
-    "full",
+    "free_bytes",  # each line is a new one: the last of these and of the next says how the disk is
     free_bytes="room for this node",
     low_bytes="the low-water mark",
     full="there is next to none, so the node takes no entries of other leaders either",
