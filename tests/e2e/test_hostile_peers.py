@@ -421,7 +421,10 @@ def test_unfinished_frames_on_many_connections(server: Server) -> None:
             told(peer, "overloaded", "slow_reader")
         for thread in threads:
             thread.join()
-    assert any("the rest of a frame" in line["detail"] for line in server.events("client_refused"))
+    wait_until(
+        lambda: any("the rest of a frame" in line["detail"] for line in server.events("client_refused")),
+        "the line, which is written beside the loop",
+    )
     assert memory.growth < GROWTH_BYTES_MAX, f"{memory.growth / MIB:.0f} MiB"
 
 

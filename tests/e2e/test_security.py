@@ -394,8 +394,12 @@ def test_a_client_never_speaks_to_nodes_as_one(door: Door, scheme: str) -> None:
     (frame,) = say(scheme, certificates.client("n9"), door.peer_port, peer_hello("n9") + raft)
     assert frame.type == FrameType.ERROR
     assert isinstance(decode_error(frame.payload), UnauthenticatedError)
-    refused = door.server.events("peer_refused")  # once a minute for each reason
-    assert [line for line in refused if line["error"] == "unauthenticated" and "nodes only" in line["detail"]]
+
+    def is_logged() -> bool:  # once a minute for each reason
+        refused = door.server.events("peer_refused")
+        return any(line["error"] == "unauthenticated" and "nodes only" in line["detail"] for line in refused)
+
+    wait_until(is_logged, "the line, which is written beside the loop")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
