@@ -247,7 +247,8 @@ class Connection:
             return
         session, inbox, arrived_s = self._session, self._inbox, self.last_heard_s
         now = self._node.requests.precedence.now
-        until_s = now() + _SLICE_S
+        begun_s = now()
+        until_s = begun_s + _SLICE_S
         count = size = 0
         ahead = 0.0
         self._processing = True
@@ -263,7 +264,7 @@ class Connection:
                 if count >= _CUT_FRAMES or ahead >= 1.0 or now() >= until_s:
                     self._cut_later()
                     break
-            self._turns.spend(count / _CUT_FRAMES + ahead, Rank.UNCUT)
+            self._turns.spend(max(count / _CUT_FRAMES + ahead, (now() - begun_s) / _SLICE_S), Rank.UNCUT)
         except MetadError as error:
             self._broken(error)
             return

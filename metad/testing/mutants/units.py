@@ -631,8 +631,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "what_goes_ahead_costs_nothing",
         "heartbeats count to what a turn of the loop does",
         "metad.server.connection:Connection._take_in",
-        "count / _CUT_FRAMES + ahead",
-        "0.0",
+        "count / _CUT_FRAMES + ahead, (now() - begun_s) / _SLICE_S",
+        "0.0, 0.0",
         _TURNS + "test_a_crowd_of_new_connections_makes_no_turn_long[broker.heartbeat]",
     ),
     _m(

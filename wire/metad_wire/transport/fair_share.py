@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from enum import IntEnum
 
-TURN = 4.0
+TURN = 2.0
 """So many slices are done in a turn of the loop, and as many again of what is small. The one that exceeds it, and one
 of each other rank, come on top."""
 Slice = Callable[[], bool]
