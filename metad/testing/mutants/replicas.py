@@ -228,6 +228,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "who_knows_no_group_yet_elects_nobody",
     ),
     _m(
+        "refusals_count",
+        "who refuses its vote gives none",
+        "elections:Elections.on_vote_reply",
+        "message.granted and ",
+        "",
+        "refusals_are_no_votes",
+    ),
+    _m(
         "stale_logs_find_votes",
         "nobody votes for one that lacks entries, whoever has consented",
         "elections:Elections.on_vote",

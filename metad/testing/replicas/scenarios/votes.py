@@ -61,6 +61,19 @@ def votes_are_members() -> None:
 
 
 @scenario
+def refusals_are_no_votes() -> None:
+    """Both others answer that they do not vote for n1."""
+    scene = Scene()
+    scene.run(0.011)
+    scene.hold(VoteReply)
+    scene.ranks("n1")
+    scene.until(lambda: any(isinstance(m, VoteReply) for _, _, m in scene.held))
+    for peer in ("n2", "n3"):
+        scene.world.deliver(peer, "n1", VoteReply(scene.group("n1").term, granted=False))
+    assert not scene.leads("n1"), "n1 leads by refusals"
+
+
+@scenario
 def one_vote_a_term() -> None:
     """n3 asks in a term in which n2 has voted for n1."""
     scene = Scene()
