@@ -155,7 +155,12 @@ class Controller:
             with contextlib.suppress(InvalidRequestError):
                 self._grant(decisions.join(known, wanted, Reach.ALIVE), _ignore)
         elif leader is not None:
-            self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), _ignore)
+            self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), self.joined)
+
+    def joined(self, answer: bytes | MetadError) -> None:
+        """The leader of ``metadata-0`` has answered this node's ``cluster.join``."""
+        if not isinstance(answer, MetadError):
+            self._departure.joined(CLUSTER_JOIN.decode_reply(answer).version)
 
     def ask_for_returns(self) -> None:
         """This node has just become busy: ask for its part of the budget of returns now."""

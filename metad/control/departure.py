@@ -23,11 +23,15 @@ class Departure:
         self._member_at = 0  # version of the newest map with this node
         self._asked_s = float("-inf")
 
+    def joined(self, version: int) -> None:
+        """The map of this version has the node, whether it has heard of that map or not. Older ones prove nothing."""
+        self._member_at = max(self._member_at, version)
+
     def has_left(self, known: ClusterMap) -> bool:
         """Whether this map, of any node, proves that this one has left."""
         record = known.node(self._me)
         if record is not None and record.store_id == self._store_id:
-            self._member_at = max(self._member_at, known.version)
+            self.joined(known.version)
             return False
         return 0 < self._member_at < known.version
 

@@ -335,7 +335,7 @@ class Membership(AsyncParts[Generation]):
             metadata=self._metadata,
             holder=self._holder,
             rebalance=rebalance,
-            deadline_s=self._deadline_s,
+            deadline_s=None if self._alive.belief is None else self._deadline_s,
         )
         if self._alive.belief is not None:
             self._member, self._joined = member, joined

@@ -306,7 +306,8 @@ class Peers:
             if not self.node.presence.record.endpoint:
                 return  # clients could not be told where it is
             with contextlib.suppress(NotLeaderError):  # the next endpoint may be the leader's
-                await link.ask(CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(Join(self.node.presence.record)))
+                asked = CLUSTER_JOIN.encode_request(Join(self.node.presence.record))
+                self.node.controller.joined(await link.ask(CLUSTER_JOIN.code, asked))
         finally:
             link.close()
 

@@ -30,6 +30,16 @@ def test_maps_from_before_the_node_joined_prove_nothing() -> None:
     assert mine.has_left(at(5, "n1", "n2"))
 
 
+def test_maps_from_before_it_was_taken_in_again_prove_nothing() -> None:
+    """The map that it left in comes late, and it does not know yet that it was taken in since."""
+    mine = Departure("n3", "store of n3")
+    assert not mine.has_left(at(7, "n1", "n2", "n3"))
+    mine.joined(9)
+    assert not mine.has_left(at(8, "n1", "n2"))
+    assert not mine.has_left(at(9, "n1", "n2", "n3"))
+    assert mine.has_left(at(10, "n1", "n2"))
+
+
 def test_the_others_are_asked_now_and_then_by_a_node_that_may_not_hear_of_it() -> None:
     mine, known = Departure("n3", "store of n3"), at(7, "n1", "n2", "n3")
     assert not mine.asks(known, "n1", 10.0)
