@@ -12,8 +12,8 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from metad_wire.lines import LineHandler, LineWriter
-from metad_wire.sparing import Sparing
+from metad_wire.program.lines import LineHandler, LineWriter
+from metad_wire.program.sparing import Sparing
 
 from .log_events import BUG, EVENTS, LINES_DROPPED, NOTE, Event
 

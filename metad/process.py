@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from metad_wire.open_files import raise_files_limit
+from metad_wire.program.open_files import raise_files_limit
 from metad_wire.transport import split_endpoint
 
 from . import log_events

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from metad_wire.open_files import limit_of, peer_files
+from metad_wire.program.open_files import limit_of, peer_files
 
 from .config import Config
 from .errors import ConfigError

@@ -30,7 +30,7 @@ from . import log_events
 from .config import Config, bound_for_nodes, collide, is_region, to_toml, validated
 from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
-from .node.stores import nodes_in
+from .node.disk.stores import nodes_in
 from .ready_file import write_ready
 
 _READY_POLL_S = 0.05

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from metad_wire.signals import default_for_children
+from metad_wire.program.signals import default_for_children
 
 default_for_children()  # `make test &` has the shell ignore SIGINT for all that it starts
 

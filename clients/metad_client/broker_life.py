@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 
 from metad_wire import methods
-from metad_wire.fields import U32
 from metad_wire.messages import Feature, Owner
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
+from metad_wire.text.fields import U32
 
 from .dispatch.reports import log
 from .errors import ClosedError, FencedError, MetadError, NotFoundError, error_of_item

@@ -7,7 +7,7 @@ import asyncio
 import sys
 import threading
 
-from metad_wire.forks import Process
+from metad_wire.program.forks import Process
 
 from .errors import ForeignCallError, ForkedError, MetadError
 

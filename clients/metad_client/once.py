@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from metad_wire.fields import U63, U64
 from metad_wire.messages import Message
 from metad_wire.method import Method
+from metad_wire.text.fields import U63, U64
 
 from .client import Client
-from .dispatch.identity import GivenIdentity
+from .dispatch.calls.identity import GivenIdentity
 from .requests.wrong import argument
 
 Body = TypeVar("Body", bound=Message)

@@ -29,24 +29,24 @@ from metad_wire.errors import (
 )
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
-from metad_wire.policy.return_budget import ReturnBudget
+from metad_wire.policy.returns.return_budget import ReturnBudget
 
 from .. import log_events
 from ..config import Config
 from ..errors import ConfigError
 from ..logs import event
-from ..raft.membership import ChangeRefusedError
 from ..raft.replica import RaftGroup
-from . import decisions, leaving, repair, upkeep
-from .bounds import check_node
-from .brokers import ABOUT_BROKERS, Brokers
-from .decisions import Decision
-from .departure import Departure
-from .formed import no_founder
+from ..raft.roles.membership import ChangeRefusedError
+from .brokers.brokers import ABOUT_BROKERS, Brokers
 from .host import Clock, Done, Host, Line, Timer
+from .map import decisions, leaving, repair, upkeep
+from .map.bounds import check_node
+from .map.decisions import Decision
+from .map.departure import Departure
+from .map.formed import no_founder
+from .map.presence import Presence
+from .map.seen import Reach, Seen
 from .migration import Migrations
-from .presence import Presence
-from .seen import Reach, Seen
 
 RECONCILE_S = 0.5
 """How often the wanted state is compared with the actual one, besides after every change."""

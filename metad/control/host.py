@@ -15,7 +15,7 @@ from metad_wire.transport.credentials import Principal
 
 from ..errors import ServerError
 from ..raft.replica import RaftGroup
-from ..state.entry import Entry
+from ..state.core.entry import Entry
 from ..state.machine import Machine
 
 Done = Callable[[bytes | MetadError], None]

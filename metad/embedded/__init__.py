@@ -15,7 +15,7 @@
 - :func:`node`: for production: one node of a cluster, in the process of a broker, with its data on disk
 """
 
-from metad_wire.extras import advice
+from metad_wire.program.extras import advice
 
 from .nodes import Cluster, cluster
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import uvloop
 
-from metad_wire.forks import Process
+from metad_wire.program.forks import Process
 
 from ..config import load_config, to_toml
 from ..errors import ServerError

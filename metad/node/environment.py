@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..control.evidence import Answer
-from ..raft.writer import Syncer, ThreadSyncer
+from ..control.brokers.evidence import Answer
+from ..raft.log.writer import Syncer, ThreadSyncer
 from ..storage.log import LogStore
 from ..storage.room import DiskUse, use_of
 

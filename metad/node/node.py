@@ -20,57 +20,57 @@ from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedE
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
 from metad_wire.policy.precedence import Precedence
-from metad_wire.policy.return_share import ReturnShare
-from metad_wire.policy.service_rate import ServiceRate
+from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.service_rate import ServiceRate
 from metad_wire.policy.slices import Slices
 
 from .. import __version__, log_events
 from ..config import Config
-from ..control.brokers import Brokers
+from ..control.brokers.brokers import Brokers
 from ..control.controller import Controller
-from ..control.decisions import founders
-from ..control.formed import refusal, without_effect
 from ..control.host import Done, Host, Line
+from ..control.map.decisions import founders
+from ..control.map.formed import refusal, without_effect
+from ..control.map.presence import Presence
 from ..control.migration import Migrations
-from ..control.presence import Presence
 from ..errors import ConfigError, LeftError, ServerError, StorageError
 from ..logs import bug, event
 from ..raft.base import Timing
 from ..raft.incoming import PeerProtocolError
+from ..raft.log.writer import LogWriter
 from ..raft.replica import RaftGroup
 from ..raft.replicas import Replicas
-from ..raft.writer import LogWriter
-from .agenda import Agenda
-from .backlog import backlog
-from .broker_calls import BrokerCalls
-from .checkpoints import Checkpoints
-from .disk_room import DiskRoom
-from .driver import GroupDriver, Work
+from .calls.broker_calls import BrokerCalls
+from .calls.leader_calls import LeaderCalls
+from .calls.migration_steps import MigrationSteps
+from .calls.peer_sender import PeerSender
+from .chores.backlog import backlog
+from .chores.group_expiry import GroupExpiry
+from .chores.leases import LeaseEnds
+from .chores.sweeps import Sweeps
+from .chores.unclaimed_wills import UnclaimedWills
+from .disk.checkpoints import Checkpoints
+from .disk.disk_room import DiskRoom
+from .disk.node_snapshots import NodeSnapshots
+from .disk.observer import Observer
+from .disk.replica_lifecycle import ReplicaLifecycle
+from .disk.stores import StoreIdentity, Stores, open_stores
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
-from .gate import Gate
-from .group_expiry import GroupExpiry
-from .group_status import GroupStatuses
-from .groups import Groups
-from .handover import Handover
 from .health import Health
-from .in_flight_budget import InFlightBudget
-from .leader_calls import LeaderCalls
-from .leases import LeaseEnds
 from .lives import Lives
-from .machines import Machines
-from .migration_steps import MigrationSteps
-from .node_snapshots import NodeSnapshots
-from .observer import Observer
-from .peer_sender import PeerSender
-from .reads import Reads
-from .replica_lifecycle import ReplicaLifecycle
-from .requests import Requests
-from .scheduler import Scheduler
-from .stores import StoreIdentity, Stores, open_stores
-from .sweeps import Sweeps
-from .unclaimed_wills import UnclaimedWills
-from .watches import Watches
-from .will_turns import WillTurns
+from .replicas.agenda import Agenda
+from .replicas.driver import GroupDriver, Work
+from .replicas.group_status import GroupStatuses
+from .replicas.groups import Groups
+from .replicas.handover import Handover
+from .replicas.machines import Machines
+from .requests.gate import Gate
+from .requests.in_flight_budget import InFlightBudget
+from .requests.reads import Reads
+from .requests.requests import Requests
+from .requests.scheduler import Scheduler
+from .watches.watches import Watches
+from .watches.will_turns import WillTurns
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
 

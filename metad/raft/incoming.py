@@ -15,7 +15,7 @@ import msgspec
 
 from metad_wire.method import MALFORMED
 
-from .journal import CONFIGURATION, HEADER, REGULAR
+from .log.journal import CONFIGURATION, HEADER, REGULAR
 from .messages import AnyMessage, Append, Configuration, Snapshot
 
 TERM_JUMP_MAX: Final = 1 << 24

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from metad_wire.fields import U63
+from metad_wire.text.fields import U63
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):

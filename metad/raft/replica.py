@@ -14,17 +14,9 @@ from __future__ import annotations
 
 import random
 
-from .activity import Activity
 from .base import FOLLOWER, FULL, LEADER, NEVER, BoundHost, Host, Timing, UnsafeStateError
-from .clocks import Clocks
-from .disk_watch import DiskWatch
-from .election_timer import ElectionTimer
-from .elections import Elections
-from .follower import Follower
-from .freshness import Freshness
-from .journal import REGULAR, RaftLog, record
-from .leader import Leader
-from .membership import CAUGHT_UP_ENTRIES, Membership, Transfer
+from .log.disk_watch import DiskWatch
+from .log.journal import REGULAR, RaftLog, record
 from .messages import (
     AnyMessage,
     Append,
@@ -37,8 +29,16 @@ from .messages import (
     Vote,
     VoteReply,
 )
-from .reads import Reads
-from .reign import Reign
+from .roles.activity import Activity
+from .roles.clocks import Clocks
+from .roles.election_timer import ElectionTimer
+from .roles.elections import Elections
+from .roles.follower import Follower
+from .roles.freshness import Freshness
+from .roles.leader import Leader
+from .roles.leadership import Reign
+from .roles.membership import CAUGHT_UP_ENTRIES, Membership, Transfer
+from .roles.reads import Reads
 from .state import ReplicaState
 
 

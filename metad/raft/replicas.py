@@ -18,11 +18,11 @@ from .. import log_events
 from ..logs import event
 from .base import NEVER, GroupObserver, Timing, UnsafeStateError
 from .incoming import TERM_JUMP_MAX, decode_payload
-from .journal import RaftLog
+from .log.journal import RaftLog
+from .log.writer import LogWriter
 from .messages import AnyMessage, Append
-from .progress import IN_FLIGHT_BYTES_MAX
 from .replica import RaftGroup
-from .writer import LogWriter
+from .roles.progress import IN_FLIGHT_BYTES_MAX
 
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Records of one payload, give or take one message."""

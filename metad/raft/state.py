@@ -14,7 +14,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from .base import Timing, UnsafeStateError
-from .journal import RaftLog
+from .log.journal import RaftLog
 from .messages import Configuration
 
 AUDITED_VERSION: Final = "0.3.17"

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import partial
 
 from metad_wire import messages as m
+from metad_wire.connection.frame import Frame, FrameType
+from metad_wire.connection.session import ServerSession, State
 from metad_wire.errors import (
     CancelledError,
     DrainingError,
@@ -28,19 +30,17 @@ from metad_wire.errors import (
     TooEarlyError,
     UnknownOutcomeError,
 )
-from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import AHEAD, READS, WATCH_OPEN
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.policy.precedence import is_small
-from metad_wire.session import ServerSession, State
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN, Principal
 from metad_wire.transport.fair_share import FairShare, Rank
 
 from .. import log_events
 from ..logs import event
-from ..node.driver import Work
 from ..node.node import Node
+from ..node.replicas.driver import Work
 from .access import Access
 from .inbox import Inbox
 from .receive_budget import ReceiveBudget

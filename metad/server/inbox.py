@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
-from metad_wire.frame import Frame
+from metad_wire.connection.frame import Frame
 from metad_wire.methods import METHODS, Lane
 from metad_wire.policy.fair_room import FairRoom, Place
 

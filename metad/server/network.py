@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from metad_wire.extras import install
-from metad_wire.open_files import peer_files, raise_files_limit
+from metad_wire.program.extras import install
+from metad_wire.program.open_files import peer_files, raise_files_limit
 from metad_wire.transport import Transport, split_endpoint
 from metad_wire.transport.credentials import CertificateError, TlsFiles
 from metad_wire.transport.pace import Pace, greeting_max

@@ -8,7 +8,7 @@ from functools import partial
 
 from metad_wire.transport import Stream, Transport
 
-from ..control.evidence import Answer
+from ..control.brokers.evidence import Answer
 
 TIMEOUT_S = 1.0
 

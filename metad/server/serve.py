@@ -16,10 +16,10 @@ from .. import log_events
 from ..config import Config
 from ..errors import ConfigError, ServerError
 from ..logs import event
-from ..node.disk_room import DiskRoom
+from ..node.disk.disk_room import DiskRoom
+from ..node.disk.stores import Stores, no_stores
 from ..node.environment import AsyncEnvironment, Environment
 from ..node.node import Node
-from ..node.stores import Stores, no_stores
 from .access import Access
 from .certificates import LOOK_S, Certificates
 from .connection import Connection

@@ -13,7 +13,7 @@ from metad_wire.method import MALFORMED
 from metad_wire.watch import WatchCredit
 
 from ..control.host import Line
-from ..node.watches import Watches
+from ..node.watches.watches import Watches
 from ..watch.stream import Stream
 
 _decode_credit = msgspec.msgpack.Decoder(WatchCredit).decode

@@ -20,16 +20,16 @@ from metad_wire.watch import MarkerStep
 from ..errors import StorageError
 from ..storage import keys
 from ..storage.engine import Engine
-from .dedupe import DedupeWindow
-from .entry import ENTRY_FORMAT, Entry, Replaced
-from .fences import Fences
-from .limits import ENTRY_BYTES_FULL, change_estimate, check_change
-from .log_time import LogTime
-from .part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
+from .cluster.dedupe import DedupeWindow
+from .cluster.fences import Fences
+from .core.entry import ENTRY_FORMAT, Entry, Replaced
+from .core.limits import ENTRY_BYTES_FULL, change_estimate, check_change
+from .core.log_time import LogTime
+from .core.part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
+from .core.slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
+from .core.verb import Command, Reader
+from .core.view import View
 from .registry import PARTS, VERBS
-from .slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
-from .tables import Command, Reader
-from .view import View
 
 _ENTRY_LOOKED_AT_BYTES = 4 * 1024 * 1024  # of rows, after which a further command waits for the next turn of the loop
 

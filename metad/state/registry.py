@@ -7,38 +7,23 @@ from typing import Any
 from metad_wire.methods import METHODS, READ_INDEX, By
 from metad_wire.tables import TABLES
 
-from . import (
-    brokers,
-    cluster,
-    consumers,
-    expiry,
-    fences,
-    inflight,
-    kv,
-    leases,
-    offset_groups,
-    offsets,
-    owners,
-    retained,
-    sequences,
-    sessions,
-    slot_migration,
-    subscriptions,
-    tenant_ends,
-    tenant_steps,
-    wills,
-)
-from .dedupe import DedupeWindow
-from .fences import Fences
-from .live_consumers import LiveConsumers
-from .live_leases import LiveLeases
-from .part import StatePart
-from .plain import verbs_of
-from .row_cache import HeadCache, RowCache
-from .slot_assignment import HeldSlots, SlotAssignment
-from .tables import Verb
-from .tenant_ends import TenantEnds
-from .will_news import WillNews
+from .cluster import brokers, cluster, fences, slot_migration, tenant_ends
+from .cluster.dedupe import DedupeWindow
+from .cluster.fences import Fences
+from .cluster.tenant_ends import TenantEnds
+from .consumer import consumers, offset_groups, offsets
+from .core.part import StatePart
+from .core.plain import verbs_of
+from .core.row_cache import HeadCache, RowCache
+from .core.slot_assignment import HeldSlots, SlotAssignment
+from .core.verb import Verb
+from .ends import expiry, tenant_steps
+from .kv import kv, leases, sequences
+from .live.live_consumers import LiveConsumers
+from .live.live_leases import LiveLeases
+from .retained import retained
+from .session import inflight, owners, sessions, subscriptions, wills
+from .session.will_news import WillNews
 
 CONTROL: frozenset[int] = frozenset(
     method.code for method in METHODS.values() if method.by is not By.GROUP and not method.mutates

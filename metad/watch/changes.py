@@ -14,7 +14,7 @@ from metad_wire.tables.cluster import CLUSTER
 from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind
 
-from ..state.entry import Entry
+from ..state.core.entry import Entry
 from ..storage.keys import GROUP_PREFIX_BYTES
 from .filters import OWNER
 

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from metad_wire.errors import MetadError, NotLeaderError, PositionAheadError
 
-from ..state.entry import Entry
+from ..state.core.entry import Entry
 from .changes import Change, EntryChanges, with_previous
 from .filters import LENGTHS_MAX, OWNER, SHORT_BYTES, Interest
 from .index import Index

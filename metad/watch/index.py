@@ -17,7 +17,7 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
-from ..state.part import Origin, Writes
+from ..state.core.part import Origin, Writes
 from .changes import KEY_AT, Change, EntryChanges, broker_of
 from .filters import Interest
 

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import length_hint
 from typing import Final, NamedTuple
 
-from ..state.entry import Entry
+from ..state.core.entry import Entry
 from .changes import Change, EntryChanges
 from .filters import Interest
 from .index import Index

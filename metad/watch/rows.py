@@ -12,7 +12,7 @@ import numpy as np
 from metad_wire.tables import ROWS
 from metad_wire.watch import StreamFlag, WatchRows
 
-from ..state.slot_assignment import unpack
+from ..state.core.slot_assignment import unpack
 from ..storage.engine import Pin
 from ..storage.keys import after_prefix, table_prefix
 from .changes import KEY_AT

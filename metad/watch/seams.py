@@ -8,7 +8,7 @@ from typing import Protocol
 from metad_wire.errors import MetadError
 from metad_wire.watch import WatchOpened
 
-from ..state.entry import Entry
+from ..state.core.entry import Entry
 from ..storage.engine import Pin
 
 

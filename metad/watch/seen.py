@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..state.part import Origin
+from ..state.core.part import Origin
 from .changes import Change, EntryChanges, with_previous
 from .filters import OWNER
 

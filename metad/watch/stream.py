@@ -18,7 +18,7 @@ from metad_wire.errors import LogCutError, MetadError
 from metad_wire.methods import encode
 from metad_wire.watch import StreamFlag, WatchOpen
 
-from ..state.entry import Entry
+from ..state.core.entry import Entry
 from . import frames
 from .changes import Change, keys_only
 from .filters import Interest, long_lengths

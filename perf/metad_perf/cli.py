@@ -13,9 +13,9 @@ from pathlib import Path
 from metad_client.endpoint import SCHEMES
 from metad_wire import __version__
 from metad_wire.errors import MetadError
-from metad_wire.extras import advice
-from metad_wire.output import escape_unprintable
-from metad_wire.signals import default_for_children
+from metad_wire.program.extras import advice
+from metad_wire.program.output import escape_unprintable
+from metad_wire.program.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
 
 from .errors import PerfError, UsageError

@@ -21,7 +21,7 @@ import psutil
 from paho.mqtt.matcher import MQTTMatcher
 
 from metad_client.topics import Subscribers
-from metad_wire.topics import SEPARATOR
+from metad_wire.text.topics import SEPARATOR
 
 from .errors import UsageError
 from .report import output

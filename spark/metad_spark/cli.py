@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from metad_wire import __version__
-from metad_wire.extras import advice
-from metad_wire.output import escape_unprintable
-from metad_wire.signals import default_for_children
+from metad_wire.program.extras import advice
+from metad_wire.program.output import escape_unprintable
+from metad_wire.program.signals import default_for_children
 
 from .errors import SparkError, UsageError
 from .target import Target, parse_target

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metad.control.evidence import Answer
+from metad.control.brokers.evidence import Answer
 from metad.server.probe import Probe
 from metad.testing.nodes.links import SimNetwork
 from metad.testing.nodes.loop import VirtualLoop

@@ -17,7 +17,7 @@ import pytest
 from e2e_server import Server
 
 from metad.config import StorageConfig
-from metad.node.stores import STORE_FORMAT
+from metad.node.disk.stores import STORE_FORMAT
 from metad.storage import keys
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
 from metad_client import KvKey, KvPutItem, MetadError, blocking

@@ -14,9 +14,9 @@ from e2e_server import Server, rss_bytes
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.session import decode_error
 from metad_wire.methods import Method, encode
-from metad_wire.session import decode_error
 from metad_wire.tables import broker as b
 
 MIB = 1024 * 1024

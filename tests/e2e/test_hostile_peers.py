@@ -17,10 +17,10 @@ from e2e_server import SMALL, WAIT_S, Server, rss_bytes, wait_until
 from metad_client import KvPutItem, blocking
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.connection.frame import FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.session import decode_error
 from metad_wire.errors import MetadError
-from metad_wire.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
-from metad_wire.session import decode_error
 
 MIB = 1024 * 1024
 CONNECTIONS_MAX = 60

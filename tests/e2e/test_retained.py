@@ -30,7 +30,7 @@ from metad_client import (
     connect,
 )
 from metad_wire.cluster import unpack_slots
-from metad_wire.topics import match
+from metad_wire.text.topics import match
 
 SMALL = {"election_timeout_ms": 300, "heartbeat_ms": 50}
 TIMEOUT_S = 240.0

@@ -21,15 +21,15 @@ from e2e_server import Server, free_ports, wait_until
 from metad_client import Options, UnauthenticatedError, blocking
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
 from metad_perf.attack import certificates
-from metad_wire import peer as p
 from metad_wire.cluster import NodeRecord
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.session import decode_error
 from metad_wire.errors import UnexpectedFrameError
-from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.messages import Hello
 from metad_wire.methods import encode
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.operator.tokens import line_of, new_token
-from metad_wire.session import decode_error
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import Role, TlsFiles
 from metad_wire.transport.quic import QuicTransport

@@ -15,10 +15,10 @@ from e2e_nodes import NAMES, Nodes
 from metad_client import Client, KvPutItem, connect
 from metad_client.options import Options
 from metad_wire import messages as m
+from metad_wire.connection.frame import FrameType
+from metad_wire.connection.session import ClientSession, decode_error
 from metad_wire.errors import error_of
-from metad_wire.frame import FrameType
 from metad_wire.methods import WATCH_OPEN
-from metad_wire.session import ClientSession, decode_error
 from metad_wire.transport import split_endpoint
 from metad_wire.watch import WatchEvents, WatchFilter, WatchOpen, WatchOpened
 

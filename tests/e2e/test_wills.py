@@ -11,8 +11,8 @@ import pytest
 
 import metad_client as sdk
 from metad import embedded
-from metad.node.driver import GroupDriver, Work
-from metad.node.will_turns import WillTurns
+from metad.node.replicas.driver import GroupDriver, Work
+from metad.node.watches.will_turns import WillTurns
 from metad_client import (
     SessionDisconnectItem,
     SessionProperties,

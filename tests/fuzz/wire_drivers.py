@@ -15,10 +15,10 @@ import msgspec
 from golden_rows import FRAMES, MESSAGES, rows
 
 from metad_wire import messages as m
+from metad_wire.connection.frame import HANDSHAKE_BYTES_MAX, HEADER_BYTES, Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.session import SHRINKING_MAX, ClientSession, ServerSession, Session, State, decode_error
 from metad_wire.errors import CreditError, FrameError, MetadError, OverloadedError, UnknownMethodError
-from metad_wire.frame import HANDSHAKE_BYTES_MAX, HEADER_BYTES, Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import METHODS, encode
-from metad_wire.session import SHRINKING_MAX, ClientSession, ServerSession, Session, State, decode_error
 
 CHUNK_SIZES = (1, 2, 7, 15, 16, 17, 64, 1 << 20)
 FRAME_LIMITS = (HEADER_BYTES, 17, 64, 1024)

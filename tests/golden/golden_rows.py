@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metad.raft.messages import AnyMessage
-from metad.raft.snapshot_transfer import AnyStreamMessage
-from metad_wire import cluster, errors, messages, peer, tables, watch
-from metad_wire.frame import FrameType, encode_frame
+from metad.raft.snapshots.transfer import AnyStreamMessage
+from metad_wire import cluster, errors, messages, tables, watch
+from metad_wire.connection import peer
+from metad_wire.connection.frame import FrameType, encode_frame
 
 HERE = Path(__file__).parent
 MESSAGES = HERE / "messages.txt"

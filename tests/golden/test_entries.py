@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from metad.errors import DamagedStoreError
-from metad.raft.journal import REGULAR, record
-from metad.state.entry import ENTRY_FORMAT, Entry, decode_entry
-from metad.state.part import Origin, Writes
+from metad.raft.log.journal import REGULAR, record
+from metad.state.core.entry import ENTRY_FORMAT, Entry, decode_entry
+from metad.state.core.part import Origin, Writes
 from metad.state.registry import PARTS
 from metad_wire.watch import MarkerStep, SlotMarker
 

@@ -26,7 +26,7 @@ from golden_rows import (
 )
 
 from metad_wire import errors, messages
-from metad_wire.frame import FrameDecoder, FrameType
+from metad_wire.connection.frame import FrameDecoder, FrameType
 
 ROWS = rows(MESSAGES)
 FRAME_ROWS = rows(FRAMES)

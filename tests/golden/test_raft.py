@@ -10,7 +10,7 @@ import pytest
 from golden_rows import PAYLOAD, RAFT, SNAPSHOTS, Row, encode_raft, encode_stream, rows
 
 from metad.raft.messages import AnyMessage, Message
-from metad.raft.snapshot_transfer import AnyStreamMessage, StreamMessage
+from metad.raft.snapshots.transfer import AnyStreamMessage, StreamMessage
 
 ROWS = rows(RAFT)
 STREAM_ROWS = rows(SNAPSHOTS)

@@ -5,16 +5,16 @@ Layer rule: this package knows nothing of metad's server, client or storage. Eve
 
 Where to look:
 
-- :mod:`metad_wire.frame`: where bytes become frames and frames bytes
+- :mod:`metad_wire.connection.frame`: where bytes become frames and frames bytes
 - :mod:`metad_wire.messages`: the payloads, one Struct each
-- :mod:`metad_wire.fields`: what a field of a payload may hold: integer ranges, list lengths
+- :mod:`metad_wire.text.fields`: what a field of a payload may hold: integer ranges, list lengths
 - :mod:`metad_wire.methods`: method code -> request body, reply body, properties
 - :mod:`metad_wire.cluster`, :mod:`metad_wire.routing`: which nodes and groups there are; which group an item is for
 - :mod:`metad_wire.errors`: error code -> exception, retryable or not
-- :mod:`metad_wire.session`: handshake, request ids, credit, ping, goaway, as a value
+- :mod:`metad_wire.connection.session`: handshake, request ids, credit, ping, goaway, as a value
 - :mod:`metad_wire.policy`: backoff, retry budgets, batching windows, admission, return slots, TCP or QUIC; shared by
   server, SDK, harness and simulation
-- :mod:`metad_wire.extras`: which extra of the distribution to install if a package is missing
+- :mod:`metad_wire.program.extras`: which extra of the distribution to install if a package is missing
 - :mod:`metad_wire.transport`: the seam to a byte stream, and its TCP and in-memory implementations
 """
 

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from .fields import U32, U63, Batch, ClientId
 from .group import GroupId
 from .messages import ItemError, Message, Revision, SessionKey, TenantEnd
+from .text.fields import U32, U63, Batch, ClientId
 
 SLOTS: Final = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""

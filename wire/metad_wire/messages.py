@@ -15,9 +15,9 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from .fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
-from .fields import GENERATION_MAX as GENERATION_MAX
-from .fields import (
+from .text.fields import BATCH_ITEMS_MAX as BATCH_ITEMS_MAX
+from .text.fields import GENERATION_MAX as GENERATION_MAX
+from .text.fields import (
     I64,
     U32,
     U53,
@@ -37,10 +37,10 @@ from .fields import (
     TransactionItems,
     Transactions,
 )
-from .fields import KEY_FIELDS_MAX as KEY_FIELDS_MAX
-from .fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
-from .fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
-from .fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
+from .text.fields import KEY_FIELDS_MAX as KEY_FIELDS_MAX
+from .text.fields import LIST_LIMIT_MAX as LIST_LIMIT_MAX
+from .text.fields import TRANSACTION_ITEMS_MAX as TRANSACTION_ITEMS_MAX
+from .text.fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
 
 MAGIC = "metad"
 PROTOCOL_VERSION = 1

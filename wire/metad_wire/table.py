@@ -15,10 +15,10 @@ import msgspec
 
 from . import messages as m
 from .faults import plain
-from .fields import KEY_FIELDS_MAX, U32
 from .group import METADATA
 from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
 from .method import Body, By, For, Lane, Method, Reply
+from .text.fields import KEY_FIELDS_MAX, U32
 
 _TEXT_END = TEXT_END.decode()
 Record = TypeVar("Record", bound=m.Message)

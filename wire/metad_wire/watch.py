@@ -13,8 +13,8 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from .errors import ErrorBody
-from .fields import U32, U63, KeyFields
 from .messages import Message
+from .text.fields import U32, U63, KeyFields
 
 FILTERS_MAX = 1_000
 """Filters of one stream."""

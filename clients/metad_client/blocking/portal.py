@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from metad_wire.forks import Process
+from metad_wire.program.forks import Process
 
 from ..errors import ClosedError
 from ..home import check_process

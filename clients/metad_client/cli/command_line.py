@@ -21,7 +21,7 @@ import msgspec
 
 from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
-from metad_wire.output import decode_arguments, escape_unprintable
+from metad_wire.program.output import decode_arguments, escape_unprintable
 from metad_wire.tables import TABLES
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -31,11 +31,12 @@ from ..connections.transport_choice import transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
-from . import brokers, groups, issuing, leases, overview, records, retained, sessions, subscriptions, wills
+from . import groups, issuing, overview
 from .grammar import Arguments, Command, Commands, check_prefix, endpoint, seconds
 from .looking import STATUS_S, look
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
+from .tables import brokers, leases, records, retained, sessions, subscriptions, wills
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 
 from ..client import Client
-from . import consumers, overview
+from . import overview
 from .grammar import Arguments, Commands, count
 from .looking import look
 from .printing import Printer
+from .tables import consumers
 
 
 def add(commands: Commands) -> None:

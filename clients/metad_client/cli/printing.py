@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from metad_wire.output import has_all_characters
+from metad_wire.program.output import has_all_characters
 
 # A wider cell makes a table unreadable; --json holds it whole.
 CELL_CHARS_MAX = 60

@@ -1,7 +1,7 @@
 """One connection: connects a stream of bytes with the calls in flight on it.
 
-It drives one :class:`metad_wire.session.ClientSession`. Frames written in one turn of the event loop leave in one write
-at its end. It knows nothing of retries, deadlines or other connections, and reports events to its
+It drives one :class:`metad_wire.connection.session.ClientSession`. Frames written in one turn of the event loop leave
+in one write at its end. It knows nothing of retries, deadlines or other connections, and reports events to its
 :class:`~metad_client.dispatch.node_connection.ConnectionListener`.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 
+from metad_wire.connection.frame import FrameType
+from metad_wire.connection.session import ClientSession, State, decode_error
 from metad_wire.errors import ConnectionLostError, DrainingError, MetadError, UnauthenticatedError
-from metad_wire.frame import FrameType
 from metad_wire.messages import Welcome
-from metad_wire.session import ClientSession, State, decode_error
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, PathSample, principal_of
 from metad_wire.transport.path import path_of
 
 from ..causes import error_of_dial
-from ..dispatch.call import Call, Events
+from ..dispatch.calls.call import Call, Events
 from ..dispatch.node_connection import ConnectionListener
 
 _RESPONSE = int(FrameType.RESPONSE)

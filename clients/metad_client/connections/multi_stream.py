@@ -19,7 +19,7 @@ from metad_wire.messages import Welcome
 from metad_wire.methods import AHEAD
 from metad_wire.transport.credentials import PathSample
 
-from ..dispatch.call import Call
+from ..dispatch.calls.call import Call
 from ..dispatch.node_connection import ConnectionListener, NodeConnection
 from ..errors import MetadError
 from .connection import Connection

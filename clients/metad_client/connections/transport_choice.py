@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from metad_wire.extras import install
 from metad_wire.policy import PathChoice, PathRule, Way
+from metad_wire.program.extras import install
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsFiles
 from metad_wire.transport.tcp import TcpTransport

@@ -16,8 +16,8 @@ from metad_wire.methods import CLUSTER_MAP, encode
 
 from ..causes import stays
 from ..errors import MetadError
-from .alarm import Alarm
-from .call import Call
+from .calls.alarm import Alarm
+from .calls.call import Call
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .nodes import Nodes

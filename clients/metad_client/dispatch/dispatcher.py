@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
-from metad_wire.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
+from metad_wire.connection.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import AHEAD, WATCH_OPEN, Lane, Method
 
 from ..errors import (
@@ -38,18 +38,18 @@ from ..errors import (
 from ..home import Home
 from ..observer import Observer
 from ..options import Options
-from .call import ENVELOPE_BYTES_MAX, Call, Events, Life
-from .call_queue import Backlog
-from .deadlines import Deadlines
+from .calls.call import ENVELOPE_BYTES_MAX, Call, Events, Life
+from .calls.call_queue import Backlog
+from .calls.deadlines import Deadlines
+from .calls.identity import GivenIdentity
+from .calls.retries import Retries
+from .calls.retry import deadline_error, lost
 from .discovery import Discovery
-from .identity import GivenIdentity
 from .leaders import Leaders
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .nodes import Nodes
 from .reports import Reports, log
-from .retries import Retries
-from .retry import deadline_error, lost
 from .router import Router
 from .routes import ANY, Routes
 from .sender import Sender

@@ -9,7 +9,7 @@ from metad_wire.errors import MetadError
 from metad_wire.messages import Welcome
 from metad_wire.transport.credentials import PathSample
 
-from .call import Call
+from .calls.call import Call
 
 
 class NodeConnection(Protocol):

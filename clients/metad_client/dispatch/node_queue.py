@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Collection
 
 from ..errors import MetadError
-from .call import ENVELOPE_BYTES_MAX
-from .call_queue import Backlog, CallQueue
+from .calls.call import ENVELOPE_BYTES_MAX
+from .calls.call_queue import Backlog, CallQueue
 from .node_connection import NodeConnection
 
 

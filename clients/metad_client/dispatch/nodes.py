@@ -6,7 +6,7 @@ import asyncio
 
 from metad_wire.messages import Welcome
 
-from .call_queue import Backlog
+from .calls.call_queue import Backlog
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ..errors import MetadError
 from ..observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
-from .call import Call
+from .calls.call import Call
 
 log = logging.getLogger("metad_client")
 log.addHandler(logging.NullHandler())  # without it, warnings of a program that configures no logging go to stderr

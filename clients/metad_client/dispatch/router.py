@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from ..causes import stays
 from ..errors import MetadError, NotFoundError, NotLeaderError, another
-from .call import Call
-from .call_queue import Backlog, CallQueue
+from .calls.call import Call
+from .calls.call_queue import Backlog, CallQueue
 from .leaders import Leaders
 from .node_queue import NodeQueue
 from .nodes import Nodes

@@ -16,8 +16,8 @@ from metad_wire.faults import UNFIT
 from metad_wire.methods import AHEAD, encode
 
 from ..errors import FrameError, InvalidRequestError, TooLargeError
-from .call import Call
-from .identity import IdentitySource
+from .calls.call import Call
+from .calls.identity import IdentitySource
 from .node_connection import NodeConnection
 from .node_queue import NodeQueue
 from .suspects import Suspects

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .call import Call
+from .calls.call import Call
 from .node_connection import NodeConnection
 from .nodes import Nodes
 

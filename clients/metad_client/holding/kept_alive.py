@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from metad_wire.forks import Process
+from metad_wire.program.forks import Process
 
 from ..dispatch.reports import log
 from .belief import SPEAK, TICK, Belief, LeaseState

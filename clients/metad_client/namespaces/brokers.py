@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from metad_wire import methods
-from metad_wire.fields import Limit
 from metad_wire.messages import Owner, Page
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
+from metad_wire.text.fields import Limit
 
 from ..behind import Behind
 from ..broker_life import BrokerLife, Lease, LifeState
@@ -17,7 +17,7 @@ from ..dispatch.dispatcher import Dispatcher
 from ..errors import FencedError, InvalidRequestError, MetadError
 from ..requests.requests import Requests
 from ..requests.wrong import argument
-from .facade import Facade
+from . import Facade
 
 _SECONDS_MAX = 3_600
 

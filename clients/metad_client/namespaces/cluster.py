@@ -10,7 +10,7 @@ from metad_wire.messages import Status, StatusReply
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import MetadError, NotFoundError
 from ..requests.requests import Requests
-from .facade import Facade
+from . import Facade
 
 
 class Cluster(Facade):

@@ -35,7 +35,7 @@ from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
 from ..requests.wrong import argument
 from ..results import JoinResult, ReadResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Beats: TypeAlias = ReadResult[Beat | None]
 Found: TypeAlias = ReadResult[Member | None]

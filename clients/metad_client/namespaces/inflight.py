@@ -20,7 +20,7 @@ from metad_wire.tables.inflight import (
 from ..errors import MetadError
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Found: TypeAlias = ReadResult[list[InflightState] | None]
 

@@ -33,7 +33,7 @@ from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
 from ..requests.wrong import UNFIT, sequence_of
 from ..results import PutResult, ReadResult, TransactResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Found: TypeAlias = ReadResult[Kv | None]
 _PARTS_MAX = 4 * TRANSACTION_ITEMS_MAX

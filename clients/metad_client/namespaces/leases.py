@@ -30,7 +30,7 @@ from ..errors import MetadError
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
 from ..results import GrantResult, ReadResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Found: TypeAlias = ReadResult[Lease | None]
 Ttls: TypeAlias = ReadResult[int]

@@ -29,7 +29,7 @@ from ..errors import MetadError
 from ..requests.listing import of_all_groups, of_group
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Fetched: TypeAlias = ReadResult[Offset | None]
 

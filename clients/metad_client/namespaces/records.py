@@ -27,7 +27,7 @@ from ..requests.outcomes import with_errors, wrote
 from ..requests.requests import Requests
 from ..requests.wrong import sequence_of
 from ..results import PutResult, ReadResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Record = TypeVar("Record", bound=Message)
 

@@ -24,7 +24,7 @@ from ..errors import MetadError
 from ..requests.listing import of_group
 from ..requests.outcomes import with_errors, wrote
 from ..results import AddResult, ReadResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Found: TypeAlias = ReadResult[SequenceRecord | None]
 

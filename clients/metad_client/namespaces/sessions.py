@@ -31,12 +31,12 @@ from metad_wire.messages import (
     TenantEnd,
 )
 
-from ..dispatch.call import Call
+from ..dispatch.calls.call import Call
 from ..errors import MetadError, StaleRouteError
 from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, attachment_of, newest
-from .facade import Facade
+from . import Facade
 
 Found: TypeAlias = ReadResult[Session | None]
 

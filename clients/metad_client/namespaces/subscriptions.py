@@ -25,7 +25,7 @@ from ..errors import MetadError
 from ..requests.listing import of_all_groups
 from ..requests.outcomes import with_errors, wrote
 from ..results import ReadResult, SubscribeResult, WriteResult, newest
-from .facade import Facade
+from . import Facade
 
 Found: TypeAlias = ReadResult[list[Subscribed] | None]
 _NO_OPTIONS = SubscriptionOptions()

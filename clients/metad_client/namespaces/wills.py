@@ -26,7 +26,7 @@ from ..requests.listing import of_all_groups
 from ..requests.outcomes import wrote
 from ..requests.wrong import argument
 from ..results import WriteResult, newest
-from .facade import Facade
+from . import Facade
 from .will_turns import Turns
 
 LEASE_S = 30.0

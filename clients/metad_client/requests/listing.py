@@ -8,11 +8,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from metad_wire.fields import Limit
 from metad_wire.messages import Message, Page
 from metad_wire.methods import Method
+from metad_wire.text.fields import Limit
 
-from ..dispatch.call import Call
+from ..dispatch.calls.call import Call
 from ..errors import StaleRouteError
 from .requests import Requests
 from .wrong import argument

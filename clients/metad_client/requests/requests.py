@@ -18,9 +18,9 @@ from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, VALUE_BYTES_M
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
-from ..dispatch.call import Call
+from ..dispatch.calls.call import Call
+from ..dispatch.calls.identity import GivenIdentity
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
-from ..dispatch.identity import GivenIdentity
 from ..dispatch.routes import ANY, ByGroup
 from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options

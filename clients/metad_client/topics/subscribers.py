@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from metad_wire.topics import check_filter, subscription
+from metad_wire.text.topics import check_filter, subscription
 
 from .trie import FilterTrie
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from metad_wire.topics import ALL_BELOW, ANY_LEVEL, SEPARATOR, check_filter, is_hidden, match_levels
+from metad_wire.text.topics import ALL_BELOW, ANY_LEVEL, SEPARATOR, check_filter, is_hidden, match_levels
 
 V = TypeVar("V")
 
@@ -132,7 +132,7 @@ class FilterTrie(Generic[V]):
 
     def match(self, topic: str) -> list[V]:
         """The values of all filters that match a topic name, in no particular order. The name has to be right, which
-        :func:`metad_wire.topics.check_topic` says."""
+        :func:`metad_wire.text.topics.check_topic` says."""
         found: list[Any] = []
         levels = topic.split(SEPARATOR)
         left = len(topic) + 1  # characters from the next level on, with a separator in front of it

@@ -26,7 +26,7 @@ from metad_wire.watch import (
 )
 
 from ..causes import stays
-from ..dispatch.call import Call, EventStream
+from ..dispatch.calls.call import Call, EventStream
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import (
     DrainingError,

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from metad_wire.cluster import SLOTS
-from metad_wire.fields import U32, U63
 from metad_wire.method import MALFORMED, encode
+from metad_wire.text.fields import U32, U63
 
 from ..errors import InvalidRequestError
 from .position import NOBODY, Position, Reader

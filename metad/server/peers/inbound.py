@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from metad_wire import peer as p
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import Frame, FrameType, encode_frame
+from metad_wire.connection.peer import Channel, PeerWelcome
 from metad_wire.errors import HandshakeError, MetadError, OverloadedError, SlowReaderError, UnexpectedFrameError
-from metad_wire.frame import Frame, FrameType, encode_frame
-from metad_wire.peer import Channel, PeerWelcome
 from metad_wire.transport import Stream
 
 from ...node.lives import Life

@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from typing import NamedTuple
 
-from metad_wire import peer as p
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, NodeRefusedError, error_of
-from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.messages import PeerLink
 from metad_wire.policy import Backoff
 from metad_wire.transport import Transport, split_endpoint

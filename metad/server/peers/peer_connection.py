@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from metad_wire import peer as p
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.errors import FrameError, HandshakeError, MetadError, NodeRefusedError
-from metad_wire.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.method import MALFORMED
 from metad_wire.transport import Stream
 

@@ -16,18 +16,18 @@ import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from metad_wire import peer as p
 from metad_wire.cluster import ClusterMap, Join, MapRequest
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import FrameType, encode_frame
+from metad_wire.connection.peer import PeerHello
 from metad_wire.errors import ConnectionLostError, HandshakeError, MetadError, NodeRefusedError, NotLeaderError
-from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
-from metad_wire.peer import PeerHello
 from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ... import log_events
 from ...config import Config, bound_for_nodes
-from ...control.namesakes import copied_directory, foreign_directory
-from ...control.seen import Reach
+from ...control.map.namesakes import copied_directory, foreign_directory
+from ...control.map.seen import Reach
 from ...errors import ConfigError, RefusedError
 from ...logs import event
 from ...node.lives import Life

@@ -17,8 +17,8 @@ from metad_wire.messages import Offset
 from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo, GroupState, Member
 from metad_wire.tables.offset import OFFSET
 
-from ...state.entry import Entry
-from ...state.part import Origin
+from ...state.core.entry import Entry
+from ...state.core.part import Origin
 from ...storage.keys import GROUP_PREFIX_BYTES, text2
 from .invariants import Violation
 

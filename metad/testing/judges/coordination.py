@@ -19,8 +19,8 @@ from metad_wire.tables.lease import LEASE, Lease
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.will import WILL, WillClaimant, WillDue, WillKey
 
-from ...state.entry import Entry
-from ...state.part import Origin
+from ...state.core.entry import Entry
+from ...state.core.part import Origin
 from ...storage.keys import GROUP_PREFIX_BYTES
 from .invariants import Violation
 

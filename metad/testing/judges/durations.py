@@ -17,8 +17,8 @@ from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION
 
-from ...state.entry import Entry
-from ...state.part import Origin
+from ...state.core.entry import Entry
+from ...state.core.part import Origin
 from ...storage.keys import GROUP_PREFIX_BYTES
 from .invariants import Violation
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ...raft.base import LEADER
-from ...raft.journal import CONFIGURATION, HEADER, REGULAR, Metadata, RaftLog
+from ...raft.log.journal import CONFIGURATION, HEADER, REGULAR, Metadata, RaftLog
 from ...raft.messages import AnyMessage, AppendReply, Configuration, Vote, VoteReply
 from ...raft.replica import RaftGroup
 from ...storage import keys

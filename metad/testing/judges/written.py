@@ -25,10 +25,10 @@ from metad_wire.tables.offset import OFFSET
 from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind
 
-from ...raft.journal import REGULAR
-from ...state.entry import Entry, decode_entry
-from ...state.part import Origin
-from ...state.slot_assignment import AssignedSlots, unpack
+from ...raft.log.journal import REGULAR
+from ...state.core.entry import Entry, decode_entry
+from ...state.core.part import Origin
+from ...state.core.slot_assignment import AssignedSlots, unpack
 from ...storage.keys import GROUP_PREFIX_BYTES
 from .consumers import Consumers
 from .coordination import Coordination

@@ -18,7 +18,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "the_life_in_the_head_is_ignored",
         "a write that names no broker in its body is made in the name of one as well",
-        "metad.node.requests:Requests._begin",
+        "metad.node.requests.requests:Requests._begin",
         "command.life, command.registered = request.life,",
         "_, command.registered = request.life,",
         "the_life_in_the_head_of_a_request_counts",
@@ -26,7 +26,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "the_life_in_the_body_is_ignored",
         "a write of sessions is made in the name of the broker in its body",
-        "metad.state.tables:Verb.life",
+        "metad.state.core.verb:Verb.life",
         "if self.names_life",
         "if False",
         "a_zombie_steals_nothing_once_its_next_life_is_registered",
@@ -42,7 +42,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "fences_are_not_loaded",
         "who gets a snapshot knows the fences in it",
-        "metad.state.fences:Fences.load",
+        "metad.state.cluster.fences:Fences.load",
         "self._applied.update({",
         "dict({",
         "who_gets_a_snapshot_knows_the_fences",
@@ -50,7 +50,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "acknowledged_without_being_told",
         "a fence is everywhere only once every group has written it",
-        "metad.control.brokers:Brokers._tell",
+        "metad.control.brokers.brokers:Brokers._tell",
         "await self._host.fence(group, GroupFence(aged(fences, self._log_ms())))",
         "await asyncio.sleep(0)",
         "a_zombie_steals_nothing_once_its_next_life_is_registered",
@@ -58,7 +58,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_new_leader_forgets_fences",
         "a new leader goes on with the fences that some group may lack",
-        "metad.control.brokers:Brokers._begin_reign",
+        "metad.control.brokers.brokers:Brokers._begin_reign",
         "self._learn(record)",
         "self._learn(msgspec.structs.replace(record, fenced=True))",
         "the_next_leader_goes_on_with_a_fence",
@@ -67,7 +67,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "late_words_are_heard",
         "who speaks for an earlier connection of a client is refused",
-        "metad.state.attachments:_is_outdated",
+        "metad.state.session.attachments:_is_outdated",
         "said < least",
         "False",
         "who_speaks_for_an_earlier_connection_is_not_heard",
@@ -75,7 +75,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_takeover_from_another_broker_raises_nothing",
         "who takes a session from a broker that can speak for it ends what that may say",
-        "metad.state.attachments:_can_speak",
+        "metad.state.session.attachments:_can_speak",
         "return owner.connected and",
         "return False and",
         "who_speaks_for_an_earlier_connection_is_not_heard",
@@ -83,7 +83,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_was_stolen_is_forgotten",
         "who takes a stolen session raises what may speak for it",
-        "metad.state.attachments:Takeover.finds",
+        "metad.state.session.attachments:Takeover.finds",
         "if owner.stolen:",
         "if False:",
         "who_speaks_for_an_earlier_connection_is_not_heard",
@@ -91,7 +91,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_disconnect_raises_nothing",
         "a disconnect ends what its broker may say of the connection",
-        "metad.state.attachments:disconnected",
+        "metad.state.session.attachments:disconnected",
         "_raise(view, list(before))",
         "pass",
         "who_speaks_for_an_earlier_connection_is_not_heard",
@@ -99,7 +99,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_spoke_for_a_session_speaks_for_the_next",
         "what a broker said of a session does not count for the next of its name",
-        "metad.state.attachments:taken_over",
+        "metad.state.session.attachments:taken_over",
         "raising.isdisjoint(found)",
         "(raising := raising - {None}).isdisjoint(found)",
         "who_speaks_for_an_earlier_connection_is_not_heard",
@@ -107,7 +107,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "attachments_go_back_where_slots_move",
         "the revisions of a group are above those of the groups that had its slots",
-        "metad.state.slot_migration:_base_above",
+        "metad.state.cluster.slot_migration:_base_above",
         "max(0, before + 1 - revision)",
         "0",
         "who_speaks_for_an_earlier_connection_is_not_heard",
@@ -115,7 +115,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "silence_is_no_end",
         "who is silent for its lease is fenced",
-        "metad.control.brokers:Brokers._tick",
+        "metad.control.brokers.brokers:Brokers._tick",
         "silent = self._lives.due(self._running_s() - _GRACE_S)",
         "silent = []",
         "a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not",
@@ -123,7 +123,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "heartbeats_do_not_count",
         "who is heard of lives on",
-        "metad.control.brokers:Brokers._beat",
+        "metad.control.brokers.brokers:Brokers._beat",
         "self._lives.heard(beat.broker, at_s)",
         "pass",
         "a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not",
@@ -131,7 +131,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_is_forgotten_may_write",
         "a registered life without a fence is over",
-        "metad.state.fences:Fences.refusal",
+        "metad.state.cluster.fences:Fences.refusal",
         "if registered and",
         "if False and",
         "a_zombie_of_a_broker_that_is_forgotten_writes_nothing",
@@ -139,7 +139,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "forgotten_before_the_sweep",
         "a fence stays while sessions look connected that are its business",
-        "metad.state.fences:Fences.forgotten",
+        "metad.state.cluster.fences:Fences.forgotten",
         "(has_sessions and fence.swept_epoch < fence.least_epoch)",
         "False",
         "a_broker_whose_sessions_are_not_swept_is_not_forgotten",
@@ -147,7 +147,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "the_living_are_forgotten",
         "who lives is not forgotten",
-        "metad.control.brokers:to_forget",
+        "metad.control.brokers.brokers:to_forget",
         "record.state not in b.LIVE",
         "True",
         "a_zombie_of_a_broker_that_is_forgotten_writes_nothing",
@@ -157,11 +157,11 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "a new leader gives everybody a whole lease",
         (
             (
-                "metad.control.brokers:Brokers._begin_lease",
+                "metad.control.brokers.brokers:Brokers._begin_lease",
                 "self._running_s())",
                 "record.registered_ms / 1000 - self._clock.wall_ms() / 1000 + self._running_s())",
             ),
-            ("metad.control.brokers:Brokers._begin_reign", "self._lives.amnesty(self._running_s())", "pass"),
+            ("metad.control.brokers.brokers:Brokers._begin_reign", "self._lives.amnesty(self._running_s())", "pass"),
         ),
         ("a_new_leader_fences_nobody_who_could_not_reach_it",),
     ),
@@ -186,7 +186,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_life_resumes_after_its_fence",
         "a heartbeat of a life that is over is not acknowledged",
-        "metad.control.brokers:Brokers._refusal",
+        "metad.control.brokers.brokers:Brokers._refusal",
         "record.broker_epoch != beat.broker_epoch or record.state not in b.LIVE",
         "record.broker_epoch != beat.broker_epoch",
         "a_life_that_was_fenced_while_nobody_heard_it_does_not_resume",
@@ -210,7 +210,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_short_lease_resumes_too_late",
         "an amnesty lasts for longer than the slowest holder needs to come back",
-        "metad.state.liveness:Liveness._end",
+        "metad.state.live.liveness:Liveness._end",
         "max(lease.ttl_s, RESUME_S)",
         "lease.ttl_s",
         "a_short_lease_lasts_until_its_holder_has_found_the_new_leader",
@@ -218,7 +218,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lives_end_without_proof",
         "a leader proves that it leads before it ends silent lives",
-        "metad.control.brokers:Brokers._tick",
+        "metad.control.brokers.brokers:Brokers._tick",
         "self._prove(partial(self._proved, self._lives))",
         "self._proved(self._lives, True)",
         "a_leader_without_a_quorum_ends_nobody_once_it_has_one_again",
@@ -226,7 +226,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_whole_lease_after_being_cut_off",
         "a leader whose proof took long gives whole leases",
-        "metad.control.brokers:Brokers._prove",
+        "metad.control.brokers.brokers:Brokers._prove",
         "lives.amnesty(self._running_s())",
         "pass",
         "a_leader_without_a_quorum_ends_nobody_once_it_has_one_again",
@@ -234,7 +234,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_whole_lease_after_standing_still",
         "a leader that stood still gives whole leases",
-        "metad.control.brokers:Brokers._note_stop",
+        "metad.control.brokers.brokers:Brokers._note_stop",
         "self._lives.amnesty(now_s - self._lost_s)",
         "pass",
         "a_short_lease_lasts_until_its_holder_is_back_at_a_node_that_stood_still",
@@ -242,7 +242,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_will_is_published_in_the_amnesty",
         "a node that stood still lets nothing be over for a while, whatever it looks at first",
-        "metad.node.scheduler:Scheduler._look_whether_stood",
+        "metad.node.requests.scheduler:Scheduler._look_whether_stood",
         "self._stood(now_s)",
         "pass",
         "a_client_that_comes_first_after_a_standstill_has_its_session",
@@ -266,7 +266,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_grace_before_the_dial",
         "a broker that has lost a connection has time to come back",
-        "metad.control.evidence:Evidence.ended",
+        "metad.control.brokers.evidence:Evidence.ended",
         "now_s + GRACE_S",
         "now_s",
         "a_broker_that_stands_still_is_fenced_if_all_says_that_it_is_dead",
@@ -274,7 +274,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "any_refusal_is_evidence",
         "only a port that was reached before says anything",
-        "metad.control.evidence:Evidence.ended",
+        "metad.control.brokers.evidence:Evidence.ended",
         "life.reached == host and",
         "True and",
         "a_port_that_was_never_reached_ends_no_broker",
@@ -282,7 +282,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "any_answer_is_a_refusal",
         "a dial that is accepted is a sign of life",
-        "metad.control.evidence:Evidence.answered",
+        "metad.control.brokers.evidence:Evidence.answered",
         "if answer is Answer.REFUSED",
         "if True",
         "a_port_that_accepts_ends_no_broker",
@@ -298,7 +298,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "an_end_of_our_own_is_evidence",
         "a connection that the node has ended says nothing of the broker",
-        "metad.control.evidence:Evidence.ended",
+        "metad.control.brokers.evidence:Evidence.ended",
         "if by_peer and",
         "if",
         "a_connection_that_the_node_has_ended_ends_no_broker",
@@ -306,7 +306,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "the_first_connection_that_ends_counts",
         "another connection of a life speaks for it",
-        "metad.control.evidence:Evidence.ended",
+        "metad.control.brokers.evidence:Evidence.ended",
         "not life.lines and",
         "True and",
         "another_connection_of_a_broker_speaks_for_it",
@@ -314,7 +314,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_heartbeat_does_not_cancel_the_evidence",
         "who is heard of is not suspected",
-        "metad.control.evidence:Evidence.heard",
+        "metad.control.brokers.evidence:Evidence.heard",
         "life.trust()\n    self._suspected.pop(broker, None)",
         "pass",
         "a_heartbeat_in_time_cancels_the_evidence",
@@ -330,7 +330,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_new_leader_has_evidence_at_once",
         "what ends soon after a change of leaders is no evidence",
-        "metad.control.brokers:Brokers._learn",
+        "metad.control.brokers.brokers:Brokers._learn",
         "self._running_s() + record.lease_ms / 1000",
         "self._running_s()",
         "a_new_leader_has_no_evidence_for_a_whole_lease",

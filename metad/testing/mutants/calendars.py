@@ -10,7 +10,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_fence_says_the_time_of_its_log",
         "a group counts a fence from its age",
-        "metad.state.fences:Fences.raised",
+        "metad.state.cluster.fences:Fences.raised",
         "item.at_ms if item.age_ms is None else max(1, view.now_ms - item.age_ms)",
         "item.at_ms",
         "a_dead_brokers_sessions_last_as_long_in_every_group",
@@ -18,7 +18,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_fence_is_as_old_as_a_calendar_says",
         "the age of a fence is by the log that has written it",
-        "metad.control.brokers:Brokers._tell",
+        "metad.control.brokers.brokers:Brokers._tell",
         "aged(fences, self._log_ms())",
         "aged(fences, self._log_ms() + 3_600_000)",
         "a_dead_brokers_sessions_last_as_long_in_every_group",
@@ -26,7 +26,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "carried_fences_say_the_time_of_the_source",
         "an adoption brings fences with their age",
-        "metad.state.fences:Fences.carried",
+        "metad.state.cluster.fences:Fences.carried",
         "aged(found, now_ms)",
         "found",
         "a_fence_that_comes_with_slots_is_as_old",
@@ -42,7 +42,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "retained_messages_move_with_their_times",
         "every row with a time is put ahead",
-        "metad.state.moved_times:translated",
+        "metad.state.cluster.moved_times:translated",
         "elif value is not None and key[0] in TIMES:",
         "elif value is not None and key[0] in TIMES and key[0] != 0x40:",
         "what_moves_lasts_as_long_where_it_comes_to",
@@ -50,7 +50,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_is_due_moves_with_its_time",
         "the index of deadlines is that of the sessions that have come",
-        "metad.state.moved_times:translated",
+        "metad.state.cluster.moved_times:translated",
         "if key[0] == DUE:",
         "if False:",
         "what_moves_lasts_as_long_where_it_comes_to",
@@ -74,7 +74,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_log_follows_its_leaders_calendar",
         "a log goes about as fast as time does, whatever calendars say",
-        "metad.state.log_time:LogTime._time_ms",
+        "metad.state.core.log_time:LogTime._time_ms",
         "max(self._anchor_ms + least_ms, min(float(calendar_ms), self._anchor_ms + most_ms))",
         "max(self._anchor_ms + least_ms, float(calendar_ms))",
         "a_calendar_that_is_set_ends_no_session",
@@ -83,7 +83,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_pass_over_some_slots_counts_for_all",
         "a fence is swept for the slots that were looked at",
-        "metad.state.expiry:_evaluate_lose",
+        "metad.state.ends.expiry:_evaluate_lose",
         "holding.slots == command.body.slots and ",
         "",
         "an_unseal_overtakes_the_end_of_a_pass",
@@ -91,7 +91,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_seal_in_flight_hides_deadlines",
         "what was passed beside a seal that never came to be is looked at again",
-        "metad.node.due_sweep:DueSweep._begin",
+        "metad.node.chores.due_sweep:DueSweep._begin",
         "machine.holding.slots, machine.holding.adopted_move",
         'b"", 0',
         "a_seal_that_is_lost_hides_no_deadline",
@@ -99,7 +99,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "foreign_leases_count",
         "leases of slots that are not held keep no other from ending",
-        "metad.state.live:LiveRows.over",
+        "metad.state.live.live:LiveRows.over",
         "if not held[self._slot_of(key) or 0]:",
         "if False:",
         "leases_that_came_early_keep_no_other_from_ending",
@@ -107,7 +107,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_listener_that_ends_hides_the_next",
         "who listens to a group hears every entry, whoever else ends meanwhile",
-        "metad.node.driver:GroupDriver._stage",
+        "metad.node.replicas.driver:GroupDriver._stage",
         "tuple(self._listeners)",
         "self._listeners",
         "a_watch_that_ends_takes_no_write_from_a_move",

@@ -25,7 +25,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "identities_are_not_replicated",
         "the next leader knows the identities",
-        "metad.state.dedupe:DedupeWindow.stage",
+        "metad.state.cluster.dedupe:DedupeWindow.stage",
         "self._learn(key, value)",
         "pass",
         "retry_at_the_next_leader_happens_once",
@@ -33,7 +33,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "retry_under_another_identity",
         "all attempts of a write carry one identity",
-        "metad_client.dispatch.call:Call.attempt",
+        "metad_client.dispatch.calls.call:Call.attempt",
         "if self.identities is None:",
         "if True:",
         "retry_happens_once",
@@ -41,7 +41,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_without_identities",
         "who gets a snapshot knows the identities in it",
-        "metad.state.dedupe:DedupeWindow.load",
+        "metad.state.cluster.dedupe:DedupeWindow.load",
         "self._learn(key, value)",
         "pass",
         "retry_at_a_leader_that_got_a_snapshot_happens_once",
@@ -49,7 +49,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "followers_do_not_learn_how_far_back",
         "followers learn how far back the window reaches",
-        "metad.state.dedupe:DedupeWindow._learn_mark",
+        "metad.state.cluster.dedupe:DedupeWindow._learn_mark",
         "client.mark = max(client.mark, mark)",
         "pass",
         "next_leader_knows_how_far_back_it_remembers",
@@ -57,7 +57,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "given_up_without_a_mark",
         "what is given up unconfirmed leaves a mark",
-        "metad.state.dedupe:DedupeWindow._make_room",
+        "metad.state.cluster.dedupe:DedupeWindow._make_room",
         "client.mark = max(client.mark, *given_up)",
         "pass",
         "next_leader_knows_how_far_back_it_remembers",
@@ -66,7 +66,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "bad_key_fails_the_request",
         "an item whose key is too long fails alone",
-        "metad.state.tables:Verb.command",
+        "metad.state.core.verb:Verb.command",
         "if faults := self._faults(body, rows, size):",
         "if faults := self._faults(body, rows, size):\n        raise InvalidRequestError(str(faults))",
         "bad_items_fail_alone",
@@ -108,7 +108,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "stale_by_hearsay",
         "only a group says that it does not hold a slot",
-        "metad.node.groups:Groups.elsewhere",
+        "metad.node.replicas.groups:Groups.elsewhere",
         'return NotLeaderError(f"this node knows',
         "raise __import__('metad_wire.errors', fromlist=['errors']).StaleRouteError(f\"this node knows",
         "who_knows_no_such_group_does_not_speak_for_it",
@@ -125,7 +125,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "answer_before_commit",
         "a write is answered once it is committed",
-        "metad.node.driver:GroupDriver._propose",
+        "metad.node.replicas.driver:GroupDriver._propose",
         "self._in_flight.append(entry)",
         "self._in_flight.append(entry); [w.answer(o) for w, o in zip(works, proposal.outcomes)]; "
         "entry.works, entry.outcomes = [], []",
@@ -134,7 +134,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "answer_before_durable",
         "what is committed is durable",
-        "metad.raft.writer:LogWriter.flush",
+        "metad.raft.log.writer:LogWriter.flush",
         "self.number += 1",
         "self.number += 1; self.durable = self.number - 1; [each.synced(self.durable) for each in listeners]",
         "answered_writes_survive_the_power",
@@ -142,7 +142,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "log_is_cut_behind_what_is_applied",
         "the log is cut behind what a power failure leaves of the state",
-        "metad.node.checkpoints:Checkpoints._cut",
+        "metad.node.disk.checkpoints:Checkpoints._cut",
         "through = self._flushed.get(driver)",
         "through = driver.machine.applied",
         "log_is_cut_behind_what_is_flushed",
@@ -150,7 +150,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_came_meanwhile_is_flushed",
         "the log is cut behind what was applied when the flush began, however long ago it ended",
-        "metad.node.checkpoints:Checkpoints._flush",
+        "metad.node.disk.checkpoints:Checkpoints._flush",
         "self._flushed = applied",
         "self._flushed = {driver: driver.machine.applied for driver in applied}",
         "log_is_cut_behind_what_a_calm_node_flushed",
@@ -158,7 +158,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_checkpoint_leaves_the_log_in_memory",
         "a calm node flushes its log, also if the state was flushed just now",
-        "metad.node.checkpoints:Checkpoints._look",
+        "metad.node.disk.checkpoints:Checkpoints._look",
         "if self._health.failure is not None:",
         "if self._health.failure is not None or self._unflushed_bytes < _WORTH_BYTES:",
         "calm_node_flushes_its_log_behind_a_checkpoint",
@@ -166,7 +166,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_calm_node_keeps_its_log_in_memory",
         "a crowd finds the memtables of the log empty",
-        "metad.node.checkpoints:Checkpoints._empty_memtables",
+        "metad.node.disk.checkpoints:Checkpoints._empty_memtables",
         "self._log.flush()",
         "pass",
         "log_is_cut_behind_what_a_calm_node_flushed",
@@ -183,7 +183,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rows_are_remembered",
         "who leads no longer forgets the rows it has read",
-        "metad.state.row_cache:_Generations.forget",
+        "metad.state.core.row_cache:_Generations.forget",
         "self._young, self._old = {}, {}",
         "pass",
         "what_others_wrote_is_known",
@@ -191,7 +191,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "reigns_share_what_they_know",
         "each reign begins with no owners",
-        "metad.state.owners:OwnerCache.new_salt",
+        "metad.state.session.owners:OwnerCache.new_salt",
         "self._salts += 1",
         "self._salts = 1",
         "what_others_wrote_is_known",
@@ -199,7 +199,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "installing_holds_up_the_others",
         "a group that cannot apply does not keep the others from it",
-        "metad.node.observer:Observer.committed",
+        "metad.node.disk.observer:Observer.committed",
         " and not driver.installing",
         "",
         "others_go_on_while_a_snapshot_is_installed",
@@ -208,7 +208,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_goes_back",
         "the time of an entry is not before that of an earlier one",
-        "metad.state.log_time:LogTime.next",
+        "metad.state.core.log_time:LogTime.next",
         "max(self.newest_ms, int(self._anchor_ms))",
         "calendar_ms",
         "time_of_a_log_believes_no_calendar",
@@ -216,7 +216,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_stands_still",
         "a leader whose calendar is behind the log goes on",
-        "metad.state.log_time:LogTime._time_ms",
+        "metad.state.core.log_time:LogTime._time_ms",
         "max(self._anchor_ms + least_ms,",
         "max(self._anchor_ms,",
         "a_calendar_that_is_set_back_keeps_no_session",
@@ -224,7 +224,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_jumps",
         "a leader whose calendar is ahead of the log does not jump",
-        "metad.state.log_time:LogTime._time_ms",
+        "metad.state.core.log_time:LogTime._time_ms",
         "if not self.newest_ms:",
         "if True:",
         "time_of_a_log_believes_no_calendar",
@@ -232,7 +232,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_never_came_to_be_moves_the_time",
         "a leader whose entries are lost goes on from the time of those that are applied",
-        "metad.state.log_time:LogTime.forget",
+        "metad.state.core.log_time:LogTime.forget",
         "self.newest_ms, self._anchor_s = self._applied",
         "self._anchor_s = self._applied[1]",
         "time_of_a_log_believes_no_lost_entry",
@@ -240,7 +240,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "followers_do_not_learn_the_time",
         "a new leader goes on from the time of the last entry",
-        "metad.state.log_time:LogTime.learn",
+        "metad.state.core.log_time:LogTime.learn",
         "self.reach(time_ms, now_s)",
         "pass",
         "time_of_a_log_believes_no_calendar",
@@ -257,7 +257,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_leader_has_an_amnesty",
         "nothing has passed for a while after a leader has begun",
-        "metad.state.log_time:LogTime.past_ms",
+        "metad.state.core.log_time:LogTime.past_ms",
         "0 if now_s < self._amnesty_until_s else self.newest_ms",
         "self.newest_ms",
         "a_new_leader_ends_nothing_for_a_while",
@@ -266,9 +266,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "sessions_end_by_the_calendar",
         "a session ends once its deadline has passed by the time of the log",
         (
-            ("metad.state.expiry:_has_passed", "at_ms <= view.past_ms", "True"),
+            ("metad.state.ends.expiry:_has_passed", "at_ms <= view.past_ms", "True"),
             (
-                "metad.node.due_sweep:DueSweep.begin",
+                "metad.node.chores.due_sweep:DueSweep.begin",
                 "past_ms := time.past_ms(now_s)",
                 "past_ms := self._environment.wall_ms() * bool(time.past_ms(now_s))",
             ),
@@ -278,7 +278,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "deadlines_are_not_in_the_index",
         "every deadline of a session that is away is in the index",
-        "metad.state.due:note",
+        "metad.state.core.due:note",
         'writes[key] = b""',
         "pass",
         "sessions_end_when_their_time_has_come",
@@ -286,7 +286,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "deadlines_stay_in_the_index",
         "the deadlines of a session that is not away are not in the index",
-        "metad.state.due:drop",
+        "metad.state.core.due:drop",
         "writes[key] = None",
         "pass",
         "who_comes_back_in_time_keeps_the_session",
@@ -302,7 +302,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "messages_end_by_the_deadline_of_an_earlier_one",
         "a retained message that was put again ends by its own deadline",
-        "metad.state.retained:expire",
+        "metad.state.retained.retained:expire",
         "_is_over(row, at_ms)",
         "_decode(row).expires_ms",
         "retained_messages_are_deleted_when_they_have_expired",
@@ -310,7 +310,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "messages_are_not_due",
         "every retained message that expires is due some time",
-        "metad.state.due:note_retained",
+        "metad.state.core.due:note_retained",
         'writes[due_key(group, retained_due_ms(interval_ms, expires_ms), DueKind.RETAINED, message)] = b""',
         "pass",
         "retained_messages_expire_in_the_group_that_their_slots_have_moved_to",
@@ -318,7 +318,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "wills_are_due_twice",
         "a will that is due is not due again",
-        "metad.state.expiry:_without_will",
+        "metad.state.ends.expiry:_without_will",
         "msgspec.structs.replace(owner, will_ms=0)",
         "owner",
         "sessions_end_when_their_time_has_come",
@@ -326,7 +326,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "wills_are_not_heard_of",
         "a will that becomes due gives a turn at once",
-        "metad.node.will_turns:_Ear.claimable",
+        "metad.node.watches.will_turns:_Ear.claimable",
         "self._turns.heard(self._driver, named, revision, just_before(key))",
         "pass",
         "a_will_is_published_at_once_by_one_broker_whoever_leads",
@@ -334,7 +334,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "wills_are_looked_for_too_early",
         "who hears of a will looks once its entry is applied",
-        "metad.node.will_turns:WillTurns._look",
+        "metad.node.watches.will_turns:WillTurns._look",
         "[Revision(line.machine.name, line.revision)] if line.revision else []",
         "[]",
         "a_will_is_published_at_once_by_one_broker_whoever_leads",
@@ -342,7 +342,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "turns_are_never_over",
         "a turn that is not used is over after a while",
-        "metad.node.will_turns:WillTurns._look",
+        "metad.node.watches.will_turns:WillTurns._look",
         "if line.turn_until_s > now_s:",
         "if line.turn_of:",
         "a_broker_that_does_not_use_its_turn_is_passed_over",
@@ -350,7 +350,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "claims_that_are_over_are_not_looked_for",
         "while somebody waits, all wills are looked at from time to time",
-        "metad.node.will_turns:WillTurns._looked",
+        "metad.node.watches.will_turns:WillTurns._looked",
         "line.any |= reply.claimable or reply.others or bool(reply.cursor)",
         "pass",
         "what_a_dead_broker_has_claimed_is_published_where_its_slots_have_moved_to",
@@ -358,7 +358,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sessions_of_dead_brokers_stay",
         "the sessions of a life that is over get deadlines",
-        "metad.state.fences:Fences.unswept",
+        "metad.state.cluster.fences:Fences.unswept",
         "if fence.swept_epoch < fence.least_epoch",
         "if False",
         "sessions_of_a_broker_that_has_died_end",
@@ -366,7 +366,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sessions_that_come_are_not_looked_at",
         "a group that adopts slots looks for sessions of lives that are over again",
-        "metad.state.fences:Fences.sessions_came",
+        "metad.state.cluster.fences:Fences.sessions_came",
         "if fence.swept_epoch and key not in writes:",
         "if False:",
         "sessions_of_a_dead_broker_end_where_their_slots_have_moved_to",
@@ -374,7 +374,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "fences_are_swept_before_all_is_seen",
         "a fence is swept once no session of its lives is left",
-        "metad.node.lost_sweep:LostSweep.begin",
+        "metad.node.chores.lost_sweep:LostSweep.begin",
         "is_over = not self._rows",
         "is_over = True",
         "sessions_of_a_broker_that_has_died_end",
@@ -383,7 +383,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_takeover_finds_what_was_ordered_to_end",
         "the sessions of a tenant are over from the order on",
-        "metad.state.tenant_ends:TenantEnds.over",
+        "metad.state.cluster.tenant_ends:TenantEnds.over",
         "found.setdefault(position, []).append(each.end)",
         "pass",
         "a_tenant_ends_through_dead_leaders_and_who_comes_meanwhile_stays",
@@ -391,7 +391,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_comes_meanwhile_ends_with_the_tenant",
         "a session that was taken over after the order outlives it",
-        "metad.state.tenant_steps:_end_sessions",
+        "metad.state.ends.tenant_steps:_end_sessions",
         "owner.outlives >= end.number",
         "False",
         "a_tenant_ends_through_dead_leaders_and_who_comes_meanwhile_stays",
@@ -399,7 +399,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_tenant_begins_to_end_anew",
         "an order goes on where the last step has written that it is",
-        "metad.state.tenant_steps:_behind",
+        "metad.state.ends.tenant_steps:_behind",
         'cursor = b"" if step.last else step.cursor',
         'cursor = b""',
         "a_tenant_ends_through_dead_leaders_and_who_comes_meanwhile_stays",
@@ -415,7 +415,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "orders_are_not_loaded",
         "who gets a snapshot knows the orders in it",
-        "metad.state.tenant_ends:TenantEnds.load",
+        "metad.state.cluster.tenant_ends:TenantEnds.load",
         "self._set(self._applied, dict(found))",
         "pass",
         "who_gets_a_snapshot_goes_on_with_the_end_of_a_tenant",
@@ -424,7 +424,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "read_without_proof",
         "a read waits until it is certain who leads",
-        "metad.node.reads:Reads.begin",
+        "metad.node.requests.reads:Reads.begin",
         "if driver.group.may_read() and not",
         "if not",
         "cut_off_leader_does_not_answer_reads",
@@ -475,7 +475,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "foreign_slots_are_read",
         "a group refuses reads of slots that it does not hold",
-        "metad.state.slot_assignment:SlotAssignment.check",
+        "metad.state.core.slot_assignment:SlotAssignment.check",
         "if self.holds_all:",
         "if True:",
         "slots_move_while_clients_write",
@@ -485,7 +485,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "removed_before_replaced",
         "a healthy replica stays until the group has as many copies as it should have",
-        "metad.control.upkeep:due_changes",
+        "metad.control.map.upkeep:due_changes",
         "changes(now, record.replicas,",
         "changes(now, [each for each in record.replicas if each in seen.reachable],",
         "healthy_replica_stays_while_its_replacement_is_down",
@@ -493,7 +493,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_has_left_lives_on",
         "a node that may not hear that it has left asks the others",
-        "metad.control.departure:Departure.asks",
+        "metad.control.map.departure:Departure.asks",
         "return not member and",
         "return False and",
         "who_has_left_ends",
@@ -501,7 +501,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_node_that_is_needed_leaves",
         "a node leaves only if its groups can decide without it",
-        "metad.control.leaving:_keeps_majority",
+        "metad.control.map.leaving:_keeps_majority",
         "if len(alive) <= len(voters) // 2:",
         "if False:",
         "node_that_others_need_does_not_leave",
@@ -517,7 +517,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_comes_back_was_there_at_the_beginning",
         "a node that has left was not there when its groups began",
-        "metad.control.leaving:forget",
+        "metad.control.map.leaving:forget",
         "if node != node_id])",
         "])",
         "lost_disk_is_replaced_under_the_same_name",
@@ -526,7 +526,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_is_needed_is_forgotten",
         "a node is a member until the leaders of all groups say that they do not need it",
-        "metad.control.leaving:still_needed",
+        "metad.control.map.leaving:still_needed",
         "return sorted(",
         "return [] and sorted(",
         "healthy_replica_stays_while_its_replacement_is_down",
@@ -535,7 +535,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "too_few_replicas_stay_too_few",
         "groups get the replicas that they lack as soon as there are machines",
-        "metad.control.repair:lacking",
+        "metad.control.map.repair:lacking",
         "return sorted(found,",
         "return [] and sorted(found,",
         "groups_that_have_too_few_replicas_are_repaired",
@@ -546,7 +546,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         (
             ("metad.control.controller:Controller._tend", "or repair.lacking(known)", "or True"),
             (
-                "metad.control.repair:repaired",
+                "metad.control.map.repair:repaired",
                 "for group in lacking(current):",
                 "for group in lacking(msgspec.structs.replace(current, groups=[msgspec.structs.replace(g, replicas=[r "
                 "for r in g.replicas if r in reachable]) for g in current.groups])):",
@@ -558,7 +558,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "regions_are_not_looked_at",
         "the first groups are spread over regions",
-        "metad.control.decisions:first_map",
+        "metad.control.map.decisions:first_map",
         "groups, regions=regions)",
         "groups)",
         "any_region_may_die",
@@ -567,7 +567,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "ends_without_a_word",
         "a node that ends hands over what it leads",
-        "metad.node.handover:Handover._give",
+        "metad.node.replicas.handover:Handover._give",
         "group.transfer(target)",
         "pass",
         "a_node_that_ends_hands_over_first",
@@ -576,7 +576,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "keep_alives_are_not_heard",
         "a keep-alive goes on with the lease",
-        "metad.state.live:LiveRows.renew",
+        "metad.state.live.live:LiveRows.renew",
         "self._live.answered(key, now_s if at_s is None else at_s, now_s)",
         "pass",
         "a_holder_that_speaks_keeps_its_lease",
@@ -584,7 +584,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "leases_never_end",
         "the leader orders the end of what is over",
-        "metad.node.leases:LeaseEnds._end",
+        "metad.node.chores.leases:LeaseEnds._end",
         "if reign.silent:",
         "if False:",
         "a_silent_holder_loses_its_lease_and_its_keys",
@@ -593,15 +593,15 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "leases_end_early",
         "an order ends only what is over",
         (
-            ("metad.state.live:LiveRows.is_over", "ends_s <= self._clock()", "ends_s <= self._clock() + 0.4"),
-            ("metad.state.live:LiveRows.over", "self._live.due(now_s,", "self._live.due(now_s + 0.4,"),
+            ("metad.state.live.live:LiveRows.is_over", "ends_s <= self._clock()", "ends_s <= self._clock() + 0.4"),
+            ("metad.state.live.live:LiveRows.over", "self._live.due(now_s,", "self._live.due(now_s + 0.4,"),
         ),
         ("a_silent_holder_loses_its_lease_and_its_keys",),
     ),
     _m(
         "keys_outlive_their_lease",
         "the keys of a lease end with it",
-        "metad.state.leases:_end",
+        "metad.state.kv.leases:_end",
         "records.drop(namespace + name)",
         "pass",
         "a_silent_holder_loses_its_lease_and_its_keys",
@@ -610,7 +610,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "one_key_outlives_its_lease",
         "all keys of a lease end with it",
-        "metad.state.leases:_end",
+        "metad.state.kv.leases:_end",
         "for name in names:",
         "for name in names[1:]:",
         "a_silent_holder_loses_its_lease_and_its_keys",
@@ -619,7 +619,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_full_lease_in_a_new_term",
         "a new leader gives full leases",
-        "metad.node.leases:LeaseEnds._look_at",
+        "metad.node.chores.leases:LeaseEnds._look_at",
         "live.amnesty()",
         "_ = late and live.amnesty()",
         "a_new_leader_gives_full_leases",
@@ -628,7 +628,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_full_lease_after_standing_still",
         "a node that was not running gives full leases",
-        "metad.node.leases:LeaseEnds._look_at",
+        "metad.node.chores.leases:LeaseEnds._look_at",
         "or late:",
         "or False:",
         "a_leader_that_stood_still_gives_full_leases",
@@ -638,18 +638,18 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "a leader whose proof took long, or that heard of holders late, gives full leases",
         (
             (
-                "metad.node.leases:LeaseEnds._proved",
+                "metad.node.chores.leases:LeaseEnds._proved",
                 "(not ok or self._environment.now() - begun_s > SLOW_S)",
                 "False",
             ),
-            ("metad.state.live:LiveRows.renew", "at_s is not None and now_s - at_s > SLOW_S", "False"),
+            ("metad.state.live.live:LiveRows.renew", "at_s is not None and now_s - at_s > SLOW_S", "False"),
         ),
         ("a_leader_that_was_cut_off_gives_full_leases",),
     ),
     _m(
         "one_order_at_each_look",
         "orders follow each other until all that is over has ended",
-        "metad.node.leases:LeaseEnds._ended",
+        "metad.node.chores.leases:LeaseEnds._ended",
         "if reign.silent:",
         "if False:",
         "many_silent_holders_lose_their_leases_soon",
@@ -657,7 +657,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "leases_end_without_proof",
         "a leader proves that it leads before it ends leases",
-        "metad.node.leases:LeaseEnds._end",
+        "metad.node.chores.leases:LeaseEnds._end",
         "driver.group.read(partial(self._proved, reign, live))",
         "self._proved(reign, live, True)",
         "a_leader_that_was_cut_off_gives_full_leases",
@@ -692,7 +692,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "slots_are_not_reserved",
         "each who is turned away gets a slot of its own",
-        "metad_wire.policy.return_slots:Returns.returning",
+        "metad_wire.policy.returns.return_slots:Returns.returning",
         "slot_ns, self._next_ns = slots",
         "slot_ns, _ = slots",
         "who_heeds_its_slot_comes_one_and_a_half_times",
@@ -708,7 +708,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_comes_early_finds_room",
         "nobody is served before its slot",
-        "metad.node.requests:Requests._begin",
+        "metad.node.requests.requests:Requests._begin",
         "self._returns.check(request.identity, now_s)",
         "pass",
         "who_ignores_its_slot_gains_nothing",

@@ -10,7 +10,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "heartbeats_wait_with_the_records",
         "heartbeats of brokers wait for nothing that waits",
-        "metad.node.requests:Requests._begin",
+        "metad.node.requests.requests:Requests._begin",
         "if method.code in CONTROL:\n",
         "waits = max(each.wait_s(self._environment.now()) for each in self._groups.drivers.values())\n"
         "    if method.code in CONTROL and waits:\n"
@@ -23,7 +23,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "fences_wait_with_the_records",
         "fences go before records",
-        "metad.node.driver:Work.__init__",
+        "metad.node.replicas.driver:Work.__init__",
         "self.lane = command.method.lane",
         "self.lane = Lane.RECORDS",
         "at_three_times_the_capacity_nobody_is_elected_fenced_or_expired",
@@ -31,7 +31,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "nobody_is_turned_away",
         "what would wait too long is turned away, not done too late",
-        "metad.node.requests:Requests._begin",
+        "metad.node.requests.requests:Requests._begin",
         "source is not None and driver.waiting_items >= FULL_ITEMS",
         "False",
         "at_three_times_the_capacity_nobody_is_elected_fenced_or_expired",
@@ -50,7 +50,11 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
                 "bound = max(self.items_min, int(per_s * wait_s))",
                 "bound = int(per_s * wait_s)",
             ),
-            ("metad.node.requests:Requests._begin", "driver.waiting_items >= FULL_ITEMS", "driver.waiting_items >= 0"),
+            (
+                "metad.node.requests.requests:Requests._begin",
+                "driver.waiting_items >= FULL_ITEMS",
+                "driver.waiting_items >= 0",
+            ),
         ),
         ("after_a_stall_of_the_disk_as_much_is_done_as_before",),
     ),

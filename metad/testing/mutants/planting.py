@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
+
+import metad.raft
+
+_RAFT = {
+    module.name.rpartition(".")[2]: module.name
+    for module in pkgutil.walk_packages(metad.raft.__path__, "metad.raft.")
+    if not module.ispkg
+}
 
 
 class Mutant(NamedTuple):
@@ -24,7 +33,7 @@ class Mutant(NamedTuple):
     """The rule, in a few words."""
     edits: tuple[tuple[str, str, str], ...]
     """(function, with its class if it has one; what is there; what is put there). A module without a dot is one of
-    ``metad.raft``."""
+    ``metad.raft``, whichever folder it is in."""
     scenarios: tuple[str, ...] = ()
     """That are expected to object, the best first."""
 
@@ -44,7 +53,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
             pieces.setdefault(target, []).append((old, new))
         for target, replaced in pieces.items():
             module_name, _, path = target.partition(":")
-            module = importlib.import_module(module_name if "." in module_name else f"metad.raft.{module_name}")
+            module = importlib.import_module(_RAFT.get(module_name, module_name))
             class_name, _, function_name = path.rpartition(".")
             owner = getattr(module, class_name) if class_name else module
             function = _undecorated(vars(owner)[function_name])

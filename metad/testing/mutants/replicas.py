@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lease_by_the_leaders_own_timeout",
         "a lease rests on what the others promise",
-        "reign:Reign.confirm",
+        "leadership:Reign.confirm",
         "message.promise_ms / 1000",
         "self._state.timing.election_s",
         "lease_rests_on_what_the_others_promise",
@@ -426,7 +426,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "refused_peers_are_waited_for",
         "a leader waits no longer than the promise for peers whose hosts refuse",
-        "reign:Reign.heard_quorum",
+        "leadership:Reign.heard_quorum",
         "(timing.lease_s if progress.refuses else timing.step_down_s)",
         "timing.step_down_s",
         "leader_whose_followers_are_refused_steps_down_soon",
@@ -434,7 +434,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "busy_followers_end_a_reign",
         "a leader waits longer for peers that are silent",
-        "reign:Reign.heard_quorum",
+        "leadership:Reign.heard_quorum",
         "(timing.lease_s if progress.refuses else timing.step_down_s)",
         "timing.lease_s",
         "leader_of_silent_followers_leads_on_for_a_while",
@@ -693,7 +693,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rounds_outlive_a_reign",
         "rounds are of one reign",
-        "reign:Reign.end",
+        "leadership:Reign.end",
         "self._rounds.clear()",
         "pass",
         "leader_that_leads_again_has_a_lease_again",
@@ -751,7 +751,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lease_from_the_echo",
         "a lease is as old as the round it rests on",
-        "reign:Reign.confirm",
+        "leadership:Reign.confirm",
         "began_s = rounds[number - rounds[0][0]][1]",
         "began_s = progress.heard_s",
         "lease_begins_with_the_round",
@@ -768,7 +768,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lease_without_drift",
         "a lease allows for clocks that differ",
-        "reign:Reign.confirm",
+        "leadership:Reign.confirm",
         " * (1 - self._state.timing.drift)",
         "",
         "lease_allows_for_drift",
@@ -789,7 +789,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "clocks_are_not_compared",
         "who finds its clocks apart has no lease",
-        "reign:Reign.compare_clocks",
+        "leadership:Reign.compare_clocks",
         "if self._clocks.have_come_apart():",
         "if False:",
         "leader_whose_clocks_came_apart_has_no_lease",
@@ -797,7 +797,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rounds_before_the_gap_count",
         "a round that began before the clocks came apart renews no lease",
-        "reign:Reign.compare_clocks",
+        "leadership:Reign.compare_clocks",
         "self._timed_from = self.round + 1",
         "pass",
         "echo_of_a_round_before_the_gap_renews_no_lease",
@@ -887,7 +887,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "learners_count",
         "learners have no vote",
-        "reign:Reign.of_quorum",
+        "leadership:Reign.of_quorum",
         "for voter in configuration.voters]",
         "for voter in configuration.members]",
         "learner_does_not_count",
@@ -903,7 +903,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "removed_leader_counts_itself",
         "a leader that is being removed does not count itself",
-        "reign:Reign.of_quorum",
+        "leadership:Reign.of_quorum",
         "[own if voter == node_id else of(peers[voter]) for voter in configuration.voters]",
         "[own] + [of(peers[voter]) for voter in configuration.voters if voter != node_id]",
         "leader_that_removes_itself_does_not_count_itself",
@@ -943,7 +943,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "removed_peers_stay",
         "a leader forgets who is no member any more",
-        "reign:Reign.fit",
+        "leadership:Reign.fit",
         "del peers[peer]",
         "pass",
         "removed_peer_is_forgotten_by_its_leader",

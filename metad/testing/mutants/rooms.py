@@ -25,7 +25,7 @@ ROOM_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_grows_is_taken_without_room",
         "what grows is refused without a quorum of disks with room",
-        "metad.node.driver:GroupDriver._take",
+        "metad.node.replicas.driver:GroupDriver._take",
         "no_room and self.machine.grows(command, work.identity)",
         "False",
         "what_grows_waits_for_a_quorum_of_disks_with_room",
@@ -33,7 +33,7 @@ ROOM_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "deletes_are_refused_without_room",
         "what makes room is never refused for want of it",
-        "metad.node.driver:GroupDriver._take",
+        "metad.node.replicas.driver:GroupDriver._take",
         "no_room and self.machine.grows(command, work.identity)",
         "no_room",
         "what_grows_waits_for_a_quorum_of_disks_with_room",

@@ -35,7 +35,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_full_lease_after_an_adoption",
         "who adopts slots gives full leases",
-        "metad.state.live:LiveRows.stage",
+        "metad.state.live.live:LiveRows.stage",
         "if adopted != self._adopted:",
         "if False:",
         "unit/state/test_leases.py::test_who_adopts_a_slot_gives_its_leases_full_time",
@@ -52,7 +52,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_came_back_was_always_there",
         "what is known of a client that was forgotten and came back says nothing of the time before",
-        "metad.state.dedupe:DedupeWindow.lookup",
+        "metad.state.cluster.dedupe:DedupeWindow.lookup",
         "(client is None or client.since_s >= forgot_s)",
         "client is None",
         _DEDUPE + "test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before",
@@ -60,7 +60,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_came_back_at_that_moment_was_always_there",
         "one that came at the moment of the forgetting may be the one that was forgotten",
-        "metad.state.dedupe:DedupeWindow.lookup",
+        "metad.state.cluster.dedupe:DedupeWindow.lookup",
         "client.since_s >= forgot_s",
         "client.since_s > forgot_s",
         _DEDUPE + "test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before",
@@ -68,7 +68,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "clients_are_known_since_ever",
         "a client is known from when this replica first heard of it",
-        "metad.state.dedupe:DedupeWindow._new_client",
+        "metad.state.cluster.dedupe:DedupeWindow._new_client",
         "_Client(client_id, self._clock())",
         "_Client(client_id, 0.0)",
         _DEDUPE + "test_a_client_that_was_forgotten_and_came_back_is_not_known_from_before",
@@ -76,7 +76,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "clocks_of_clients_are_right",
         "the age of a retry allows for a client's clock that is slow",
-        "metad.state.dedupe:DedupeWindow.lookup",
+        "metad.state.cluster.dedupe:DedupeWindow.lookup",
         " * (1 + _DRIFT)",
         "",
         _DEDUPE + "test_a_client_that_is_forgotten_with_its_mark",
@@ -84,7 +84,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "forgetting_is_not_replicated",
         "followers hear that a client was forgotten, also those that never knew it",
-        "metad.state.dedupe:DedupeWindow.record",
+        "metad.state.cluster.dedupe:DedupeWindow.record",
         'heard.setdefault(_STATE, {})[self._forgotten_key] = b""',
         "pass",
         _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
@@ -92,7 +92,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "forgetting_is_not_heard",
         "a follower takes note that a client was forgotten",
-        "metad.state.dedupe:DedupeWindow.stage",
+        "metad.state.cluster.dedupe:DedupeWindow.stage",
         "if self._forgotten_key in writes:",
         "if False:",
         _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
@@ -100,7 +100,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "forgetting_is_forgotten_at_start",
         "a restart knows that a client was forgotten",
-        "metad.state.dedupe:DedupeWindow.load",
+        "metad.state.cluster.dedupe:DedupeWindow.load",
         "if self._engine.get(self._forgotten_key) is not None:",
         "if False:",
         _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
@@ -108,7 +108,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "marks_of_the_forgotten_stay",
         "the mark of a client that is forgotten goes with it",
-        "metad.state.dedupe:DedupeWindow.record",
+        "metad.state.cluster.dedupe:DedupeWindow.record",
         "writes.update(dict.fromkeys(map(self._mark_key, self._forgot)))",
         "pass",
         _DEDUPE + "test_whoever_is_forgotten_by_the_leader_is_so_by_followers_that_have_more_room",
@@ -116,7 +116,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_follower_repeats_what_the_leader_forgot",
         "who leads deletes no mark for what it forgot when another led",
-        "metad.state.dedupe:DedupeWindow._learn",
+        "metad.state.cluster.dedupe:DedupeWindow._learn",
         "self._forgot.clear()",
         "pass",
         _DEDUPE + "test_a_follower_that_leads_deletes_no_mark_for_what_it_forgot_when_another_led",
@@ -124,7 +124,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "identities_in_flight_are_believed",
         "what was in flight when the lead was lost is not known",
-        "metad.state.dedupe:DedupeWindow.forget",
+        "metad.state.cluster.dedupe:DedupeWindow.forget",
         "if self._recorded:",
         "if False:",
         _DEDUPE + "test_what_was_in_flight_when_the_lead_was_lost_is_not_known",
@@ -133,7 +133,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "other_formats_are_applied",
         "an entry of another format is refused, also if it can be decoded",
-        "metad.state.entry:decode_entry",
+        "metad.state.core.entry:decode_entry",
         "if entry.format == ENTRY_FORMAT:",
         "if True:",
         "golden/test_entries.py::test_other_entries_are_refused",
@@ -158,7 +158,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_pass_goes_on_over_a_move",
         "a pass over lost sessions begins anew when slots go or come",
-        "metad.node.lost_sweep:LostSweep.begin",
+        "metad.node.chores.lost_sweep:LostSweep.begin",
         "!= (self._slots, self._adopted_move)",
         "is None",
         _LOST + "test_a_pass_in_which_slots_go_and_come_back_looks_at_all_rows_again",
@@ -166,7 +166,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_pass_beside_other_slots_counts",
         "a fence is swept by a pass over all slots that the group holds",
-        "metad.state.expiry:_evaluate_lose",
+        "metad.state.ends.expiry:_evaluate_lose",
         "holding.slots == command.body.slots and ",
         "",
         _LOST + "test_a_pass_over_half_of_the_slots_sweeps_no_fence_once_the_others_are_back",
@@ -174,7 +174,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_pass_from_before_the_adoption_counts",
         "a fence is swept by a pass that has seen the rows of all adoptions",
-        "metad.state.expiry:_evaluate_lose",
+        "metad.state.ends.expiry:_evaluate_lose",
         " and holding.adopted_move == command.body.adopted_move",
         "",
         _LOST + "test_a_pass_that_was_begun_before_sessions_came_sweeps_no_fence",
@@ -182,7 +182,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_pass_beside_sealed_slots_counts",
         "no fence is swept while slots are sealed",
-        "metad.state.expiry:_evaluate_lose",
+        "metad.state.ends.expiry:_evaluate_lose",
         " and not holding.sealed_move",
         "",
         _LOST + "test_a_pass_that_was_begun_before_sessions_came_sweeps_no_fence",
@@ -190,7 +190,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sessions_of_others_are_named",
         "a pass names sessions of slots that the group holds",
-        "metad.node.lost_sweep:LostSweep._lost",
+        "metad.node.chores.lost_sweep:LostSweep._lost",
         "(held is None or held[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])])",
         "True",
         _LOST + "test_sessions_of_slots_that_the_group_does_not_hold_are_not_named",
@@ -199,7 +199,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "messages_of_the_orders_entry_go",
         "a retained message in the order's own entry stays",
-        "metad.state.retained:delete_older",
+        "metad.state.retained.retained:delete_older",
         ".revision < revision",
         ".revision <= revision",
         _TENANTS + "test_what_shares_the_entry_of_the_order_stays",
@@ -207,7 +207,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "wills_of_the_orders_entry_go",
         "a will that is due by the order's own entry stays",
-        "metad.state.tenant_steps:_drop_wills",
+        "metad.state.ends.tenant_steps:_drop_wills",
         "[2] < before",
         "[2] <= before",
         _TENANTS + "test_a_will_that_is_due_by_the_order_s_own_entry_stays",
@@ -215,7 +215,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sessions_of_the_orders_entry_go",
         "a session that was taken over behind the order in its own entry outlives it",
-        "metad.state.tenant_steps:_end_sessions",
+        "metad.state.ends.tenant_steps:_end_sessions",
         "owner.outlives >= end.number",
         "owner.outlives > end.number",
         _TENANTS + "test_what_shares_the_entry_of_the_order_stays",
@@ -224,7 +224,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "groups_are_ordered_to_end_in_an_amnesty",
         "no consumer group is over during an amnesty",
-        "metad.node.group_expiry:GroupExpiry._before_ms",
+        "metad.node.chores.group_expiry:GroupExpiry._before_ms",
         "time.past_ms(now_s)",
         "time.newest_ms",
         _GROUPS + "test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything",
@@ -232,7 +232,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "groups_end_in_an_amnesty",
         "an order of before ends no consumer group during an amnesty",
-        "metad.state.offsets:_evaluate_expire_groups",
+        "metad.state.consumer.offsets:_evaluate_expire_groups",
         "min(command.body.before_ms, view.past_ms)",
         "command.body.before_ms",
         _GROUPS + "test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything",
@@ -240,7 +240,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "groups_with_members_are_over",
         "a consumer group that has members is in use",
-        "metad.node.group_expiry:GroupExpiry._look",
+        "metad.node.chores.group_expiry:GroupExpiry._look",
         "info.members or ",
         "",
         _GROUPS + "test_a_group_that_has_members_or_had_some_lately_is_in_use",
@@ -248,7 +248,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "living_brokers_are_forgotten",
         "only a broker that has ended is forgotten",
-        "metad.state.brokers:_forget",
+        "metad.state.cluster.brokers:_forget",
         "known.state in b.LIVE or ",
         "",
         _REGISTRY + "test_only_a_broker_that_has_ended_is_forgotten_and_by_the_map_whose_groups_were_asked",
@@ -256,7 +256,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "brokers_are_forgotten_by_an_old_map",
         "a broker is forgotten by the map whose groups were asked",
-        "metad.state.brokers:_forget",
+        "metad.state.cluster.brokers:_forget",
         "if not now.same_map:",
         "if False:",
         _REGISTRY + "test_only_a_broker_that_has_ended_is_forgotten_and_by_the_map_whose_groups_were_asked",
@@ -265,7 +265,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "groups_are_looked_at_during_an_install",
         "consumer groups are not read while a snapshot is installed",
-        "metad.node.group_expiry:GroupExpiry._go_on",
+        "metad.node.chores.group_expiry:GroupExpiry._go_on",
         " or driver.installing",
         "",
         _GROUPS + "test_nothing_is_read_while_a_snapshot_is_installed",
@@ -273,7 +273,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lost_sessions_are_looked_for_during_an_install",
         "sessions are not read while a snapshot is installed",
-        "metad.node.lost_sweep:LostSweep.begin",
+        "metad.node.chores.lost_sweep:LostSweep.begin",
         " or driver.installing",
         "",
         _LOST + "test_nothing_is_read_while_a_snapshot_is_installed",
@@ -281,7 +281,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "tenants_end_during_an_install",
         "no step of an order is looked for while a snapshot is installed",
-        "metad.node.tenant_sweep:TenantSweep.begin",
+        "metad.node.chores.tenant_sweep:TenantSweep.begin",
         " or driver.installing",
         "",
         _TENANTS + "test_nothing_is_read_while_a_snapshot_is_installed",
@@ -289,7 +289,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "leases_are_looked_at_during_an_install",
         "leases are not looked at while a snapshot is installed",
-        "metad.node.leases:LeaseEnds._look_at",
+        "metad.node.chores.leases:LeaseEnds._look_at",
         " or driver.installing",
         "",
         _LEASES + "test_nothing_is_looked_at_while_a_snapshot_is_installed",
@@ -297,7 +297,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "deadlines_are_looked_at_during_an_install",
         "deadlines are not looked at while a snapshot is installed",
-        "metad.node.due_sweep:DueSweep._leads",
+        "metad.node.chores.due_sweep:DueSweep._leads",
         " and not self._driver.installing",
         "",
         "unit/state/test_due_sweep.py::test_who_does_not_lead_sweeps_nothing",
@@ -305,7 +305,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "records_are_read_during_an_install",
         "nothing is answered from a state in whose place a snapshot is put",
-        "metad.node.reads:Reads._read",
+        "metad.node.requests.reads:Reads._read",
         "if driver.installing:",
         "if False:",
         _REQUIREMENTS + "test_nothing_is_read_while_a_snapshot_is_installed",
@@ -313,7 +313,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "entries_are_applied_during_an_install",
         "nothing is applied to a state in whose place a snapshot is put",
-        "metad.node.driver:GroupDriver.stage",
+        "metad.node.replicas.driver:GroupDriver.stage",
         "if self.installing:",
         "if False:",
         _REQUIREMENTS + "test_nothing_is_applied_while_a_snapshot_is_installed",
@@ -321,7 +321,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "terms_of_leaders_do_not_matter",
         "a leader of a new term gives full leases, whether or not it looked in between",
-        "metad.node.leases:LeaseEnds._look_at",
+        "metad.node.chores.leases:LeaseEnds._look_at",
         " or reign.term != group.term",
         "",
         _LEASES + "test_a_leader_of_a_new_term_gives_full_leases_though_it_never_looked_in_between",
@@ -330,7 +330,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "state_goes_before_its_log",
         "a removed replica's state is dropped once it is durable that its log is",
-        "metad.node.replica_lifecycle:ReplicaLifecycle.close",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle.close",
         "group.log.remove(term, vote, dropped)",
         "dropped(); group.log.remove(term, vote, dropped)",
         _REMOVED + "test_its_data_goes_once_that_it_is_gone_is_durable",
@@ -362,7 +362,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "old_state_goes_before_the_disk_says_so",
         "the state of a replica that comes back is dropped once it is durable that its log was",
-        "metad.node.replica_lifecycle:ReplicaLifecycle._come_back",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle._come_back",
         "self._environment.beside(self._stores.log.sync, synced, Queue.SYNCS)",
         "self._environment.beside(lambda: None, synced, Queue.SYNCS)",
         _REMOVED + "test_wanted_again_it_begins_with_nobody_and_remembers_its_vote",
@@ -370,7 +370,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "new_log_above_the_old_state",
         "a replica comes back once it is durable that its old state is gone",
-        "metad.node.replica_lifecycle:ReplicaLifecycle._come_back",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle._come_back",
         "self._environment.beside(self._stores.state.sync, flushed)",
         "self._environment.beside(lambda: None, flushed)",
         _REMOVED + "test_wanted_again_it_begins_with_nobody_and_remembers_its_vote",
@@ -378,7 +378,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "new_log_above_the_old_state_at_start",
         "and so it does at a start",
-        "metad.node.replica_lifecycle:ReplicaLifecycle._open",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle._open",
         "self._stores.state.sync()",
         "pass",
         _REMOVED + "test_a_crash_before_its_state_was_dropped",
@@ -386,7 +386,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "late_word_drops_the_new_state",
         "the word that an old log is dropped says nothing of the state of a new replica",
-        "metad.node.replica_lifecycle:ReplicaLifecycle.close",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle.close",
         "group_id not in self._groups.drivers and ",
         "",
         _REMOVED + "test_one_that_is_back_keeps_its_state_whenever_the_disk_is_done_with_the_old_log",
@@ -395,7 +395,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "steps_beside_a_seal",
         "no step of an order is taken while slots are sealed",
-        "metad.state.tenant_steps:_evaluate",
+        "metad.state.ends.tenant_steps:_evaluate",
         "or view.parts[SlotAssignment].holding.sealed_move",
         "",
         _TENANTS + "test_no_step_is_taken_while_slots_are_sealed",
@@ -403,7 +403,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "orders_go_back",
         "an entry that is applied does not undo what a later one says of an order",
-        "metad.state.tenant_ends:TenantEnds.stage",
+        "metad.state.cluster.tenant_ends:TenantEnds.stage",
         "if index >= self._changed.get(key, 0)",
         "if True",
         _TENANTS + "test_an_order_that_a_later_entry_has_changed_stays_as_that_says",
@@ -411,7 +411,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "orders_are_about_sessions_for_ever",
         "behind the phase of sessions none is over",
-        "metad.state.tenant_ends:TenantEnds.over",
+        "metad.state.cluster.tenant_ends:TenantEnds.over",
         "if each.end.phase == SESSIONS:",
         "if True:",
         _TENANTS + "test_a_session_at_the_place_of_the_order_was_looked_at_and_what_comes_later_is_not_over",
@@ -419,7 +419,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "the_place_of_an_order_is_still_to_come",
         "the session to which an order has come was looked at",
-        "metad.state.tenant_ends:TenantEnds.over",
+        "metad.state.cluster.tenant_ends:TenantEnds.over",
         "session > each.end.cursor",
         "session >= each.end.cursor",
         _TENANTS + "test_a_session_at_the_place_of_the_order_was_looked_at_and_what_comes_later_is_not_over",
@@ -533,7 +533,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "log_of_an_earlier_life_counts_as_empty",
         "a log is not taken for shorter than it is",
-        "metad.node.checkpoints:Checkpoints.make_room",
+        "metad.node.disk.checkpoints:Checkpoints.make_room",
         "None if any(log.has_earlier for log in logs) else ",
         "",
         _DISK + "test_nothing_is_said_of_a_log_whose_bytes_are_not_known",
@@ -541,7 +541,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "full_disk_keeps_its_reserve",
         "a node whose disk is full gives its reserve up for what makes room",
-        "metad.node.disk_room:DiskRoom._measure",
+        "metad.node.disk.disk_room:DiskRoom._measure",
         "use.free_bytes < mark // _FULL_PART and ",
         "False and ",
         _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
@@ -549,7 +549,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "growth_comes_before_the_reserve",
         "the reserve is made anew before anything that grows is taken",
-        "metad.node.disk_room:DiskRoom._room",
+        "metad.node.disk.disk_room:DiskRoom._room",
         " - self._missing_bytes",
         "",
         _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
@@ -557,7 +557,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "status_tells_of_the_last_look",
         "the status says what the node goes by",
-        "metad.node.disk_room:DiskRoom.status",
+        "metad.node.disk.disk_room:DiskRoom.status",
         "min(use.free_bytes, self._room())",
         "use.free_bytes",
         _DISK + "test_what_the_status_says_is_what_the_node_goes_by",
@@ -565,7 +565,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_is_begun_in_vain",
         "a snapshot that found too little room is not begun again before there is more",
-        "metad.raft.snapshot_transfer:SnapshotReceiver._refusal",
+        "metad.raft.snapshots.transfer:SnapshotReceiver._refusal",
         "self._needs.get(group, 0)",
         "0",
         _SNAPSHOTS + "test_a_snapshot_that_finds_too_little_room_is_refused_and_not_begun_again_before_there_is_enough",
@@ -573,7 +573,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_without_room_for_its_copy",
         "a snapshot is complete only if it can be installed",
-        "metad.raft.snapshot_transfer:SnapshotReceiver._on_end",
+        "metad.raft.snapshots.transfer:SnapshotReceiver._on_end",
         "incoming.end is None and self._lacks_room(incoming, message.bytes)",
         "False",
         _SNAPSHOTS + "test_a_snapshot_for_whose_copy_there_is_no_room_is_refused_at_its_end",
@@ -614,7 +614,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_silent_snapshot_keeps_its_room",
         "a snapshot of which nothing is taken makes room for another",
-        "metad.node.watches:Watches._end_silent",
+        "metad.node.watches.watches:Watches._end_silent",
         "silent_s < _SILENT_S",
         "True",
         "unit/server/test_watches.py::test_a_snapshot_that_nobody_takes_makes_room_for_another",
@@ -678,7 +678,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "names_are_nobodys",
         "the next leader knows who has registered what",
-        "metad.control.brokers:Brokers._count",
+        "metad.control.brokers.brokers:Brokers._count",
         "record.registered_by",
         "''",
         _BROKERS + "test_who_takes_all_names_that_it_can_leaves_others_theirs",
@@ -686,7 +686,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "ended_names_wait_for_a_day",
         "a name that its owner or an administrator ends is free at once",
-        "metad.control.forgetting:to_forget",
+        "metad.control.brokers.forgetting:to_forget",
         "record.freed or ",
         "",
         _BROKERS + "test_a_name_that_somebody_has_ended_makes_room_at_once",
@@ -694,7 +694,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_brokers_certificate_speaks_for_all",
         "the holder of a broker's certificate speaks for that broker only",
-        "metad.node.bound_names:BoundNames.check",
+        "metad.node.requests.bound_names:BoundNames.check",
         "principal.role is Role.BROKER and principal.name != broker",
         "False",
         _BOUND + "test_a_brokers_certificate_binds_its_name",
@@ -702,7 +702,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_bound_name_is_free",
         "nobody else speaks for a broker that has registered with its certificate",
-        "metad.node.bound_names:BoundNames.check",
+        "metad.node.requests.bound_names:BoundNames.check",
         "bound and bound != principal.uri",
         "False",
         _BOUND + "test_a_brokers_certificate_binds_its_name",
@@ -710,7 +710,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "orders_are_nobodys",
         "who orders to end tenants shares the room for orders",
-        "metad.state.tenant_ends:_evaluate_order",
+        "metad.state.cluster.tenant_ends:_evaluate_order",
         "ordered_by=command.holder",
         "ordered_by=''",
         _TENANTS + "test_who_gives_all_orders_that_it_can_leaves_others_theirs",

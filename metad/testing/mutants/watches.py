@@ -11,7 +11,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "told_before_it_is_committed",
         "a stream reports only what is applied",
-        "metad.node.watched:WatchedReplica.applied",
+        "metad.node.watches.watched:WatchedReplica.applied",
         "self._driver.machine.applied",
         "self._log.last_index",
         "nothing_is_told_before_it_is_committed",
@@ -97,7 +97,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "begins_at_a_followers_now",
         "a pin has everything that was acknowledged before it was asked for",
-        "metad.node.watched:WatchedReplica.read_index",
+        "metad.node.watches.watched:WatchedReplica.read_index",
         "if group.is_leader:",
         "if True:\n        done(self._driver.machine.applied)\n    elif group.is_leader:",
         "image_begins_at_what_was_acknowledged",
@@ -131,7 +131,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_of_no_moment",
         "all rows of a snapshot are as they were at one index",
-        "metad.node.watched:WatchedReplica.pin",
+        "metad.node.watches.watched:WatchedReplica.pin",
         "return self._state.pin(self.prefix, after_prefix(self.prefix))",
         "state = self._state\n    return type('Now', (), {'scan': lambda _, *how: state.scan(*how), 'close': str})()",
         "snapshot_is_of_one_moment",

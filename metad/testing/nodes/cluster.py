@@ -35,15 +35,15 @@ from ...config import (
     StorageConfig,
     validated,
 )
-from ...control.decisions import MOVES_OF_A_MAP, changed
-from ...control.repair import lacking
+from ...control.map.decisions import MOVES_OF_A_MAP, changed
+from ...control.map.repair import lacking
 from ...errors import LeftError
 from ...node.node import Node
 from ...raft.base import ROLES
 from ...raft.replica import RaftGroup
 from ...server.network import Network
 from ...server.serve import Server
-from ...state.due import DUE, DueKind
+from ...state.core.due import DUE, DueKind
 from ...storage import keys
 from ..judges.history import History
 from ..judges.invariants import Violation

@@ -12,8 +12,8 @@ from metad_wire.group import GroupId
 
 from ...config import Config
 from ...errors import StorageError
+from ...node.disk.stores import Stores, pair_stores
 from ...node.environment import Queue, Timer
-from ...node.stores import Stores, pair_stores
 from ...storage.engine import NO_WRITES, Writes
 from ...storage.keys import GROUP_PREFIX_BYTES, KINDS, applied
 from ...storage.log import LogStore
@@ -100,7 +100,7 @@ class SimSyncer:
         self._store = store
 
     def sync(self, done: Callable[[StorageError | None], None]) -> None:
-        """See :class:`metad.raft.writer.Syncer`."""
+        """See :class:`metad.raft.log.writer.Syncer`."""
         sync = LogSync(self._store)
 
         def over() -> None:

@@ -17,7 +17,7 @@ from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
 from ...config import CommitConfig, DedupeConfig, ExpiryConfig, RaftConfig, StorageConfig
-from ...control.decisions import MOVES_OF_A_MAP
+from ...control.map.decisions import MOVES_OF_A_MAP
 from ..faults import Faults
 from ..judges.watch import Wanted
 from ..naming import group_of

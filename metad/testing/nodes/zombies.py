@@ -26,7 +26,7 @@ from metad_client import (
 )
 from metad_wire.cluster import unpack_slots
 
-from ...state.fences import Fences
+from ...state.cluster.fences import Fences
 from ..judges.invariants import Violation
 from .cluster import Cluster, SimClient
 from .trouble import CONVERGE_S, TROUBLE_S, Trouble

@@ -11,8 +11,8 @@ from typing import Any
 from metad_judge.linearizability import Operation
 
 from ...raft.base import Timing
-from ...raft.disk_watch import DISK_ELECTIONS
-from ...raft.membership import ChangeRefusedError
+from ...raft.log.disk_watch import DISK_ELECTIONS
+from ...raft.roles.membership import ChangeRefusedError
 from ..faults import Faults, Weighted
 from ..judges.invariants import Violation
 from .machine import Command

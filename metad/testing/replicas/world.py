@@ -20,15 +20,15 @@ from metad_wire.group import GroupId
 
 from ...errors import StorageError
 from ...raft.base import NEVER, ROLES, ROOM, Timing, UnsafeStateError
-from ...raft.journal import REGULAR, Metadata
-from ...raft.membership import ChangeRefusedError
+from ...raft.log.journal import REGULAR, Metadata
+from ...raft.log.writer import LogWriter
 from ...raft.messages import AnyMessage, Append, Configuration, Snapshot
 from ...raft.replica import RaftGroup
 from ...raft.replicas import Replicas
-from ...raft.snapshot_transfer import StreamLimits
-from ...raft.snapshots import Snapshots, replace_state, restore_log
-from ...raft.staging import MemoryStaging
-from ...raft.writer import LogWriter
+from ...raft.roles.membership import ChangeRefusedError
+from ...raft.snapshots.snapshots import Snapshots, replace_state, restore_log
+from ...raft.snapshots.staging import MemoryStaging
+from ...raft.snapshots.transfer import StreamLimits
 from ...storage import keys
 from ...storage.log import LogStore
 from ...storage.mark import DurableMark

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from metad_wire import messages as m
+from metad_wire.connection.frame import Frame, FrameType, encode_frame
+from metad_wire.connection.session import decode_error
 from metad_wire.errors import MetadError, NotLeaderError
-from metad_wire.frame import Frame, FrameType, encode_frame
 from metad_wire.methods import METHODS, Method
-from metad_wire.session import decode_error
 from metad_wire.transport.credentials import TlsFiles
 
 from .peer import HELLO, WAIT_S, QuicPeer, Target, TlsPeer, payload_of, request

@@ -15,8 +15,8 @@ from itertools import count
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.errors import MetadError
-from metad_wire.frame import FrameType, encode_frame
 from metad_wire.messages import BATCH_ITEMS_MAX, TRANSACTION_ITEMS_MAX
 
 from .insider import GoneError, Insider, cancel

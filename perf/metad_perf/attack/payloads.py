@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 from metad_wire import methods
-from metad_wire.frame import FrameType
+from metad_wire.connection.frame import FrameType
 
 from .peer import request
 

@@ -19,7 +19,7 @@ from aioquic.tls import SessionTicket
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.group import GroupId
 from metad_wire.methods import Body, Method, encode
 from metad_wire.routing import KINDS

@@ -11,7 +11,7 @@ import time
 from functools import partial
 
 from metad_wire import methods
-from metad_wire.frame import FrameType
+from metad_wire.connection.frame import FrameType
 from metad_wire.transport.credentials import TlsFiles
 
 from .payloads import bombs

@@ -18,7 +18,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from metad_wire import messages as m
-from metad_wire.frame import FrameType, encode_frame
+from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 
 from .insider import GoneError, Insider

@@ -23,7 +23,7 @@ from metad_client import (
     SessionTakeoverItem,
     Will,
 )
-from metad_wire.open_files import raise_files_limit
+from metad_wire.program.open_files import raise_files_limit
 from metad_wire.tables.broker import LIVE
 
 from ..errors import PerfError, UsageError

@@ -18,9 +18,9 @@ from typing import Any, cast
 import msgspec
 
 from metad_wire.cluster import ClusterMap
+from metad_wire.connection.frame import FrameType
+from metad_wire.connection.session import ClientSession, decode_error
 from metad_wire.errors import MetadError
-from metad_wire.frame import FrameType
-from metad_wire.session import ClientSession, decode_error
 
 from ..errors import WorkerError
 from ..load.timing import SYSTEM

@@ -10,9 +10,9 @@ import asyncio
 from typing import Any
 
 from metad_wire import messages as m
-from metad_wire.frame import FRAME_BYTES_MAX, FrameType
+from metad_wire.connection.frame import FRAME_BYTES_MAX, FrameType
+from metad_wire.connection.session import ClientSession, ServerSession
 from metad_wire.methods import KV_PUT, encode
-from metad_wire.session import ClientSession, ServerSession
 
 VALUE = bytes(range(200))
 _REQUEST = int(FrameType.REQUEST)

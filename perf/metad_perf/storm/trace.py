@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from metad_wire.extras import advice
+from metad_wire.program.extras import advice
 
 from ..errors import UsageError
 from .population import Ints

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metad_wire.extras import install
+from metad_wire.program.extras import install
 
 from ..errors import SparkFailed, UsageError
 from .java import find_java

@@ -14,9 +14,9 @@ from metad_wire.policy import Admission, QueueRate
 from metad_wire.policy.fair_queue import FairQueue
 from metad_wire.policy.precedence import SMALL_ITEMS, Precedence
 from metad_wire.policy.queue_rate import FULL_ITEMS
-from metad_wire.policy.return_budget import ReturnBudget
-from metad_wire.policy.return_share import ReturnShare
-from metad_wire.policy.service_rate import ServiceRate
+from metad_wire.policy.returns.return_budget import ReturnBudget
+from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.service_rate import ServiceRate
 
 from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables

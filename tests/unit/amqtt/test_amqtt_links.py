@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 from metad_client import TlsFiles
-from metad_client.contrib.amqtt import links
-from metad_client.contrib.amqtt.budget import Budget
 from metad_client.contrib.amqtt.envelope import Envelope
-from metad_client.contrib.amqtt.link_proof import LinkKey, Peer
-from metad_client.contrib.amqtt.link_tls import LinkTls
-from metad_client.contrib.amqtt.links import FRAME_BYTES_MAX, STRANGERS_MAX, Delivery, Link, Listener, Unreachable
-from metad_client.contrib.amqtt.routes import Target
+from metad_client.contrib.amqtt.links import links
+from metad_client.contrib.amqtt.links.budget import Budget
+from metad_client.contrib.amqtt.links.link_proof import LinkKey, Peer
+from metad_client.contrib.amqtt.links.link_tls import LinkTls
+from metad_client.contrib.amqtt.links.links import FRAME_BYTES_MAX, STRANGERS_MAX, Delivery, Link, Listener, Unreachable
+from metad_client.contrib.amqtt.links.routes import Target
 from metad_wire.operator.authority import issue_fleet
 
 MESSAGE = Envelope("topic", b"payload", 1)

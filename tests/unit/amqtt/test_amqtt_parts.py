@@ -13,11 +13,11 @@ from metad import embedded
 from metad_client import Client, DeadlineExceededError, InflightState, connect
 from metad_client.contrib.amqtt.envelope import Envelope
 from metad_client.contrib.amqtt.kept import Store
-from metad_client.contrib.amqtt.link_proof import LinkKey
-from metad_client.contrib.amqtt.link_proof import Peer as Called
-from metad_client.contrib.amqtt.links import Delivery, Link, Listener, Unreachable
+from metad_client.contrib.amqtt.links.link_proof import LinkKey
+from metad_client.contrib.amqtt.links.link_proof import Peer as Called
+from metad_client.contrib.amqtt.links.links import Delivery, Link, Listener, Unreachable
+from metad_client.contrib.amqtt.links.routes import Owner, Routes, Target
 from metad_client.contrib.amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
-from metad_client.contrib.amqtt.routes import Owner, Routes, Target
 from metad_client.contrib.amqtt.waiting import Found, WaitingMessages, found_in
 
 

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.connection.frame import Frame, FrameType
+from metad_wire.connection.session import ServerSession
 from metad_wire.errors import (
     InvalidRequestError,
     MetadError,
@@ -22,10 +24,8 @@ from metad_wire.errors import (
     UnauthenticatedError,
     UnknownMethodError,
 )
-from metad_wire.frame import Frame, FrameType
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
 from metad_wire.refused import Refused, without
-from metad_wire.session import ServerSession
 from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g

@@ -25,8 +25,8 @@ from metad_client import (
 )
 from metad_client.broker_life import BEAT_S_MAX, BEATS, SUSPENDED_AFTER, Lease
 from metad_wire import messages as m
+from metad_wire.connection.session import AHEAD_BYTES
 from metad_wire.errors import ConflictError
-from metad_wire.session import AHEAD_BYTES
 from metad_wire.tables import broker as b
 
 LEASE_S = 10.0

@@ -19,7 +19,6 @@ from metad_client.cli.view import view
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
-from metad_wire.fields import U32
 from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.table import Table
@@ -38,6 +37,7 @@ from metad_wire.tables.consumer import (
 from metad_wire.tables.inflight import InflightGet
 from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.will import DueWill, WillClaimant, WillList, WillListReply
+from metad_wire.text.fields import U32
 
 ALL_SLOTS = b"\xff" * 128
 

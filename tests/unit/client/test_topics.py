@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from metad_client.topics import FilterTrie, Subscribers
 from metad_wire.errors import InvalidRequestError
-from metad_wire.topics import LEVELS_MAX, match, subscription
+from metad_wire.text.topics import LEVELS_MAX, match, subscription
 
 LEVELS = st.sampled_from(["", "a", "b", "$s"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=5).map("/".join).filter(bool)

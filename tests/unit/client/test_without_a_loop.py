@@ -23,10 +23,10 @@ from metad_client import (
 )
 from metad_client.cli.printing import cell, plain, plain_table
 from metad_client.connections.dialer import explain
-from metad_client.dispatch.call import Call
-from metad_client.dispatch.identity import IdentitySource
+from metad_client.dispatch.calls.call import Call
+from metad_client.dispatch.calls.identity import IdentitySource
+from metad_client.dispatch.calls.retry import SharedBudget, verdict
 from metad_client.dispatch.leaders import Leaders
-from metad_client.dispatch.retry import SharedBudget, verdict
 from metad_client.dispatch.routes import Routes
 from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another

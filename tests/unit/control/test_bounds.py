@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from test_controller import Rig, node
 
-from metad.control import bounds
+from metad.control.map import bounds
 from metad_wire import cluster as c
 from metad_wire.errors import InvalidRequestError
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_JOIN
@@ -101,7 +101,7 @@ def test_a_node_that_cannot_be_one_is_not_taken_in(fields: dict[str, Any]) -> No
 
 def test_there_are_as_many_groups_as_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    monkeypatch.setattr("metad.control.decisions.GROUPS_MAX", 4)
+    monkeypatch.setattr("metad.control.map.decisions.GROUPS_MAX", 4)
     while sum(group.kind == "data" for group in rig.map.groups) < 4:
         rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
     with pytest.raises(InvalidRequestError, match="as many as slots"):
@@ -111,7 +111,7 @@ def test_there_are_as_many_groups_as_slots(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_map_that_could_not_be_fetched_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    monkeypatch.setattr("metad.control.bounds.MAP_BYTES_MAX", 2_000)
+    monkeypatch.setattr("metad.control.map.bounds.MAP_BYTES_MAX", 2_000)
     with pytest.raises(InvalidRequestError, match="2000 are the most"):
         rig.ask(CLUSTER_JOIN, c.Join(node("n4")))
     assert rig.map.version == 7

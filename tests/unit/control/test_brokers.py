@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from metad.config import Config
-from metad.control import brokers as module
-from metad.control import forgetting
-from metad.control.brokers import AT_LEAST_EPOCH_MAX, BROKERS_MAX, Brokers
-from metad.control.evidence import GRACE_S as REDIAL_S
-from metad.control.evidence import Answer
-from metad.control.fencing import Fencing
-from metad.raft.journal import REGULAR, record
-from metad.state.brokers import read_brokers
-from metad.state.entry import decode_entry
-from metad.state.liveness import RESUME_S
+from metad.control.brokers import brokers as module
+from metad.control.brokers import forgetting
+from metad.control.brokers.brokers import AT_LEAST_EPOCH_MAX, BROKERS_MAX, Brokers
+from metad.control.brokers.evidence import GRACE_S as REDIAL_S
+from metad.control.brokers.evidence import Answer
+from metad.control.brokers.fencing import Fencing
+from metad.raft.log.journal import REGULAR, record
+from metad.state.cluster.brokers import read_brokers
+from metad.state.core.entry import decode_entry
+from metad.state.core.part import NodeMemory
+from metad.state.live.liveness import RESUME_S
 from metad.state.machine import Machine
-from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
 from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c

@@ -13,12 +13,12 @@ import pytest
 from metad.config import Config, load_config
 from metad.control import host as control_host
 from metad.control.controller import RECONCILE_S, TEND_S, Controller
-from metad.control.decisions import founders
 from metad.control.host import Done
-from metad.control.presence import Presence
+from metad.control.map.decisions import founders
+from metad.control.map.presence import Presence
 from metad.errors import ServerError
-from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
+from metad.raft.roles.membership import ChangeRefusedError
 from metad.storage.keys import group_prefix
 from metad_wire import cluster as c
 from metad_wire import messages as m

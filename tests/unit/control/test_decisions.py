@@ -4,9 +4,9 @@ import msgspec
 from test_controller import cluster, node
 
 from metad.config import Config
-from metad.control import decisions, leaving
-from metad.control.decisions import Decision
-from metad.control.seen import Reach
+from metad.control.map import decisions, leaving
+from metad.control.map.decisions import Decision
+from metad.control.map.seen import Reach
 from metad_wire.cluster import ClusterMap, GroupRecord, Transfer
 from metad_wire.group import GroupId
 from metad_wire.methods import encode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad.control.evidence import DIALS_MAX, GRACE_S, HEARD_S, Answer, Dial, Evidence
+from metad.control.brokers.evidence import DIALS_MAX, GRACE_S, HEARD_S, Answer, Dial, Evidence
 
 HOST, PORT, LEASE_S = "10.0.0.7", 1883, 10.0
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from metad.config import ClusterConfig, Config, GroupsConfig
-from metad.control.decisions import first_map
-from metad.control.formed import refusal, without_effect
+from metad.control.map.decisions import first_map
+from metad.control.map.formed import refusal, without_effect
 from metad_wire.cluster import ClusterMap, GroupRecord
 
 THREE = {"a": "h:1", "b": "h:2", "c": "h:3"}

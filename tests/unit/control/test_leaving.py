@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from test_controller import cluster, leads, node
 
-from metad.control import decisions, leaving
-from metad.control.seen import Reach
+from metad.control.map import decisions, leaving
+from metad.control.map.seen import Reach
 from metad_wire.cluster import ClusterMap
 from metad_wire.errors import ConflictError, MetadError, NotFoundError
 from metad_wire.group import METADATA

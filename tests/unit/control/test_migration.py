@@ -15,12 +15,12 @@ from server_rig import Rig
 
 from metad.control import migration
 from metad.errors import StorageError
-from metad.node.leader_calls import LeaderCalls
-from metad.node.migration_steps import MigrationSteps
-from metad.raft.journal import REGULAR
-from metad.state.entry import decode_entry
-from metad.state.fences import Fences
-from metad.state.tenant_ends import TenantEnds
+from metad.node.calls.leader_calls import LeaderCalls
+from metad.node.calls.migration_steps import MigrationSteps
+from metad.raft.log.journal import REGULAR
+from metad.state.cluster.fences import Fences
+from metad.state.cluster.tenant_ends import TenantEnds
+from metad.state.core.entry import decode_entry
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, slots_in
@@ -490,7 +490,7 @@ async def test_a_sweep_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_who_is_patient_waits_for_an_answer_until_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the sweep of a target with millions of rows, which takes longer than other requests may."""
-    monkeypatch.setattr("metad.node.leader_calls._ANSWER_S", 0)
+    monkeypatch.setattr("metad.node.calls.leader_calls._ANSWER_S", 0)
     calls: list[Callable[[bytes | MetadError], None]] = []
     group = GroupId("data", 1)
     leaders = LeaderCalls(
@@ -556,7 +556,7 @@ async def test_no_attempt_begins_with_more_orders_to_end_tenants_than_an_adoptio
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the slots, which nobody has between a seal and an adoption that is refused."""
-    monkeypatch.setattr("metad.state.tenant_ends.CARRIED_BYTES_MAX", 100)
+    monkeypatch.setattr("metad.state.cluster.tenant_ends.CARRIED_BYTES_MAX", 100)
     rig = Rig(groups={"offset": 1, "data": 1})
     node = await rig.open()
     host = Asked(node.drivers)

@@ -14,7 +14,7 @@ import pytest
 from server_rig import Rig
 
 from metad.control import migration
-from metad.state import slot_assignment
+from metad.state.core import slot_assignment
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire.group import GroupId

@@ -8,12 +8,7 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.control.placement import (
-    VOTERS_MAX,
-    balanced_leaders,
-    metadata_replicas,
-    spread,
-)
+from metad.control.map.placement import VOTERS_MAX, balanced_leaders, metadata_replicas, spread
 from metad_wire.cluster import SLOTS, GroupRecord, machine_of
 from metad_wire.policy.slots import even_moves
 

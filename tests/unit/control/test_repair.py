@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from test_controller import cluster, node
 
-from metad.control.decisions import join
-from metad.control.repair import AT_ONCE, lacking, repaired
-from metad.control.seen import Reach
+from metad.control.map.decisions import join
+from metad.control.map.repair import AT_ONCE, lacking, repaired
+from metad.control.map.seen import Reach
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupRecord, machine_of
 from metad_wire.group import METADATA

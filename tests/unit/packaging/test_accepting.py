@@ -16,7 +16,7 @@ _ACCEPTS = {"accept", "create_server", "create_unix_server", "start_server", "st
 _ALLOWED = {
     "metad_wire/transport/tcp.py: sock.accept": "this is the place",
     "metad_wire/transport/tcp.py: loop.create_server": "of a transport that is not told a pace: tests listen with it",
-    "metad_client/contrib/amqtt/links.py: self._tls.accept": "a handshake",
+    "metad_client/contrib/amqtt/links/links.py: self._tls.accept": "a handshake",
     "metad/state/machine.py: view.accept": "of an entry",
 }
 

@@ -19,8 +19,8 @@ _FIXED = {
     "metad/server/serve.py: server._listeners": "complete before anything can end",
     "metad/server/peers/peers.py: self._listeners": "complete before anything can end",
     "metad_client/contrib/amqtt/broker.py: unwanted.topics": "of one packet",
-    "metad/state/view.py: self.on_accept": "parts are made with the machine",
-    "metad_wire/transport/quic/recovery.py: packet.delivery_handlers": "of a packet that is no longer under way",
+    "metad/state/core/view.py: self.on_accept": "parts are made with the machine",
+    "metad_wire/transport/quic/flow/recovery.py: packet.delivery_handlers": "of a packet that is no longer under way",
 }
 """Loops over containers that nobody changes any more."""
 

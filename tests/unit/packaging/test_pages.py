@@ -87,7 +87,7 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 def test_a_file_in_a_wrong_folder_is_found(tmp_path: Path) -> None:
     assert not exists("hosting.py", ROOT / "ARCHITECTURE.md", "metad/node")
-    assert exists("replica_lifecycle.py", ROOT / "ARCHITECTURE.md", "metad/node")
+    assert exists("health.py", ROOT / "ARCHITECTURE.md", "metad/node")
 
 
 # --- extras ---

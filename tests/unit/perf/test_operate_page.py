@@ -192,9 +192,9 @@ def refusals(path: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     "path",
     [
-        "metad/control/namesakes.py",
+        "metad/control/map/namesakes.py",
         "metad/node/lives.py",
-        "metad/node/stores.py",
+        "metad/node/disk/stores.py",
         "metad/server/access.py",
         "metad/server/peers/inbound.py",
         "metad/server/peers/outbound.py",

@@ -31,8 +31,8 @@ from metad_perf.report.histogram import Latencies
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, pack_slots, unpack_slots
+from metad_wire.connection.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.errors import ErrorBody, OverloadedError
-from metad_wire.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.routing import ROUTES, SLOT_MASK
 from metad_wire.tables.broker import ACTIVE, FENCED, Broker

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metad.errors import StorageError
-from metad.raft.journal import NO_OP, REGULAR, RaftLog, record
+from metad.raft.log.journal import NO_OP, REGULAR, RaftLog, record
+from metad.raft.log.writer import LogWriter
 from metad.raft.messages import Configuration
-from metad.raft.writer import LogWriter
 from metad.storage import keys
 from metad.storage.log import LogStore
 from metad.storage.mark import DurableMark

@@ -10,10 +10,10 @@ from journal_rig import Rig
 
 from metad.errors import StorageError
 from metad.raft.messages import Configuration, Snapshot
-from metad.raft.progress import Progress
-from metad.raft.snapshot_transfer import AnyStreamMessage, StreamLimits
-from metad.raft.snapshots import Snapshots, replace_state
-from metad.raft.staging import MemoryStaging, Staging
+from metad.raft.roles.progress import Progress
+from metad.raft.snapshots.snapshots import Snapshots, replace_state
+from metad.raft.snapshots.staging import MemoryStaging, Staging
+from metad.raft.snapshots.transfer import AnyStreamMessage, StreamLimits
 from metad.storage import keys
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine

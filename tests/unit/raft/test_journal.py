@@ -11,7 +11,7 @@ import pytest
 from journal_rig import CACHE_BYTES, GROUP, THREE, Rig, contents, no_op
 
 from metad.errors import DamagedStoreError
-from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, Metadata, record
+from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, Metadata, record
 from metad.raft.messages import Configuration
 from metad.storage import keys
 from metad.storage.mark import DurableMark

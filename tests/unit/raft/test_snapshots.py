@@ -19,12 +19,12 @@ from metad.errors import DamagedStoreError, StorageError
 from metad.raft.base import UnsafeStateError
 from metad.raft.incoming import PeerProtocolError
 from metad.raft.messages import Configuration, Snapshot
-from metad.raft.snapshot_transfer import NO_ROOM, Abandon, AnyStreamMessage, Begin, End, Part, PartReply
-from metad.raft.snapshots import SnapshotMark, read_mark, replace_state, restore_log
-from metad.raft.staging import FileStaging
-from metad.state.entry import NO_WRITES
+from metad.raft.snapshots.snapshots import SnapshotMark, read_mark, replace_state, restore_log
+from metad.raft.snapshots.staging import FileStaging
+from metad.raft.snapshots.transfer import NO_ROOM, Abandon, AnyStreamMessage, Begin, End, Part, PartReply
+from metad.state.core.entry import NO_WRITES
+from metad.state.core.part import NodeMemory
 from metad.state.machine import Machine
-from metad.state.part import NodeMemory
 from metad.storage import keys
 from metad.storage.mark import DurableMark
 from metad.storage.memory import MemoryEngine

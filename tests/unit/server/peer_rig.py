@@ -10,9 +10,9 @@ from typing import Any
 from metad.config import load_config
 from metad.server.network import Network
 from metad.server.serve import Server
-from metad_wire import peer as p
-from metad_wire.frame import Frame, FrameDecoder, FrameType, encode_frame
-from metad_wire.peer import Channel, PeerHello
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.peer import Channel, PeerHello
 from metad_wire.transport import Stream
 from metad_wire.transport.memory import MemoryTransport
 

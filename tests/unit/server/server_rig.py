@@ -8,11 +8,11 @@ from typing import Any
 
 from metad.config import Config, load_config
 from metad.errors import ServerError, StorageError
-from metad.node.driver import GroupDriver, Work
+from metad.node.disk.stores import pair_stores
 from metad.node.environment import AsyncEnvironment
 from metad.node.node import Node
-from metad.node.stores import pair_stores
-from metad.raft.writer import LogWriter
+from metad.node.replicas.driver import GroupDriver, Work
+from metad.raft.log.writer import LogWriter
 from metad.storage.engine import UNBOUNDED_BYTES, Writes
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metad.config import Config, bound_for_nodes, load_config, told_to_nodes
-from metad.control.presence import Presence
+from metad.control.map.presence import Presence
 from metad.errors import ConfigError
 
 FAR = {"node-1": "10.0.0.1:7421", "b": "10.0.0.2:7421"}

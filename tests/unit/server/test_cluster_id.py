@@ -14,14 +14,14 @@ from server_rig import Rig
 
 from metad.config import load_config
 from metad.errors import ConfigError
+from metad.node.disk.stores import Stores, _read, pair_stores
 from metad.node.health import Health
 from metad.node.lives import Lives
-from metad.node.stores import Stores, _read, pair_stores
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
-from metad_wire.frame import FrameType
+from metad_wire.connection.frame import FrameType
 from metad_wire.transport.memory import MemoryTransport
 
 RANDOM = re.compile("[0-9a-f]{32}")

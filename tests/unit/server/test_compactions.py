@@ -8,7 +8,7 @@ from typing import Any
 
 from metad.config import Config
 from metad.errors import StorageError
-from metad.node.checkpoints import _COMPACT_S, Checkpoints
+from metad.node.disk.checkpoints import _COMPACT_S, Checkpoints
 from metad.node.environment import Queue
 from metad.storage.memory import MemoryEngine
 

@@ -19,14 +19,14 @@ from metad.server.connection import Connection
 from metad.server.network import Network
 from metad.server.send_budget import SendBudget
 from metad.server.serve import Server
-from metad.state.tables import SCAN_ROWS_MAX
+from metad.state.core.verb import SCAN_ROWS_MAX
 from metad.watch.frames import FRAME_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.connection.frame import FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.session import decode_error
 from metad_wire.errors import MetadError
-from metad_wire.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.methods import encode
-from metad_wire.session import decode_error
 from metad_wire.transport.fair_share import TURN, FairShare
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchCredit, WatchEvents, WatchFilter, WatchOpen

@@ -11,7 +11,7 @@ import pytest
 
 from metad.config import Config, load_config
 from metad.errors import ConfigError, StorageError
-from metad.node.stores import open_stores
+from metad.node.disk.stores import open_stores
 from metad.storage.room import DiskUse
 from metad.supervisor import local_cluster, workers_of
 
@@ -101,7 +101,7 @@ def test_a_start_on_a_full_disk_drops_what_was_being_received_and_touches_nothin
     part.parent.mkdir(parents=True)
     part.write_bytes(b"part")
     reserve.write_bytes(bytes(1024 * 1024))
-    monkeypatch.setattr("metad.node.stores.use_of", lambda _: DiskUse(0, 1 << 40))
+    monkeypatch.setattr("metad.node.disk.stores.use_of", lambda _: DiskUse(0, 1 << 40))
     holder = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(directory / "raft" / "LOCK")], stdout=subprocess.PIPE, stdin=subprocess.PIPE
     )

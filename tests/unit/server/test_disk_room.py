@@ -11,7 +11,7 @@ import pytest
 from server_rig import Rig, SteppedEnvironment
 
 from metad.raft.base import FULL, LOW, ROOM
-from metad.raft.journal import RaftLog
+from metad.raft.log.journal import RaftLog
 from metad.storage.room import DiskUse, keep_reserve, mark_of, missing_to_open, release_reserve
 from metad_wire import messages as m
 from metad_wire import methods

@@ -10,14 +10,14 @@ from server_rig import Rig as NodeRig
 
 from metad.config import Config
 from metad.errors import StorageError
-from metad.node.driver import GroupDriver, Work
-from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
+from metad.node.replicas.driver import GroupDriver, Work
+from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
-from metad.state.entry import Entry
+from metad.state.core.entry import Entry
+from metad.state.core.part import NodeMemory
+from metad.state.core.verb import Command
 from metad.state.machine import Machine
-from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
-from metad.state.tables import Command
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c

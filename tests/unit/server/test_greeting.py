@@ -17,7 +17,7 @@ from metad.server.connection import Connection
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad_wire import messages as m
-from metad_wire.frame import FrameType, encode_frame
+from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport.credentials import PEERCERT, Principal, Role
 from metad_wire.transport.memory import MemoryTransport

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from metad.config import Config, ExpiryConfig
-from metad.node import group_expiry
-from metad.node.group_expiry import GroupExpiry
+from metad.node.chores import group_expiry
+from metad.node.chores.group_expiry import GroupExpiry
+from metad.state.core.part import NodeMemory
+from metad.state.core.verb import Command
 from metad.state.machine import Machine
-from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
-from metad.state.tables import Command
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from metad.node.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
+from metad.node.replicas.handover import AGAIN_S, LAG_ENTRIES_MAX, Handover
 from metad.raft.base import CANDIDATE, FOLLOWER, LEADER, LOW, ROOM
-from metad.raft.membership import ChangeRefusedError
 from metad.raft.messages import Configuration
 from metad.raft.replica import RaftGroup
+from metad.raft.roles.membership import ChangeRefusedError
 
 
 class Peer:

@@ -32,7 +32,7 @@ from metad_wire.errors import (
 )
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
-from metad_wire.sparing import Sparing
+from metad_wire.program.sparing import Sparing
 from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w

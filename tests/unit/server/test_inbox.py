@@ -11,15 +11,15 @@ from test_connection import HELLO, FakeStream, until
 
 import metad.server.connection as connection_module
 from metad.config import load_config
-from metad.node.requests import Requests
+from metad.node.requests.requests import Requests
 from metad.server.connection import Connection
 from metad.server.inbox import FRAME_BYTES, Inbox
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.connection.frame import Frame, FrameType, encode_frame
 from metad_wire.errors import OverloadedError
-from metad_wire.frame import Frame, FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables import broker as b

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from metad.config import Config
-from metad.node.leases import _IDLE_S, LOOK_S, LeaseEnds
-from metad.state.live_leases import LiveLeases
+from metad.node.chores.leases import _IDLE_S, LOOK_S, LeaseEnds
+from metad.state.core.part import NodeMemory
+from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.live.live_leases import LiveLeases
 from metad.state.machine import Machine
-from metad.state.part import NodeMemory
-from metad.state.slot_assignment import ALL_SLOTS
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire.cluster import slot_bits

@@ -11,14 +11,14 @@ from peer_rig import Stranger, node, until
 
 from metad.config import load_config
 from metad.errors import DamagedStoreError
+from metad.node.disk.stores import pair_stores
 from metad.node.environment import AsyncEnvironment, Queue
 from metad.node.health import Health
 from metad.node.lives import _KEY, Life, Lives
-from metad.node.stores import pair_stores
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
+from metad_wire.connection.frame import FrameType
 from metad_wire.errors import HandshakeError
-from metad_wire.frame import FrameType
 from metad_wire.transport.memory import MemoryTransport
 
 

@@ -20,8 +20,8 @@ from metad.control.host import Timer
 from metad.errors import ConfigError, RefusedError, ServerError
 from metad.log_events import EVENTS, Event
 from metad.logs import DISTINCT_MAX, REPEAT_S, JsonLines, Repeats, configure, event, flush, logger
-from metad.node.group_status import GroupStatuses
-from metad.node.observer import Observer
+from metad.node.disk.observer import Observer
+from metad.node.replicas.group_status import GroupStatuses
 from metad.server.peers.refusals import COUNTS_S, LASTS_S, Answer, Refusals, majority_of
 from metad_wire.group import GroupId
 

@@ -8,11 +8,11 @@ from peer_rig import Stranger, until
 from test_cluster_id import fleet
 
 from metad.errors import RefusedError
+from metad.node.disk.stores import StoreIdentity
 from metad.node.lives import Life
 from metad.node.node import Node
-from metad.node.stores import StoreIdentity
 from metad.server.peers import refusals
-from metad_wire.frame import FrameType
+from metad_wire.connection.frame import FrameType
 
 
 def knows(node: Node, other: StoreIdentity) -> bool:

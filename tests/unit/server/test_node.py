@@ -13,11 +13,11 @@ import pytest
 from server_rig import Answer, Rig
 
 from metad.errors import DamagedStoreError, ServerError, StorageError
+from metad.node.disk.stores import pair_stores
 from metad.node.node import Node
-from metad.node.stores import pair_stores
-from metad.raft.journal import REGULAR, record
+from metad.raft.log.journal import REGULAR, record
+from metad.state.core.verb import SCAN_ROWS_MAX
 from metad.state.registry import VERBS
-from metad.state.tables import SCAN_ROWS_MAX
 from metad.storage import keys
 from metad.storage.log import LogStore
 from metad.testing.naming import group_of

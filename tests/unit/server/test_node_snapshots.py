@@ -14,7 +14,7 @@ from metad.raft.messages import Configuration, Snapshot
 
 async def test_the_state_of_a_snapshot_is_opened_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the loop: what a group keeps in memory of 200,000 leases takes a second to read."""
-    monkeypatch.setattr("metad.node.node_snapshots.replace_state", lambda *_: None)
+    monkeypatch.setattr("metad.node.disk.node_snapshots.replace_state", lambda *_: None)
     rig = Rig()
     node = await rig.open()
     driver, snapshots = rig.driver("data-0"), node.snapshots

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from metad.control.host import Done
-from metad.node.peer_sender import PeerSender
+from metad.node.calls.peer_sender import PeerSender
+from metad_wire.connection.frame import FrameDecoder, FrameType
+from metad_wire.connection.peer import PEER_FRAME_BYTES_MAX, Channel
 from metad_wire.errors import MetadError, NotLeaderError
-from metad_wire.frame import FrameDecoder, FrameType
 from metad_wire.messages import PeerLink
-from metad_wire.peer import PEER_FRAME_BYTES_MAX, Channel
 
 
 class FakeLink:

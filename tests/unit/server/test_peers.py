@@ -9,13 +9,13 @@ import pytest
 from peer_rig import Stranger, node, until
 
 from metad.raft.incoming import TERM_JUMP_MAX, PeerProtocolError, decode_payload
-from metad.raft.journal import CONFIGURATION, NO_OP, REGULAR, record
+from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
 from metad.server.peers import inbound
 from metad.storage.keys import group_prefix
 from metad_wire import messages as m
-from metad_wire import peer as p
-from metad_wire.frame import FrameType
+from metad_wire.connection import peer as p
+from metad_wire.connection.frame import FrameType
 from metad_wire.group import GroupId
 from metad_wire.transport.memory import MemoryTransport
 

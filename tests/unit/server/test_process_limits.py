@@ -10,7 +10,7 @@ from metad import process_limits
 from metad.config import Config, LimitsConfig, StorageConfig
 from metad.errors import ConfigError
 from metad.process_limits import fitted, memory_shortage
-from metad_wire.open_files import peer_files, raise_files_limit
+from metad_wire.program.open_files import peer_files, raise_files_limit
 from metad_wire.transport.pace import greeting_max
 
 CONFIG = Config(data_dir="d")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from server_rig import Rig
 
-from metad.node import group_expiry, unclaimed_wills
-from metad.raft.journal import RaftLog, was_here
+from metad.node.chores import group_expiry, unclaimed_wills
+from metad.raft.log.journal import RaftLog, was_here
 from metad.raft.messages import Configuration, PreVote, Vote
 from metad.raft.replica import RaftGroup
 from metad.storage.keys import group_prefix

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from server_rig import Answer, Rig
 
-from metad.node import reads
-from metad.node.driver import GroupDriver
-from metad.node.in_flight_budget import ITEM_BYTES
+from metad.node.replicas.driver import GroupDriver
+from metad.node.requests import reads
+from metad.node.requests.in_flight_budget import ITEM_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits
+from metad_wire.connection.session import FEATURES
 from metad_wire.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -22,7 +23,6 @@ from metad_wire.errors import (
     StaleRouteError,
     UnsupportedError,
 )
-from metad_wire.session import FEATURES
 
 KEY = [m.KvKey("n", "k")]
 PUT = m.KvPut([m.KvPutItem("n", "k", b"v")])

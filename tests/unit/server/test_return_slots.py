@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad.node.in_flight_budget import InFlightBudget
+from metad.node.requests.in_flight_budget import InFlightBudget
 from metad_wire.cluster import ReturnGrant, ReturnReport
 from metad_wire.errors import OverloadedError
 from metad_wire.messages import Identity
-from metad_wire.policy import promises
-from metad_wire.policy.return_share import ReturnShare
-from metad_wire.policy.return_slots import HORIZON_S, Capacity, Returns
-from metad_wire.policy.service_rate import UNMEASURED_PER_S, ServiceRate
+from metad_wire.policy.returns import promises
+from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.return_slots import HORIZON_S, Capacity, Returns
+from metad_wire.policy.returns.service_rate import UNMEASURED_PER_S, ServiceRate
 
 NOW = 1_000.0
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from metad.node import scheduler
-from metad.node.agenda import Agenda
-from metad.node.scheduler import Scheduler
+from metad.node.replicas.agenda import Agenda
+from metad.node.requests import scheduler
+from metad.node.requests.scheduler import Scheduler
 from metad_wire.policy.precedence import Precedence
 
 PIECE_S = 0.004

@@ -22,8 +22,8 @@ from metad.server.serve import Server
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
+from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.errors import OverloadedError, QuotaExceededError, TooLargeError
-from metad_wire.frame import FrameType, encode_frame
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables import broker as b
 from metad_wire.tables import lease as w

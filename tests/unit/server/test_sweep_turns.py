@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from metad.node.chores.sweep_turns import LOOK_S, REST, TURN_S, Done, SweepTurns
 from metad.node.environment import Environment
-from metad.node.sweep_turns import LOOK_S, REST, TURN_S, Done, SweepTurns
 
 
 class _Timer:

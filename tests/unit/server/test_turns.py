@@ -22,7 +22,7 @@ from metad.server.serve import Server
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.frame import FrameType, encode_frame
+from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.method import Method
 from metad_wire.policy.slices import SLICE_ROWS
 from metad_wire.transport.fair_share import TURN, Rank

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from server_rig import Answer, Rig
 from wire_strategies import values_of
 
-import metad.node.watches as watches_module
+import metad.node.watches.watches as watches_module
 import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 import metad.watch.rows as rows_module
 from metad.errors import StorageError
-from metad.node.reads import answer_read_index
-from metad.node.watched import WatchedReplica
-from metad.state.slot_assignment import pack, unpack
+from metad.node.requests.reads import answer_read_index
+from metad.node.watches.watched import WatchedReplica
+from metad.state.core.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
 from metad_wire import cluster as c
 from metad_wire import messages as m

@@ -7,7 +7,7 @@ import pytest
 from metad_client import Options, UnauthenticatedError, connect
 from metad_perf.attack import certificates
 from metad_wire import messages as m
-from metad_wire.frame import FrameType, encode_frame
+from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport import Stream
 from metad_wire.transport.memory import MemoryTransport

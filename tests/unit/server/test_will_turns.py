@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from metad.node.driver import Work
-from metad.node.will_turns import LOOK_S, PAUSE_S, TURN_S, WillTurns
-from metad.state.fences import Fences
-from metad.state.rows import NO_ROWS
-from metad.state.tables import Command
-from metad.state.will_news import Hears, WillNews
+from metad.node.replicas.driver import Work
+from metad.node.watches.will_turns import LOOK_S, PAUSE_S, TURN_S, WillTurns
+from metad.state.cluster.fences import Fences
+from metad.state.core.rows import NO_ROWS
+from metad.state.core.verb import Command
+from metad.state.session.will_news import Hears, WillNews
 from metad_wire.errors import (
     CancelledError,
     DrainingError,

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from metad.config import Config, load_config
 from metad.config.declarations import ClusterConfig, LimitsConfig, StorageConfig
 from metad.control import controller
-from metad.node import driver, gate, lost_sweep, scheduler, sweep_turns
-from metad.node.in_flight_budget import ITEM_BYTES
+from metad.node.chores import lost_sweep, sweep_turns
+from metad.node.replicas import driver
+from metad.node.requests import gate, scheduler
+from metad.node.requests.in_flight_budget import ITEM_BYTES
 from metad_perf.storm import background as harness_background
 from metad_spark import footprint
 from metad_spark.band import unevenness

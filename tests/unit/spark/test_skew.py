@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.control import decisions
+from metad.control.map import decisions
 from metad.testing.mutants.planting import Mutant, one_edit, planted
 from metad_spark.queries import skew
 from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, pack_slots, slots_in

@@ -18,9 +18,9 @@ from metad_spark.source.datasource import MetadDataSource
 from metad_spark.source.errors import OptionError
 from metad_spark.source.registering import register
 from metad_spark.source.schema import arrow_of, changes_schema_of, schema_of
-from metad_wire.fields import U32
 from metad_wire.messages import Message, Session
 from metad_wire.table import ANY_KIND, ROWS, TABLES, Table
+from metad_wire.text.fields import U32
 
 
 @pytest.mark.parametrize("table", shapes.names())

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from state_rig import Rig, contents
 
-from metad.state import counts
+from metad.state.core import counts
 from metad_wire.messages import SessionKey
 from metad_wire.table import Table
 from metad_wire.tables.session import SESSION

@@ -10,13 +10,13 @@ from collections import deque
 from typing import Any
 
 from metad.config import Config, DedupeConfig
-from metad.raft.journal import REGULAR, record
-from metad.state.entry import Entry, decode_entry
+from metad.raft.log.journal import REGULAR, record
+from metad.state.core.entry import Entry, decode_entry
+from metad.state.core.part import NodeMemory
+from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.core.verb import Command
 from metad.state.machine import Known, Machine
-from metad.state.part import NodeMemory
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import ALL_SLOTS
-from metad.state.tables import Command
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
 from metad_wire.errors import MetadError

@@ -9,10 +9,10 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import pytest
 from state_rig import Group, command_of
 
-from metad.node.driver import GroupDriver
+from metad.node.chores.sweep_turns import SweepWork
 from metad.node.environment import Environment
-from metad.node.requests import Requests
-from metad.node.sweep_turns import SweepWork
+from metad.node.replicas.driver import GroupDriver
+from metad.node.requests.requests import Requests
 from metad.storage import keys
 from metad.storage.engine import UNBOUNDED_BYTES
 from metad.storage.memory import MemoryEngine

@@ -9,7 +9,7 @@ import pytest
 from state_rig import Group, Rig, command_of, contents, item_errors
 
 from metad.config import DedupeConfig
-from metad.state.fences import Fences
+from metad.state.cluster.fences import Fences
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m

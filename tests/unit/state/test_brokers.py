@@ -9,7 +9,7 @@ import pytest
 from state_rig import Group, contents
 
 from metad.config import DedupeConfig
-from metad.state.brokers import read_brokers
+from metad.state.cluster.brokers import read_brokers
 from metad.state.registry import VERBS
 from metad_wire import cluster as c
 from metad_wire.errors import ERRORS
@@ -168,7 +168,7 @@ def test_a_step_that_nobody_knows_is_refused_alone() -> None:
 
 
 def test_all_brokers_are_read_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metad.state.brokers._LOAD_ROWS", 2)
+    monkeypatch.setattr("metad.state.cluster.brokers._LOAD_ROWS", 2)
     registry = Registry()
     names = [f"b{number}" for number in range(5)]
     for name in names:

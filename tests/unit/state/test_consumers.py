@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, command_of, item_errors
 
-from metad.state import consumer_groups, view
-from metad.state.limits import LOOKED_AT_BYTES_MAX, SCANNED_ROW_BYTES
-from metad.state.live_consumers import LiveConsumers
-from metad.state.part import Origin
+from metad.state.consumer import consumer_groups
+from metad.state.core import view
+from metad.state.core.limits import LOOKED_AT_BYTES_MAX, SCANNED_ROW_BYTES
+from metad.state.core.part import Origin
+from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.core.view import View
+from metad.state.live.live_consumers import LiveConsumers
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import ALL_SLOTS
-from metad.state.view import View
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import TooLargeError

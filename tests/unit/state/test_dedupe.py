@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from state_rig import Group, Rig, command_of, contents, item_errors
 
-import metad.state.dedupe as dedupe
+import metad.state.cluster.dedupe as dedupe
 from metad.config import DedupeConfig
-from metad.state.entry import decode_entry
+from metad.state.core.entry import decode_entry
+from metad.state.core.verb import Command
 from metad.state.machine import Known
 from metad.state.registry import VERBS
-from metad.state.tables import Command
 from metad.testing.counting import lines_run
 from metad_wire import messages as m
 from metad_wire import methods

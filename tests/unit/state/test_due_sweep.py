@@ -9,8 +9,8 @@ from state_rig import Group, Rig
 from sweep_rig import BATCH, HOUR_MS, World, do
 
 from metad.config import DedupeConfig
-from metad.node.due_sweep import DueSweep
-from metad.state.due import DUE
+from metad.node.chores.due_sweep import DueSweep
+from metad.state.core.due import DUE
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods

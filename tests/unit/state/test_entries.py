@@ -12,12 +12,12 @@ from state_rig import Group, command_of, contents
 from wire_strategies import values_of
 
 from metad.config import DedupeConfig
-from metad.state.entry import Replaced
-from metad.state.limits import PREVIOUS_BYTES_MAX
+from metad.state.core.entry import Replaced
+from metad.state.core.limits import PREVIOUS_BYTES_MAX
+from metad.state.core.part import Origin
+from metad.state.core.verb import Command
 from metad.state.machine import Known
-from metad.state.part import Origin
 from metad.state.registry import VERBS
-from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits

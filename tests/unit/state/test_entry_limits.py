@@ -14,18 +14,24 @@ from state_rig import MIB, Group, command_of, item_errors
 from wire_strategies import values_of
 
 from metad.config import DedupeConfig
-from metad.raft.leader import APPEND_BYTES_MAX
 from metad.raft.replicas import PAYLOAD_BYTES_MAX
-from metad.state.entry import RECORD_HEADER_BYTES
-from metad.state.limits import ENDED_BYTES_MAX, ENTRY_BYTES_FULL, ENTRY_BYTES_MAX, LOOKED_AT_BYTES_MAX, change_estimate
+from metad.raft.roles.leader import APPEND_BYTES_MAX
+from metad.state.core.entry import RECORD_HEADER_BYTES
+from metad.state.core.limits import (
+    ENDED_BYTES_MAX,
+    ENTRY_BYTES_FULL,
+    ENTRY_BYTES_MAX,
+    LOOKED_AT_BYTES_MAX,
+    change_estimate,
+)
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.connection.frame import FRAME_BYTES_MAX
+from metad_wire.connection.peer import PEER_FRAME_BYTES_MAX
 from metad_wire.errors import TooLargeError
-from metad_wire.frame import FRAME_BYTES_MAX
 from metad_wire.messages import CHANGE_BYTES_MAX, Identity
 from metad_wire.methods import BETWEEN_NODES, Method
-from metad_wire.peer import PEER_FRAME_BYTES_MAX
 
 WRITES = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]
 HEARTBEATS_BYTES = MIB // 2  # of 4,096 groups, some hundred bytes each

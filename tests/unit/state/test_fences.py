@@ -8,12 +8,12 @@ import pytest
 from state_rig import Group, contents
 
 from metad.config import DedupeConfig
-from metad.state.fences import Fence, Fences
+from metad.state.cluster.fences import Fence, Fences
+from metad.state.core.part import Origin
+from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.core.verb import Command
 from metad.state.machine import Known
-from metad.state.part import Origin
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import ALL_SLOTS
-from metad.state.tables import Command
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits
 from metad_wire.errors import FencedError, MetadError

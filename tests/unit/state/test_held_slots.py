@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from state_rig import Group, command_of, contents
 
 from metad.config import DedupeConfig
-from metad.state.entry import Entry, decode_entry
-from metad.state.part import Origin
-from metad.state.slot_assignment import HeldSlots, decode_moves, moves_key, pack, unpack
+from metad.state.core.entry import Entry, decode_entry
+from metad.state.core.part import Origin
+from metad.state.core.slot_assignment import HeldSlots, decode_moves, moves_key, pack, unpack
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from part_counts import COPIED, check_counts
 from state_rig import Rig, command_of, item_errors
 
-from metad.state import counts, inflight, session_parts
-from metad.state.entry import decode_entry
-from metad.state.limits import REPLY_BYTES_MAX
+from metad.state.core import counts
+from metad.state.core.entry import decode_entry
+from metad.state.core.limits import REPLY_BYTES_MAX
+from metad.state.session import inflight, session_parts
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import TooLargeError

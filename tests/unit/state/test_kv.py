@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from state_rig import MIB, Rig, command_of, item_errors
 
-from metad.state.kv_records import RECORDS
-from metad.state.row_cache import HeadCache
+from metad.state.core.row_cache import HeadCache
+from metad.state.kv.kv_records import RECORDS
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import TooLargeError

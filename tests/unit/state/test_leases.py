@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from state_rig import MIB, Group, Rig, command_of, contents, item_errors
 
 from metad.config import DedupeConfig
-from metad.state.live_leases import LEASE_BYTES, LiveLeases
+from metad.state.core.part import Origin
+from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.core.verb import Command
+from metad.state.core.view import View
+from metad.state.live.live_leases import LEASE_BYTES, LiveLeases
 from metad.state.machine import Machine
-from metad.state.part import Origin
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import ALL_SLOTS
-from metad.state.tables import Command
-from metad.state.view import View
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
@@ -309,7 +309,7 @@ def test_a_key_that_the_lease_has_already_is_not_written_again(rig: Rig) -> None
 
 
 def test_a_lease_has_so_many_keys_and_no_more(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
-    monkeypatch.setattr("metad.state.lease_keys.LEASE_KEYS_MAX", 3)
+    monkeypatch.setattr("metad.state.kv.lease_keys.LEASE_KEYS_MAX", 3)
     grant(rig)
     reply = put(rig, *(Put("n", f"k{i}", b"1") for i in range(5)), lease="L")
     assert item_errors(reply) == {3: "quota_exceeded", 4: "quota_exceeded"}
@@ -345,14 +345,14 @@ def test_a_lease_of_large_records_ends_too(rig: Rig) -> None:
 
 def test_one_request_ends_leases_of_so_many_keys_and_no_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards other clients: a request that was refused in the end had looked at 20,000 keys before, for free."""
-    monkeypatch.setattr("metad.state.leases.REVOKED_KEYS_MAX", 3)
+    monkeypatch.setattr("metad.state.kv.leases.REVOKED_KEYS_MAX", 3)
     for lease in ("L", "M"):
         grant(rig, lease)
         put(rig, *(Put("n", f"{lease}{number}", b"1") for number in range(2)), lease=lease)
     rig.settle()
     both = w.LeaseRevoke([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])
     looked_at: list[bytes] = []
-    monkeypatch.setattr("metad.state.lease_keys.Attachments.keys_of", lambda _, lease: looked_at.append(lease) or [])
+    monkeypatch.setattr("metad.state.kv.lease_keys.Attachments.keys_of", lambda _, lease: looked_at.append(lease) or [])
     with pytest.raises(TooLargeError):
         rig.write(methods.LEASE_REVOKE, both)
     assert looked_at == []
@@ -566,7 +566,7 @@ def test_who_adopts_a_slot_gives_its_leases_full_time() -> None:
 
 
 def test_many_that_are_over_end_in_several_orders(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metad.state.leases.ENTRY_BYTES_FULL", 300)
+    monkeypatch.setattr("metad.state.kv.leases.ENTRY_BYTES_FULL", 300)
     names = [f"l{i}" for i in range(8)]
     for name in names:
         grant(rig, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.state.liveness import LOOKS, RESUME_S, Liveness
+from metad.state.live.liveness import LOOKS, RESUME_S, Liveness
 
 
 def test_a_lease_is_due_when_its_time_is_over_and_only_once() -> None:

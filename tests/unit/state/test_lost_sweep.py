@@ -6,8 +6,8 @@ import pytest
 from state_rig import Group, Rig
 from sweep_rig import BATCH, HOUR_MS, World, do
 
-from metad.node.lost_sweep import LostSweep
-from metad.state.fences import Fences
+from metad.node.chores.lost_sweep import LostSweep
+from metad.state.cluster.fences import Fences
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits

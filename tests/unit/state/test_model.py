@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from state_rig import Group, contents, item_errors
 
 from metad.config import DedupeConfig
-from metad.state.owners import SessionOwners
+from metad.state.core.verb import Command
 from metad.state.registry import VERBS
-from metad.state.tables import Command
+from metad.state.session.owners import SessionOwners
 from metad_wire import messages as m
 from metad_wire import methods
 

@@ -13,8 +13,8 @@ import pytest
 from state_rig import Rig
 
 import metad
-from metad.state.due import DUE
-from metad.state.moved_times import TIMES, translated
+from metad.state.cluster.moved_times import TIMES, translated
+from metad.state.core.due import DUE
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods

@@ -9,8 +9,8 @@ import pytest
 from state_rig import Rig, command_of, item_errors
 
 import metad_wire
+from metad.state.core.verb import SLIGHT_BYTES
 from metad.state.registry import VERBS
-from metad.state.tables import SLIGHT_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.messages import SessionTakeoverItem as Take

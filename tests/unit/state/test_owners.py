@@ -11,9 +11,9 @@ import pytest
 from state_rig import MIB, Group, command_of
 
 from metad.config import DedupeConfig
-from metad.state.owners import _SLOTS_MIN, CONNECTED, OwnerCache, SessionOwners
-from metad.state.session_parts import rows_of_sessions
-from metad.state.tables import Command
+from metad.state.core.verb import Command
+from metad.state.session.owners import _SLOTS_MIN, CONNECTED, OwnerCache, SessionOwners
+from metad.state.session.session_parts import rows_of_sessions
 from metad_wire.messages import (
     SessionDisconnect,
     SessionDisconnectItem,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import metad.state
 from metad.state import registry
-from metad.state.part import StatePart
+from metad.state.core.part import StatePart
 
 MODULES = [
-    importlib.import_module(f"{metad.state.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(metad.state.__path__)
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(metad.state.__path__, f"{metad.state.__name__}.")
 ]
 TABLES = [module for module in MODULES if isinstance(getattr(module, "VERBS", None), tuple)]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from part_counts import COPIED, check_counts
 from state_rig import Rig
 
-from metad.state import counts
-from metad.state.counts import COPY_BYTES_MAX
+from metad.state.core import counts
+from metad.state.core.counts import COPY_BYTES_MAX
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, contents, item_errors
 
-from metad.state.due import DUE, Due, retained_due_ms, split_due
-from metad.state.entry import decode_entry
-from metad.state.part import Origin
-from metad.state.topic_scan import TopicScan
+from metad.state.core.due import DUE, Due, retained_due_ms, split_due
+from metad.state.core.entry import decode_entry
+from metad.state.core.part import Origin
+from metad.state.retained.topic_scan import TopicScan
 from metad.storage import keys
 from metad.storage.engine import Engine, Pin
 from metad_wire import cluster as c
@@ -35,7 +35,7 @@ from metad_wire.tables.retained import (
     RetainedPut,
 )
 from metad_wire.tables.retained import RetainedPutItem as Put
-from metad_wire.topics import match
+from metad_wire.text.topics import match
 
 # Levels that sort on both sides of "/", and that begin with each other.
 LEVELS = st.sampled_from(["", "a", "aa", "a!", "a0", "a!b", "b", "!", "$x", "ä"])

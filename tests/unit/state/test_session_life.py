@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, contents, item_errors
 
-from metad.state import session_end
-from metad.state.due import DUE, DueKind, due_key, split_due
-from metad.state.fences import Fences
-from metad.state.slot_assignment import ALL_SLOTS
+from metad.state.cluster.fences import Fences
+from metad.state.core.due import DUE, DueKind, due_key, split_due
+from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.session import session_end
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m

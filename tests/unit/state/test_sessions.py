@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from state_rig import MIB, Rig, item_errors
 
-from metad.state import tables
+from metad.state.core import verb as tables
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError, TooLargeError

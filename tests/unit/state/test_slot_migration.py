@@ -13,14 +13,14 @@ from state_rig import Group, contents
 from wire_strategies import values_of
 
 from metad.config import Config, DedupeConfig, StorageConfig
-from metad.state.entry import decode_entry
+from metad.state.core.entry import decode_entry
+from metad.state.core.overlay import MISSING
+from metad.state.core.part import NodeMemory, PartContext
+from metad.state.core.row_cache import HeadCache, RowCache
+from metad.state.core.slot_assignment import ALL_SLOTS, HeldSlots, moves_key, pack, unpack
+from metad.state.core.verb import Command, Verb
 from metad.state.machine import Known, Machine
-from metad.state.overlay import MISSING
-from metad.state.part import NodeMemory, PartContext
 from metad.state.registry import VERBS
-from metad.state.row_cache import HeadCache, RowCache
-from metad.state.slot_assignment import ALL_SLOTS, HeldSlots, moves_key, pack, unpack
-from metad.state.tables import Command, Verb
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m

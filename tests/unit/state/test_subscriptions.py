@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from part_counts import COPIED, check_counts
 from state_rig import Rig, command_of, contents, item_errors
 
-from metad.state import counts, session_parts, subscriptions, tables
-from metad.state.counts import COPY_BYTES_MAX
-from metad.state.entry import decode_entry
-from metad.state.limits import SCANNED_ROW_BYTES
+from metad.state.core import counts
+from metad.state.core import verb as tables
+from metad.state.core.counts import COPY_BYTES_MAX
+from metad.state.core.entry import decode_entry
+from metad.state.core.limits import SCANNED_ROW_BYTES
+from metad.state.session import session_parts, subscriptions
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import InvalidRequestError, TooLargeError
@@ -200,7 +202,7 @@ def test_a_session_has_a_limited_number_of_bytes(rig: Rig) -> None:
 
 
 def test_what_one_session_may_have_fits_an_entry_and_a_reply() -> None:
-    from metad.state.limits import REPLY_BYTES_MAX
+    from metad.state.core.limits import REPLY_BYTES_MAX
     from metad_wire.messages import CHANGE_BYTES_MAX
     from metad_wire.tables.subscription import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
 

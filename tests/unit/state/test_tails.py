@@ -9,11 +9,11 @@ import pytest
 from state_rig import Group, Rig
 
 from metad.config import DedupeConfig
-from metad.state import tails
-from metad.state.cluster import MAP_KEY
+from metad.state.cluster.cluster import MAP_KEY
+from metad.state.core import tails
+from metad.state.core.slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, moves_key
+from metad.state.core.verb import Command
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, moves_key
-from metad.state.tables import Command
 from metad.storage import keys
 from metad_wire import cluster as c
 from metad_wire import messages as m

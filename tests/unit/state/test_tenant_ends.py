@@ -9,11 +9,11 @@ from state_rig import Group, Rig, command_of, contents
 from sweep_rig import BATCH, World, do
 
 from metad.config import DedupeConfig
-from metad.node.tenant_sweep import TenantSweep
-from metad.state.rows import NO_ROWS
-from metad.state.slot_assignment import ALL_SLOTS, pack, unpack
-from metad.state.tables import Command
-from metad.state.tenant_ends import ORDER_BYTES, ORDERS_BYTES_MAX, TenantEnds
+from metad.node.chores.tenant_sweep import TenantSweep
+from metad.state.cluster.tenant_ends import ORDER_BYTES, ORDERS_BYTES_MAX, TenantEnds
+from metad.state.core.rows import NO_ROWS
+from metad.state.core.slot_assignment import ALL_SLOTS, pack, unpack
+from metad.state.core.verb import Command
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
@@ -285,8 +285,8 @@ def test_orders_that_came_with_slots_count_when_one_is_made_and_when_they_move_o
     target = Group("data", 0, DedupeConfig(), initial_slots=bytes(len(ALL_SLOTS)))
     bring(source, target, 1, slots)
     order(source, tenant="m" * 100)
-    monkeypatch.setattr("metad.state.tenant_ends.ORDERS_BYTES_MAX", 6_300)
-    monkeypatch.setattr("metad.state.tenant_ends.CARRIED_BYTES_MAX", 6_300)
+    monkeypatch.setattr("metad.state.cluster.tenant_ends.ORDERS_BYTES_MAX", 6_300)
+    monkeypatch.setattr("metad.state.cluster.tenant_ends.CARRIED_BYTES_MAX", 6_300)
     target.restart()
     rig = Rig()
     rig.group = target

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, command_of, contents, item_errors
 
-from metad.state import tables, wills
-from metad.state.part import Origin
+from metad.state.core import verb as tables
+from metad.state.core.part import Origin
+from metad.state.core.slot_assignment import SlotAssignment
+from metad.state.core.verb import SCAN_ROWS_MAX
 from metad.state.registry import VERBS
-from metad.state.slot_assignment import SlotAssignment
-from metad.state.tables import SCAN_ROWS_MAX
-from metad.state.will_news import WillNews
-from metad.state.wills import Waiting, waiting
+from metad.state.session import wills
+from metad.state.session.will_news import WillNews
+from metad.state.session.wills import Waiting, waiting
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods

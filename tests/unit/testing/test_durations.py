@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from metad.state.entry import ENTRY_FORMAT, Entry
-from metad.state.part import Origin
+from metad.state.core.entry import ENTRY_FORMAT, Entry
+from metad.state.core.part import Origin
 from metad.storage import keys
 from metad.testing.judges.durations import Durations
 from metad.testing.judges.invariants import Violation

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from metad.raft.journal import REGULAR, record
-from metad.state.entry import ENTRY_FORMAT, Entry
-from metad.state.part import Origin
-from metad.state.slot_assignment import ALL_SLOTS, AssignedSlots
+from metad.raft.log.journal import REGULAR, record
+from metad.state.core.entry import ENTRY_FORMAT, Entry
+from metad.state.core.part import Origin
+from metad.state.core.slot_assignment import ALL_SLOTS, AssignedSlots
 from metad.storage import keys
 from metad.testing.judges.invariants import Violation
 from metad.testing.judges.watch import ALL, Told, Wanted, WatchJudge, bit

@@ -6,7 +6,7 @@ import random
 
 from watch_rig import PREFIX, entry, key
 
-from metad.state.part import Writes
+from metad.state.core.part import Writes
 from metad.testing.counting import lines_run
 from metad.watch.changes import EntryChanges
 from metad.watch.filters import Interest

@@ -16,7 +16,7 @@ import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 import metad.watch.rows as rows_module
 import metad.watch.stream as stream_module
-from metad.state.part import Origin
+from metad.state.core.part import Origin
 from metad.watch.frames import FRAME_BYTES
 from metad.watch.log_reader import LogReader
 from metad.watch.stream import Stream

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from metad.state.entry import ENTRY_FORMAT, Entry, Previous
-from metad.state.part import Origin, Writes
+from metad.state.core.entry import ENTRY_FORMAT, Entry, Previous
+from metad.state.core.part import Origin, Writes
 from metad.storage.engine import Pin
 from metad.storage.keys import after_prefix, group_prefix, table_prefix
 from metad.storage.memory import MemoryEngine

@@ -10,8 +10,8 @@ from typing import Any, cast
 from metad_perf.attack import certificates as fleet
 from metad_wire.transport.credentials import TlsFiles
 from metad_wire.transport.quic.certificates import load
+from metad_wire.transport.quic.flow.receiving import Receiver
 from metad_wire.transport.quic.packets import PacketEngine
-from metad_wire.transport.quic.receiving import Receiver
 from metad_wire.transport.quic.settings import QuicSettings
 from metad_wire.transport.quic.tickets import GrantedTickets, Kept
 from metad_wire.transport.quic.tokens import ResetTokens

@@ -87,7 +87,7 @@ def test_nobody_else_looks_for_ports_and_lets_them_go() -> None:
 CHILD = "import signal; print([signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGTERM)])"
 PARENT = f"""
 import os, signal, subprocess, sys
-from metad_wire.signals import default_for_children
+from metad_wire.program.signals import default_for_children
 {{call}}
 ran = subprocess.run([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE, text=True)
 os.kill(os.getpid(), signal.SIGINT)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metad_wire import errors
+from metad_wire.connection.session import decode_error
 from metad_wire.errors import ERRORS, ErrorBody, InternalError, MetadError, OverloadedError, error_of
 from metad_wire.methods import encode
-from metad_wire.session import decode_error
 
 each_error = pytest.mark.parametrize("class_", ERRORS.values(), ids=lambda c: c.name)
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad_wire.errors import FrameError, FrameTooLargeError, MetadError
-from metad_wire.frame import (
+from metad_wire.connection.frame import (
     FRAME_TYPES,
     HEADER_BYTES,
     LENGTH_BYTES,
@@ -21,6 +20,7 @@ from metad_wire.frame import (
     FrameType,
     encode_frame,
 )
+from metad_wire.errors import FrameError, FrameTooLargeError, MetadError
 
 LIMIT = 4096
 

@@ -13,8 +13,8 @@ from typing import TextIO
 
 import pytest
 
-from metad_wire import lines
-from metad_wire.lines import LineHandler, LineWriter
+from metad_wire.program import lines
+from metad_wire.program.lines import LineHandler, LineWriter
 
 PIPE_BYTES = 4096
 

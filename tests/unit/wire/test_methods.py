@@ -13,7 +13,6 @@ from wire_strategies import values_of
 
 from metad_wire import errors, messages
 from metad_wire.errors import InvalidRequestError
-from metad_wire.fields import BATCH_ITEMS_MAX, LIST_LIMIT_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
 from metad_wire.methods import (
     KV_GET,
     KV_PUT,
@@ -28,6 +27,7 @@ from metad_wire.methods import (
     Method,
 )
 from metad_wire.methods import encode as pack
+from metad_wire.text.fields import BATCH_ITEMS_MAX, LIST_LIMIT_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
 
 few = settings(max_examples=40, deadline=None)  # of each of many methods
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)

@@ -11,15 +11,17 @@ from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
 from wire_document import PROTOCOL, fields_of, hex_blocks, table_rows, tables
 
 from metad.raft import messages as raft
-from metad.raft.snapshot_transfer import StreamMessage
+from metad.raft.snapshots.transfer import StreamMessage
 from metad.state.registry import VERBS
-from metad_wire import cluster, fields, frame, messages, peer, watch
+from metad_wire import cluster, messages, watch
 from metad_wire import tables as modules
+from metad_wire.connection import frame, peer
+from metad_wire.connection.frame import FrameType, encode_frame
+from metad_wire.connection.session import FEATURES, TRANSITIONS, ClientSession, Role, ServerSession, State
 from metad_wire.errors import ERRORS, ErrorBody
-from metad_wire.frame import FrameType, encode_frame
 from metad_wire.methods import KV_PUT, METHODS, READS, encode
-from metad_wire.session import FEATURES, TRANSITIONS, ClientSession, Role, ServerSession, State
 from metad_wire.tables import TABLES as declared
+from metad_wire.text import fields
 
 TEXT = PROTOCOL.read_text(encoding="utf-8")
 TABLES = tables(TEXT)

@@ -9,9 +9,9 @@ from aioquic.quic.stream import FinalSizeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_wire.transport.quic import receiving
-from metad_wire.transport.quic.receiving import Receiver
-from metad_wire.transport.quic.sending import Sender
+from metad_wire.transport.quic.flow import receiving
+from metad_wire.transport.quic.flow.receiving import Receiver
+from metad_wire.transport.quic.flow.sending import Sender
 
 WHOLE = bytes(range(256)) * 4
 

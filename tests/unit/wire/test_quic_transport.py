@@ -18,7 +18,7 @@ from quic_rig import Handler
 
 from metad_perf.attack import certificates
 from metad_wire.operator.authority import issue_fleet
-from metad_wire.sparing import Sparing
+from metad_wire.program.sparing import Sparing
 from metad_wire.transport import Listener, split_endpoint, unfinished
 from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, TlsFiles, principal_of
 from metad_wire.transport.quic import QuicSettings, QuicTransport

@@ -16,6 +16,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metad_wire import messages as m
+from metad_wire.connection.frame import (
+    FRAME_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX,
+    HEADER_BYTES,
+    Frame,
+    FrameDecoder,
+    FrameType,
+    encode_frame,
+)
+from metad_wire.connection.peer import PEER_MAGIC, PeerHello
+from metad_wire.connection.session import (
+    AHEAD_BYTES,
+    SHRINKING_MAX,
+    TRANSITIONS,
+    ClientSession,
+    Role,
+    ServerSession,
+    Session,
+    State,
+    decode_error,
+)
 from metad_wire.errors import (
     CreditError,
     DrainingError,
@@ -30,28 +51,7 @@ from metad_wire.errors import (
     UnauthenticatedError,
     UnexpectedFrameError,
 )
-from metad_wire.frame import (
-    FRAME_BYTES_MAX,
-    HANDSHAKE_BYTES_MAX,
-    HEADER_BYTES,
-    Frame,
-    FrameDecoder,
-    FrameType,
-    encode_frame,
-)
 from metad_wire.methods import BROKER_HEARTBEAT, KV_GET, WATCH_OPEN, encode
-from metad_wire.peer import PEER_MAGIC, PeerHello
-from metad_wire.session import (
-    AHEAD_BYTES,
-    SHRINKING_MAX,
-    TRANSITIONS,
-    ClientSession,
-    Role,
-    ServerSession,
-    Session,
-    State,
-    decode_error,
-)
 from metad_wire.watch import WatchCredit
 
 WINDOW = 1000

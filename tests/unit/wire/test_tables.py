@@ -16,7 +16,6 @@ from wire_strategies import values_of
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS
 from metad_wire.errors import InvalidRequestError
-from metad_wire.fields import U32
 from metad_wire.key import text
 from metad_wire.messages import KEY_BYTES_MAX
 from metad_wire.method import METHODS, METHODS_BY_NAME, For, encode
@@ -24,6 +23,7 @@ from metad_wire.methods import BETWEEN_NODES
 from metad_wire.routing import KINDS, ROUTES
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, moving_rows
+from metad_wire.text.fields import U32
 
 KEYED = [table for table in TABLES.values() if table.key]
 NAMES = st.text(max_size=4) | st.text("a\0\x01\xff/", max_size=4) | st.text("ab", min_size=120, max_size=160)

@@ -24,7 +24,7 @@ from metad_perf.attack import certificates
 from metad_perf.attack.peer import Target, TlsPeer
 from metad_perf.attack.tokens import KeyUpdater
 from metad_wire.operator.authority import issue_fleet
-from metad_wire.sparing import Sparing
+from metad_wire.program.sparing import Sparing
 from metad_wire.transport import reload as reloading
 from metad_wire.transport import split_endpoint, unfinished
 from metad_wire.transport import tls as tls_module

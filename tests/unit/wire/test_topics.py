@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import CallbackAPIVersion, Client, topic_matches_sub
 
 from metad_wire.errors import InvalidRequestError
-from metad_wire.topics import (
+from metad_wire.text.topics import (
     LEVELS_MAX,
     TOPIC_BYTES_MAX,
     Subscription,

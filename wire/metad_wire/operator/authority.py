@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..extras import install
+from ..program.extras import install
 from ..transport.credentials import Principal, Role, TlsFiles
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from .budget import RetryBudget
 from .draw import draw, uniform
 from .path import PathChoice, PathRule, Way
 from .queue_rate import QueueRate
-from .returning import ReturnSlots
+from .returns.returning import ReturnSlots
 from .window import BatchWindow
 
 __all__ = [

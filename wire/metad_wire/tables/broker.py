@@ -9,10 +9,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..fields import U32, U63, Batch
 from ..messages import ItemError, Message, Page, Revision
 from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Shown, Table
+from ..text.fields import U32, U63, Batch
 
 REGISTERED, ACTIVE, DRAINING, FENCED, GONE = "registered", "active", "draining", "fenced", "gone"
 FORGOTTEN = "forgotten"

@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import U32, U53, U63, Batch
 from ..key import text, text2
 from ..method import For, Lane
 from ..table import Shown, Table
+from ..text.fields import U32, U53, U63, Batch
 
 MEMBER_TIMEOUT_MS_MIN = 500
 MEMBER_TIMEOUT_MS_MAX = 24 * 60 * 60 * 1000

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import messages as m
-from ..fields import U63, Batch, ClientId
 from ..messages import InflightState as InflightState
 from ..method import Lane
 from ..session_part import part_key_bytes, part_keys
 from ..table import Shown, Table
+from ..text.fields import U63, Batch, ClientId
 from .session import SESSION
 
 INFLIGHT_MAX = 4_096  # of one session: its end drops them all, in one entry of the log

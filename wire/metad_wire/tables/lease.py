@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import U32, U63, Batch
 from ..method import For, Lane
 from ..table import Shown, Table
+from ..text.fields import U32, U63, Batch
 
 LEASE_TTL_MS_MIN = 500
 LEASE_TTL_MS_MAX = 24 * 60 * 60 * 1000

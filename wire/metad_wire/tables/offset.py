@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 from .. import messages as m
-from ..fields import U32, U63, Batch
 from ..key import text, text2, u32
 from ..method import For, Lane
 from ..table import Keys, Shown, Table
+from ..text.fields import U32, U63, Batch
 
 
 class KnownGroup(m.Message, frozen=True):

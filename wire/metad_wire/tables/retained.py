@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import U32, U63, Batch, Topic, UnsharedFilter
 from ..method import Lane
 from ..table import Shown, Table
+from ..text.fields import U32, U63, Batch, Topic, UnsharedFilter
 
 Qos = Annotated[int, Meta(ge=0, le=2)]
 

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import U63, Batch
 from ..method import Lane
 from ..table import Shown, Table
+from ..text.fields import U63, Batch
 
 SEQUENCE_MAX = 2**63 - 1
 Delta = Annotated[int, Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .. import messages as m
-from ..fields import U63, Batch, ClientId, Filter
 from ..messages import Subscribed as Subscribed
 from ..messages import SubscriptionOptions as SubscriptionOptions
 from ..method import Lane
 from ..session_part import part_key_bytes, part_keys
 from ..table import Shown, Table
+from ..text.fields import U63, Batch, ClientId, Filter
 from .session import SESSION
 
 SUBSCRIPTIONS_MAX = 4_096  # of one session: its end drops them all, in one entry of the log

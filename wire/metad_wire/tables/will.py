@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from .. import messages as m
-from ..fields import BATCH_ITEMS_MAX, U32, U63, Batch, ClientId
 from ..method import For, Lane
 from ..session_part import part_keys
 from ..table import Shown, Table
+from ..text.fields import BATCH_ITEMS_MAX, U32, U63, Batch, ClientId
 from .session import SESSION
 
 WILL_LEASE_MS_MAX = 3_600_000  # a claimant that died holds wills back for so long at most

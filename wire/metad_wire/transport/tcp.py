@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, cast
 
-from ..forks import let_go_in_forks
+from ..program.forks import let_go_in_forks
 from . import Handler, Listener, StreamHandler, join_endpoint
 from .pace import Pace
 

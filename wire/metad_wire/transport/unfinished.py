@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ..sparing import Sparing
+from ..program.sparing import Sparing
 
 _log = logging.getLogger("metad")
 _refusals = Sparing(10, 60.0)

@@ -17,7 +17,7 @@ A client connects to any of them, and finds its session: subscriptions, and the 
 - :mod:`.links`: messages from broker to broker
 """
 
-from metad_wire.extras import advice
+from metad_wire.program.extras import advice
 
 try:
     from .broker import MetadBroker

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from amqtt.errors import BrokerError
 
 from metad_client import MetadError, Options, connect
-from metad_wire.lines import LineHandler, LineWriter
-from metad_wire.open_files import raise_files_limit
-from metad_wire.output import decode_arguments
+from metad_wire.program.lines import LineHandler, LineWriter
+from metad_wire.program.open_files import raise_files_limit
+from metad_wire.program.output import decode_arguments
 from metad_wire.transport.credentials import broker_files
 
 from . import MetadBroker

@@ -44,20 +44,20 @@ from metad_client import (
     Will,
 )
 from metad_client.watch.events import WatchEvent
-from metad_wire.topics import filter_fault
+from metad_wire.text.topics import filter_fault
 
 from .arrivals import Arrivals
 from .envelope import Envelope
 from .handler import Arriving, Handler
 from .handshakes import Handshakes
 from .kept import NEVER_S, Store, ends_with_connection
-from .link_proof import LinkKey, Peer
-from .link_tls import LinkTls
-from .links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
+from .links.link_proof import LinkKey, Peer
+from .links.link_tls import LinkTls
+from .links.links import HOPS_MAX, MESSAGE_BYTES_MAX, TARGETS_MAX, Delivery, Link, Listener, Unreachable
+from .links.routes import LifeKey, Owner, Routes, Target
 from .listening import ClientReader, ClientReaderAdapter, ClientWebSocket, for_clients, listen, listen_for_websockets
 from .outbox import Outbox
 from .packets import ClientWriter, Packets, Unfinished
-from .routes import LifeKey, Owner, Routes, Target
 from .seldom import Seldom
 from .waiting import Found, WaitingMessages, found_in
 

@@ -19,7 +19,7 @@ from websockets import Subprotocol
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.server import ServerProtocol
 
-from metad_wire.open_files import limit_of, peer_files
+from metad_wire.program.open_files import limit_of, peer_files
 from metad_wire.transport.pace import Pace
 from metad_wire.transport.tcp import PacedListener, bound
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from amqtt.adapters import ReaderAdapter, StreamWriterAdapter
 
-from metad_wire.topics import is_hidden, topic_fault
+from metad_wire.text.topics import is_hidden, topic_fault
 
 CONNECT: Final = 1
 PUBLISH: Final = 3

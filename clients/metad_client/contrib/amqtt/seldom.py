@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from metad_wire.sparing import Sparing
+from metad_wire.program.sparing import Sparing
 
 _EACH_S: Final = 1.0
 _OTHERS: Final = "(and %d others since the last such line)"

@@ -11,7 +11,7 @@ from typing import Any
 from metad_client import Client, NotFoundError, NotOwnerError, SessionProperties
 from metad_wire.messages import NEVER_S
 
-from ....state.counts import COPY_BYTES_MAX
+from ....state.core.counts import COPY_BYTES_MAX
 from ...judges.invariants import Violation
 from ..cluster import Cluster, SimClient
 from .actor import Actor

@@ -25,10 +25,10 @@ from metad_wire.tables import broker as b
 from metad_wire.transport import Stream
 
 from ....config import ExpiryConfig, RaftConfig, StorageConfig
-from ....control import forgetting
-from ....control.evidence import GRACE_S, HEARD_S
+from ....control.brokers import forgetting
+from ....control.brokers.evidence import GRACE_S, HEARD_S
 from ....node.node import Node
-from ....state.fences import Fences
+from ....state.cluster.fences import Fences
 from ..cluster import CLIENT_PORT, DATA, SimClient, SimNode
 from ..links import SimTransport
 from .scene import Scene, scenario

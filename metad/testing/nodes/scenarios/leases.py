@@ -30,7 +30,7 @@ from metad_wire.tables.lease import (
 )
 
 from ....config import RaftConfig
-from ....state.liveness import RESUME_S
+from ....state.live.liveness import RESUME_S
 from ..cluster import DATA, SimClient, SimNode
 from .scene import Scene, scenario
 

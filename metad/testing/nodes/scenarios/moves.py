@@ -14,11 +14,11 @@ from metad_wire.methods import GROUP_COMMAND, GROUP_FENCE, encode
 from metad_wire.tables.lease import LEASE
 
 from ....config import ExpiryConfig
-from ....control.decisions import MOVES_OF_A_MAP
-from ....node.due_sweep import DueSweep
-from ....node.lost_sweep import LostSweep
-from ....node.requests import Requests
-from ....state.entry import Entry
+from ....control.map.decisions import MOVES_OF_A_MAP
+from ....node.chores.due_sweep import DueSweep
+from ....node.chores.lost_sweep import LostSweep
+from ....node.requests.requests import Requests
+from ....state.core.entry import Entry
 from ....watch.hub import Hub
 from ..cluster import DATA
 from .scene import Scene, scenario

@@ -11,7 +11,7 @@ from metad_wire.group import GroupId
 from metad_wire.tables.retained import RETAINED
 
 from ....config import ExpiryConfig
-from ....state.due import DUE, DueKind
+from ....state.core.due import DUE, DueKind
 from ....storage import keys
 from ..cluster import DATA
 from .scene import Scene, scenario

@@ -11,7 +11,7 @@ from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import Method
 
-from ....control.decisions import MOVES_OF_A_MAP
+from ....control.map.decisions import MOVES_OF_A_MAP
 from ..cluster import DATA, Cluster, Settings, SimClient, SimNode
 
 Scenario = Callable[[], None]

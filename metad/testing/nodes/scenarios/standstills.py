@@ -24,7 +24,7 @@ from metad_wire.methods import SESSION_TAKEOVER
 from metad_wire.tables.will import WillDue
 
 from ....config import ExpiryConfig
-from ....state.liveness import RESUME_S
+from ....state.live.liveness import RESUME_S
 from ...judges.coordination import Hears
 from ..cluster import DATA, SimClient
 from .scene import Scene, scenario

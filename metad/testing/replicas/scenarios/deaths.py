@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from ....raft.base import FOLLOWER, LEADER
-from ....raft.election_timer import BUSY_PART, OWN_PART
-from ....raft.membership import CAUGHT_UP_ENTRIES
 from ....raft.messages import Append, AppendReply, PreVote
+from ....raft.roles.election_timer import BUSY_PART, OWN_PART
+from ....raft.roles.membership import CAUGHT_UP_ENTRIES
 from .scene import ELECTION_S, LEASE_S, PARTED, REDIALLED, Scene, parted, scenario
 
 SOON_S = LEASE_S * (1 + OWN_PART) + 0.05

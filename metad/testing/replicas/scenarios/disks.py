@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....raft.base import FULL, LOW, ROOM
-from ....raft.disk_watch import DISK_ELECTIONS
+from ....raft.log.disk_watch import DISK_ELECTIONS
 from ....raft.messages import Append
-from ....raft.progress import Sending
+from ....raft.roles.progress import Sending
 from .scene import ELECTION_S, TIMING, scenario, started
 
 _HANGS_S = DISK_ELECTIONS * ELECTION_S

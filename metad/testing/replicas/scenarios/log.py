@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....raft import leader as sending
 from ....raft.base import UnsafeStateError
 from ....raft.messages import Append, AppendReply, VoteReply
+from ....raft.roles import leader as sending
 from .scene import ELECTION_S, LEASE_S, PARTED, TIMING, Scene, diverged, scenario, started
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from ....raft.base import CANDIDATE, LEADER
-from ....raft.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from ....raft.messages import Append, Configuration, PreVote, TimeoutNow, Vote
+from ....raft.roles.membership import CAUGHT_UP_ENTRIES, ChangeRefusedError
 from .scene import ELECTION_S, LEASE_S, PARTED, TIMING, Scene, scenario, started
 
 

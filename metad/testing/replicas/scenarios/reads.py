@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....raft.messages import Append, AppendReply, TimeoutNow
-from ....raft.reign import ROUNDS_REMEMBERED
+from ....raft.roles.leadership import ROUNDS_REMEMBERED
 from .scene import ELECTION_S, TIMING, Answer, Scene, scenario, started
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ....raft.base import LEADER, Timing
-from ....raft.membership import ChangeRefusedError
 from ....raft.messages import AnyMessage
 from ....raft.replica import RaftGroup
+from ....raft.roles.membership import ChangeRefusedError
 from ..machine import Command
 from ..network import Link
 from ..world import Hosted, Settings, SimNode, World

@@ -8,10 +8,10 @@ from typing import Any
 from metad_wire.group import GroupId
 
 from ....errors import StorageError
-from ....raft.journal import REGULAR, RaftLog, record
+from ....raft.log.journal import REGULAR, RaftLog, record
+from ....raft.log.writer import LogWriter
 from ....raft.messages import Append, AppendReply, Configuration, Snapshot
-from ....raft.progress import Sending
-from ....raft.writer import LogWriter
+from ....raft.roles.progress import Sending
 from ....storage.log import LogStore
 from ...disk import SimDisk
 from .scene import Scene, scenario, started

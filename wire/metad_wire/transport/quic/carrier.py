@@ -20,11 +20,11 @@ from ..fair_share import FairShare
 from ..tls_context import refusal
 from ..unfinished import log_refused
 from . import certificates
+from .flow.receiving import Receiver
+from .flow.recovery import PACKETS_AT_ONCE
 from .handshake import alert_of
 from .inbox import Inbox
 from .packets import PacketEngine
-from .receiving import Receiver
-from .recovery import PACKETS_AT_ONCE
 from .sockets import Address, peer_of
 from .stream import CODE_REFUSED, StreamEnd
 

@@ -48,11 +48,11 @@ from aioquic.quic.stream import QuicStream
 from cryptography import x509
 
 from .certificates import Material
-from .congestion import ALGORITHM
+from .flow.congestion import ALGORITHM
+from .flow.receiving import Receiver
+from .flow.recovery import Recovery
+from .flow.sending import Sender
 from .handshake import MESSAGES_BYTES_MAX, VerifyingContext
-from .receiving import Receiver
-from .recovery import Recovery
-from .sending import Sender
 from .settings import ALPN, CONNECTION_ID_BYTES, QuicSettings
 from .tickets import GrantedTickets, Kept
 from .tokens import ResetTokens

@@ -23,9 +23,9 @@ from aioquic.quic.stream import FinalSizeError, QuicStream
 from cryptography.exceptions import InvalidTag
 
 from .engine import Engine
-from .receiving import Receiver
-from .recovery import PACKETS_AT_ONCE, Recovery, SentPacket
-from .sending import Sender
+from .flow.receiving import Receiver
+from .flow.recovery import PACKETS_AT_ONCE, Recovery, SentPacket
+from .flow.sending import Sender
 from .settings import CONNECTION_ID_BYTES
 from .sockets import Address
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, cast
 from aioquic.quic.stream import QuicStream
 
 from .. import StreamHandler
-from .receiving import Receiver
-from .sending import Sender
+from .flow.receiving import Receiver
+from .flow.sending import Sender
 
 CHUNK_BYTES: Final = 256 * 1024
 """The most bytes that a handler is given at once."""

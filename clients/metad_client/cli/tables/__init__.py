@@ -1,0 +1,1 @@
+"""The commands about what is kept: one module for each family."""

@@ -1,0 +1,1 @@
+"""What brokers pass on to each other: links, their proofs, and who wants which topics."""

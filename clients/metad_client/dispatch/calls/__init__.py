@@ -1,0 +1,1 @@
+"""A call from its beginning to its end: identity, deadline, attempts."""

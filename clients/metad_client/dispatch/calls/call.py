@@ -1,0 +1,248 @@
+"""One request as its caller sees it: it lives through every attempt to have it answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from metad_wire.errors import (
+    DrainingError,
+    MetadError,
+    NotLeaderError,
+    OverloadedError,
+    StaleRouteError,
+    UnknownOutcomeError,
+)
+from metad_wire.messages import BROKER_BYTES_MAX, Identity, Message, Owner, Request
+from metad_wire.methods import Method
+
+from ...errors import another
+from .identity import IdentitySource
+
+# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, and a life:
+# a broker's name and an epoch.
+ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 16
+DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
+
+
+class Carrier(Protocol):
+    """A connection with an attempt in flight."""
+
+    def cancel(self, call: Call) -> None:
+        """The answer to the attempt is no longer wanted. Nothing happens if it has come."""
+
+
+class EventStream(Protocol):
+    """The events of a watch on a connection."""
+
+    def grant(self, count: int) -> None:
+        """Let the server send so many bytes more."""
+
+    def end(self, *, ended: bool = False) -> None:
+        """No events are wanted any more. ``ended``: the server has said that none follow."""
+
+
+class Events(Protocol):
+    """Takes the events of a watch. It hears nothing after the stream has ended."""
+
+    def opened(self, stream: EventStream, reply: Any) -> None:
+        """The stream has begun."""
+
+    def received(self, payload: bytes) -> None:
+        """An event has come."""
+
+    def lost(self, error: MetadError) -> None:
+        """The connection carries no events any more."""
+
+
+class Life(Protocol):
+    """The life of a broker that writes are made in the name of."""
+
+    @property
+    def owner(self) -> Owner:
+        """Name and epoch."""
+
+    @property
+    def requires(self) -> int:
+        """The features that a node needs for its requests."""
+
+    def check(self) -> None:
+        """Raise FencedError if it is over."""
+
+    def hurry(self) -> None:
+        """A connection takes no more requests: let the cluster hear of the life by another one."""
+
+
+class Queue(Protocol):
+    """The place where a call waits to be sent."""
+
+    def remove(self, call: Call) -> None:
+        """Remove a call that does not wait any more."""
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A request between submission and outcome. ``future`` ends with the reply or a MetadError.
+
+    ``body`` is encoded once, so every attempt carries the same bytes. ``group`` names the group of its items and never
+    changes either, so attempts differ only by their target. Only the methods below change a call. Times are of the
+    event loop's clock, in seconds.
+    """
+
+    method: Method[Any, Any]
+    body: bytes
+    deadline: float
+    future: asyncio.Future[Any]
+    group: str | None = ""  # empty: none; None: not known yet
+    node: str = ""  # the only node that can answer; empty: the leader of the group, or any node
+    version: int = 0  # of the map that assigned the items to ``group``
+    once: bool = False  # never sent again if it may have been done
+    items: int = 0  # of the request, where it is one of a batch
+    life: Owner | None = None  # in whose name it is made, of the first attempt and all others
+    requires: int = 0  # bits of Feature
+    internal: bool = False  # a question of the client itself
+    events: Events | None = None  # the reply begins a stream
+    stream: EventStream | None = None  # that has begun
+    carrier: Carrier | None = None  # of the attempt in flight; after the reply, of the last one
+    connection: Any = None  # the NodeConnection by which the last attempt was sent
+    request_id: int = 0  # of that attempt
+    queue: Queue | None = None  # where the call waits to be sent
+    identities: IdentitySource | None = None  # the source of ``seq``; None until a write is first sent
+    seq: int = 0  # of the identity
+    first_sent: float = 0.0
+    sent: float = 0.0  # when the last attempt was sent
+    attempts: int = 0
+    in_doubt: bool = False  # an attempt ended without an answer: it may have been carried out
+    obstacle: MetadError | None = None  # the error of the last attempt
+    astray: bool = False  # the node was not the leader, or is not any more: another node may do it at once
+    refused_by: str = ""  # the node that refused
+    probes: str = ""  # a node that leads the group if it answers: it was tried without better knowledge
+    redirects: int = 0  # consecutive attempts that followed a hint without a wait
+    was_early: bool = False  # an attempt came before the end of the handshake, and another was sent at once
+    stale: bool = False  # the group does not hold the items any more
+    turned_away: Callable[[], None] | None = None  # called when a node has no room and names a time to come back
+    moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
+
+    @property
+    def undone(self) -> bool:
+        """Whether it certainly has changed nothing, without any answer."""
+        return not self.method.changes or not self.attempts
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether it waits for the time at which a node without room lets it come back."""
+        return isinstance(self.obstacle, OverloadedError) and self.obstacle.retry_after_ms > 0
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether there was no answer to an attempt, or is none yet."""
+        return self.in_doubt or self.carrier is not None
+
+    def tell(self, turned_away: Callable[[], None]) -> None:
+        """Call this whenever the call begins to wait for a time that a node has named."""
+        self.turned_away = turned_away
+
+    def in_name_of(self, life: Owner, requires: int) -> None:
+        """Make the write in the name of a life of a broker, at nodes that have these features."""
+        self.life, self.requires = life, requires
+
+    # --- attempts ---
+
+    def attempt(self, now: float, identities: IdentitySource | None) -> Request[msgspec.Raw]:
+        """Begin an attempt and return its request. The first attempt of a write takes an identity of its group."""
+        identity: Identity | None = None
+        if identities is not None:
+            if self.identities is None:
+                self.identities, self.seq, self.first_sent = identities, identities.take(), now
+            # An age of 0 means that no attempt came before.
+            age_ms = max(1, int((now - self.first_sent) * 1000)) if self.attempts else 0
+            identity = self.identities.identity(self.seq, age_ms)
+        self.attempts += 1
+        self.sent = now
+        deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
+        if self.life is None:
+            return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
+        return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "", self.requires, self.life)
+
+    def carried(self, carrier: Carrier, request_id: int) -> None:
+        """The attempt is in flight on this carrier."""
+        self.carrier, self.request_id = carrier, request_id
+
+    def began(self, stream: EventStream) -> None:
+        """The reply has come, and events follow it."""
+        self.stream = stream
+
+    def withdraw(self) -> None:
+        """Give up the attempt in flight, if there is one, and tell the peer."""
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            carrier.cancel(self)
+
+    def lost(self) -> None:
+        """The attempt ended without an answer, or is not waited for any more: any other node may be tried."""
+        self.carrier, self.in_doubt = None, True
+        self.astray, self.refused_by, self.probes = True, "", ""
+
+    def refused(self, node: str, error: MetadError) -> None:
+        """A node answered the attempt with an error."""
+        self.astray = bool(self.group) and isinstance(error, NotLeaderError | UnknownOutcomeError | DrainingError)
+        self.stale = bool(self.group) and isinstance(error, StaleRouteError)
+        self.carrier, self.refused_by, self.probes = None, node, ""
+
+    def redirected(self, error: MetadError) -> None:
+        """The next attempt follows a hint at once."""
+        self.obstacle = error
+        self.redirects += 1
+
+    def obstructed(self, error: MetadError, *, in_doubt: bool) -> None:
+        """The next attempt, if any, has to wait."""
+        self.carrier, self.obstacle = None, error
+        self.redirects = 0
+        self.in_doubt = self.in_doubt or in_doubt
+
+    # --- waiting ---
+
+    def waits(self, queue: Queue | None, probes: str = "") -> None:
+        """The call waits in this queue to be sent; None: it waits in none. ``probes`` is the field above."""
+        self.queue, self.probes = queue, probes
+
+    def unqueue(self) -> None:
+        """Remove the call from its queue."""
+        if self.queue is not None:
+            self.queue.remove(self)
+
+    # --- the end ---
+
+    def release(self) -> None:
+        """Make no other attempt, and give up the one in flight."""
+        self.withdraw()
+        if self.identities is not None:
+            self.identities.release(self.seq)
+        self.unqueue()
+
+    def succeed(self, reply: Message) -> None:
+        """End with the reply."""
+        if self.identities is not None:
+            self.identities.release(self.seq)
+        if not self.future.done():
+            self.future.set_result(reply)
+            if self.events is not None and self.stream is not None:
+                self.events.opened(self.stream, reply)
+        elif self.stream is not None:
+            self.stream.end()
+
+    def fail(self, error: MetadError, *, moved: bool = False) -> None:
+        """End with an error. ``moved``: a newer map says that other groups hold the items."""
+        known = self.undone or (error.outcome_known and not self.unanswered)
+        if error.outcome_known is not known:
+            error = another(error, outcome_known=known)
+        self.moved = moved
+        self.release()
+        if self.stream is not None:
+            self.stream.end()
+        if not self.future.done():
+            self.future.set_exception(error)

@@ -1,0 +1,799 @@
+"""Brokers, for the leader of metadata-0: registered, heard of, and fenced in every group when a life is over.
+
+Every change is written first (``broker.change``); then each group is told the fences that follow from it, many brokers
+at once; then it is noted that all groups have it, as of the newest map, and whoever waits is
+answered. Nothing else is remembered, so the next leader goes on with the fences that are not noted. A heartbeat writes
+nothing. It is acknowledged only once it is certain that nobody else led meanwhile: otherwise a deposed leader could
+renew the lease of a life that its successor ends.
+
+A broker that ended long ago is forgotten when names run out: first by every group, then by metadata-0. A new leader, or
+a map that has changed meanwhile, begins again; a group that has forgotten already says so.
+
+A broker may name a port that shows whether its process lives. Then the end of its connection is evidence
+(:mod:`.evidence`), and its life may be over long before its lease is.
+
+A life must not end because the service was slow or away. So a heartbeat counts from when its frame arrived, the clock
+of the leases stands still while this node was not running, and a silent life ends only after proof that this node
+leads. Where that proof takes long or fails, where the node stood still, and where it begins to lead, everybody gets a
+whole lease: brokers may not have reached it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from metad_wire.cluster import ClusterMap, FenceItem, GroupFence
+from metad_wire.errors import (
+    ERRORS,
+    ConflictError,
+    FencedError,
+    InvalidRequestError,
+    MetadError,
+    NoRoomError,
+    NotFoundError,
+    NotLeaderError,
+    OverloadedError,
+    QuotaExceededError,
+)
+from metad_wire.group import METADATA, GroupId
+from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
+from metad_wire.methods import BROKER_CHANGE, encode
+from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.slices import SLICE_ROWS, Slices
+from metad_wire.tables import broker as b
+from metad_wire.tables.broker import Broker, BrokerStep
+
+from ... import log_events
+from ...logs import event
+from ...state.cluster.brokers import read_brokers
+from ...state.cluster.fences import aged
+from ...state.core.limits import REPLY_BYTES_MAX, check_reply
+from ...state.live.live import SLOW_S
+from ...state.live.liveness import Liveness
+from ..host import Clock, Done, Hosted, Line, Timer, holder_of
+from .evidence import Answer, Dial, Evidence
+from .fencing import Fencing, groups_to_fence
+from .forgetting import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, to_forget
+
+ABOUT_BROKERS = (
+    b.BrokerHeartbeat,
+    b.BrokerRegister,
+    b.BrokerDrain,
+    b.BrokerDeregister,
+    b.BrokerFence,
+    b.BrokerGet,
+    b.BrokerList,
+)
+"""The requests that :meth:`Brokers.handle` answers."""
+LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
+AT_LEAST_EPOCH_MAX = 2**62
+"""Above it there are as many epochs again: a name that is used up would be lost for ever."""
+_ASKED_MAX = 8
+"""So many changes of one broker that clients have asked for are being written at a time. Each takes an entry of its
+own, and what the node itself has to say of brokers waits behind them."""
+_AGAIN_MS = 200  # when to come again with one more
+TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
+ATTRIBUTES_BYTES_MAX = 16 * 1024
+
+_TICK_S = 0.1  # how often leases are looked at, while there are any
+_LATE_S = 0.02  # a tick that is later than this says that the node was not running
+_STOOD_S = 0.25  # a tick that is so late says that brokers may have lost their connections
+_STOPS_MAX = 64  # remembered, for heartbeats that came before them and had to wait: six seconds at least
+_GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
+_AGAIN_S = 0.2  # until a group that was not reached is told again
+_PAGE_BYTES_MAX = 128 * 1024
+"""Of one page, and as many rows as a slice has: some 300 us of encoding."""
+_RECORD_BYTES = 128  # of a record, beside what its registration names
+_WAIT_MS_MAX = 60_000  # for all groups: the next request goes on waiting
+
+
+class Host(Protocol):
+    """The node, as the registry of brokers sees it."""
+
+    def change(self, body: b.BrokerChange, done: Done) -> None:
+        """Write to metadata-0, which this node leads."""
+
+    def fence(self, group: GroupId, body: GroupFence) -> Awaitable[WriteReply]:
+        """Have a group's leader, wherever it is, write fences. Raises MetadError."""
+
+    def dial(self, host: str, port: int, done: Callable[[Answer], None]) -> None:
+        """Connect, say nothing, and close; then say what came of it."""
+
+
+class _Waiter:
+    """A request that is answered once all groups have a fence."""
+
+    __slots__ = ("answer", "broker", "done", "least_epoch", "over", "timer")
+
+    def __init__(self, record: Broker, answer: Callable[[list[str]], Message], done: Done) -> None:
+        self.broker = record.broker
+        self.least_epoch = record.least_epoch
+        self.answer = answer
+        self.done = done
+        self.over = False
+        """Whether it is answered, or about to be."""
+        self.timer: Timer | None = None
+
+
+class Brokers:
+    """The registry, as long as this node leads metadata-0."""
+
+    def __init__(self, clock: Clock, groups: Hosted, host: Host) -> None:
+        self._clock = clock
+        self._groups = groups
+        self._host = host
+        self._term: int | None = None
+        """The reign; None while another node leads."""
+        self._records: dict[str, Broker] = {}
+        self._names: list[str] = []  # those of the records, in order
+        self._room = _room()
+        self._places: dict[str, Place] = {}  # of names that are not freed
+        self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
+        self._loads: dict[str, int] = {}
+        self._lives: Liveness[str] = Liveness()
+        self._evidence = Evidence()
+        self._lost_s = 0.0  # for how long this node was not running, in this reign
+        self._stops: deque[tuple[float, float]] = deque(maxlen=_STOPS_MAX)  # when each was over, and how long it took
+        self._silent: list[str] = []  # who may be, until it is proven that this node leads
+        self._ending: set[str] = set()  # whose end is being written
+        self._new: dict[str, int] = {}  # names whose first registrations are being written, and how many of each
+        self._asked: Counter[str] = Counter()  # by clients, and is being written
+        self._fencing = Fencing()
+        self._noting = False
+        self._goes_on = False  # in the next turn of the loop
+        self._lanes: dict[GroupId, asyncio.Task[None]] = {}  # what tells each group
+        self._forgetting: asyncio.Task[None] | None = None
+        self._waiters: dict[str, dict[_Waiter, None]] = {}  # by broker
+        self._timer: Timer | None = None
+        self._tick_s = 0.0
+
+    # --- the reign ---------------------------------------------------------------------------------------
+
+    def follow(self, known: ClusterMap) -> None:
+        """Go on with what this node has to do, if it leads metadata-0."""
+        self._look_who_leads()
+        if self._term is not None:
+            self._go_on(known)
+
+    def stop(self) -> None:
+        """End everything: the node ends. What is written says how far it came."""
+        self._end_reign()
+
+    def _look_who_leads(self) -> None:
+        group = self._groups.drivers[METADATA].group
+        term = group.term if group.ready else None
+        if term == self._term:
+            return
+        self._end_reign()
+        if term is not None:
+            self._begin_reign(term)
+
+    def _begin_reign(self, term: int) -> None:
+        self._term = term
+        for record in read_brokers(self._groups.drivers[METADATA].machine.reader.engine).values():
+            self._learn(record)
+        self._lives.amnesty(self._running_s())
+        self._tick_soon()
+
+    def _end_reign(self) -> None:
+        self._term = None
+        for lane in self._lanes.values():
+            lane.cancel()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+        if self._timer is not None:
+            self._timer.cancel()
+        waiters, self._waiters = self._waiters, {}
+        self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
+        self._room, self._places = _room(), {}
+        self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
+        self._lost_s, self._noting = 0.0, False
+        self._stops.clear()
+        self._silent, self._ending, self._new = [], set(), {}
+        self._asked.clear()
+        for waiter in [waiter for waiting in waiters.values() for waiter in waiting]:
+            self._answer(waiter, _led_by_another())
+
+    def _learn(self, record: Broker) -> None:
+        """A broker is now so."""
+        self._count(record)
+        if record.state == b.FORGOTTEN:
+            if self._records.pop(record.broker, None) is not None:
+                del self._names[bisect_left(self._names, record.broker)]
+            self._loads.pop(record.broker, None)
+            return
+        before = self._records.get(record.broker)
+        self._records[record.broker] = record
+        if before is None:
+            insort(self._names, record.broker)
+        self._ending.discard(record.broker)
+        if record.state not in b.LIVE:
+            self._lives.remove(record.broker)
+            self._evidence.remove(record.broker)
+        elif before is None or before.broker_epoch != record.broker_epoch:
+            self._begin_lease(record)
+            from_s = self._running_s() + record.lease_ms / 1000
+            self._evidence.add(record.broker, record.broker_epoch, record.probe_port, from_s)
+        if record.fenced:
+            self._fencing.done(record.broker, record.least_epoch)
+        else:
+            self._fencing.want(FenceItem(record.broker, record.least_epoch, record.fenced_ms))
+
+    def _count(self, record: Broker) -> None:
+        """Count the room that a name takes, for who registered it."""
+        self._room.forget(self._places.pop(record.broker, None))
+        if not record.freed and record.state != b.FORGOTTEN:
+            size = max(NAME_BYTES, len(encode(record)))
+            self._places[record.broker] = self._room.hold(record.registered_by, size)
+
+    def _begin_lease(self, record: Broker) -> None:
+        self._lives.add(record.broker, record.lease_ms / 1000, self._running_s())
+
+    def _running_s(self, at_s: float | None = None) -> float:
+        """A time that has passed, by a clock that stands still while this node is not running."""
+        self._note_stop()
+        if at_s is None:
+            return self._clock.now() - self._lost_s
+        lost_s = self._lost_s
+        for over_s, took_s in reversed(self._stops):
+            if at_s >= over_s:
+                break
+            lost_s -= min(took_s, over_s - at_s)
+        return at_s - lost_s
+
+    def _note_stop(self) -> None:
+        """Note for how long this node was not running, if a tick is late. Whatever asks for the time notes it: what has
+        arrived may be looked at before the late tick, and would count for as long as the node stood still too much."""
+        if self._timer is None:
+            return
+        now_s = self._clock.now()
+        late_s = now_s - self._tick_s
+        if late_s > _LATE_S:
+            self._lost_s += late_s
+            self._stops.append((now_s, late_s))
+            self._tick_s = now_s
+            if late_s > _STOOD_S:
+                self._lives.amnesty(now_s - self._lost_s)
+
+    # --- leases ------------------------------------------------------------------------------------------
+
+    def _tick_soon(self) -> None:
+        if self._timer is None and len(self._lives):
+            self._tick_s = self._clock.now() + _TICK_S
+            self._timer = self._clock.call_at(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._note_stop()
+        self._timer = None
+        self._look_who_leads()
+        if self._term is None:
+            return
+        if not self._silent:
+            self._silent = self._lives.due(self._running_s() - _GRACE_S)
+            if self._silent:
+                self._prove(partial(self._proved, self._lives))
+        for dial in self._evidence.due(self._running_s()):
+            self._dial(dial)
+        gone = [name for name in self._evidence.over(self._running_s()) if name not in self._ending]
+        self._expire(gone, "its connection has ended, and its host refuses connections")
+        self._tick_soon()
+
+    def _prove(self, done: Callable[[bool], None]) -> None:
+        """Say whether it is certain that nobody else leads. If that takes long, brokers were not heard as long."""
+        lives, begun_s = self._lives, self._clock.now()
+
+        def proven(ok: bool) -> None:
+            if not ok or self._clock.now() - begun_s > SLOW_S:
+                lives.amnesty(self._running_s())
+            done(ok)
+
+        self._groups.drivers[METADATA].group.read(proven)
+
+    def _proved(self, lives: Liveness[str], _: bool) -> None:
+        """Brokers were silent, and it is known by now whether this node leads."""
+        if lives is not self._lives:
+            return  # of an earlier reign
+        running_s = self._running_s()
+        silent, self._silent = self._silent, []
+        over: list[str] = []
+        for name in silent:
+            ends_s = lives.ends_s(name)
+            if ends_s is not None and ends_s <= running_s - _GRACE_S:
+                over.append(name)
+            elif ends_s is not None:
+                self._begin_lease(self._records[name])
+        self._expire(over, "it was silent")
+
+    def _expire(self, brokers: list[str], reason: str) -> None:
+        """Have lives end."""
+        if brokers:
+            self._ending.update(brokers)
+            steps = [BrokerStep("expire", name, self._records[name].broker_epoch) for name in brokers]
+            self._change(steps, partial(self._expired, reason))
+
+    def _expired(
+        self, reason: str, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None
+    ) -> None:
+        for step, record in zip(steps, brokers, strict=True):
+            if record is not None:
+                event(log_events.BROKER_FENCED, broker=record.broker, epoch=record.broker_epoch, reason=reason)
+            elif step.broker in self._ending:  # it was not written
+                self._ending.discard(step.broker)
+                self._begin_lease(self._records[step.broker])
+
+    # --- evidence ----------------------------------------------------------------------------------------
+
+    def came(self, line: Line) -> None:
+        """A client has connected."""
+        self._evidence.came(line.host)
+
+    def ended(self, line: Line, *, by_peer: bool) -> None:
+        """A client's connection is down."""
+        self._evidence.ended(line, by_peer=by_peer, now_s=self._running_s())
+
+    def excuse(self) -> None:
+        """Clients may not have been able to reach this node, or to be heard."""
+        self._evidence.excuse()
+
+    def _dial(self, dial: Dial) -> None:
+        evidence = self._evidence  # that of this reign
+
+        def answered(answer: Answer) -> None:
+            evidence.answered(dial, answer, self._running_s())
+
+        self._host.dial(dial.host, dial.port, answered)
+
+    # --- fences ------------------------------------------------------------------------------------------
+
+    def _go_on(self, known: ClusterMap) -> None:
+        """Tell the groups what they lack, and note what all of them have."""
+        if not len(self._fencing):
+            return
+        groups = groups_to_fence(known)
+        for group in groups:
+            if group not in self._lanes and self._fencing.lacking(group):
+                lane = self._lanes[group] = asyncio.get_running_loop().create_task(self._tell(group))
+                lane.add_done_callback(partial(self._told, group))
+        everywhere = [] if self._noting else self._fencing.everywhere(groups)
+        if everywhere:
+            self._noting = True
+            steps = [BrokerStep("fenced", fence.broker, fence.least_epoch) for fence in everywhere]
+            self._change(steps, self._noted, known.version)
+
+    def _go_on_soon(self) -> None:
+        """The same, once for all that happens in this turn of the loop: it looks at every fence."""
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on_now)
+
+    def _go_on_now(self) -> None:
+        self._goes_on = False
+        if self._term is not None and self._groups.map is not None:
+            self._go_on(self._groups.map)
+
+    async def _tell(self, group: GroupId) -> None:
+        """Tell a group of fences until it lacks none."""
+        fencing = self._fencing
+        while fences := fencing.lacking(group):
+            try:
+                await self._host.fence(group, GroupFence(aged(fences, self._log_ms())))
+            except MetadError as error:
+                event(log_events.FENCES_NOT_SPREAD, group=group.name, error=error.name, detail=str(error))
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                fencing.acknowledged(group, fences)
+                self._go_on_soon()
+
+    def _log_ms(self) -> int:
+        """The time of metadata-0's log."""
+        return self._groups.drivers[METADATA].machine.reader.now_ms()
+
+    def _told(self, group: GroupId, lane: asyncio.Task[None]) -> None:
+        if self._lanes.get(group) is lane:
+            del self._lanes[group]
+        if lane.cancelled():
+            return
+        if (bug := lane.exception()) is not None:
+            event(log_events.BUG, exc_info=bug, where=f"fences for {group.name}")
+        else:  # another fence may have come just now
+            self._go_on_soon()
+
+    def _noted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        self._noting = False
+        for step in steps:
+            record = self._records.get(step.broker)
+            for waiter in list(self._waiters.get(step.broker, ())):
+                if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
+                    self._answered(waiter, [])
+
+    # --- forgetting --------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        """Forget brokers that ended long ago, if there are too many names."""
+        if self._forgetting is not None or self._groups.map is None:
+            return
+        ended = to_forget(self._records.values(), len(self._records), self._log_ms())
+        if ended:
+            forgetting = self._forget(ended, self._groups.map)
+            self._forgetting = asyncio.get_running_loop().create_task(forgetting)
+            self._forgetting.add_done_callback(self._made_room)
+
+    async def _forget(self, ended: list[Broker], known: ClusterMap) -> None:
+        """Have all groups of a map forget these brokers, then metadata-0. One whose sessions a group has not swept yet
+        stays. If anything fails, the next registration begins again."""
+        fences = [FenceItem(record.broker, record.least_epoch) for record in ended]
+        for group in groups_to_fence(known):
+            try:
+                reply = await self._host.fence(group, GroupFence([], fences))
+            except MetadError as error:
+                event(log_events.BROKERS_NOT_FORGOTTEN, group=group.name, error=error.name, detail=str(error))
+                return
+            kept = {error.index for error in reply.errors}
+            fences = [fence for position, fence in enumerate(fences) if position not in kept]
+        steps = [BrokerStep("forget", fence.broker, fence.least_epoch) for fence in fences]
+        if steps:
+            self._change(steps, self._forgotten, known.version)
+
+    def _forgotten(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        count = sum(record is not None for record in brokers)
+        event(log_events.BROKERS_FORGOTTEN, count=count, kept=len(steps) - count, left=len(self._records))
+
+    def _made_room(self, task: asyncio.Task[None]) -> None:
+        if self._forgetting is task:
+            self._forgetting = None
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            event(log_events.BUG, exc_info=bug, where="forgetting brokers")
+
+    # --- changes -----------------------------------------------------------------------------------------
+
+    def _change(
+        self,
+        steps: list[BrokerStep],
+        then: Callable[[list[BrokerStep], list[Broker | None], MetadError | None], None],
+        map_version: int = 0,
+        lost: Callable[[MetadError], None] | None = None,
+    ) -> None:
+        """Write steps, learn what came of them, and go on. Where a single step failed, the error is its own. If the
+        reign ends meanwhile, only ``lost`` is told."""
+        term = self._term
+
+        def changed(result: bytes | MetadError) -> None:
+            if self._term != term or term is None:
+                if lost is not None:
+                    lost(result if isinstance(result, MetadError) else _led_by_another())
+                return
+            if isinstance(result, MetadError):
+                then(steps, [None] * len(steps), result)
+                return
+            reply = BROKER_CHANGE.decode_reply(result)
+            for record in reply.brokers:
+                if record is not None:
+                    self._learn(record)
+            then(steps, reply.brokers, _error_of(reply.errors) if len(steps) == 1 else None)
+            self._tick_soon()
+            # What could not be noted, because the map has changed, is tried again.
+            self._go_on_soon()
+
+        self._host.change(b.BrokerChange(steps, map_version), changed)
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def handle(self, body: Message, done: Done, arrived_s: float, line: Line | None = None) -> None:
+        """Answer a request about brokers, to the leader of metadata-0. ``line``: what it came on. Raises MetadError
+        instead of calling ``done``."""
+        self._look_who_leads()
+        match body:
+            case b.BrokerHeartbeat(beats):
+                self._beat(beats, done, arrived_s, line)
+            case b.BrokerRegister():
+                self._register(body, done, holder_of(line))
+            case b.BrokerDrain(broker, epoch):
+                self._end(BrokerStep("drain", broker, epoch), 0, done)
+            case b.BrokerDeregister(broker, epoch, wait_ms):
+                self._end(BrokerStep("deregister", broker, epoch), wait_ms, done)
+            case b.BrokerFence(broker, epoch, wait_ms):
+                self._end(BrokerStep("fence", broker, epoch), wait_ms, done)
+            case b.BrokerGet(names):
+                self._read(lambda: self._records_of(names), len(names), done)
+            case b.BrokerList():
+                self._read(lambda: self._page(body), SLICE_ROWS, done)
+            case _:
+                raise InvalidRequestError(f"{type(body).__name__} is not about brokers")
+
+    def _change_for_client(
+        self,
+        step: BrokerStep,
+        then: Callable[[list[BrokerStep], list[Broker | None], MetadError | None], None],
+        done: Done,
+    ) -> None:
+        """:meth:`_change`, for a client that waits for ``done``."""
+
+        def changed(steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            self._asked[step.broker] -= 1
+            if not self._asked[step.broker]:
+                del self._asked[step.broker]
+            then(steps, brokers, error)
+
+        self._asked[step.broker] += 1
+        self._change([step], changed, lost=done)
+
+    def _check_few(self, broker: str) -> None:
+        if self._asked[broker] >= _ASKED_MAX:
+            raise OverloadedError(
+                f"{_ASKED_MAX} changes of {broker} are being written already",
+                retry_after_ms=_AGAIN_MS,
+                retry_jitter_ms=_AGAIN_MS,
+            )
+
+    def _check_room(self, asked: b.BrokerRegister, holder: str) -> Place | None:
+        """Take room for the time in which a registration is written. Raises an error where there is none."""
+        known = self._records.get(asked.broker)
+        if known is None and (no_room := self._groups.drivers[METADATA].no_room()):
+            raise NoRoomError(no_room)
+        is_new = known is None and asked.broker not in self._new
+        if is_new and len(self._records) + len(self._new) >= BROKERS_MAX:
+            if self._forgetting is not None:
+                raise OverloadedError(
+                    "names of brokers that ended are being forgotten",
+                    retry_after_ms=_AGAIN_MS,
+                    retry_jitter_ms=_AGAIN_MS,
+                )
+            raise ConflictError(
+                f"{BROKERS_MAX} brokers are registered, or were within the last day: give new ones the names of those "
+                "gone, or end some (metadctl broker fence), which frees theirs"
+            )
+        size = max(NAME_BYTES, len(encode(asked)) + _RECORD_BYTES)
+        held = self._places.get(asked.broker)
+        if held is not None and held.holder == holder:
+            size -= held.size  # its record is replaced
+            if size <= 0:
+                return None
+        place = self._room.take(holder, size)
+        if place is None:
+            raise QuotaExceededError(
+                f"{holder or 'this node'} has {self._room.held_by(holder)} bytes of the {NAMES_BYTES_MAX} for names of "
+                "brokers, and may have no more than is left free: end some (metadctl broker fence), which frees theirs"
+            )
+        return place
+
+    def _register(self, asked: b.BrokerRegister, done: Done, holder: str) -> None:
+        _check(asked)
+        self._check_few(asked.broker)
+        self._make_room()
+        room, place = self._room, self._check_room(asked, holder)
+        is_new = asked.broker not in self._records
+        if is_new:
+            self._new[asked.broker] = self._new.get(asked.broker, 0) + 1
+
+        def written() -> None:
+            room.forget(place)
+            if is_new and room is self._room:  # in this reign
+                self._new[asked.broker] -= 1
+                if not self._new[asked.broker]:
+                    del self._new[asked.broker]
+
+        def registered(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            written()
+            (record,) = brokers
+            if record is None:
+                done(error or ConflictError("the registration was refused"))
+                return
+            event(log_events.BROKER_REGISTERED, broker=record.broker, epoch=record.broker_epoch, address=record.address)
+
+            def answer(unfenced: list[str]) -> Message:
+                if self._is_last(record):
+                    self._lives.heard(record.broker, self._running_s())  # it could not know its epoch until now
+                return b.BrokerRegistered(record.broker_epoch, record.lease_ms, unfenced)
+
+            self._wait(_Waiter(record, answer, done), asked.wait_ms)
+
+        self._change_for_client(BrokerStep("register", asked.broker, 0, asked, holder), registered, done)
+
+    def _is_last(self, record: Broker) -> bool:
+        known = self._records.get(record.broker)
+        return known is not None and known.broker_epoch == record.broker_epoch
+
+    def _end(self, step: BrokerStep, wait_ms: int, done: Done) -> None:
+        """End a life, or let it drain."""
+        _check_name(step.broker)
+        self._check_few(step.broker)
+
+        def ended(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+            (record,) = brokers
+            if record is None:
+                done(error or ConflictError("the change was refused"))
+                return
+            if step.step == "fence":
+                event(
+                    log_events.BROKER_FENCED,
+                    broker=record.broker,
+                    epoch=record.broker_epoch,
+                    reason="an administrator has ended it",
+                )
+            waiter = _Waiter(
+                record, lambda unfenced: b.BrokerEnded(self._records.get(record.broker, record), unfenced), done
+            )
+            if step.step == "drain":
+                self._answered(waiter, [])
+            else:
+                self._wait(waiter, wait_ms)
+
+        self._change_for_client(step, ended, done)
+
+    def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
+        """Answer once all groups have the fence, or when it has taken too long."""
+        record = self._records.get(waiter.broker)
+        if record is not None and record.fenced and record.least_epoch >= waiter.least_epoch:
+            self._answered(waiter, [])
+            return
+        self._waiters.setdefault(waiter.broker, {})[waiter] = None
+
+        def late() -> None:
+            known = self._groups.map
+            unfenced = [] if known is None else self._fencing.unfenced(waiter.broker, groups_to_fence(known))
+            # All groups may have it, and only the note of that is missing: then some group may be newer.
+            self._answered(waiter, unfenced or [METADATA.name])
+
+        waiter.timer = self._clock.call_at(self._clock.now() + min(wait_ms, _WAIT_MS_MAX) / 1000, late)
+
+    def _answered(self, waiter: _Waiter, unfenced: list[str]) -> None:
+        if not waiter.over:
+            self._answer(waiter, encode(waiter.answer(unfenced)))
+
+    def _answer(self, waiter: _Waiter, result: bytes | MetadError) -> None:
+        if waiter.over:
+            return
+        waiter.over = True
+        waiting = self._waiters.get(waiter.broker)
+        if waiting is not None:
+            waiting.pop(waiter, None)
+            if not waiting:
+                del self._waiters[waiter.broker]
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        self._slices.now(partial(waiter.done, result))
+
+    # --- heartbeats and reads ----------------------------------------------------------------------------
+
+    def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float, line: Line | None) -> None:
+        # It counts even if the lead cannot be proven: who leads next gives everybody a whole lease in any case.
+        at_s = self._running_s(arrived_s)
+        for beat in beats:
+            if self._refusal(beat) is None:
+                self._lives.heard(beat.broker, at_s)
+                self._loads[beat.broker] = beat.load
+                if line is not None and (dial := self._evidence.heard(beat.broker, line, line.host)) is not None:
+                    self._dial(dial)
+
+        def reply() -> Message:
+            refusals = [self._refusal(beat) for beat in beats]
+            for beat, why in zip(beats, refusals, strict=True):
+                if why is None:
+                    self._lives.answered(beat.broker, at_s, self._running_s())
+            return b.BrokerHeartbeatReply(
+                [
+                    0 if why is not None else self._records[beat.broker].lease_ms
+                    for beat, why in zip(beats, refusals, strict=True)
+                ],
+                [self._records[beat.broker].state if beat.broker in self._records else "" for beat in beats],
+                [
+                    ItemError(position, why.code, why.message, why.current)
+                    for position, why in enumerate(refusals)
+                    if why is not None
+                ],
+            )
+
+        self._read(reply, len(beats), done)
+
+    def _refusal(self, beat: b.BrokerBeat) -> MetadError | None:
+        """Why a heartbeat is refused."""
+        record = self._records.get(beat.broker)
+        if record is None:
+            return NotFoundError(f"there is no broker {beat.broker[:BROKER_BYTES_MAX]!r}")
+        if record.broker_epoch != beat.broker_epoch or record.state not in b.LIVE:
+            return FencedError(
+                f"epoch {beat.broker_epoch} of broker {beat.broker!r} is over: "
+                f"epoch {record.broker_epoch} is {record.state}",
+                current=record.broker_epoch,
+            )
+        if beat.broker in self._ending:
+            return ConflictError("it was silent for longer than its lease; whether it is over is being decided")
+        return None
+
+    def _read(self, reply: Callable[[], Message], rows: int, done: Done) -> None:
+        """Answer once it is certain that nobody else leads, by looking at so many rows. One proof is for all that have
+        waited for it, so they are answered in slices."""
+        term = self._term
+
+        def proven(ok: bool) -> None:
+            self._slices.now(partial(answer, ok))
+
+        def answer(ok: bool) -> int:
+            if not ok or self._term != term or term is None:
+                done(_led_by_another())
+                return 0
+            try:
+                result: bytes | MetadError = encode(reply())
+            except MetadError as error:
+                result = error
+            done(result)
+            return rows
+
+        self._prove(proven)
+
+    def _shown(self, name: str) -> Broker | None:
+        record = self._records.get(name)
+        load = self._loads.get(name, 0)
+        return record if record is None or not load else msgspec.structs.replace(record, load=load)
+
+    def _records_of(self, names: list[str]) -> b.BrokerGetReply:
+        """Raises TooLargeError."""
+        found: list[Broker | None] = []
+        size = 0
+        for name in names:
+            record = self._shown(name)
+            size += 0 if record is None else len(encode(record))
+            check_reply(size, REPLY_BYTES_MAX)
+            found.append(record)
+        return b.BrokerGetReply(found)
+
+    def _page(self, body: b.BrokerList) -> b.BrokerListReply:
+        after, names = body.page.cursor.decode(errors="replace"), self._names
+        begin = bisect_right(names, after) if after > body.prefix else bisect_left(names, body.prefix)
+        found: list[Broker] = []
+        size, last = 0, b""
+        for name in names[begin : begin + SLICE_ROWS]:
+            if not name.startswith(body.prefix):
+                return b.BrokerListReply(found, b"")
+            if len(found) >= body.page.limit or size >= _PAGE_BYTES_MAX:
+                return b.BrokerListReply(found, last)
+            last = name.encode()
+            record = self._shown(name)
+            if record is not None and body.state in ("", record.state):
+                found.append(record)
+                size += len(encode(record))
+        return b.BrokerListReply(found, last if begin + SLICE_ROWS < len(names) else b"")
+
+
+def _room() -> FairRoom:
+    return FairRoom("bytes of names of brokers", NAMES_BYTES_MAX, ends="a day after their end, or at once if freed")
+
+
+def _led_by_another() -> NotLeaderError:
+    return NotLeaderError("the leader of metadata-0 changed; what was asked may have been done, and may be asked again")
+
+
+def _error_of(errors: Iterable[ItemError]) -> MetadError | None:
+    for error in errors:
+        return ERRORS[error.code](error.message, current=error.current)
+    return None
+
+
+def _check_name(broker: str) -> None:
+    """Raise InvalidRequestError if no broker has such a name."""
+    length = len(broker.encode())
+    if not 0 < length <= BROKER_BYTES_MAX:
+        raise InvalidRequestError(f"the broker's name takes {length} bytes: 1 to {BROKER_BYTES_MAX} are allowed")
+
+
+def _check(asked: b.BrokerRegister) -> None:
+    """Raise InvalidRequestError if a registration breaks a bound."""
+    _check_name(asked.broker)
+    if not LEASE_MS_MIN <= asked.lease_ms <= LEASE_MS_MAX:
+        raise InvalidRequestError(f"lease_ms is {asked.lease_ms}: {LEASE_MS_MIN} to {LEASE_MS_MAX} are allowed")
+    if asked.at_least_epoch > AT_LEAST_EPOCH_MAX:
+        raise InvalidRequestError(f"at_least_epoch is {asked.at_least_epoch}: at most {AT_LEAST_EPOCH_MAX} is allowed")
+    texts: dict[str, Any] = {"address": asked.address, "region": asked.region, "rack": asked.rack}
+    for name, text in texts.items():
+        if len(text.encode()) > TEXT_BYTES_MAX:
+            raise InvalidRequestError(f"{name} takes more than {TEXT_BYTES_MAX} bytes")
+    if sum(len(f"{key}{value}".encode()) for key, value in asked.attributes.items()) > ATTRIBUTES_BYTES_MAX:
+        raise InvalidRequestError(f"the attributes take more than {ATTRIBUTES_BYTES_MAX} bytes")

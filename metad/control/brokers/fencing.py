@@ -1,0 +1,73 @@
+"""Which fences have yet to come to which groups. Pure.
+
+A fence must come to every group that may take a write of a broker: all of kind data and offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import islice
+
+from metad_wire.cluster import ClusterMap, FenceItem
+from metad_wire.group import GroupId
+from metad_wire.text.fields import BATCH_ITEMS_MAX
+
+
+def groups_to_fence(known: ClusterMap) -> list[GroupId]:
+    """The groups that have fences of brokers."""
+    return [record.group_id for record in known.groups if record.kind in ("data", "offset")]
+
+
+class Fencing:
+    """The fences that some group may lack, and what each group has acknowledged of them to this leader."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, FenceItem] = {}
+        self._acknowledged: dict[GroupId, dict[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def want(self, fence: FenceItem) -> None:
+        """All groups shall have this fence, in place of a lower one of the broker."""
+        known = self._wanted.get(fence.broker)
+        if known is None or fence.least_epoch > known.least_epoch:
+            self._wanted[fence.broker] = fence
+
+    def done(self, broker: str, least_epoch: int) -> None:
+        """It is noted that all groups have the broker's fence."""
+        fence = self._wanted.get(broker)
+        if fence is not None and fence.least_epoch <= least_epoch:
+            del self._wanted[broker]
+            for acknowledged in self._acknowledged.values():
+                acknowledged.pop(broker, None)
+
+    def lacking(self, group: GroupId) -> list[FenceItem]:
+        """The fences that a group has to be told of, as many as fit a request."""
+        has = self._acknowledged.get(group, {})
+        lacking = [fence for broker, fence in self._wanted.items() if has.get(broker, 0) < fence.least_epoch]
+        return lacking[:BATCH_ITEMS_MAX]
+
+    def acknowledged(self, group: GroupId, fences: Iterable[FenceItem]) -> None:
+        """A group has these fences."""
+        has = self._acknowledged.setdefault(group, {})
+        for fence in fences:
+            if fence.broker in self._wanted:
+                has[fence.broker] = max(fence.least_epoch, has.get(fence.broker, 0))
+
+    def everywhere(self, groups: Collection[GroupId]) -> list[FenceItem]:
+        """The fences that all these groups have, as many as fit a request."""
+        known = [self._acknowledged.get(group, {}) for group in groups]
+        everywhere = (
+            fence
+            for fence in self._wanted.values()
+            if all(has.get(fence.broker, 0) >= fence.least_epoch for has in known)
+        )
+        return [*islice(everywhere, BATCH_ITEMS_MAX)]
+
+    def unfenced(self, broker: str, groups: Collection[GroupId]) -> list[str]:
+        """The groups that lack the broker's fence, by name."""
+        fence = self._wanted.get(broker)
+        if fence is None:
+            return []
+        return [group.name for group in groups if self._acknowledged.get(group, {}).get(broker, 0) < fence.least_epoch]

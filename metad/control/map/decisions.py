@@ -1,0 +1,193 @@
+"""What the cluster map becomes when somebody asks for a change. Pure.
+
+A decision is a function of the map, the wish, and what the node that decides has seen of the others. It raises a
+MetadError if the wish cannot be granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metad_wire.cluster import (
+    SLOTS,
+    ClusterMap,
+    GroupRecord,
+    NodeRecord,
+    SlotMove,
+    Transfer,
+    machine_count,
+    pack_slots,
+    slot_bits,
+    slots_count,
+    slots_in,
+    unpack_slots,
+)
+from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.group import METADATA, GroupId
+from metad_wire.policy.slots import even_moves, even_slots
+
+from ...config import REPLICAS_MAX, Config
+from ...raft.messages import Configuration
+from .bounds import GROUPS_MAX, check_size
+from .describe import replicas_text
+from .namesakes import foreign_directory
+from .placement import Regions, balanced_leaders, metadata_replicas, spread
+from .seen import Reach
+
+MOVES_OF_A_MAP = 10_000
+"""The most that there can be: every slot of a kind moves at most once. A move's number is the version of the map that
+orders it times this, plus the move's position."""
+
+
+class Decision(NamedTuple):
+    """The next cluster map, or None if it stays as it is, and what this means in words."""
+
+    map: ClusterMap | None
+    text: str
+
+
+def founders(config: Config) -> Configuration:
+    """The first replicas of ``metadata-0``. A node that joins an existing cluster knows none."""
+    if config.cluster.join:
+        return Configuration(())
+    nodes = list(config.cluster.seeds) or [config.node_id]
+    voters, learners = metadata_replicas(nodes, regions=config.cluster.seed_regions)
+    return Configuration(tuple(voters), tuple(learners))
+
+
+def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap:
+    """The map of a new cluster: the groups of the configuration, on its seeds."""
+    seeds = config.cluster.seeds or {config.node_id: peer_endpoint}
+    nodes, regions = sorted(seeds), config.cluster.seed_regions
+    voters, learners = metadata_replicas(nodes, regions=regions)
+    groups = [GroupRecord(*METADATA, voters, voters, learners=learners)]
+    slots: dict[str, bytes] = {METADATA.kind: pack_slots([0] * SLOTS)}
+    for kind, count in (("offset", config.groups.offset), ("data", config.groups.data)):
+        even = even_slots(count)
+        for ordinal in range(count):
+            replicas = spread(nodes, config.cluster.replicas, groups, regions=regions)
+            mine = slot_bits(slot for slot, group in enumerate(even) if group == ordinal)
+            groups.append(GroupRecord(kind, ordinal, replicas, replicas, initial_slots=mine))
+        slots[kind] = pack_slots(even)
+    records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
+    placed = balanced_leaders(groups, nodes, regions)
+    wanted = config.cluster.replicas if machine_count(nodes) > 1 else 0  # noted when others join
+    return ClusterMap(1, records, placed, slots, cluster_id=cluster_id, replicas=wanted)
+
+
+def join(current: ClusterMap, node: NodeRecord, reach: Reach) -> Decision:
+    """Take a node in, or note what it says of itself now. ``reach`` is that of the member of its name. Raises
+    ConflictError if that is another node."""
+    known = current.node(node.node_id)
+    if known is not None:
+        node = msgspec.structs.replace(node, leaving=known.leaving)
+    if known == node:
+        return Decision(None, "already known")
+    if known is not None and known.store_id and known.store_id != node.store_id:
+        raise ConflictError(foreign_directory(node.node_id, known.peer_endpoint, reach))
+    nodes = sorted([*(n for n in current.nodes if n.node_id != node.node_id), node], key=lambda record: record.node_id)
+    groups: Sequence[GroupRecord] = current.groups
+    if known is None or known.region != node.region:
+        groups = metadata_on(groups, nodes)
+    return changed(current, f"{node.node_id} is a member", nodes=nodes, groups=groups)
+
+
+def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[str]) -> Decision:
+    """Add a group without slots, with so many replicas."""
+    if kind not in ("offset", "data"):
+        raise InvalidRequestError(f"groups of kind {kind!r} cannot be added")
+    ordinals = [group.ordinal for group in current.groups if group.kind == kind]
+    if len(ordinals) >= GROUPS_MAX:
+        raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {kind!r}, as many as slots")
+    added, nodes, regions = GroupId(kind, 1 + max(ordinals)), staying(current.nodes), regions_of(current.nodes)
+    on = spread(nodes, replicas, current.groups, (), lost, regions)
+    groups = balanced_leaders([*current.groups, GroupRecord(*added, on, on)], nodes, regions)
+    return changed(current, f"{added.name} is added; it holds no slots yet", groups=groups)
+
+
+def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: int) -> Decision:
+    """Spread replicas, leaders and slots evenly. From now on the cluster wants ``noted`` replicas of each group; 0: as
+    many as is configured when it has several machines."""
+    if not 1 <= replicas <= REPLICAS_MAX:
+        raise InvalidRequestError(f"{replicas} replicas: there must be 1 to {REPLICAS_MAX}")
+    if current.moves:
+        raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
+    nodes, regions = staying(current.nodes), regions_of(current.nodes)
+    groups: list[GroupRecord] = []
+    for group in metadata_on(current.groups, current.nodes):
+        if group.group_id != METADATA:
+            on = spread(nodes, replicas, groups, group.replicas, lost, regions)
+            group = msgspec.structs.replace(group, replicas=on)
+        groups.append(group)
+    moves: list[SlotMove] = []
+    number = current.version + 1
+    for kind in ("offset", "data"):
+        ordinals = [group.ordinal for group in groups if group.kind == kind]
+        for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
+            moves.append(SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
+    groups = balanced_leaders(groups, nodes, regions)
+    led = sum(then.preferred != now.preferred for now, then in zip(current.groups, groups, strict=True))
+    parts = [
+        *replicas_text(current.groups, groups),
+        f"{sum(slots_count(move.slots) for move in moves)} slots move",
+        *([f"{led} groups get another leader"] if led else []),
+    ]
+    return changed(current, "; ".join(parts), groups=groups, moves=moves, replicas=noted)
+
+
+def moved(current: ClusterMap, number: int) -> Decision:
+    """Note that a slot move is done."""
+    move = next((one for one in current.moves if one.move == number), None)
+    if move is None:
+        return Decision(None, "already known")
+    slots = unpack_slots(current.slots[move.kind])
+    for slot in slots_in(move.slots):
+        slots[slot] = move.target
+    return changed(
+        current,
+        f"{slots_count(move.slots)} slots are {move.target_id.name}'s",
+        slots=current.slots | {move.kind: pack_slots(slots)},
+        moves=[one for one in current.moves if one is not move],
+    )
+
+
+def transfer(current: ClusterMap, wish: Transfer) -> Decision:
+    """Note who should lead a group. Its leader hands over when it sees that."""
+    record = current.group(GroupId.parse(wish.group))
+    if record is None:
+        raise NotFoundError(f"there is no group {wish.group!r}")
+    if wish.to not in record.replicas:
+        raise InvalidRequestError(f"{wish.to!r} is not one of {wish.group}'s voters: {', '.join(record.replicas)}")
+    groups = [msgspec.structs.replace(g, preferred=wish.to) if g is record else g for g in current.groups]
+    return changed(current, f"{wish.to} is now the preferred leader of {wish.group}", groups=groups)
+
+
+def changed(current: ClusterMap, text: str, **fields: Any) -> Decision:
+    """The next version of the map, with these fields. Raises InvalidRequestError if it would be too large to fetch."""
+    following = msgspec.structs.replace(current, version=current.version + 1, **fields)
+    check_size(following)
+    return Decision(following, text)
+
+
+def staying(nodes: Iterable[NodeRecord]) -> list[str]:
+    """The nodes that may be given something."""
+    return [node.node_id for node in nodes if not node.leaving]
+
+
+def regions_of(nodes: Iterable[NodeRecord]) -> Regions:
+    return {node.node_id: node.region for node in nodes}
+
+
+def metadata_on(groups: Iterable[GroupRecord], nodes: Sequence[NodeRecord]) -> list[GroupRecord]:
+    """The groups, with metadata-0 on these nodes."""
+    placed: list[GroupRecord] = []
+    for group in groups:
+        if group.group_id == METADATA:
+            voters, learners = metadata_replicas(staying(nodes), group.replicas, regions_of(nodes))
+            learners = sorted([*learners, *(node.node_id for node in nodes if node.leaving)])
+            group = msgspec.structs.replace(group, replicas=voters, learners=learners)
+        placed.append(group)
+    return placed

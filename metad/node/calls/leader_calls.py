@@ -1,0 +1,77 @@
+"""Requests of a node to whoever leads a group, on this node or another."""
+
+from __future__ import annotations
+
+import asyncio
+
+from metad_wire.errors import MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
+from metad_wire.group import GroupId
+from metad_wire.methods import Body, Method, Reply
+
+from ..environment import Environment
+from ..replicas.groups import Groups
+from ..requests.requests import Requests, set_result
+from .peer_sender import PeerSender
+
+_ANSWER_S = 10.0  # for one request
+_AGAIN_S = 0.02
+
+
+class LeaderCalls:
+    """Finds the leader, and asks it."""
+
+    def __init__(
+        self, node_id: str, groups: Groups, requests: Requests, environment: Environment, outbound: PeerSender
+    ) -> None:
+        self._node_id = node_id
+        self._groups = groups
+        self._requests = requests
+        self._environment = environment
+        self._outbound = outbound
+
+    async def ask_here(self, group: GroupId, method: Method[Body, Reply], body: Body) -> Reply:
+        """Ask this node, as the group's leader. Raises MetadError."""
+        return await self._requests.call(method, body, group=group.name)
+
+    async def ask_group(
+        self, group: GroupId, method: Method[Body, Reply], body: Body, *, patient: bool = False
+    ) -> Reply:
+        """Ask the leader of a group, wherever it is, and follow it for a while. Who is ``patient`` waits for the answer
+        until the connection is lost. Raises MetadError."""
+        deadline_s = self._environment.now() + _ANSWER_S
+        target = ""
+        while True:
+            try:
+                return await self._ask_group(group, method, body, target, patient)
+            except (NotLeaderError, OverloadedError) as error:  # nothing was done
+                if self._environment.now() >= deadline_s:
+                    raise
+                target = error.leader
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _ask_group(
+        self, group: GroupId, method: Method[Body, Reply], body: Body, target: str, patient: bool
+    ) -> Reply:
+        driver = self._groups.drivers.get(group)
+        if driver is not None and (driver.group.is_leader or not target):
+            target = driver.group.leader or ""
+        if not target:
+            target = self._groups.elsewhere(group).leader
+        return await self.ask_node(target, method, body, group.name, patient=patient)
+
+    async def ask_node(
+        self, node: str, method: Method[Body, Reply], body: Body, group: str = "", *, patient: bool = False
+    ) -> Reply:
+        """Ask a node. ``patient``: see :meth:`ask_group`. Raises MetadError."""
+        if node == self._node_id:
+            return await self._requests.call(method, body, group=group)
+        answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
+        self._outbound.call(node, method.code, method.encode_request(body, group=group), set_result(answer))
+        try:
+            async with asyncio.timeout(None if patient else _ANSWER_S):
+                result = await answer
+        except TimeoutError:
+            raise UnknownOutcomeError(f"{node} has not answered in time") from None
+        if isinstance(result, MetadError):
+            raise result
+        return method.decode_reply(result)

@@ -1,0 +1,215 @@
+"""Checkpoints: the state is flushed now and then, and the logs are cut behind it.
+
+A node that is calm flushes what earlier writes have left in memtables: reads of several records look into each, and
+dozens of them take four times as long as the one file that they become. And a crowd that comes finds the memtables
+empty, those of the log, too, so that they hold what it writes until it has gone: a flush takes a tenth of the processor
+from it. The logs stay then, for replicas that lag; they are cut to what has been flushed once they are as long as they
+may be.
+
+A range that had millions of records which are deleted, as after many sessions have expired, is compacted once a scan
+has taken long to pass it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from ... import log_events
+from ...config import Config
+from ...errors import DiskFullError, StorageError
+from ...logs import event
+from ...storage.engine import Engine
+from ..environment import Environment, Queue, Timer
+from ..health import Health
+from ..replicas.agenda import Agenda
+from ..replicas.driver import GroupDriver
+from ..replicas.groups import Groups
+from ..watches.watches import Watches
+from .node_snapshots import NodeSnapshots
+
+_CALM_S: Final = 5.0
+_CALM_PART: Final = 8
+"""The node is calm while it writes less in that time than this part of what waits to be flushed. So a file of the state
+is worth the writes of 40 s at least, and compaction has little to do."""
+_WORTH_BYTES: Final = 4 * 1024 * 1024
+"""Of log, that are worth a file of the state and one of the log."""
+_ROUNDS: Final = 2
+"""The first writes the state down, so that the log is cut; the second drops what was cut."""
+_COMPACT_S: Final = 2.0
+"""From one compaction to the next, or four times what it has taken."""
+
+
+class Checkpoints:
+    """Keeps the logs within ``storage.log_retained_bytes``, and flushes state and log while the node is calm."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: Engine,
+        log: Engine,
+        groups: Groups,
+        snapshots: NodeSnapshots,
+        watches: Watches,
+        agenda: Agenda,
+        environment: Environment,
+        health: Health,
+    ) -> None:
+        self._state = state
+        self._log = log
+        self._groups = groups
+        self._snapshots = snapshots
+        self._watches = watches
+        self._agenda = agenda
+        self._environment = environment
+        self._health = health
+        self._log_retained_bytes = config.storage.log_retained_bytes
+        self._log_bytes = 0  # in the logs: appended since they were cut
+        self.grown_bytes = 0
+        """Appended to the log or applied from it, since the start."""
+        self._unflushed_bytes = 0  # of these, since the state was flushed last
+        self._in_memory_bytes = 0  # since state and log were
+        self._flushed: dict[GroupDriver, int] = {}  # what that flush has of each group
+        self.flushing = False
+        """Whether a thread writes the state's memtables to files."""
+        self._compacting = False
+        self._compact_from_s = 0.0
+        self._rounds = _ROUNDS  # until all that can be dropped from the files is
+        self._timer: Timer | None = None
+
+    def stop(self) -> None:
+        """Wait no longer for the node to be calm."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def log_grown(self, size: int) -> None:
+        """Note that so many bytes more are in the log, or have been applied from it."""
+        self._log_bytes += size
+        self._unflushed_bytes += size
+        self._in_memory_bytes += size
+        self._rounds = _ROUNDS
+        self.grown_bytes += size
+        self._watches.log_grown(size)
+        if self._log_bytes >= self._log_retained_bytes and not self.flushing:
+            if 2 * self._unflushed_bytes <= self._log_bytes:
+                self._cut()
+            else:
+                self.make()
+        elif self._in_memory_bytes >= _WORTH_BYTES and self._timer is None:
+            self._wait_for_calm()
+
+    def look(self) -> None:
+        """Have a thread drop what is deleted where scans take long to pass it. It is asked for now and then."""
+        now_s = self._environment.now()
+        if self._compacting or now_s < self._compact_from_s or (worn := self._state.take_worn()) is None:
+            return
+        self._compacting = True
+
+        def done(error: BaseException | None) -> None:
+            over_s = self._environment.now()
+            self._compacting = False
+            self._compact_from_s = over_s + max(_COMPACT_S, 4 * (over_s - now_s))
+            if isinstance(error, DiskFullError):  # what is there stays as it is
+                event(log_events.NO_ROOM_TO_COMPACT, error=str(error))
+            elif error is not None:
+                self._health.stop_for(error)
+            else:
+                event(log_events.COMPACTED, seconds=round(over_s - now_s, 3))
+
+        self._environment.beside(partial(self._state.compact, *worn), done, Queue.LONG)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """About how many bytes of files are still to be written of what is in memory."""
+        return self._in_memory_bytes + self._unflushed_bytes
+
+    def make_room(self) -> None:
+        """The disk has little room: write down what is in memory, cut the logs, and have a thread drop from the files
+        what is deleted. It is asked for now and then, and does what has become due meanwhile."""
+        now_s = self._environment.now()
+        due = self._rounds or self.unwritten_bytes >= _WORTH_BYTES
+        if self.flushing or self._compacting or now_s < self._compact_from_s or not due:
+            return
+        self._rounds = max(0, self._rounds - 1)
+        self._compacting = True
+        self._in_memory_bytes = 0
+
+        def done() -> None:
+            over_s = self._environment.now()
+            self._compacting = False
+            self._compact_from_s = over_s + 4 * (over_s - now_s)
+            self._cut()
+
+        logs = [driver.group.log for driver in self._groups.drivers.values()]
+        log_bytes = None if any(log.has_earlier for log in logs) else sum(log.bytes for log in logs)
+        self._flush(partial(self._reclaim, log_bytes), done)
+
+    def _reclaim(self, log_bytes: int | None) -> None:
+        self._empty_memtables()
+        try:
+            self._log.reclaim(log_bytes)
+            self._state.reclaim()
+        except StorageError as error:  # what is there stays as it is
+            event(log_events.NO_ROOM_TO_COMPACT, error=str(error))
+
+    def make(self, then: Callable[[], None] | None = None) -> None:
+        """Flush the state, then drop the entries that are in it from the logs."""
+
+        def done() -> None:
+            self._cut()
+            if then is not None:
+                then()
+
+        self._flush(self._state.sync, done)
+
+    def _wait_for_calm(self) -> None:
+        look = partial(self._look, self._in_memory_bytes)
+        self._timer = self._environment.call_at(self._environment.now() + _CALM_S, look)
+
+    def _look(self, before_bytes: int) -> None:
+        """Flush state and log if the node is calm now."""
+        self._timer = None
+        if self._health.failure is not None:
+            return
+        if self.flushing or _CALM_PART * (self._in_memory_bytes - before_bytes) > self._in_memory_bytes:
+            self._wait_for_calm()
+        else:
+            self._in_memory_bytes = 0
+            self._flush(self._empty_memtables)
+
+    def _empty_memtables(self) -> None:
+        self._state.sync()
+        self._log.flush()
+
+    def _flush(self, work: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        self.flushing = True
+        applied = {driver: driver.machine.applied for driver in self._groups.drivers.values()}
+        flushed, self._unflushed_bytes = self._unflushed_bytes, 0
+        started_s = time.monotonic()
+
+        def done(error: BaseException | None) -> None:
+            self.flushing = False
+            if error is not None:
+                self._health.stop_for(error)
+            else:
+                self._flushed = applied
+                event(log_events.CHECKPOINT, log_bytes=flushed, seconds=round(time.monotonic() - started_s, 3))
+            if then is not None:
+                then()
+
+        self._environment.beside(work, done)
+
+    def _cut(self) -> None:
+        """Drop what has been flushed from the logs."""
+        if self._health.failure is not None:
+            return
+        self._log_bytes = self._unflushed_bytes
+        for driver in self._groups.drivers.values():
+            through = self._flushed.get(driver)
+            if through is None:
+                continue  # its group has come since
+            held = self._snapshots.streams.held_index(driver.group)
+            driver.group.compact(self._watches.held_index(driver, through if held is None else min(through, held)))
+        self._agenda.schedule()

@@ -1,0 +1,123 @@
+"""The groups that have a replica on this node, and the cluster map that the node knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metad_wire.cluster import ClusterMap, MapReply, MapRequest
+from metad_wire.errors import InvalidRequestError, NotLeaderError, NotReplicaError
+from metad_wire.group import GroupId
+from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.table import ANY_KIND
+
+from ...raft.replica import RaftGroup
+from ..environment import Environment
+from ..health import Health
+from .driver import GroupDriver
+
+
+class Groups:
+    """A registry. :mod:`.replica_lifecycle` puts the groups in and takes them out."""
+
+    def __init__(self, environment: Environment, health: Health) -> None:
+        self.map: ClusterMap | None = None
+        self.drivers: dict[GroupId, GroupDriver] = {}
+        self.on_change: list[Callable[[], None]] = []
+        """Told when the map, or who leads a group, has changed."""
+        self._environment = environment
+        self._health = health
+        self._by_name: dict[str, GroupDriver] = {}
+        self._by_prefix: dict[bytes, GroupDriver] = {}
+
+    # --- what is here ------------------------------------------------------------------------------------
+
+    def add(self, driver: GroupDriver) -> None:
+        """Register a replica that was opened."""
+        group = driver.group
+        self.drivers[group.group_id] = self._by_name[group.name] = self._by_prefix[group.prefix] = driver
+
+    def remove(self, group_id: GroupId) -> GroupDriver:
+        """Take out a replica that is to be closed."""
+        driver = self.drivers.pop(group_id)
+        del self._by_name[driver.group.name], self._by_prefix[driver.group.prefix]
+        return driver
+
+    def has(self, prefix: bytes) -> bool:
+        """Whether the node has a replica of the group with this prefix."""
+        return prefix in self._by_prefix
+
+    def follow(self, known: ClusterMap) -> None:
+        """Go by this map from now on."""
+        self.map = known
+
+    def tell_soon(self) -> None:
+        """Tell :attr:`on_change`, in the next turn of the event loop."""
+        self._environment.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if self._health.failure is None:
+            for listener in list(self.on_change):
+                listener()
+
+    # --- which groups hold what, and who leads them ------------------------------------------------------
+
+    def named(self, name: str, kind: str) -> GroupDriver:
+        """The driver of the group that a request names, which must be of this kind. Raises MetadError. Whether the
+        group holds the items is for its own state to say, which also knows what it did before."""
+        driver = self._by_name.get(name)
+        if driver is not None and kind in (driver.group.group_id.kind, ANY_KIND):
+            return driver
+        if not name:
+            raise InvalidRequestError("the request names no group")
+        group = GroupId.parse(name)
+        if group is None or kind not in (group.kind, ANY_KIND):
+            raise NotLeaderError(f"this node knows no such group: {name}")
+        raise self.elsewhere(group)
+
+    def here(self, name: str) -> GroupDriver | None:
+        """The driver of the group with this name, if there is one on this node."""
+        return self._by_name.get(name)
+
+    def replica(self, name: str) -> GroupDriver:
+        """The driver of the group with this name, whether this node leads it or not. Raises MetadError."""
+        driver = self._by_name.get(name)
+        if driver is not None:
+            return driver
+        if not name:
+            raise InvalidRequestError("the request names no group")
+        raise NotReplicaError(f"this node has no replica of {name}")
+
+    def driver_of(self, group: RaftGroup) -> GroupDriver | None:
+        """The driver of this replica. None means that the replica is being opened, or is closed."""
+        driver = self._by_prefix.get(group.prefix)
+        return driver if driver is not None and driver.group is group else None
+
+    def elsewhere(self, group: GroupId) -> NotLeaderError:
+        """Return the error that says where to go with a request for a group that has no replica here."""
+        record = None if self.map is None else self.map.group(group)
+        if record is None:  # the map of this node may be an old one
+            return NotLeaderError(f"this node knows no such group: {group.name}")
+        return NotLeaderError(f"this node has no replica of {group.name}", leader=record.preferred)
+
+    def map_reply(self, body: MapRequest) -> MapReply:
+        """The cluster map, and who leads what."""
+        known = self.map
+        leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
+        version = 0 if known is None else known.version
+        return MapReply(version, known if version > body.version else None, leaders)
+
+    def are_led(self) -> bool:
+        """Whether the cluster is formed, and every group with a replica here has a leader that can work."""
+        return self.map is not None and all(
+            driver.group.ready if driver.group.is_leader else driver.group.leader is not None
+            for driver in self.drivers.values()
+        )
+
+    def crowded(self) -> bool:
+        """Whether many requests wait in front of a group of this node."""
+        return any(driver.waiting_items >= FULL_ITEMS for driver in self.drivers.values())
+
+    def abandon(self, reason: str) -> None:
+        """Answer everything that waits."""
+        for driver in self.drivers.values():
+            driver.abandon(reason)

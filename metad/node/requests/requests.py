@@ -1,0 +1,401 @@
+"""The way of a request: decoded, weighed, and begun at the group that it names.
+
+Reads go on in :mod:`.reads`; writes queue at their group's driver (:mod:`.driver`) until the loop's turn
+(:mod:`.scheduler`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from metad_wire import messages as m
+from metad_wire.cluster import GroupCommand, ReadIndexReply
+from metad_wire.connection.session import FEATURES
+from metad_wire.errors import (
+    DrainingError,
+    MetadError,
+    OverloadedError,
+    PermissionDeniedError,
+    TooLargeError,
+    UnknownMethodError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
+from metad_wire.group import METADATA
+from metad_wire.messages import CHANGE_BYTES_MAX, LISTING_BYTES_MAX, Feature
+from metad_wire.methods import (
+    BROKER_GET,
+    BROKER_LIST,
+    GROUP_COMMAND,
+    METHODS,
+    READ_INDEX,
+    READS,
+    WILL_WAIT,
+    Body,
+    By,
+    For,
+    Head,
+    Lane,
+    Method,
+    Reply,
+    encode,
+)
+from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.returns.return_slots import Returns
+from metad_wire.refused import Refused
+from metad_wire.table import ANY_KIND
+
+from ...config import LimitsConfig
+from ...control.host import Done, Line, holder_of
+from ...errors import DiskFullError
+from ...state.core.limits import reply_limit
+from ...state.core.verb import Command
+from ...state.registry import CONTROL, VERBS
+from ..environment import Environment
+from ..health import Health
+from ..replicas.driver import GroupDriver, Work
+from ..replicas.groups import Groups
+from .bound_names import BoundNames
+from .digests import digest_of
+from .gate import HEADLESS_BYTES, WAITED_S, Gate
+from .in_flight_budget import ITEM_BYTES, InFlightBudget
+from .reads import PIECE_ROWS, Reads, answer_read_index, failed
+from .scheduler import Scheduler
+
+_REGISTERED: Final = int(Feature.REGISTERED)
+_WAITING_BYTES_MAX: Final = 12 * 1024 * 1024  # of requests that wait for a turn, counted as those in flight are
+_CONTROL_ITEMS: Final = 8  # what a request about the node or the cluster takes while it waits, as items of others
+_LENT: Final = READS | {BROKER_GET.code, BROKER_LIST.code}
+"""Of these, those that only read: others that need the room may have it back."""
+_AGAIN_MS: Final = 1_000
+Control = Callable[[Method[Any, Any], Any, Done, float, Line | None], None]
+"""Answers what is about the node or the cluster, and reached the node at this time, on this line. May raise
+MetadError."""
+Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
+"""Has the group's leader drop what has moved away. May raise MetadError."""
+Wait = Callable[[GroupDriver, Work], None]
+"""Answers a request later, when it is its turn or its deadline has passed. May raise MetadError."""
+
+
+class Requests:
+    """Every request of this node, whoever asks."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        scheduler: Scheduler,
+        reads: Reads,
+        budget: InFlightBudget,
+        returns: Returns,
+        gate: Gate,
+        environment: Environment,
+        health: Health,
+        *,
+        limits: LimitsConfig,
+        control: Control,
+        sweep: Sweep,
+        wait: Wait,
+    ) -> None:
+        self.draining = False
+        """Whether writes to groups that this node leads are refused."""
+        self.precedence = scheduler.precedence
+        """What is small goes before what is not."""
+        self._groups = groups
+        self._bound = BoundNames(groups)
+        self._scheduler = scheduler
+        self._reads = reads
+        self._budget = budget
+        self._returns = returns
+        self._gate = gate
+        self._environment = environment
+        self._health = health
+        self._deadline_default_ms = limits.deadline_default_ms
+        self._reply_bytes_max = reply_limit(limits.frame_bytes_max)
+        self._control = control
+        self._sweep = sweep
+        self._wait = wait
+        self._waiting = FairRoom(
+            "bytes of requests that wait for a turn", _WAITING_BYTES_MAX, ends="the time that the request waits"
+        )
+
+    @property
+    def spent(self) -> int:
+        """What the reads begun here have cost so far, in rows looked at."""
+        return self._reads.spent
+
+    def drain(self) -> None:
+        """Refuse writes to groups that this node leads, from now on."""
+        self.draining = True
+
+    # --- callers -----------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        method: int,
+        payload: bytes,
+        done: Done,
+        *,
+        administers: bool = True,
+        waited_s: float = 0.0,
+        source: Line | None = None,
+    ) -> Work | None:
+        """Begin a client's request whose payload is still encoded, and which has waited here already. Never raises:
+        what is wrong with it goes to ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may
+        change the cluster. Each ``source`` has its fair share of a group."""
+        row = METHODS.get(method)
+        if row is None or row.whose is For.NODES:
+            done(UnknownMethodError(f"no method {method:#06x}"))
+            return None
+        if row.whose is For.ADMINS and not administers:
+            done(PermissionDeniedError(f"{row.name} is for administrators"))
+            return None
+        if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
+            done(TooLargeError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
+            return None
+        if not row.mutates and row.item is None and len(payload) > LISTING_BYTES_MAX:
+            done(TooLargeError(f"a request that names no items is at most {LISTING_BYTES_MAX} bytes"))
+            return None
+        if source is not None and row.lane >= Lane.RECORDS and (self._gate.strained or waited_s >= WAITED_S):
+            try:
+                self._gate.look(row, payload, waited_s, source, self._deadline_default_ms)
+            except OverloadedError as error:
+                done(error)
+                return None
+        if source is not None and len(payload) > HEADLESS_BYTES and row.item is not None:
+            try:
+                self._look_for_room(row, payload, source)
+            except OverloadedError as error:
+                done(error)
+                return None
+        return self._attempt(row, payload, len(payload), done, waited_s, source)
+
+    def _look_for_room(self, method: Method[Any, Any], payload: bytes, source: Line) -> None:
+        """Raise OverloadedError for a long request that finds no room, before its items are decoded: that would take
+        as long as doing it. It takes its room as soon as it is decoded, for exactly what it is."""
+        head = method.decode_head(payload)
+        if head is None or not (method.mutates or head.items > PIECE_ROWS):
+            return  # whoever decodes it says what is wrong, or it is answered at once
+        now_s, take_back = self._environment.now(), None if method.mutates else _ignore
+        size = len(payload) + ITEM_BYTES * head.items
+        place = self._budget.take(source, size, head.items, now_s, head.identity, take_back)
+        self._budget.let_go(place)
+
+    def turn_away(self, method: int, payload: bytes, source: Line) -> MetadError:
+        """The error for a client's request that found no room to wait until it can begin."""
+        row = METHODS.get(method)
+        if row is None or row.whose is For.NODES:
+            return UnknownMethodError(f"no method {method:#06x}")
+        return self._gate.turn_away(row, payload, source)
+
+    def submit_peer(self, method: int, payload: bytes, done: Done) -> None:
+        """Begin the request of another node, which may do what clients may not."""
+        row = METHODS.get(method)
+        if row is None:
+            done(UnknownMethodError(f"no method {method:#06x}"))
+        else:
+            self._attempt(row, payload, len(payload), done)
+
+    def request(self, method: Method[Body, Any], body: Body, done: Done, *, group: str = "") -> None:
+        """Begin a request from inside the process, to a group or to the cluster itself."""
+        self._attempt(method, m.Request(0, None, body, group), 0, done)
+
+    async def call(
+        self, method: Method[Body, Reply], body: Body, *, group: str = "", identity: m.Identity | None = None
+    ) -> Reply:
+        """Do a request from inside the process. Raises :class:`MetadError`."""
+        answer: asyncio.Future[bytes | MetadError] = asyncio.get_running_loop().create_future()
+        self._attempt(method, m.Request(0, identity, body, group), 0, set_result(answer))
+        result = await answer
+        if isinstance(result, MetadError):
+            raise result
+        return method.decode_reply(result)
+
+    def cancel(self, work: Work) -> None:
+        """Do not begin it; if it has begun it runs on. Either way the request is answered."""
+        work.cancelled = True
+
+    def gone(self, source: Line) -> None:
+        """A connection has ended."""
+        self._gate.gone(source)
+
+    # --- what is done with each --------------------------------------------------------------------------
+
+    def _attempt(
+        self,
+        method: Method[Any, Any],
+        request: bytes | m.Request[Any],
+        size: int,
+        done: Done,
+        waited_s: float = 0.0,
+        source: Line | None = None,
+    ) -> Work | None:
+        try:
+            return self._begin(method, request, size, done, waited_s, source)
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
+            done(failed(method.name, error, self._health))
+        return None
+
+    def _begin(
+        self,
+        method: Method[Any, Any],
+        asked: bytes | m.Request[Any],
+        size: int,
+        done: Done,
+        waited_s: float,
+        source: Line | None,
+    ) -> Work | None:
+        payload: bytes | None = None
+        refused: Refused | None = None
+        if isinstance(asked, m.Request):
+            request = asked
+        else:
+            payload = asked
+            request, refused = method.decode_what_fits(asked)
+        body = request.body
+        if request.requires & ~FEATURES:
+            raise UnsupportedError(
+                f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
+            )
+        if source is not None and source.principal is not None:
+            self._bound.check(method, request, source.principal)
+        if method.code in CONTROL:
+            self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
+            return None
+        if isinstance(self._health.failure, DiskFullError):
+            raise DrainingError(f"the node waits for room on its disk: {self._health.failure}")
+        if self._health.failure is not None:
+            raise UnknownOutcomeError("the node has stopped; its log says why")
+        if method is READ_INDEX:
+            driver = self._groups.named(request.group, ANY_KIND)
+            answer_read_index(
+                driver, lambda index: done(encode(ReadIndexReply(index)) if isinstance(index, int) else index)
+            )
+            return None
+        verb = VERBS[method.code]
+        if method.by is By.METADATA:
+            driver = self._groups.drivers[METADATA]
+        else:
+            driver = self._groups.named(request.group, verb.table.kind)
+        if method is GROUP_COMMAND and body.step == "sweep":
+            self._sweep(driver, body, done)
+            return None
+        now_s = self._environment.now()
+        arrived_s = now_s - waited_s
+        deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
+            items = len(body.items) if method.item is not None else 1
+            head = Head(request.deadline_ms, request.identity, request.group, items, verb.tenant(body))
+            self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
+            self._gate.took(source)
+        command = verb.command(body, size, refused, self._reply_bytes_max)
+        held = size + ITEM_BYTES * command.items
+        command.arrived_s = arrived_s
+        if method is WILL_WAIT and body.wait_ms:
+            until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
+            return self._begin_wait(driver, command, held + 2 * ITEM_BYTES, until_s, done, source)
+        if verb.read is not None:
+            self._reads.begin(driver, verb, command, held, deadline_s, done, source)
+            return None
+        if self.draining and driver.group.is_leader:  # otherwise it says who leads
+            raise DrainingError
+        command.life, command.registered = request.life, bool(request.requires & _REGISTERED)
+        command.holder = holder_of(source)
+        if request.identity is not None:
+            command.digest = digest_of(method, request, payload)
+        budget, items = self._budget, command.items
+        try:
+            if self._returns.promised and driver.group.is_leader:
+                self._returns.check(request.identity, now_s)
+            place = budget.take(source, held, items, now_s, request.identity)
+        except OverloadedError:
+            driver.not_keeping_up(now_s)
+            raise
+
+        def answer(outcome: bytes | MetadError) -> None:
+            budget.give(place, items)
+            done(outcome)
+
+        # From here on nothing may raise: the request would be answered twice.
+        if source is not None:
+            self._gate.admitted[method.lane] += 1
+        work = Work(command, request.identity, deadline_s, answer, source)
+        self._scheduler.submit(driver, work, now_s)
+        return work
+
+    def _begin_wait(
+        self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Line | None
+    ) -> Work:
+        place: Place | None = None
+
+        def answer(outcome: bytes | MetadError) -> None:
+            nonlocal place
+            if place is not None:
+                self._waiting.give(place)
+                place = None
+                done(outcome)
+
+        work = Work(command, None, until_s, answer, source)
+
+        def take_back() -> None:
+            work.cancelled = True
+            answer(_too_many_wait())
+
+        place = self._waiting.take(holder_of(source), held, take_back, line=source)
+        if place is None:
+            raise _too_many_wait()
+        try:
+            self._wait(driver, work)
+        except BaseException:
+            self._waiting.give(place)
+            raise
+        return work
+
+    def _begin_control(
+        self, method: Method[Any, Any], body: Any, size: int, done: Done, arrived_s: float, source: Line | None
+    ) -> None:
+        """Have what is about the node or the cluster answered. What clients ask counts until then, for it may wait."""
+        if source is None:
+            self._control(method, body, done, arrived_s, None)
+            return
+        held = size + ITEM_BYTES * (_CONTROL_ITEMS + (len(body.items) if method.item is not None else 0))
+        place: Place | None = None
+
+        def answer(outcome: bytes | MetadError) -> None:
+            nonlocal place
+            if place is not None:
+                self._budget.give(place, 0)
+                place = None
+                done(outcome)
+
+        take_back = (lambda: answer(_too_many_wait())) if method.code in _LENT else None
+        place = self._budget.take(source, held, 1, self._environment.now(), take_back=take_back)
+        try:
+            self._control(method, body, answer, arrived_s, source)
+        except MetadError as error:
+            answer(error)
+        except BaseException:
+            if place is not None:
+                self._budget.give(place, 0)
+                place = None
+            raise
+
+
+def _ignore() -> None:
+    """Nothing is taken back while it is held."""
+
+
+def _too_many_wait() -> OverloadedError:
+    return OverloadedError("too many requests wait on this node", retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+
+
+def set_result(answer: asyncio.Future[bytes | MetadError]) -> Done:
+    """Ends a future with an answer, unless nobody waits for it any more."""
+
+    def done(result: bytes | MetadError) -> None:
+        if not answer.done():
+            answer.set_result(result)
+
+    return done

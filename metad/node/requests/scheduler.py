@@ -1,0 +1,254 @@
+"""The event loop's turn: requests queue at their groups; once per turn every group with work makes its entries, every
+replica does what is due, all of it goes into one log write, and each peer gets one payload. What has been committed is
+applied in one batch and answered, and what queued meanwhile is next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metad_wire.policy.precedence import Precedence, is_small
+
+from ...errors import StorageError
+from ...logs import bug
+from ...raft.log.writer import LogWriter
+from ...raft.replicas import Replicas
+from ...state.core.part import Writes
+from ...storage.engine import Engine
+from ..environment import Environment, Timer
+from ..health import Health
+from ..replicas.agenda import Agenda
+from ..replicas.driver import GroupDriver, Work
+from .deadlines import Deadlines
+
+# This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
+# items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.
+_AT_ONCE_ITEMS = 128
+# Items of entries made in one turn of the loop, a few milliseconds of it; an entry is made whole. Groups that are left
+# over come first in the next turn.
+_TURN_ITEMS = 1_000
+# How often the loop shows that it runs, and after how long it has stood still. What arrived meanwhile is looked at
+# before any timer, so each turn compares.
+_SHOW_S = 0.1
+_STOOD_S = 0.25
+# Writes applied in one turn of the loop: two milliseconds of it. A turn has costs of its own, so fewer are dearer.
+_APPLY_ITEMS = 1_000
+
+
+class Scheduler:
+    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it,
+    ``overslept`` with the time if the loop has stood still for longer than a heartbeat while something was due, or for
+    longer than :data:`_STOOD_S`."""
+
+    def __init__(
+        self,
+        state: Engine,
+        writer: LogWriter,
+        replicas: Replicas,
+        agenda: Agenda,
+        precedence: Precedence,
+        environment: Environment,
+        health: Health,
+        *,
+        log_grown: Callable[[int], None],
+        overslept: Callable[[float], None],
+    ) -> None:
+        self._state = state
+        self._writer = writer
+        self._replicas = replicas
+        self._agenda = agenda
+        self._environment = environment
+        self._health = health
+        self._log_grown = log_grown
+        self._overslept = overslept
+        self.precedence = precedence
+        """What is small goes before what is not."""
+        self._expiry = Deadlines(environment, self._expire)
+        self._in_turn = False
+        self._waiting_items = 0  # submitted since the last turn
+        self._timer: Timer | None = None
+        self._timer_s = float("inf")
+        self._showing: Timer | None = None
+        self._shown_s = 0.0  # when the loop was seen to run
+        agenda.serve(self.turn, self._apply)
+        writer.after_durable(self._apply)
+
+    def start(self) -> None:
+        """Begin to watch whether the loop runs."""
+        now_s = self._environment.now()
+        self._look_whether_stood(now_s)
+        self._showing = self._environment.call_at(now_s + _SHOW_S, self.start)
+
+    def stop(self) -> None:
+        """Cancel the timers."""
+        self._expiry.stop()
+        if self._showing is not None:
+            self._showing.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def submit(self, driver: GroupDriver, work: Work, now_s: float) -> None:
+        """A request to a group: begun now or soon."""
+        driver.submit(work, now_s)
+        self._agenda.dirty[driver] = None
+        self._waiting_items += work.items
+        if self._waiting_items >= _AT_ONCE_ITEMS and not self._in_turn:
+            self.turn()
+        elif not self._writer.busy:
+            self._agenda.schedule()
+
+    # --- the turn ----------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Make entries of what waits, and let replicas do what is due."""
+        if self._health.failure is not None:
+            return
+        self._waiting_items = 0
+        dirty = self._agenda.begin()
+        self._in_turn = True
+        again = False
+        grown = 0
+        try:
+            now_s = self._environment.now()
+            self._look_whether_stood(now_s)
+            due_s, grown = self._pump(dirty, now_s)
+            self._agenda.end()
+            if due_s <= now_s:
+                # One entry per group and turn: the disk works on it, and its answers go out, while the next is made.
+                again = True
+                due_s = float("inf")
+            replicas_s = self._replicas.turn(now_s)
+            if replicas_s <= now_s:
+                again = True
+            else:
+                due_s = min(due_s, replicas_s)
+            self._arm(due_s)
+        except Exception as error:  # noqa: BLE001 - logged where it ends
+            self._health.stop_for_bug(error)
+        finally:
+            self._agenda.end()
+            self._in_turn = False
+        if again:
+            self._agenda.schedule()
+        if grown:
+            self._log_grown(grown)
+
+    def _pump(self, drivers: list[GroupDriver], now_s: float) -> tuple[float, int]:
+        """Have the groups make entries of what waits: (when to look again, bytes of the entries)."""
+        due_s, grown = float("inf"), 0
+        calendar_ms = self._environment.wall_ms()
+        items = 0
+        again: list[GroupDriver] = []
+        if len(drivers) > 1 and any(driver.urgent for driver in drivers):
+            drivers = sorted(drivers, key=lambda driver: not driver.urgent)
+        for position, driver in enumerate(drivers):
+            if items >= _TURN_ITEMS:
+                again[:0] = drivers[position:]  # before those that have had their turn
+                due_s = now_s
+                break
+            before, waiting = driver.group.log.bytes, driver.waiting_items
+            again_s = driver.pump(now_s, calendar_ms)
+            size = driver.group.log.bytes - before
+            grown += size
+            begun = waiting - driver.waiting_items
+            items += begun
+            if not is_small(begun, size):
+                self.precedence.heavy_done(now_s, size)
+            if again_s is not None:
+                due_s = min(due_s, again_s)
+                again.append(driver)
+            elif driver.stalled:
+                self._agenda.stalled[driver] = None
+                self._expiry.arm()
+            if driver.machine.unexpected is not None:
+                error, driver.machine.unexpected = driver.machine.unexpected, None
+                if isinstance(error, StorageError):
+                    self._health.fail(error)
+                    break
+                bug(driver.group.name, error)
+        if again:
+            self._agenda.put_first(again)
+        return due_s, grown
+
+    def _expire(self, now_s: float) -> bool:
+        stalled = self._agenda.stalled
+        for driver in [driver for driver in stalled if driver.expire(now_s)]:
+            del stalled[driver]
+        return bool(stalled)
+
+    def _arm(self, due_s: float) -> None:
+        if due_s == self._timer_s:
+            return
+        if self._timer is not None:
+            if self._timer_s <= due_s and self._timer_s > self._environment.now():
+                return  # it comes earlier, and looks again then
+            self._timer.cancel()
+            self._timer = None
+        self._timer_s = due_s
+        if due_s < float("inf"):
+            self._timer = self._environment.call_at(due_s, self._due)
+
+    def _due(self) -> None:
+        now_s = self._environment.now()
+        late_s = now_s - self._timer_s
+        self._timer, self._timer_s = None, float("inf")
+        if late_s > self._replicas.timing.heartbeat_s:
+            self._stood(now_s)
+        self.turn()
+
+    def _look_whether_stood(self, now_s: float) -> None:
+        stood_s, self._shown_s = now_s - self._shown_s, now_s
+        if self._showing is not None and stood_s > _SHOW_S + _STOOD_S:
+            self._stood(now_s)
+
+    def _stood(self, now_s: float) -> None:
+        """The loop has not run: nobody is late who could not be heard."""
+        self._shown_s = now_s
+        self._replicas.overslept()
+        self._overslept(now_s)
+
+    # --- applying ----------------------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        """Apply the oldest of what is committed and answer it; the rest in the turns that follow at once, so that
+        clients work on the first answers while the next are made."""
+        if self._health.failure is not None:
+            # What was committed last may be missing from the state. Nothing may be applied behind it, for the applied
+            # index would then claim what is not there; the next start replays it from the log.
+            return
+        committed, dirty = self._agenda.committed, self._agenda.dirty
+        if not committed:
+            if dirty:  # what queued while the disk was busy with something else
+                self.turn()
+            return
+        staged: list[GroupDriver] = []
+        batches: list[Writes] = []
+        items = grown = 0
+        try:
+            while committed and items < _APPLY_ITEMS:
+                driver = next(iter(committed))
+                added, size = driver.stage(batches, _APPLY_ITEMS - items)
+                grown += size
+                items += max(added, 1)
+                staged.append(driver)
+                del committed[driver]
+                if driver.machine.applied < driver.group.applicable:
+                    committed[driver] = None  # behind the others
+                    break
+            self._state.write(*batches)
+            for driver in staged:
+                driver.finish()
+                dirty[driver] = None
+        except StorageError as error:
+            self._health.fail(error)
+            return
+        except Exception as error:  # noqa: BLE001 - logged where it ends
+            self._health.stop_for_bug(error)
+            return
+        if committed:
+            self._agenda.schedule_apply()
+        if grown:
+            self._log_grown(grown)
+        self.turn()

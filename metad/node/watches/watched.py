@@ -1,0 +1,108 @@
+"""A replica of this node, as the streams of its changes see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from metad_wire.cluster import ReadIndex
+from metad_wire.errors import InternalError, InvalidRequestError, MetadError, NotLeaderError
+from metad_wire.methods import READ_INDEX
+from metad_wire.watch import BEHIND_UNKNOWN_MS, Brought, WatchOpened
+
+from ...raft.log.journal import REGULAR
+from ...state.core.entry import NO_WRITES, Entry, decode_entry
+from ...state.core.slot_assignment import HeldSlots
+from ...storage.engine import Engine, Pin
+from ...storage.keys import after_prefix
+from ..calls.peer_sender import PeerSender
+from ..replicas.driver import GroupDriver
+from ..requests.reads import answer_read_index
+
+
+class WatchedReplica:
+    """A :class:`metad.watch.seams.Replica`."""
+
+    def __init__(self, driver: GroupDriver, state: Engine, peers: PeerSender, now: Callable[[], float]) -> None:
+        self.name = driver.group.name
+        self.kind = driver.group.group_id.kind
+        self.prefix = driver.group.prefix
+        self._driver = driver
+        self._log = driver.group.log
+        self._state = state
+        self._peers = peers
+        self._now = now
+
+    @property
+    def applied(self) -> int:
+        return self._driver.machine.applied
+
+    @property
+    def base(self) -> int:
+        return self._log.base_index
+
+    def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
+        return (
+            decode_entry(self.name, index, data) if data[8] == REGULAR else NO_WRITES
+            for index, data in enumerate(self._log.records(begin, bytes_max, end), begin)
+        )
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._state.get(key)
+
+    def pin(self) -> Pin:
+        return self._state.pin(self.prefix, after_prefix(self.prefix))
+
+    def opened(self, *, pinned: bool, proven: bool) -> WatchOpened:
+        machine = self._driver.machine
+        slots = machine.parts[HeldSlots]
+        brought = [Brought(move, of_move) for move, of_move in sorted(slots.brought.items())]
+        return WatchOpened(
+            machine.applied,
+            pinned,
+            slots.held,
+            slots.sealed,
+            slots.sealed_move,
+            brought,
+            self._driver.group.ready,
+            machine.revision,
+            proven,
+        )
+
+    def read_index(self, done: Callable[[int | MetadError], None]) -> None:
+        group = self._driver.group
+        if group.is_leader:
+            answer_read_index(self._driver, done)
+        elif not group.leader:
+            done(NotLeaderError(f"no leader of {self.name} is known, who would say how far the group is"))
+        else:
+            payload = READ_INDEX.encode_request(ReadIndex(), group=self.name)
+            self._peers.call(group.leader, READ_INDEX.code, payload, lambda answer: done(_index_of(answer)))
+
+    def prove(self, done: Callable[[], None]) -> None:
+        group = self._driver.group
+        if group.is_leader and not group.may_read():
+            group.read(lambda _: done())
+        else:
+            done()
+
+    def behind_ms(self) -> int:
+        return _milliseconds(self._driver.group.behind_s(self._now()))
+
+    def silent_ms(self) -> int:
+        return _milliseconds(self._driver.group.silent_s(self._now()))
+
+
+def _index_of(answer: bytes | MetadError) -> int | MetadError:
+    """A client asks again later or elsewhere, whatever the leader's node has answered."""
+    if isinstance(answer, bytes):
+        try:
+            return READ_INDEX.decode_reply(answer).index
+        except InvalidRequestError as error:
+            return InternalError(str(error))
+    return NotLeaderError(f"the leader has not said how far the group is: {answer}")
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up: 0 is nothing at all."""
+    return math.ceil(min(seconds * 1000, BEHIND_UNKNOWN_MS))

@@ -1,0 +1,140 @@
+"""A leader's knowledge during its reign: its peers' progress, its rounds of heartbeats, and its first entry."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from ..base import NEVER
+from ..messages import AppendReply
+from ..state import ReplicaState
+from .clocks import Clocks
+from .progress import Progress
+
+ROUNDS_REMEMBERED: Final = 256
+"""Rounds whose beginning is known. A peer that echoes an older one has been cut off for long, and renews no lease."""
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(eq=False, slots=True)
+class Reign:
+    """The rules of a leader share this. It has no peers while the replica does not lead."""
+
+    _state: ReplicaState
+    _clocks: Clocks
+    peers: dict[str, Progress] = field(default_factory=dict)
+    first_index: int = 0
+    """The index of the leader's first entry. Once it is applied, the state machine holds everything that was committed
+    before."""
+    round: int = 0
+    """The number of the newest round of heartbeats; numbers begin anew with each reign."""
+    round_due_s: float = NEVER
+    """When the next round begins."""
+    _rounds: deque[tuple[int, float]] = field(default_factory=deque)  # (number, when it began)
+    _timed_from: int = 0  # rounds before this one began at a time that says nothing any more
+    _excused_until_s: float = float("-inf")
+
+    def begin(self, now: float) -> None:
+        """The replica has been elected."""
+        self.round = self._timed_from = 0
+        self.round_due_s = now
+        self.first_index = self._state.log.last_index + 1
+        self.fit(now)
+
+    def end(self) -> None:
+        """The replica leads no longer."""
+        self.peers.clear()
+        self.round_due_s = NEVER
+        self._rounds.clear()
+
+    def fit(self, now: float) -> None:
+        """Add and remove peers, so that they are the other members of the configuration."""
+        state, peers = self._state, self.peers
+        others = [member for member in state.configuration.members if member != state.node_id]
+        for peer in [peer for peer in peers if peer not in others]:
+            del peers[peer]
+        for peer in others:
+            if peer not in peers:
+                peers[peer] = Progress(state.log.last_index + 1, now)
+
+    # --- quorums -----------------------------------------------------------------------------------------
+
+    def heard_quorum(self, now: float) -> bool:
+        """Whether a quorum has answered lately. Silence is no failure for long; a peer whose host refuses to be dialled
+        is waited for no longer than its promise lasts."""
+        if now < self._excused_until_s:
+            return True
+        timing = self._state.timing
+        heard = {
+            peer
+            for peer, progress in self.peers.items()
+            if now - progress.heard_s <= (timing.lease_s if progress.refuses else timing.step_down_s)
+        }
+        return self._state.has_quorum(heard | {self._state.node_id})
+
+    def refused(self, peer: str) -> None:
+        """The host of a peer refuses to be dialled: the peer may be dead."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.refuses = True
+
+    def excuse(self, now: float) -> None:
+        """Give the peers two more heartbeats: this node was late, and what they have sent is yet to be read."""
+        self._excused_until_s = now + 2 * self._state.timing.heartbeat_s
+
+    def of_quorum(self, own: Number, of: Callable[[Progress], Number]) -> Number:
+        """The highest value that a quorum of voters has reached; ``own`` is this leader's."""
+        node_id, peers, configuration = self._state.node_id, self.peers, self._state.configuration
+        reached = sorted(
+            [own if voter == node_id else of(peers[voter]) for voter in configuration.voters], reverse=True
+        )
+        return reached[configuration.quorum() - 1]
+
+    # --- rounds ------------------------------------------------------------------------------------------
+
+    def hasten(self, now: float) -> None:
+        """Begin the next round in the next turn."""
+        self.round_due_s = now
+
+    def begin_round(self, now: float) -> None:
+        """Give the heartbeats that are about to be sent the next number."""
+        self.compare_clocks()
+        self.round_due_s = now + self._state.timing.heartbeat_s
+        self.round += 1
+        self._rounds.append((self.round, now))
+        if len(self._rounds) > ROUNDS_REMEMBERED:
+            self._rounds.popleft()
+
+    def confirm(self, progress: Progress, message: AppendReply) -> bool:
+        """Note the round that a peer echoes, and the promise that comes with it. Returns whether the echo is news."""
+        number, rounds = message.probe, self._rounds
+        if not 0 < number <= self.round:
+            return False
+        if number >= max(rounds[0][0], self._timed_from):  # one whose beginning is not known renews no lease
+            began_s = rounds[number - rounds[0][0]][1]
+            until_s = began_s + message.promise_ms / 1000 * (1 - self._state.timing.drift)
+            progress.lease_until_s = max(progress.lease_until_s, until_s)
+        if number <= progress.echoed:
+            return False
+        progress.echoed = number
+        return True
+
+    def quorum_echoed(self) -> int:
+        """The newest round that a quorum has echoed. The proof are numbers and not times: the beginnings of only the
+        newest rounds are remembered, and a forgotten round must prove nothing."""
+        return self.of_quorum(self.round, lambda progress: progress.echoed)
+
+    def compare_clocks(self) -> None:
+        """Give up all leases if time has passed unnoticed, until a round that begins from now on is answered."""
+        if self._clocks.have_come_apart():
+            self._timed_from = self.round + 1
+            for progress in self.peers.values():
+                progress.lease_until_s = float("-inf")
+
+    def lease_until_s(self) -> float:
+        """The time until which nobody else can lead: a quorum, this leader included, votes for nobody else before."""
+        self.compare_clocks()
+        return self.of_quorum(NEVER, lambda progress: progress.lease_until_s)

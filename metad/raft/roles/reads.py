@@ -1,0 +1,111 @@
+"""Linearizable reads without writing: by lease, or by ReadIndex (dissertation §6.4).
+
+A leader whose state machine has applied its own no-op holds everything that was ever acknowledged. It must also know
+that it still leads *now*:
+
+- **Lease.** A quorum echoed a round, and each said with the echo for how long it votes for nobody else. That counts
+  from when it heard the round, hence from when the round *began*; shortened by how far clocks may drift apart, it is
+  how long no other leader can be. The clock counts the time during which a machine was suspended. Where it and the
+  calendar have come apart (:mod:`.clocks`), there is no lease until a new round is echoed. Handing leadership over ends
+  the lease for the rest of the term: the successor's campaign does not respect it, and the order to campaign may be
+  delayed.
+- **ReadIndex.** Begin a round after the read arrived; once a quorum has echoed it, nobody else led when the read came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..base import LEADER, BoundHost
+from ..state import ReplicaState
+from .activity import Activity
+from .leadership import Reign
+
+
+@dataclass(eq=False, slots=True)
+class Reads:
+    """Decides when a leader may answer from its state."""
+
+    _state: ReplicaState
+    _host: BoundHost
+    _reign: Reign
+    _activity: Activity
+    _waiting: deque[tuple[int, Callable[[bool], None]]] = field(default_factory=deque)  # (round to be echoed, done)
+    _lease_given_up: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any read waits for its round."""
+        return bool(self._waiting)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this is a leader that has applied everything committed before it: it may evaluate commands, and
+        answer reads that it can prove."""
+        return self._state.role == LEADER and self._state.applied >= self._reign.first_index
+
+    def may_read(self) -> bool:
+        """Whether the state may be read now: a lease is valid."""
+        # A leader that is being removed has no lease: the remaining voters may elect without having heard of it.
+        return (
+            self.ready
+            and self._state.is_voter
+            and not self._lease_given_up
+            and self._host.now() < self._reign.lease_until_s()
+        )
+
+    def led_until_s(self) -> float:
+        """The time until which nobody else can have led since; minus infinity if that is not known."""
+        if not self.ready or not self._state.is_voter or self._lease_given_up:
+            return float("-inf")
+        return self._reign.lease_until_s()
+
+    def read(self, done: Callable[[bool], None]) -> None:
+        """Call ``done(True)`` once a client that asks now may read the state, ``done(False)`` if it may not."""
+        if self._state.role != LEADER:
+            done(False)
+            return
+        if self.may_read() and not self._waiting:
+            done(True)
+            return
+        # A round begun before this read may already be under way: it proves nothing about now. All reads of a turn
+        # share the next one.
+        self._waiting.append((self._reign.round + 1, done))
+        self._reign.hasten(self._host.now())
+        self._activity.worked()
+
+    def release(self) -> None:
+        """Answer the reads whose round a quorum has echoed."""
+        if not self._waiting or not self.ready:
+            return
+        echoed = self._reign.quorum_echoed()
+        while self._waiting:
+            number, done = self._waiting[0]
+            if number > echoed:
+                return
+            self._waiting.popleft()
+            done(True)
+
+    def applied_to(self, index: int) -> None:
+        """The state machine has applied everything up to ``index``."""
+        was_ready = self.ready
+        self._state.set_applied(index)
+        self.release()
+        if self.ready and not was_ready:
+            self._host.role_changed()
+
+    def give_up_lease(self) -> None:
+        """Allow no more reads by lease in this term."""
+        self._lease_given_up = True
+
+    def begin_reign(self) -> None:
+        """The replica has been elected."""
+        self._lease_given_up = False
+
+    def end_reign(self) -> None:
+        """The replica leads no longer: refuse the reads that wait."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
+            done(False)

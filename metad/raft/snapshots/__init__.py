@@ -1,0 +1,1 @@
+"""Snapshots: made, sent, received, installed."""

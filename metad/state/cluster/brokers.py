@@ -1,0 +1,196 @@
+"""The registry of brokers: a row for each, in metadata-0. What is decided about them is decided by its leader.
+
+An epoch is at least the index of the entry that gives it, so it grows even if the row is lost; at least one more than
+the last, because registrations may share an entry; and at least what the registration names, because brokers have
+chosen their own epochs before.
+
+A row also says from which epoch on the broker may write, and whether every group has that fence. It may be said only
+while the map is the one whose groups were asked: a group that was added since has not been fenced. One that is added
+later gets its fences with the slots that it adopts.
+
+A broker that ended long ago may be forgotten, once no group has its fence any more. A life of it that comes back is
+refused nevertheless, see :mod:`.fences`, and the next one gets a higher epoch, for an entry's index only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import ConflictError, FencedError, MetadError, NotFoundError
+from metad_wire.group import METADATA
+from metad_wire.methods import encode
+from metad_wire.tables import broker as b
+from metad_wire.tables.broker import BROKER, Broker, BrokerChange, BrokerChanged, BrokerStep
+
+from ...storage import keys
+from ...storage.engine import Engine
+from ..core import tails
+from ..core.part import Origin
+from ..core.verb import Command, Verb
+from ..core.view import View
+from .cluster import map_version
+
+_RECORD = BROKER.rows["record"]
+_PREFIX = keys.table_prefix(keys.group_prefix(METADATA), _RECORD)
+_FIELDS = tails.fields(Broker)
+_LOAD_ROWS = 1_000
+
+_decode = msgspec.msgpack.Decoder(Broker).decode
+
+
+def read_brokers(engine: Engine) -> dict[str, Broker]:
+    """All brokers of the applied state, by name."""
+    found: dict[str, Broker] = {}
+    begin, end = _PREFIX, keys.after_prefix(_PREFIX)
+    while True:
+        rows = engine.scan(begin, end, _LOAD_ROWS)
+        for _, value in rows:
+            record = _decode(value)
+            found[record.broker] = record
+        if len(rows) < _LOAD_ROWS:
+            return found
+        begin = rows[-1][0] + b"\0"
+
+
+def registered_by(engine: Engine, broker: str) -> str:
+    """Who registered the last life of a broker, by the applied state; empty if nobody did."""
+    value = engine.get(_PREFIX + keys.text(broker))
+    return "" if value is None else _decode(value).registered_by
+
+
+class _Now(NamedTuple):
+    """What a step is judged by."""
+
+    entry: int
+    now_ms: int
+    same_map: bool
+
+
+def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    asked = step.registration
+    if asked is None:
+        raise ConflictError("a registration without its fields")
+    least = 0 if known is None else max(known.broker_epoch + 1, known.least_epoch)
+    epoch = max(now.entry, least, asked.at_least_epoch)
+    return Broker(
+        asked.broker,
+        epoch,
+        b.REGISTERED,
+        asked.lease_ms,
+        asked.address,
+        asked.region,
+        asked.rack,
+        asked.attributes,
+        registered_ms=now.now_ms,
+        changed_ms=now.now_ms,
+        least_epoch=epoch,
+        fenced_ms=now.now_ms,
+        probe_port=asked.probe_port,
+        registered_by=step.by,
+    )
+
+
+def _of_life(step: BrokerStep, known: Broker | None) -> Broker:
+    """The broker, whose life must be the one that the step names."""
+    if known is None:
+        raise NotFoundError(f"there is no broker {step.broker!r}")
+    if step.broker_epoch != known.broker_epoch or known.state not in b.LIVE:
+        raise FencedError(
+            f"epoch {step.broker_epoch} of broker {step.broker!r} is over: epoch {known.broker_epoch} is {known.state}",
+            current=known.broker_epoch,
+        )
+    return known
+
+
+def _drain(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    known = _of_life(step, known)
+    return msgspec.structs.replace(known, state=b.DRAINING, changed_ms=now.now_ms)
+
+
+def _end(state: str) -> Callable[[_Now, BrokerStep, Broker | None], Broker]:
+    def end(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+        if known is not None and step.step == "fence":
+            if known.state not in b.LIVE and step.broker_epoch in (0, known.broker_epoch):
+                return known  # it has ended already
+            if not step.broker_epoch:
+                step = msgspec.structs.replace(step, broker_epoch=known.broker_epoch)
+        known = _of_life(step, known)
+        return msgspec.structs.replace(
+            known,
+            state=state,
+            changed_ms=now.now_ms,
+            least_epoch=known.broker_epoch + 1,
+            fenced_ms=now.now_ms,
+            fenced=False,
+            freed=step.step != "expire",
+        )
+
+    return end
+
+
+def _fenced(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    if known is None:
+        raise NotFoundError(f"there is no broker {step.broker!r}")
+    if known.least_epoch != step.broker_epoch:
+        raise ConflictError("its fence has been raised since", current=known.least_epoch)
+    if not now.same_map:
+        raise ConflictError("the map has changed since")
+    state = b.ACTIVE if known.state == b.REGISTERED else known.state
+    return msgspec.structs.replace(known, state=state, fenced=True)
+
+
+def _forget(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    if known is None:
+        raise NotFoundError(f"there is no broker {step.broker!r}")
+    if known.state in b.LIVE or known.least_epoch != step.broker_epoch:
+        raise ConflictError("it has registered since", current=known.least_epoch)
+    if not now.same_map:
+        raise ConflictError("the map has changed since")
+    return msgspec.structs.replace(known, state=b.FORGOTTEN, changed_ms=now.now_ms)
+
+
+_STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
+    "register": _register,
+    "drain": _drain,
+    "deregister": _end(b.GONE),
+    "fence": _end(b.FENCED),
+    "expire": _end(b.FENCED),
+    "fenced": _fenced,
+    "forget": _forget,
+}
+
+
+def _evaluate(view: View, command: Command[BrokerChange]) -> BrokerChanged:
+    body = command.body
+    now = _Now(view.index, view.now_ms, map_version(view) == body.map_version)
+    writes = view.writes_of(_RECORD)
+    errors: list[m.ItemError] = []
+    brokers: list[Broker | None] = []
+    for position, step in enumerate(body.steps):
+        key = _PREFIX + keys.text(step.broker)
+        stored = view.get(key)
+        known = None if stored is None else _decode(stored)
+        try:
+            take = _STEPS.get(step.step)
+            if take is None:
+                raise ConflictError(f"no step {step.step!r}")
+            changed = take(now, step, known)
+        except MetadError as error:
+            errors.append(m.ItemError(position, error.code, error.message, error.current))
+            brokers.append(None)
+            continue
+        if changed.state == b.FORGOTTEN:
+            writes[key] = None
+        elif changed is not known:
+            written = encode(changed)
+            writes[key] = written if stored is None else tails.keep(stored, written, _FIELDS)
+        brokers.append(changed)
+    return BrokerChanged([m.Revision(view.name, view.revision)], errors, brokers)
+
+
+VERBS = (Verb(methods.BROKER_CHANGE, BROKER, evaluate=_evaluate, origin=Origin.CONTROLLER, grows=False),)

@@ -1,0 +1,1 @@
+"""How what is over is taken away: by time, and with its tenant."""

@@ -1,0 +1,1 @@
+"""Records with versions, leases, and sequences."""

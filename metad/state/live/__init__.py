@@ -1,0 +1,1 @@
+"""Rows that last for as long as somebody speaks for them."""

@@ -1,0 +1,1 @@
+"""Retained messages, and the filters that match them."""

@@ -1,0 +1,1 @@
+"""Sessions with all that is theirs: subscriptions, messages in flight, wills."""

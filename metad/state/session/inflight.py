@@ -1,0 +1,44 @@
+"""What is in flight for clients: bounded, opaque rows. The owner of the session writes and deletes them. Other
+brokers may leave rows for the owner, and never delete one.
+
+On disk such a row is the value, as it goes on the wire; the key says the rest.
+"""
+
+from __future__ import annotations
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.methods import encode
+from metad_wire.tables import inflight as wire
+from metad_wire.tables.inflight import INFLIGHT
+
+from ..core.verb import Command, Reader, Verb, written
+from ..core.view import View
+from . import session_parts
+from .session_parts import SessionParts, rows_of_sessions
+
+PARTS = SessionParts(INFLIGHT, "state", rows_max=wire.INFLIGHT_MAX, bytes_max=wire.INFLIGHT_BYTES_MAX)
+
+
+def _evaluate_put(view: View, command: Command[wire.InflightPut]) -> m.WriteReply:
+    values = [encode(item.value) for item in command.rows.items]
+    errors, _ = PARTS.put(view, command, values, any_owner=command.body.any_owner)
+    return written(view, errors)
+
+
+def _evaluate_delete(view: View, command: Command[wire.InflightDelete]) -> m.WriteReply:
+    return written(view, PARTS.remove(view, command))
+
+
+def _read_get(reader: Reader, command: Command[wire.InflightGet]) -> wire.InflightGetReply:
+    sessions = command.rows.keys
+    counts = session_parts.counts_of(reader, sessions)
+    (found,) = session_parts.read(reader, (PARTS,), sessions, counts, command.reply_bytes_max)
+    return wire.InflightGetReply(found.rows)  # type: ignore[arg-type]  # encoded
+
+
+VERBS = (
+    Verb(methods.INFLIGHT_PUT, INFLIGHT, evaluate=_evaluate_put),
+    Verb(methods.INFLIGHT_DELETE, INFLIGHT, evaluate=_evaluate_delete, grows=False),
+    Verb(methods.INFLIGHT_GET, INFLIGHT, rows=rows_of_sessions, read=_read_get),
+)

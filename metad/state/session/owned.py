@@ -1,0 +1,44 @@
+"""Whether a life of a broker owns sessions: nobody else may touch them, nor what belongs to them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire.errors import FencedError, NotFoundError, NotOwnerError
+
+from ..core.rows import Rows
+from ..core.verb import mismatch
+from ..core.view import View
+from .owners import SessionOwners
+
+_decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
+
+
+def refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.ItemError | None:
+    """Why this life of a broker may not touch a session with this owner row; None if it may."""
+    if row is None:
+        return m.ItemError(position, NotFoundError.code)
+    owner = _decode_owner(row)
+    if owner.broker != broker:
+        return m.ItemError(position, NotOwnerError.code, f"owner is {owner.broker}")
+    if owner.broker_epoch != epoch:
+        return mismatch(position, FencedError, "epoch", owner.broker_epoch, epoch)
+    return None
+
+
+def refusals(view: View, sessions: Rows, broker: str, epoch: int) -> dict[int, m.ItemError]:
+    """Why this life may not touch some of these sessions, by position. An owner row is looked at once, however many
+    sessions have it."""
+    rows = view.parts[SessionOwners].before(view, sessions)
+    refused = {row for row in dict.fromkeys(rows) if refusal(row, broker, epoch, 0) is not None}
+    if not refused:
+        return {}
+    errors = {position: refusal(row, broker, epoch, position) for position, row in enumerate(rows) if row in refused}
+    return {position: error for position, error in errors.items() if error is not None}
+
+
+def absences(view: View, sessions: Rows) -> dict[int, m.ItemError]:
+    """Which of these sessions are not there, by position."""
+    rows = view.parts[SessionOwners].before(view, sessions)
+    return {at: m.ItemError(at, NotFoundError.code) for at, row in enumerate(rows) if row is None}

@@ -1,0 +1,1 @@
+"""Frames, and what a connection's two ends may say when."""

@@ -1,0 +1,1 @@
+"""When those come back for whom there was no room."""

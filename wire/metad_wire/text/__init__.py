@@ -1,0 +1,1 @@
+"""What a text may be: fields of keys, topics and filters."""

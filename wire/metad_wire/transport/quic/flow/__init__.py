@@ -1,0 +1,1 @@
+"""What is sent when, what has arrived, and what is sent again."""
