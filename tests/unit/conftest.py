@@ -1,0 +1,8 @@
+"""What counts the house is beside the tests of all rings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
