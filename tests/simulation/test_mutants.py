@@ -38,6 +38,12 @@ def test_every_bug_can_be_planted() -> None:
             pass
 
 
+def test_tests_of_units_are_no_cases() -> None:
+    """Each is run once for each of its bugs, with all of its cases, so that a case cannot be named."""
+    assert not [name for mutant in UNIT_MUTANTS for name in mutant.scenarios if "[" in name]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # of scenarios that were broken off
 @pytest.mark.parametrize("mutant", [*MUTANTS, *NODE_MUTANTS], ids=lambda mutant: mutant.name)
 def test_mutant_is_killed(mutant: Mutant) -> None:
     found = killers(mutant, seeds=0)

@@ -120,13 +120,18 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "silent = []",
         "a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not",
     ),
-    _m(
+    Mutant(
         "heartbeats_do_not_count",
         "who is heard of lives on",
-        "metad.control.brokers.brokers:Brokers._beat",
-        "self._lives.heard(beat.broker, at_s)",
-        "pass",
-        "a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not",
+        (
+            ("metad.control.brokers.brokers:Brokers._beat", "self._lives.heard(beat.broker, at_s)", "pass"),
+            (
+                "metad.control.brokers.brokers:Brokers._beat",
+                "self._lives.answered(beat.broker, at_s, self._running_s())",
+                "pass",
+            ),
+        ),
+        ("a_silent_broker_is_fenced_and_one_that_is_heard_of_is_not",),
     ),
     _m(
         "who_is_forgotten_may_write",

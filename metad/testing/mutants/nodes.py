@@ -643,6 +643,11 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
                 "False",
             ),
             ("metad.state.live.live:LiveRows.renew", "at_s is not None and now_s - at_s > SLOW_S", "False"),
+            (
+                "metad.state.live.liveness:Liveness.answered",
+                "now_s if now_s - arrived_s > _SLOW * lease.ttl_s else arrived_s",
+                "arrived_s",
+            ),
         ),
         ("a_leader_that_was_cut_off_gives_full_leases",),
     ),

@@ -625,7 +625,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "metad_wire.transport.fair_share:FairShare.has_left",
         "self.left >",
         "True or self.left >",
-        _TURNS + "test_a_crowd_of_new_connections_makes_no_turn_long[kv.get]",
+        _TURNS + "test_reads_of_a_crowd_share_turns",
     ),
     _m(
         "what_goes_ahead_costs_nothing",
@@ -633,7 +633,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "metad.server.connection:Connection._take_in",
         "count / _CUT_FRAMES + ahead, (now() - begun_s) / _SLICE_S",
         "0.0, 0.0",
-        _TURNS + "test_a_crowd_of_new_connections_makes_no_turn_long[broker.heartbeat]",
+        _TURNS + "test_heartbeats_of_a_crowd_count_to_a_turn",
     ),
     _m(
         "the_status_waits_behind_long_reads",

@@ -113,10 +113,7 @@ async def ask(clients: list[tuple[Connection, FakeStream]], method: Method[Any, 
     return len(payload)
 
 
-@pytest.mark.parametrize("method", VERBS, ids=lambda method: method.name)
-async def test_a_crowd_of_new_connections_makes_no_turn_long(
-    server: Server, monkeypatch: pytest.MonkeyPatch, method: Method[Any, Any]
-) -> None:
+async def in_short_turns(server: Server, monkeypatch: pytest.MonkeyPatch, method: Method[Any, Any]) -> None:
     await prepare(server, method)
     with counted(monkeypatch) as one:
         size = await ask([connect(server)], method, MANY)
@@ -129,6 +126,21 @@ async def test_a_crowd_of_new_connections_makes_no_turn_long(
     # What is written together is evaluated together, and applied together.
     entries = 3 if method.mutates else 0
     assert crowd.rows_most <= SLICES * _SLICE_SPENT + (3 + entries) * one.rows_most + entries * m.BATCH_ITEMS_MAX
+
+
+@pytest.mark.parametrize("method", VERBS, ids=lambda method: method.name)
+async def test_a_crowd_of_new_connections_makes_no_turn_long(
+    server: Server, monkeypatch: pytest.MonkeyPatch, method: Method[Any, Any]
+) -> None:
+    await in_short_turns(server, monkeypatch, method)
+
+
+async def test_reads_of_a_crowd_share_turns(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    await in_short_turns(server, monkeypatch, methods.KV_GET)
+
+
+async def test_heartbeats_of_a_crowd_count_to_a_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    await in_short_turns(server, monkeypatch, methods.BROKER_HEARTBEAT)
 
 
 async def test_the_status_goes_before_a_crowds_long_reads(server: Server) -> None:
