@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from server_rig import Rig, SteppedEnvironment
 
+from metad.node.disk.disk_room import DiskRoom
 from metad.raft.base import FULL, LOW, ROOM
 from metad.raft.log.journal import RaftLog
 from metad.storage.room import DiskUse, keep_reserve, mark_of, missing_to_open, release_reserve
@@ -44,15 +45,21 @@ async def opened(monkeypatch: pytest.MonkeyPatch, free_bytes: int = 10 * MARK) -
     return rig, world
 
 
-async def seen(rig: Rig, world: World, free_bytes: int) -> int:
-    """How the disk is once the node has seen this."""
-    world.free_bytes = free_bytes
-    rig.node.disk_room.look()
+async def looked(room: DiskRoom) -> None:
     for _ in range(10_000):
-        if not rig.node.disk_room._looking:
+        if not room._looking:
             break
         await asyncio.sleep(0.001)
-    return rig.node.disk_room.shortage
+
+
+async def seen(rig: Rig, world: World, free_bytes: int) -> int:
+    """How the disk is once the node has seen this."""
+    room = rig.node.disk_room
+    world.free_bytes = free_bytes
+    await looked(room)  # what began before saw something else
+    room.look()
+    await looked(room)
+    return room.shortage
 
 
 PUT = m.KvPut([m.KvPutItem("n", "k", b"v")])
