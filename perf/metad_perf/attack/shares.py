@@ -196,7 +196,7 @@ def heavy_batches(target: Target, until_s: float) -> Outcome:
     with Insider(target) as insider, Insider(target, files=target.other) as modest:
         peace = _served(modest, small, None, large, time.monotonic() + _PEACE_S) / _PEACE_S
         begun_s = time.monotonic()
-        war = _served(modest, small, insider, large, until_s) / max(time.monotonic() - begun_s, 0.1)
+        war = _served(modest, small, insider, large, max(until_s, begun_s + _PEACE_S)) / (time.monotonic() - begun_s)
         sent = insider.sent
     slower = peace / max(war, 0.1)
     return Outcome(sent, f"another's batches became {slower:.0f} times fewer" if slower > _SLOWER_MAX else "")

@@ -123,7 +123,7 @@ def random_bodies(target: Target, until_s: float) -> Outcome:
             payload = encoded(
                 random_body(rng, method),
                 identity=identity if method.mutates and rng.random() < 0.7 else None,
-                deadline_ms=rng.choice((0, 0, 1, 2**32 - 1)),
+                deadline_ms=1 if method is methods.WILL_WAIT else rng.choice((0, 0, 1, 2**32 - 1)),  # it would wait
                 group=rng.choice((*[group_of(method)] * 4, "", "data-0", "offset-1", "metadata-0", "nonsense")),
             )
             bugs += not _answer(insider, method, payload)
