@@ -1,6 +1,7 @@
 """Asks the nodes for the map and the leaders: one question at a time, however many calls wait for the answer.
 
-Nodes that leave requests unanswered are asked beside it and not waited for. They may have come back, and know what the
+A node that does not answer soon is not waited for: the next one is asked beside it, for it may stand still. Nodes that
+leave requests unanswered are asked beside the others from the beginning. They may have come back, and know what the
 others do not: a node without a replica of a group cannot tell who leads it.
 """
 
@@ -87,6 +88,7 @@ class Discovery:
             self.began_s = now
         (queue, connection), *others = up
         self.question = self._question(queue, connection, now)
+        self.timer = self.loop.call_later(SEEK_MAX_S, self._ask)  # the next node, unless there is an answer
         for queue, connection in others:
             if connection in suspects and now - self.asked_at.get(queue.node, 0.0) >= SEEK_DEADLINE_S:
                 self._question(queue, connection, now)
@@ -103,6 +105,9 @@ class Discovery:
     def _told(self, queue: NodeQueue, question: Call, answer: asyncio.Future[MapReply]) -> None:
         if question is self.question:
             self.question = None
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
         error = None if answer.cancelled() else answer.exception()  # reading the exception marks it as retrieved
         if self.closed or answer.cancelled():
             return

@@ -440,6 +440,21 @@ async def test_one_question_at_a_time_goes_to_the_nodes_in_order_and_first_to_th
     assert rig.discovery.asked.done()
 
 
+async def test_a_node_that_does_not_answer_soon_is_not_waited_for(rig: Rig) -> None:
+    """It may have just stopped, so that nobody suspects it yet: a lease of half a second ended meanwhile."""
+    one, two = rig.connect("n1", "n2")
+    rig.discovery.seek(at_once=True)
+    await asyncio.sleep(0.01)
+    assert (len(one.sent), len(two.sent)) == (1, 0)
+    await asyncio.sleep(SEEK_MAX_S)
+    assert (len(one.sent), len(two.sent)) == (1, 1)
+    one.sent[0].succeed(c.MapReply(0, None, {}))
+    two.sent[0].succeed(c.MapReply(0, None, {}))
+    await asyncio.sleep(2 * SEEK_MAX_S)
+    assert rig.learned == ["n1", "n2"]
+    assert (len(one.sent), len(two.sent)) == (1, 1), "nobody waits for a leader"
+
+
 async def test_a_suspect_is_asked_beside_the_others(rig: Rig) -> None:
     """It may have come back. The others may know nothing, having no replica of the group."""
     suspect, other = rig.connect("n1", "n2")
