@@ -191,7 +191,8 @@ class Hub:
         self._arrived()
         if asked_s == self._asked_s:
             self._asks = False
-            if any(stream.unproven for stream in self.waiting):
+            # Those that asked are proven, or about to be let go: to ask for them again at once would never end.
+            if any(stream.unproven for stream in self.waiting.keys() - {*asked}):
                 self._ask()
 
     # --- the log that is kept for them -------------------------------------------------------------------
