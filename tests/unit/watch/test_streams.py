@@ -466,6 +466,23 @@ def test_one_question_is_for_all_that_wait_and_a_later_stream_has_one_of_its_own
     assert len(world.replica.questions) == 2
 
 
+def test_a_refusal_that_is_there_at_once_is_not_asked_for_without_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes let the streams go a little later."""
+    asked, let_go = [], []
+
+    def refuse_at_once(done: Any) -> None:
+        asked.append(done)
+        done(NotLeaderError("no leader is known"))
+
+    monkeypatch.setattr(world.replica, "read_index", refuse_at_once)
+    monkeypatch.setattr(world, "refuse", lambda stream, why: let_go.append(stream))
+    world.open(proven=True)
+    world.settle()
+    assert len(asked) == len(let_go) == 1
+
+
 def test_a_leader_that_is_silent_is_asked_once_more_and_not_waited_for(world: World) -> None:
     client = world.open(proven=True)
     world.now_s += 1
