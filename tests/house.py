@@ -10,7 +10,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -64,6 +64,13 @@ def every_file() -> list[Path]:
     """The Python files of the product, its simulators and its tools."""
     folders = (*PACKAGES.values(), *PARTS.values())
     return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+
+
+def findings(package: str, find: Callable[[str], Iterable[str]]) -> set[str]:
+    """What is found in the files of a package of the product, simulators left out: ``file: what`` of each."""
+    root = PACKAGES[package]
+    files = [file for file in product() if root in file.parents]
+    return {f"{file.relative_to(root.parent).as_posix()}: {what}" for file in files for what in find(file.read_text())}
 
 
 def name_of(file: Path) -> str:

@@ -6,10 +6,9 @@ asyncio's own servers accept until none is left, and then log a stack trace for 
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
+import house
 import pytest
 
 _ACCEPTS = {"accept", "create_server", "create_unix_server", "start_server", "start_unix_server"}
@@ -33,14 +32,7 @@ def accepts(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", ["metad", "metad_client", "metad_wire"])
 def test_connections_are_accepted_in_one_place(package: str) -> None:
-    root = Path(str(importlib.import_module(package).__file__)).parent
-    found = {
-        f"{path.relative_to(root.parent).as_posix()}: {name}"
-        for path in root.rglob("*.py")
-        if "testing" not in path.parts
-        for name in accepts(path.read_text())
-    }
-    assert found - {*_ALLOWED} == set()
+    assert house.findings(package, accepts) - {*_ALLOWED} == set()
 
 
 def test_it_is_found() -> None:

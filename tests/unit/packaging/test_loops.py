@@ -8,10 +8,9 @@ callbacks, or waits for something in the body of a loop, goes over a copy, or ov
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
+import house
 import pytest
 
 _FIXED = {
@@ -55,14 +54,7 @@ def loops(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", ["metad", "metad_client", "metad_wire"])
 def test_who_calls_callbacks_goes_over_a_copy(package: str) -> None:
-    root = Path(str(importlib.import_module(package).__file__)).parent
-    found = {
-        f"{path.relative_to(root.parent).as_posix()}: {container}"
-        for path in root.rglob("*.py")
-        if "testing" not in path.parts
-        for container in loops(path.read_text())
-    }
-    assert found - {*_FIXED} == set()
+    assert house.findings(package, loops) - {*_FIXED} == set()
 
 
 def test_it_is_found() -> None:

@@ -7,6 +7,16 @@ from ....raft.messages import Append, PreVote, PreVoteReply, Vote, VoteReply
 from .scene import ELECTION_S, Scene, diverged, scenario, started
 
 
+def asked_for_votes() -> Scene:
+    """n1 has asked for votes, and what the others answer is held."""
+    scene = Scene()
+    scene.run(0.011)
+    scene.hold(VoteReply)
+    scene.ranks("n1")
+    scene.until(lambda: any(isinstance(m, VoteReply) for _, _, m in scene.held))
+    return scene
+
+
 @scenario
 def vote_waits_for_the_disk() -> None:
     """A vote that is out but not on the disk is given a second time after a power failure."""
@@ -63,11 +73,7 @@ def votes_are_members() -> None:
 @scenario
 def refusals_are_no_votes() -> None:
     """Both others answer that they do not vote for n1."""
-    scene = Scene()
-    scene.run(0.011)
-    scene.hold(VoteReply)
-    scene.ranks("n1")
-    scene.until(lambda: any(isinstance(m, VoteReply) for _, _, m in scene.held))
+    scene = asked_for_votes()
     for peer in ("n2", "n3"):
         scene.world.deliver(peer, "n1", VoteReply(scene.group("n1").term, granted=False))
     assert not scene.leads("n1"), "n1 leads by refusals"
@@ -76,11 +82,7 @@ def refusals_are_no_votes() -> None:
 @scenario
 def one_vote_a_term() -> None:
     """n3 asks in a term in which n2 has voted for n1."""
-    scene = Scene()
-    scene.run(0.011)
-    scene.hold(VoteReply)
-    scene.ranks("n1")
-    scene.until(lambda: any(isinstance(m, VoteReply) for _, _, m in scene.held))
+    scene = asked_for_votes()
     scene.world.deliver("n3", "n2", Vote(scene.group("n2").term, 5, 5))
     scene.run(0.02)
 
