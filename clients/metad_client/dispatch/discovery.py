@@ -84,6 +84,8 @@ class Discovery:
         suspects, now = self.suspects.connections, self.loop.time()
         self.asked_at = {node: at for node, at in self.asked_at.items() if node in self.nodes.queues}
         up.sort(key=lambda each: (each[1] in suspects, self.asked_at.get(each[0].node, 0.0)))
+        if self.question is not None and now - self.asked_at.get(up[0][0].node, 0.0) < SEEK_DEADLINE_S:
+            return  # each is asked already
         if self.began_s is None:
             self.began_s = now
         (queue, connection), *others = up

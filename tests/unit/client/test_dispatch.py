@@ -455,6 +455,14 @@ async def test_a_node_that_does_not_answer_soon_is_not_waited_for(rig: Rig) -> N
     assert (len(one.sent), len(two.sent)) == (1, 1), "nobody waits for a leader"
 
 
+async def test_the_only_node_is_not_asked_twice_at_a_time(rig: Rig) -> None:
+    (connection,) = rig.connect("n1")
+    connection.window_bytes = 1 << 20
+    rig.discovery.seek(at_once=True)
+    await asyncio.sleep(3 * SEEK_MAX_S)
+    assert len(connection.sent) == 1
+
+
 async def test_a_suspect_is_asked_beside_the_others(rig: Rig) -> None:
     """It may have come back. The others may know nothing, having no replica of the group."""
     suspect, other = rig.connect("n1", "n2")
