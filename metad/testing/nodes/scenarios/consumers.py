@@ -332,9 +332,7 @@ def members_never_work_on_the_same() -> None:
             elif number % 4 == 1:
                 leaving.add(clients[number % 3].name)
             elif number % 4 == 2:
-                scene.isolate(clients[number % 3].name)
-                scene.run(3.0)
-                scene.network.heal()
+                _comes_too_late(scene, judge, clients[number % 3])
             for task in tasks:
                 if task.done():
                     task.result()
@@ -345,6 +343,16 @@ def members_never_work_on_the_same() -> None:
         assert judge.newest > 5, f"there were only {judge.newest} generations"
         assert judge.commits > 100
         assert judge.refused > 0, "nobody came too late, so nothing was proven"
+
+
+def _comes_too_late(scene: Scene, judge: _Judge, client: SimClient) -> None:
+    """A program is cut off until the others go on without it, and commits then what it did before."""
+    assert scene.run_until(lambda: client.name in judge.owners, 30.0), "it is given nothing"
+    late = judge.owners[client.name]
+    scene.isolate(client.name)
+    assert scene.run_until(lambda: judge.newest > late.number, 30.0), "the others wait for one that is gone"
+    scene.network.heal()
+    client.process.start(judge.commit(late, 0))
 
 
 def _member(scene: Scene, client: Client) -> Membership:
