@@ -70,7 +70,7 @@ class Controller:
         self._migrations = migrations
         self._brokers = brokers
         self._seen = Seen(config.node_id)
-        self._departure = Departure(config.node_id, presence.record.store_id)
+        self.departure = Departure(config.node_id, presence.record.store_id)
         self._timer: Timer | None = None
         self._storing = False
         self._announced_s = self._tended_s = self._shared_s = float("-inf")
@@ -106,7 +106,7 @@ class Controller:
         if groups.map is None:
             self._ask_whether_formed(now_s)
             return
-        if self._departure.has_left(groups.map):
+        if self.departure.has_left(groups.map):
             self._host.left(groups.map.version)
             return
         self._ask_whether_left(groups.map, now_s)
@@ -155,12 +155,13 @@ class Controller:
             with contextlib.suppress(InvalidRequestError):
                 self._grant(decisions.join(known, wanted, Reach.ALIVE), _ignore)
         elif leader is not None:
-            self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(c.Join(wanted)), self.joined)
+            asked = c.Join(wanted, self.departure.member_at)
+            self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(asked), self.joined)
 
     def joined(self, answer: bytes | MetadError) -> None:
         """The leader of ``metadata-0`` has answered this node's ``cluster.join``."""
         if not isinstance(answer, MetadError):
-            self._departure.joined(CLUSTER_JOIN.decode_reply(answer).version)
+            self.departure.joined(CLUSTER_JOIN.decode_reply(answer).version)
 
     def ask_for_returns(self) -> None:
         """This node has just become busy: ask for its part of the budget of returns now."""
@@ -197,7 +198,7 @@ class Controller:
             if formed is not None and (text := no_founder(self._config, formed)) is not None:
                 self._host.fail(ConfigError(text))
 
-        if self._config.cluster.seeds and self._departure.asks_again(now_s):
+        if self._config.cluster.seeds and self.departure.asks_again(now_s):
             self._ask_for_map(0, answered)
 
     def _ask_for_map(self, version: int, answered: Done) -> None:
@@ -213,10 +214,10 @@ class Controller:
             if isinstance(result, MetadError):
                 return
             newer = CLUSTER_MAP.decode_reply(result).map
-            if newer is not None and self._departure.has_left(newer):
+            if newer is not None and self.departure.has_left(newer):
                 self._host.left(newer.version)
 
-        if self._departure.asks(mine, self._groups.drivers[METADATA].group.leader, now_s):
+        if self.departure.asks(mine, self._groups.drivers[METADATA].group.leader, now_s):
             self._ask_for_map(mine.version, answered)
 
     def _tend(self, known: ClusterMap, now_s: float) -> None:
@@ -326,9 +327,9 @@ class Controller:
             return
         replicas = self._wanted(current)
         match body:
-            case c.Join(node):
+            case c.Join(node, member_at):
                 check_node(node)
-                self._grant(decisions.join(current, node, self.reach(node.node_id)), done)
+                self._grant(decisions.join(current, node, self.reach(node.node_id), member_at), done)
                 if current.node(node.node_id) is None:
                     event(log_events.NODE_JOINED, member=node.node_id, endpoint=node.endpoint)
             case c.Leave():

@@ -319,6 +319,9 @@ class Join(Message, frozen=True):
     """A node takes part, or says where it is now."""
 
     node: NodeRecord
+    member_at: U63 = (
+        0  # version of the newest map that the node knows to have it; 0: none. It is not taken in anew then
+    )
 
 
 class Leave(Message, frozen=True):

@@ -214,11 +214,12 @@ class Brokers:
         self._records[record.broker] = record
         if before is None:
             insort(self._names, record.broker)
-        self._ending.discard(record.broker)
         if record.state not in b.LIVE:
+            self._ending.discard(record.broker)
             self._lives.remove(record.broker)
             self._evidence.remove(record.broker)
         elif before is None or before.broker_epoch != record.broker_epoch:
+            self._ending.discard(record.broker)
             self._begin_lease(record)
             from_s = self._running_s() + record.lease_ms / 1000
             self._evidence.add(record.broker, record.broker_epoch, record.probe_port, from_s)
@@ -306,7 +307,8 @@ class Brokers:
         over: list[str] = []
         for name in silent:
             ends_s = lives.ends_s(name)
-            if ends_s is not None and ends_s <= running_s - _GRACE_S:
+            # Who waits for the answer to its registration does not know yet which life to speak of.
+            if ends_s is not None and ends_s <= running_s - _GRACE_S and name not in self._waiters:
                 over.append(name)
             elif ends_s is not None:
                 self._begin_lease(self._records[name])

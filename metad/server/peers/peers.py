@@ -305,7 +305,10 @@ class Peers:
                 endpoints += [other for other in others if other not in endpoints]
             if not self.node.presence.record.endpoint:
                 return  # clients could not be told where it is
-            with contextlib.suppress(NotLeaderError):  # the next endpoint may be the leader's
+            with (
+                contextlib.suppress(NotLeaderError),
+                self.node.controller.departure.joining(),
+            ):  # the next may be the leader's
                 asked = CLUSTER_JOIN.encode_request(Join(self.node.presence.record))
                 self.node.controller.joined(await link.ask(CLUSTER_JOIN.code, asked))
         finally:

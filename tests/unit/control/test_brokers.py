@@ -534,6 +534,22 @@ async def test_a_lease_counts_from_the_answer_to_the_registration() -> None:
     assert world.known("b1").state == "fenced"
 
 
+async def test_who_waits_for_its_registration_is_not_silent() -> None:
+    """A slow group takes longer than the lease."""
+    world = World()
+    world.dark = {DATA}
+    answers = world.begin(b.BrokerRegister("b1", wait_ms=60_000))
+    await world.pass_s(3.0 * LEASE_S)
+    assert (answers, world.known("b1").state) == ([], "registered")
+    world.dark = set()
+    await world.settle()
+    assert answers[0].unfenced == []
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced"
+
+
 async def test_a_heartbeat_of_an_earlier_life_keeps_no_later_one_alive() -> None:
     world = World()
     first = await world.register("b1")
@@ -636,6 +652,22 @@ async def test_a_life_whose_end_is_being_written_is_not_told_that_it_lives() -> 
     write, world.held = world.held[0], None
     write()
     assert await world.beat("b1", epoch) == "fenced"
+
+
+@pytest.mark.parametrize(
+    "noted", [b.BrokerStep("fenced", "b1", 2), b.BrokerStep("drain", "b1", 2)], ids=lambda s: s.step
+)
+async def test_what_is_noted_of_a_life_meanwhile_does_not_take_its_end_back(noted: b.BrokerStep) -> None:
+    world = World()
+    world.dark = {DATA}
+    world.begin(b.BrokerRegister("b1", wait_ms=1_000))
+    world.held = []
+    await world.pass_s(1.0 + LEASE_S + GRACE_S + 0.2)
+    (expire,), world.held = world.held, None
+    world.brokers._change([noted], lambda *_: None)
+    assert await world.beat("b1", 2) == "conflict"
+    expire()
+    assert await world.beat("b1", 2) == "fenced"
 
 
 async def test_an_end_that_could_not_be_written_is_none() -> None:

@@ -270,6 +270,14 @@ def test_a_node_with_another_data_directory_is_refused() -> None:
         Rig().ask(CLUSTER_JOIN, c.Join(node("n2", store_id="new")))
 
 
+def test_a_node_that_was_let_go_and_says_where_it_is_is_not_taken_in_again() -> None:
+    rig = Rig()
+    with pytest.raises(ConflictError, match="n4 was a member in map 3 and has left since"):
+        rig.ask(CLUSTER_JOIN, c.Join(node("n4"), member_at=3))
+    rig.ask(CLUSTER_JOIN, c.Join(node("n4")))
+    assert rig.ask(CLUSTER_JOIN, c.Join(node("n4"), member_at=3)).text == "already known"
+
+
 def test_a_node_cannot_stop_leaving_by_joining_again() -> None:
     rig = Rig()
     rig.ask(CLUSTER_LEAVE, c.Leave("n2", fewer=True))

@@ -40,6 +40,16 @@ def test_maps_from_before_it_was_taken_in_again_prove_nothing() -> None:
     assert mine.has_left(at(10, "n1", "n2"))
 
 
+def test_no_map_proves_anything_while_the_node_asks_to_be_taken_in() -> None:
+    mine = Departure("n3", "store of n3")
+    with mine.joining():
+        assert not mine.has_left(at(7, "n1", "n2", "n3"))
+        assert not mine.has_left(at(8, "n1", "n2"))
+        mine.joined(9)
+    assert not mine.has_left(at(8, "n1", "n2"))
+    assert mine.has_left(at(10, "n1", "n2"))
+
+
 def test_the_others_are_asked_now_and_then_by_a_node_that_may_not_hear_of_it() -> None:
     mine, known = Departure("n3", "store of n3"), at(7, "n1", "n2", "n3")
     assert not mine.asks(known, "n1", 10.0)
