@@ -22,7 +22,7 @@ from .kv import kv, leases, sequences
 from .live.live_consumers import LiveConsumers
 from .live.live_leases import LiveLeases
 from .retained import retained
-from .session import inflight, owners, sessions, subscriptions, wills
+from .session import inflight, owners, sessions, subscriptions, takeover, wills
 from .session.will_news import WillNews
 
 CONTROL: frozenset[int] = frozenset(
@@ -43,6 +43,7 @@ VERBS: dict[int, Verb[Any, Any]] = {
                 fences,
                 brokers,
                 sessions,
+                takeover,
                 expiry,
                 tenant_ends,
                 tenant_steps,

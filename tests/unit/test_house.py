@@ -17,7 +17,6 @@ FUNCTIONS = {
     "metad/node/node.py:Node.__init__": 146,
     "metad/node/requests/requests.py:Requests._begin": 86,
     "metad/state/machine.py:Machine.evaluate": 113,
-    "metad/state/session/sessions.py:_evaluate_takeover": 85,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._open_run": 74,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._seal_run": 68,
     "clients/metad_client/blocking/client.py:BlockingClient.watch": 63,
@@ -99,7 +98,7 @@ PAGES = {
 """Pages that are longer than that, in KiB."""
 MODULES = {
     "kv_put": 89,
-    "takeover": 92,
+    "takeover": 91,
 }
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 128

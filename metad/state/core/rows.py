@@ -30,6 +30,10 @@ class Rows:
     def __iter__(self) -> Iterator[tuple[int, Any, bytes]]:
         return zip(range(len(self.keys)), self.items, self.keys, strict=True)
 
+    def at(self, positions: Sequence[int]) -> Rows:
+        """Take those at these positions."""
+        return Rows([self.items[i] for i in positions], [self.keys[i] for i in positions], self.crcs[list(positions)])
+
     def cut(self, count: int) -> Iterator[Rows]:
         """Pieces of at most so many rows, in order."""
         for at in range(0, len(self), count):

@@ -29,9 +29,10 @@ from ..core.slot_assignment import SlotAssignment
 from ..core.verb import Command, Verb, written
 from ..core.view import View
 from ..retained import retained
+from ..session.owned import owner_left
 from ..session.owners import CONNECTED, SessionOwners
 from ..session.session_end import end_sessions
-from ..session.sessions import owner_left, wills_due
+from ..session.wills import wills_due
 
 _OWNER, _PROPERTIES = SESSION.rows["owner"], SESSION.rows["properties"]
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
@@ -88,7 +89,7 @@ def _split(rows: Rows) -> tuple[Rows, list[tuple[int, bytes]]]:
             sessions.append(at)
     if not messages:
         return rows, messages
-    return Rows([rows.items[at] for at in sessions], [rows.keys[at] for at in sessions], rows.crcs[sessions]), messages
+    return rows.at(sessions), messages
 
 
 def _has_passed(view: View, at_ms: int) -> bool:

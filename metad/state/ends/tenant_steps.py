@@ -30,7 +30,7 @@ from ..core.view import View
 from ..retained import retained
 from ..session.owners import CONNECTED, SessionOwners
 from ..session.session_end import end_sessions
-from ..session.sessions import wills_due
+from ..session.wills import wills_due
 
 _OWNER = SESSION.rows["owner"]
 _WILL, _CLAIM = WILL.rows["due"], WILL.rows["claim"]
@@ -57,7 +57,7 @@ def _evaluate(view: View, command: Command[c.SessionEndStep]) -> c.SessionEndSte
     end = pending.end
     # Slots may have come back since the leader looked: another order is for them.
     at = [at for at, crc in enumerate(command.rows.crcs.tolist()) if pending.slots[crc & SLOT_MASK]]
-    rows = Rows([command.rows.items[i] for i in at], [command.rows.keys[i] for i in at], command.rows.crcs[at])
+    rows = command.rows.at(at)
     ended = _end_sessions(view, end, rows) if end.phase == SESSIONS else 0
     others = _drop_wills(view, end, rows.keys) if end.phase == WILLS else 0
     if end.phase == RETAINED:

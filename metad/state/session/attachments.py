@@ -46,24 +46,13 @@ _decode = msgspec.msgpack.Decoder(int).decode
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
 
 
-class Takeover:
-    """What a takeover by a life of a broker does to the owner rows that it finds: each is to be said once."""
-
-    def __init__(self, view: View, broker: str, epoch: int) -> None:
-        self._fences = view.parts[Fences]
-        self._life = broker, epoch
-        self.raising: set[bytes | None] = {None}
-        """Those whose sessions' least attachment it raises; None: of a session that it creates."""
-        self.stealing: set[bytes | None] = set()
-        """Those whose connection it ends, and leaves that to be said."""
-
-    def finds(self, row: bytes, owner: m.SessionOwner) -> None:
-        """It finds sessions with this owner row."""
-        if owner.stolen:
-            self.raising.add(row)
-        elif self._fences and _can_speak(self._fences, owner):
-            ended = self.raising if (owner.broker, owner.broker_epoch) == self._life else self.stealing
-            ended.add(row)
+def taken_over(fences: Fences, owner: m.SessionOwner, broker: str, epoch: int) -> tuple[bool, bool]:
+    """Whether a takeover by this life of a broker raises the least attachment of sessions with this owner; or else,
+    whether it ends their connection and leaves that to be said."""
+    if owner.stolen or not _can_speak(fences, owner):
+        return bool(owner.stolen and fences), False
+    own = (owner.broker, owner.broker_epoch) == (broker, epoch)
+    return own, not own
 
 
 def _can_speak(fences: Fences, owner: m.SessionOwner) -> bool:
@@ -71,22 +60,13 @@ def _can_speak(fences: Fences, owner: m.SessionOwner) -> bool:
     return owner.connected and fences.of(owner.broker) is not None and fences.over(owner) is None
 
 
-def taken_over(
-    view: View, rows: Rows, before: list[bytes | None], found: dict[bytes | None, None], raising: set[bytes | None]
-) -> None:
-    """Let the takeover that is evaluated raise the least attachment of sessions that had one of these owner rows.
-    ``before`` are the owner rows of all, ``found`` each of them once."""
-    if view.parts[Fences] and not raising.isdisjoint(found):
-        _raise(view, [session for session, row in zip(rows.keys, before, strict=True) if row in raising])
-
-
 def disconnected(view: View, broker: str, before: dict[bytes, bytes]) -> None:
     """Let the disconnect that is evaluated raise the least attachment of sessions that the broker connected: their
     owner rows until now."""
     if is_kept(view, broker):
-        _raise(view, list(before))
+        raise_least(view, list(before))
     elif stolen := {row for row in before.values() if _decode_owner(row).stolen}:
-        _raise(view, [session for session, row in before.items() if row in stolen])
+        raise_least(view, [session for session, row in before.items() if row in stolen])
 
 
 def is_kept(view: View, broker: str) -> bool:
@@ -100,7 +80,8 @@ def ended(view: View, sessions: Sequence[bytes]) -> None:
         _write(view, sessions, None)
 
 
-def _raise(view: View, sessions: Sequence[bytes]) -> None:
+def raise_least(view: View, sessions: Sequence[bytes]) -> None:
+    """Let the command that is evaluated raise the least attachment of sessions."""
     _write(view, sessions, encode(view.revision))
 
 

@@ -1,4 +1,4 @@
-"""Whether a life of a broker owns sessions: nobody else may touch them, nor what belongs to them."""
+"""Owner rows: which life of a broker owns a session, for nobody else may touch it, nor what belongs to it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,37 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire.errors import FencedError, NotFoundError, NotOwnerError
 
+from ..cluster.fences import Fence
+from ..core import due as index
 from ..core.rows import Rows
 from ..core.verb import mismatch
 from ..core.view import View
 from .owners import SessionOwners
 
+SHORT_OWNER = 0x94
+"""The header of an owner row without deadlines."""
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
+
+
+def outlives(row: bytes | None) -> int:
+    """The last order to end its tenant that a session with this owner row outlives."""
+    return 0 if row is None or row[0] == SHORT_OWNER else _decode_owner(row).outlives
+
+
+def owner_left(view: View, owner: m.SessionOwner, fence: Fence, kept: m.SessionProperties) -> m.SessionOwner:
+    """The owner row of a session with these properties whose broker's life is over: its client is away since that was
+    said."""
+    since_ms = min(fence.at_ms, view.now_ms) or view.now_ms
+    return index.away(
+        owner.broker,
+        owner.broker_epoch,
+        since_ms,
+        kept.expiry_interval_s,
+        kept.will,
+        view.now_ms,
+        owner.outlives,
+        owner.stolen,
+    )
 
 
 def refusal(row: bytes | None, broker: str, epoch: int, position: int) -> m.ItemError | None:

@@ -7,7 +7,8 @@ acknowledge, for as long as nobody else has claimed the will.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +17,7 @@ from metad_wire import methods
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables import will as wire
+from metad_wire.tables.session import SESSION
 from metad_wire.tables.will import WILL
 
 from ...storage import keys
@@ -30,6 +32,8 @@ from .will_news import WillNews
 
 DUE = WILL.rows["due"]
 _CLAIM = WILL.rows["claim"]
+_PROPERTIES = SESSION.rows["properties"]
+_decode_properties = msgspec.msgpack.Decoder(m.SessionProperties).decode
 _decode_claimant = msgspec.msgpack.Decoder(wire.WillClaimant).decode
 _WAITING_BYTES_MAX = 256 * 1024  # looked at for a status
 # A DueWill on the wire is an array of 6: the key's 3 fields, the due row's 2, the claimant.
@@ -45,6 +49,17 @@ def due_will(view: View, tenant: str, client_id: str, will: m.Will, number: int)
     view.beside += len(row) + len(value)
     for each in view.parts[WillNews].hears:
         each.claimable(view.revision, tenant, key)
+
+
+def wills_due(view: View, sessions: Sequence[tuple[Any, bytes]]) -> None:
+    """The wills in the properties of these sessions, if they have any, are due. ``sessions``: what has the fields of
+    the key, and the key."""
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    stored = view.get_many([prefix + session for _, session in sessions], LOOKED_AT_BYTES_MAX)
+    for (named, _), value in zip(sessions, stored, strict=True):
+        will = None if value is None else _decode_properties(value).will
+        if will is not None:
+            due_will(view, named.tenant, named.client_id, will, view.revision)
 
 
 def _start(tenant: str | None, client_id_prefix: str = "") -> bytes:

@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from state_rig import Rig, command_of, item_errors
+from state_rig import Rig, command_of, contents, item_errors
 
 import metad_wire
 from metad.state.core.verb import SLIGHT_BYTES
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import FenceItem, GroupFence
 from metad_wire.messages import SessionTakeoverItem as Take
 from metad_wire.method import METHODS
 from metad_wire.tables import consumer as w
@@ -94,6 +95,17 @@ def test_a_takeover_of_a_session_that_is_there_goes_on() -> None:
     assert [one is not None for one in found.sessions] == [False, True, True]
     rig.group.no_room = ""
     assert not rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("c", 1, items)).errors
+
+
+def test_a_refused_takeover_writes_nothing() -> None:
+    rig = Rig()
+    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b", 1)]))
+    rig.group.no_room = "no room"
+    before = {key for key, _ in contents(rig.group.engine)}
+    assert item_errors(rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, [Take("t", "new")]))) == {
+        0: "no_room"
+    }
+    assert {key for key, _ in contents(rig.group.engine)} == before
 
 
 def test_an_offset_that_is_there_moves_on() -> None:
