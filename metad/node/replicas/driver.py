@@ -51,6 +51,9 @@ _PIPELINE_BYTES_MAX = 3 * 1024 * 1024
 _PIPELINE_ITEMS_MAX = 1_500
 """The same for items of batches: whatever comes next waits until all of them are applied, some microseconds each. A
 batch that does not fit lets what is small, and others' smaller batches, pass."""
+ENTRY_ITEMS = 16
+"""What an entry takes beside its items, counted as items: wherever items bound a piece of work, entries of one item are
+bounded by it, too."""
 _LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
 _COMPANY_ITEMS = 256  # more of them do not wait: an entry's fixed cost is small beside theirs
@@ -112,7 +115,7 @@ class _InFlight:
         self.works = works
         self.outcomes = proposal.outcomes
         self.size = proposal.size
-        self.items = sum([work.items for work in works])
+        self.items = ENTRY_ITEMS + sum([work.items for work in works])
         self.small = sum([work.small for work in works])
         self.repeats: list[Work] = []  # retries of what this entry does; answered with it
 
@@ -162,6 +165,7 @@ class GroupDriver:
         self._awaited: dict[int, Callable[[bool], None]] = {}
         self._awaited_order: list[tuple[int, int]] = []  # a heap: (revision, number), also of some who wait no more
         self._take_max = window.items_max  # requests for the next entry
+        self._put_off = False  # the last entry had no place for what writes a row of it again
         self._alone_max = min(window.items_max, _COMPANY_ITEMS)  # items that wait for company
         self.rate = QueueRate()
         """How fast the queue is served."""
@@ -263,7 +267,7 @@ class GroupDriver:
             return None
         # What was put off because it writes a row again has waited already. Its entries, of a command or two, are on
         # their way together, as if they were one: or many writes of one key would take a commit for every few of them.
-        put_off = self._queue.given_back and self._in_flight_items < self._window.items_max
+        put_off = self._put_off and self._in_flight_items < self._window.items_max
         if len(self._in_flight) >= self._pipeline_max and not put_off:
             return None
         if not self._queue.first().small and not self._may_begin():
@@ -326,6 +330,7 @@ class GroupDriver:
         return works
 
     def _propose(self, works: list[Work], calendar_ms: int, no_room: str) -> None:
+        self._put_off = False
         if not works:
             return
         index = self.group.log.last_index + 1
@@ -334,10 +339,8 @@ class GroupDriver:
         taken = len(proposal.outcomes)
         self._take_max = self._window.items_max
         if taken < len(works):  # they have grown more than their sizes said, or one writes a row again
-            if proposal.heavy:
-                self._queue.put_back(works[taken:], works[taken - 1])
-            else:
-                self._queue.give_back(works[taken:])
+            self._queue.put_back(works[taken:], works[taken - 1])
+            self._put_off = not proposal.heavy
             works = works[:taken]
             self._take_max = 2 * taken  # the next entry likely has no room for many more
         entry = _InFlight(index, proposal, works)
@@ -419,7 +422,7 @@ class GroupDriver:
     # --- applying ----------------------------------------------------------------------------------------
 
     def stage(self, batches: list[Writes], items_max: int) -> tuple[int, int]:
-        """Add committed entries to the write that applies them: (writes added, bytes of entries evaluated
+        """Add committed entries to the write that applies them: (items of work, bytes of entries evaluated
         elsewhere or in an earlier life). :meth:`finish` follows once the write is done."""
         machine, group, in_flight = self.machine, self.group, self._in_flight
         if self.installing:
@@ -435,14 +438,14 @@ class GroupDriver:
                 self._in_flight_items -= entry.items
                 self._precedence.small -= entry.small
                 self._staged.append(entry)
-                items += len(entry.entry)
+                items += ENTRY_ITEMS + len(entry.entry)
                 self._stage(index, entry.entry, batches)
                 continue
             # Evaluated elsewhere, or in an earlier life of this node.
             last = min(in_flight[0].index, end + 1) if in_flight else end + 1
             for data in group.log.records(index, _APPLY_BYTES, last):
                 decoded = decode_entry(group.name, index, data) if data[8] == REGULAR else NO_WRITES
-                items += len(decoded)
+                items += ENTRY_ITEMS + len(decoded)
                 size += len(data)
                 self._stage(index, decoded, batches)
                 index += 1

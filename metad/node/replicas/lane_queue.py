@@ -8,7 +8,6 @@ connections take turns (:mod:`metad_wire.policy.fair_queue`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -49,20 +48,13 @@ class LaneQueue(Generic[WorkT]):
         self._busy = 0  # lanes in which something waits
         self._next: _Lane[WorkT] | None = None  # whose turn it is, if that is known
         self._paid: _Lane[WorkT] | None = None  # it has a turn because it was passed for long
-        self._back: deque[WorkT] = deque()  # given back: first, whatever their lanes
 
     def __bool__(self) -> bool:
         return self.count > 0
 
     def __iter__(self) -> Iterator[WorkT]:
-        yield from self._back
         for lane in self._lanes:
             yield from lane
-
-    @property
-    def given_back(self) -> bool:
-        """Whether the first request was taken before."""
-        return bool(self._back)
 
     @property
     def urgent(self) -> bool:
@@ -98,8 +90,6 @@ class LaneQueue(Generic[WorkT]):
 
     def first(self) -> WorkT:
         """The request that :meth:`pop` takes next. The queue must not be empty."""
-        if self._back:
-            return self._back[0]
         lane = self._next
         tenant = (self._choose() if lane is None else lane).turns[0]
         return tenant.lines[tenant.turns[0]][0]
@@ -107,10 +97,6 @@ class LaneQueue(Generic[WorkT]):
     def pop(self) -> WorkT:
         """Take the first request."""
         self.count -= 1
-        if self._back:
-            work = self._back.popleft()
-            self.items -= work.items
-            return work
         lane = self._next
         if lane is None:
             lane = self._choose()
@@ -141,8 +127,6 @@ class LaneQueue(Generic[WorkT]):
     def skip(self) -> bool:
         """End the turn of the first line; returns whether another one is first now. It may be one of a lower lane: that
         goes before until something is taken."""
-        if self._back:
-            return False
         lane = self._choose() if self._next is None else self._next
         if lane.skip():
             return True
@@ -156,16 +140,10 @@ class LaneQueue(Generic[WorkT]):
         """Let the lanes go before each other as before."""
         self._next = None
 
-    def give_back(self, works: Iterable[WorkT]) -> None:
-        """Put the requests taken last in front again, in their order."""
-        works = list(works)
-        self._back.extendleft(reversed(works))
-        self.count += len(works)
-        self.items += sum(work.items for work in works)
-
     def put_back(self, works: Iterable[WorkT], after: WorkT) -> None:
-        """Put the requests taken last back into their lines, because request ``after`` was as much work as a turn is
-        worth, whatever its items said: the turn of its line is over, and the others are next."""
+        """Put the requests taken last back into their lines, in their order. Request ``after`` is the last that was
+        begun. It was as much work as a turn is worth, whatever its items said, so the turn of its line is over, and the
+        others are next: nothing that is put back goes before another's request or a higher lane."""
         for work in reversed(list(works)):
             lane = self._lanes[work.lane]
             if not lane.turns:
@@ -178,7 +156,6 @@ class LaneQueue(Generic[WorkT]):
     def drain(self) -> list[WorkT]:
         """Take all requests."""
         works = list(self)
-        self._back.clear()
         for lane in self._lanes:
             lane.drain()
             lane.passed = 0

@@ -18,7 +18,7 @@ from ...storage.engine import Engine
 from ..environment import Environment, Timer
 from ..health import Health
 from ..replicas.agenda import Agenda
-from ..replicas.driver import GroupDriver, Work
+from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from .deadlines import Deadlines
 
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
@@ -153,7 +153,7 @@ class Scheduler:
             size = driver.group.log.bytes - before
             grown += size
             begun = waiting - driver.waiting_items
-            items += begun
+            items += ENTRY_ITEMS + begun
             if not is_small(begun, size):
                 self.precedence.heavy_done(now_s, size)
             if again_s is not None:
@@ -231,7 +231,7 @@ class Scheduler:
                 driver = next(iter(committed))
                 added, size = driver.stage(batches, _APPLY_ITEMS - items)
                 grown += size
-                items += max(added, 1)
+                items += added
                 staged.append(driver)
                 del committed[driver]
                 if driver.machine.applied < driver.group.applicable:

@@ -28,6 +28,7 @@ _ROOM = "unit/wire/test_fair_room.py::"
 _TURNS = "unit/server/test_turns.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
 _BROKERS = "unit/control/test_brokers.py::"
+_DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
@@ -325,6 +326,23 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         " or reign.term != group.term",
         "",
         _LEASES + "test_a_leader_of_a_new_term_gives_full_leases_though_it_never_looked_in_between",
+    ),
+    # --- what an entry has no place for
+    _m(
+        "what_is_put_off_goes_first",
+        "who needs an entry for each of its requests ends its turn with each",
+        "metad.node.replicas.lane_queue:LaneQueue.put_back",
+        "self._lanes[after.lane].skip_line_of(after)",
+        "pass",
+        _DRIVER + "test_who_needs_an_entry_for_each_request_holds_others_up_for_few_entries",
+    ),
+    _m(
+        "entries_cost_their_items_only",
+        "entries of one item are bounded by what bounds items",
+        "metad.node.replicas.driver:GroupDriver.stage",
+        "items += ENTRY_ITEMS + len(decoded)",
+        "items += len(decoded)",
+        _DRIVER + "test_a_write_that_applies_is_bounded_in_entries_and_the_rest_follows",
     ),
     # --- replicas that are removed
     _m(

@@ -10,7 +10,7 @@ from server_rig import Rig as NodeRig
 
 from metad.config import Config
 from metad.errors import StorageError
-from metad.node.replicas.driver import GroupDriver, Work
+from metad.node.replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
 from metad.state.core.entry import Entry
@@ -31,6 +31,7 @@ from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.slices import Slices
 
 NOW_MS = 1_700_000_000_000
+MIB = 1024 * 1024
 
 
 class FakeLog:
@@ -229,7 +230,7 @@ def test_the_pipeline_is_bounded_and_goes_on_with_each_commit() -> None:
 
 def test_writes_of_one_key_are_on_their_way_together_in_entries_of_their_own() -> None:
     """Else a key that many write would take a commit, or the wait for company, for every few of them."""
-    rig = Rig(items_max=20, linger_s=0.5, pipeline=3)
+    rig = Rig(items_max=20 * ENTRY_ITEMS, linger_s=0.5, pipeline=3)
     for _ in range(15):
         rig.submit(key="k")
     rig.now_s += 0.5
@@ -243,7 +244,7 @@ def test_writes_of_one_key_are_on_their_way_together_in_entries_of_their_own() -
 
 
 def test_writes_of_one_key_that_are_on_their_way_are_bounded() -> None:
-    rig = Rig(items_max=10, pipeline=3)
+    rig = Rig(items_max=10 * (ENTRY_ITEMS + 1), pipeline=3)
     for _ in range(50):
         rig.submit(key="k")
     rig.pump_all()
@@ -255,6 +256,32 @@ def test_writes_of_one_key_that_are_on_their_way_are_bounded() -> None:
         rig.commit()
         rig.pump_all()
     assert rig.versions() == [[version] for version in range(1, 51)]
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [{"key": "k"}, {"size": 0, "value": bytes(MIB)}, {"items": 1_000, "size": 10_000}],
+    ids=["a row again", "entries that grow", "large requests"],
+)
+def test_who_needs_an_entry_for_each_request_holds_others_up_for_few_entries(flood: dict[str, Any]) -> None:
+    """Guards a good client beside one that writes one key: what was put off went before all others, up to a thousand
+    entries of one item were on their way before it, and it stood for seconds."""
+    rig = Rig(items_max=1_000, bytes_max=MIB, pipeline=8)
+    for _ in range(300):
+        rig.submit(source="flood", **flood)
+    rig.pump_all()
+    assert len(rig.group.proposed) <= 1_000 // ENTRY_ITEMS
+    for _ in range(3):
+        rig.commit()
+        good, begun = rig.sent, rig.group.log.last_index
+        rig.submit(source="good")
+        for _ in range(100):
+            rig.pump_all()
+            if good in dict(rig.answers):
+                break
+            rig.commit()
+        assert good in dict(rig.answers)
+        assert rig.group.applied - begun <= 2  # what was on its way, the entry that was next, and its own
 
 
 def test_a_queue_of_writes_of_one_key_is_not_taken_as_a_whole_for_each_of_them(
@@ -271,13 +298,14 @@ def test_a_queue_of_writes_of_one_key_is_not_taken_as_a_whole_for_each_of_them(
     monkeypatch.setattr(rig.driver.machine, "evaluate", counted)
     for number in range(100):
         rig.submit(key="k" if number < 50 else None)
-    rig.pump_all()
+    while not rig.driver.idle:
+        rig.pump_all()
+        rig.commit(len(rig.group.proposed) - rig.group.applied)
     assert given == [100, *[2] * 49, 49]
-    rig.commit(51)
     assert rig.names() == [(number, "ok") for number in range(100)]
 
 
-def test_what_is_put_off_is_next_whoever_comes_meanwhile_and_keeps_its_turn() -> None:
+def test_what_is_put_off_takes_turns_with_the_others_and_each_line_keeps_its_order() -> None:
     rig = Rig(items_max=256)
     for source in ("one", "one", "two", "two"):
         rig.submit(key="k", source=source)
@@ -285,7 +313,7 @@ def test_what_is_put_off_is_next_whoever_comes_meanwhile_and_keeps_its_turn() ->
     rig.submit(key="k", source="three")
     rig.pump_all()
     rig.commit(5)
-    assert [number for number, _ in rig.answers] == list(range(5))
+    assert [number for number, _ in rig.answers] == [0, 2, 1, 4, 3]
 
 
 def test_what_is_put_off_may_still_be_cancelled_or_too_late() -> None:
@@ -532,7 +560,6 @@ def test_a_recall_that_cannot_read_is_reported_and_answered() -> None:
     assert isinstance(rig.driver.machine.unexpected, StorageError)
 
 
-MIB = 1024 * 1024
 
 
 def transacted(rig: Rig, size: int) -> None:
@@ -760,7 +787,7 @@ def test_a_follower_applies_what_is_in_its_log() -> None:
     rig.group.is_leader = rig.group.accepting = False
     rig.group.log.all = evaluated_elsewhere(5)
     rig.group.applicable = 3
-    assert rig.apply()[0] == 3
+    assert rig.apply()[0] == 3 * (ENTRY_ITEMS + 1)
     assert (keys_of(rig), rig.group.applied) == (["k0", "k1", "k2"], 3)
     rig.group.applicable = 5
     rig.apply()
@@ -795,14 +822,21 @@ def test_entries_of_raft_itself_write_nothing_but_their_index() -> None:
     assert reopened.applied == 3
 
 
-def test_a_write_that_applies_is_bounded_and_the_rest_follows() -> None:
-    rig = Rig()
-    rig.group.log.all = evaluated_elsewhere(9)
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_write_that_applies_is_bounded_in_entries_and_the_rest_follows(leads: bool) -> None:
+    rig = Rig(items_max=1, pipeline=9)
+    if leads:
+        for _ in range(9):
+            rig.submit()
+        rig.pump_all()
+    else:
+        rig.group.log.all = evaluated_elsewhere(9)
     rig.group.applicable = 9
     rounds = 0
     while rig.group.applied < 9:
-        added, _ = rig.apply(items_max=4)
-        assert 0 < added <= 4
+        before = rig.group.applied
+        rig.apply(items_max=4 * (ENTRY_ITEMS + 1))
+        assert 0 < rig.group.applied - before <= 4
         rounds += 1
     assert rounds == 3
     assert len(keys_of(rig)) == 9
@@ -816,7 +850,7 @@ def test_what_was_not_evaluated_here_counts_as_growth_of_the_log() -> None:
     rig.submit()
     rig.pump_all()
     rig.group.applicable = 5
-    assert rig.apply() == (5, sum(map(len, records)))
+    assert rig.apply() == (5 * (ENTRY_ITEMS + 1), sum(map(len, records)))
 
 
 def test_entries_of_raft_between_those_in_flight_are_applied_in_their_place() -> None:

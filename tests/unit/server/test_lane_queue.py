@@ -66,16 +66,14 @@ def test_every_lane_that_waits_gets_on() -> None:
     assert taken[Lane.HEARTBEATS] > 6 * PASSED_ITEMS
 
 
-def test_what_is_given_back_is_next_whatever_its_lane() -> None:
+def test_what_is_put_back_waits_for_a_higher_lane() -> None:
     queue = filled(One("a", 0), One("a", 1), One("b", 0))
     taken = [queue.pop() for _ in range(2)]
-    queue.give_back(taken)
     queue.add(One("c", 0, lane=Lane.CONTROL))
-    assert queue.given_back
-    assert queue.items == 4
-    assert queue.first() is taken[0]
-    assert [queue.pop() for _ in range(2)] == taken
-    assert [queue.pop().source for _ in range(2)] == ["c", "b"]
+    queue.put_back(taken[1:], taken[0])
+    assert queue.urgent
+    assert queue.items == 3
+    assert [queue.pop().source for _ in range(3)] == ["c", "b", "a"]
     assert not queue
 
 
@@ -101,7 +99,7 @@ def test_what_is_put_back_waits_for_the_others() -> None:
     st.lists(
         st.one_of(
             st.tuples(st.sampled_from("ab"), st.sampled_from(Lane), st.sampled_from([0, 1, 10, 1_000])),
-            st.sampled_from(["pop", "give back", "put back", "skip", "drain"]),
+            st.sampled_from(["pop", "put back", "skip", "drain"]),
         ),
         max_size=60,
     )
@@ -126,9 +124,7 @@ def test_nothing_is_lost_and_each_line_keeps_its_order(steps: list[tuple[str, La
             taken = queue.pop()
             assert taken is first
             assert taken.number == popped[taken.source, taken.lane]
-            if step == "give back":
-                queue.give_back([taken])
-            elif step == "put back":
+            if step == "put back":
                 queue.put_back([taken], taken)
             else:
                 popped[taken.source, taken.lane] += 1
@@ -136,6 +132,4 @@ def test_nothing_is_lost_and_each_line_keeps_its_order(steps: list[tuple[str, La
         assert queue.items == sum(work.items for work in waiting)
         assert len(waiting) == added.total() - popped.total()
         assert bool(queue) == bool(waiting)
-        assert queue.urgent == any(
-            work.lane <= Lane.CONTROL for work in waiting if not (queue.given_back and work is waiting[0])
-        )
+        assert queue.urgent == any(work.lane <= Lane.CONTROL for work in waiting)
