@@ -19,9 +19,9 @@ from metad_wire.connection.frame import Frame
 from metad_wire.methods import METHODS, Lane
 from metad_wire.policy.fair_room import FairRoom, Place
 
-FRAME_BYTES = 256
-"""What a frame takes beside its bytes. The shortest have 16, so counting those alone would let a peer hold ten times as
-much."""
+FRAME_BYTES = 768
+"""What a frame takes beside its bytes. The shortest have 16, so counting those alone would let a peer hold forty times
+as much."""
 
 
 class Inbox:

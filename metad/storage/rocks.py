@@ -51,6 +51,13 @@ _WORTH_PART: Final = 8
 LOG_MEMTABLE_BYTES: Final = 128 * 1024 * 1024
 """A calm node flushes it, so that a crowd finds room for what it writes: a million takeovers are 90 MiB. RocksDB takes
 as much of the disk in advance for the WAL of each."""
+_STATE_MEMTABLE_BYTES: Final = 4 * 1024 * 1024
+"""It fits the core's own cache: a write into a memtable of 2 or 4 MiB costs 0.6 us, of 8 MiB 0.8, of 64 MiB 1.1. A look
+into the order goes to each memtable, and halving their number halves what it costs."""
+_STATE_MEMTABLES, _STATE_PART = 44, 0.65
+"""So many full memtables of the state wait for each other, 176 MiB, or as many as take this part of the budget. Those
+that wait are not what RocksDB flushes where the budget is used up."""
+_STATE_MEMTABLES_MORE: Final = 16  # so many are filled while those are flushed
 _LAST: Final = b"\xff" * 16
 """Behind every key."""
 
@@ -60,6 +67,7 @@ class Shared:
 
     def __init__(self, config: StorageConfig) -> None:
         self.cache = r.Cache.new_hyper_clock_cache(config.block_cache_bytes, _BLOCK_BYTES)
+        self.memtable_bytes = config.memtable_bytes
         self.write_buffers = r.WriteBufferManager(config.memtable_bytes, False)
         self.open_files = config.open_files
 
@@ -108,16 +116,16 @@ def _options(shared: Shared, *, memtable_bytes: int, memtables: int) -> r.Option
 
 def state_options(shared: Shared) -> r.Options:
     """For ``state/``: no WAL (the Raft log serves as one), many small writes, few compactions."""
-    # A memtable that fits the core's own cache: a write into one of 2 or 4 MiB costs 0.6 us, of 8 MiB 0.8, of 64 MiB
-    # 1.1. A look into the order goes to each memtable, and halving their number halves what it costs.
-    options = _options(shared, memtable_bytes=4 * 1024 * 1024, memtables=60)
+    part = int(shared.memtable_bytes * _STATE_PART) // _STATE_MEMTABLE_BYTES
+    waiting = min(max(part, 1), _STATE_MEMTABLES)
+    options = _options(shared, memtable_bytes=_STATE_MEMTABLE_BYTES, memtables=waiting + _STATE_MEMTABLES_MORE)
     # Each key is rewritten once per tier instead of up to ten times per level.
     options.set_compaction_style(r.DBCompactionStyle.universal())
     # A checkpoint flushes the writes since the last one as one file: every further file means more compaction, and one
     # filter more for a look-up to ask. They are some 140 MiB. With fewer memtables the store would flush these by
     # itself a moment before each checkpoint, and there would be twice as many files. Blooms of some 30 bits per record
     # keep reads from searching memtables that do not hold the key.
-    options.set_min_write_buffer_number_to_merge(44)
+    options.set_min_write_buffer_number_to_merge(waiting)
     options.set_memtable_prefix_bloom_ratio(0.02)
     options.set_memtable_whole_key_filtering(True)
     # Files that may wait for each other: ten million records take about as many, so few passes bring a record to the
@@ -132,7 +140,7 @@ def state_options(shared: Shared) -> r.Options:
 
 def log_options(shared: Shared, memtable_bytes: int = LOG_MEMTABLE_BYTES) -> r.Options:
     """For ``raft/``: large values, written once, deleted in order by range, read at restart and by lagging peers."""
-    options = _options(shared, memtable_bytes=memtable_bytes, memtables=3)
+    options = _options(shared, memtable_bytes=min(memtable_bytes, shared.memtable_bytes // 2), memtables=3)
     # What is written here is dropped before long: to compress it is not worth its time.
     options.set_bottommost_compression_type(r.DBCompressionType.none())
     # A crash may leave a torn last record, which may be dropped (it was never acknowledged); damage anywhere before it

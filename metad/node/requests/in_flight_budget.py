@@ -13,6 +13,8 @@ from ...control.host import Line, holder_of
 # What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
 # take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
 ITEM_BYTES = 256
+REQUEST_BYTES = 6 * ITEM_BYTES
+"""What a request takes beside its items while it waits: requests of one item each are many objects for few bytes."""
 
 
 class InFlightBudget:

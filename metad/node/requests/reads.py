@@ -38,12 +38,11 @@ from ..environment import Environment
 from ..health import Health
 from ..replicas.driver import GroupDriver
 from .deadlines import Deadlines
-from .in_flight_budget import ITEM_BYTES, InFlightBudget
+from .in_flight_budget import ITEM_BYTES, REQUEST_BYTES, InFlightBudget
 
 PIECE_ROWS = SLICE_ROWS
 """A read of more records than this is done in pieces of so many, about a millisecond each, with turns of others between
 them. Each piece sees a state at least as new as the proof of the lead, which is all that a read of several promises."""
-_READ_BYTES = 4 * ITEM_BYTES  # what a read takes while it waits, beside its items
 _BEHIND_S = 10.0  # a read waits no longer for a revision, whatever its deadline: it may never come
 _BEHIND_BYTES_MAX = 24 * 1024 * 1024  # of reads that wait for a revision, counted as those in flight are
 _AGAIN_MS = 500  # when to come again with a read whose room others need
@@ -82,7 +81,7 @@ class _Read:
         self.driver = driver
         self.verb = verb
         self.command = command
-        self.held = held + _READ_BYTES + ITEM_BYTES * len(command.body.min_revisions)
+        self.held = held + REQUEST_BYTES + ITEM_BYTES * len(command.body.min_revisions)
         """What it takes while it waits, even if it asks for nothing: itself, and the revisions that it wants."""
         self.deadline_s = deadline_s
         self.done = done

@@ -61,7 +61,7 @@ from ..replicas.groups import Groups
 from .bound_names import BoundNames
 from .digests import digest_of
 from .gate import HEADLESS_BYTES, WAITED_S, Gate
-from .in_flight_budget import ITEM_BYTES, InFlightBudget
+from .in_flight_budget import ITEM_BYTES, REQUEST_BYTES, InFlightBudget
 from .reads import PIECE_ROWS, Reads, answer_read_index, failed
 from .scheduler import Scheduler
 
@@ -179,7 +179,7 @@ class Requests:
         if head is None or not (method.mutates or head.items > PIECE_ROWS):
             return  # whoever decodes it says what is wrong, or it is answered at once
         now_s, take_back = self._environment.now(), None if method.mutates else _ignore
-        size = len(payload) + ITEM_BYTES * head.items
+        size = len(payload) + ITEM_BYTES * head.items + REQUEST_BYTES
         place = self._budget.take(source, size, head.items, now_s, head.identity, take_back)
         self._budget.let_go(place)
 
@@ -295,7 +295,7 @@ class Requests:
         command.arrived_s = arrived_s
         if method is WILL_WAIT and body.wait_ms:
             until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
-            return self._begin_wait(driver, command, held + 2 * ITEM_BYTES, until_s, done, source)
+            return self._begin_wait(driver, command, held + REQUEST_BYTES, until_s, done, source)
         if verb.read is not None:
             self._reads.begin(driver, verb, command, held, deadline_s, done, source)
             return None
@@ -309,7 +309,7 @@ class Requests:
         try:
             if self._returns.promised and driver.group.is_leader:
                 self._returns.check(request.identity, now_s)
-            place = budget.take(source, held, items, now_s, request.identity)
+            place = budget.take(source, held + REQUEST_BYTES, items, now_s, request.identity)
         except OverloadedError:
             driver.not_keeping_up(now_s)
             raise

@@ -75,16 +75,6 @@ class DedupeRow(msgspec.Struct, frozen=True, array_like=True):
 _decode_row = msgspec.msgpack.Decoder(DedupeRow).decode
 
 
-class _Row:
-    """What memory holds of a row: enough to find and to delete it."""
-
-    __slots__ = ("identities", "live")
-
-    def __init__(self, identities: list[tuple[int, int]]) -> None:
-        self.identities = identities
-        self.live = len(identities)
-
-
 class _Client:
     __slots__ = ("bytes", "client_id", "level", "low", "mark", "seqs", "since_s")
 
@@ -128,7 +118,8 @@ class DedupeWindow(StatePart):
     def _reset(self) -> None:
         self._clients: dict[int, _Client] = {}
         self._levels: list[OrderedDict[int, _Client]] = [OrderedDict() for _ in range(_LEVELS)]  # by what they hold
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, tuple[int, ...]] = {}  # by entry: client, seq, client, seq. Numbers take the least memory
+        self._left: dict[int, int] = {}  # of rows from which some identities are gone: how many are left
         self._live = 0
         self._bytes = 0
         self._recorded: set[int] = set()  # entries that were made here and are not applied
@@ -265,7 +256,7 @@ class DedupeWindow(StatePart):
             self._make_room(index, writes)
 
     def _count(self, index: int, made: list[Remembered]) -> None:
-        self._rows[index] = _Row([(one.client_id, one.seq) for one in made])
+        self._rows[index] = tuple([number for one in made for number in (one.client_id, one.seq)])
         self._live += len(made)
         self._bytes += sum([_IDENTITY_BYTES + len(one.reply) for one in made])
 
@@ -322,7 +313,7 @@ class DedupeWindow(StatePart):
         self._place(client)
         self._bytes -= size
         self._live -= 1
-        self._rows[index].live -= 1
+        self._left[index] = self._left.get(index, len(self._rows[index]) // 2) - 1
         return index
 
     def _place(self, client: _Client) -> None:
@@ -337,19 +328,18 @@ class DedupeWindow(StatePart):
             self._levels[level][client.client_id] = client
 
     def _delete_if_empty(self, index: int, writes: Writes) -> None:
-        if not self._rows[index].live:
-            del self._rows[index]
+        if not self._left[index]:
+            del self._rows[index], self._left[index]
             writes[self._prefix + keys.u64(index)] = None
 
     def _drop(self, index: int) -> None:
-        row = self._rows.get(index)
-        if row is None:
-            return
-        for client_id, seq in row.identities:
+        row = self._rows.get(index, ())
+        for client_id, seq in zip(row[::2], row[1::2], strict=True):
             client = self._clients.get(client_id)
             if client is not None and (known := client.seqs.get(seq)) is not None and known[0] == index:
                 self._give_up(client, seq)
-        del self._rows[index]
+        self._rows.pop(index, None)
+        self._left.pop(index, None)
 
     def _new_client(self, client_id: int) -> _Client:
         if len(self._clients) >= CLIENTS_MAX:

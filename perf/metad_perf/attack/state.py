@@ -173,8 +173,8 @@ def identity_window(target: Target, until_s: float) -> Outcome:
 
 
 def unmoving_low(target: Target, until_s: float) -> Outcome:
-    """Writes of one key, by a client that never confirms answers: each needs a log entry of its own. Another client must
-    not wait for them, and its retry must still be told from a new write."""
+    """Writes of one key, by a client that never confirms answers: each needs a log entry of its own. Another client
+    must not wait for them, and its retry must still be told from a new write."""
     body = m.KvPut([m.KvPutItem("unmoving", "k", b"v")])
     return _against_window(
         target, until_s, "unmoving", methods.KV_PUT, body, in_flight=2_000, at_least=_IDENTITIES_MORE

@@ -560,8 +560,6 @@ def test_a_recall_that_cannot_read_is_reported_and_answered() -> None:
     assert isinstance(rig.driver.machine.unexpected, StorageError)
 
 
-
-
 def transacted(rig: Rig, size: int) -> None:
     """A write is done that reads a record of so many bytes; :func:`retry` repeats it."""
     rig.submit(key="large", value=bytes(size), size=0)

@@ -83,10 +83,10 @@ def _end(number: int) -> Asked:
 
 ROOMS = {
     "connections": Room(24, None),
-    "bytes of requests in flight": Room(24 * 320, _put, kept=0.6, at_once=True),
-    "bytes of reads that wait for a revision": Room(24 * 2_000, _read),
-    "bytes of requests that are not begun": Room(24 * 320, _put, unread=True),
-    "bytes of requests that wait for a turn": Room(24 * 850, _wait),
+    "bytes of requests in flight": Room(24 * 2_040, _put, kept=0.6, at_once=True),
+    "bytes of reads that wait for a revision": Room(24 * 2_500, _read),
+    "bytes of requests that are not begun": Room(24 * 830, _put, unread=True),
+    "bytes of requests that wait for a turn": Room(24 * 1_850, _wait),
     "streams of watches": Room(24, _watch()),
     "bytes of filters of watches": Room(24 * 1_700, _watch()),
     "snapshots of watches": Room(24, _watch(snapshot=b"\xff" * (SLOTS // 8))),

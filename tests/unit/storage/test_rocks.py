@@ -50,3 +50,19 @@ def opened_with(
     engine.close()
     newest = max(directory.glob("OPTIONS-*"))
     return capacity, [line.strip() for line in newest.read_text().splitlines() if "=" in line]
+
+
+@pytest.mark.parametrize("budget_mib", [16, 32, 100, StorageConfig().memtable_bytes // MIB, 1_000])
+def test_what_log_and_state_may_fill_before_a_flush_is_the_budget(budget_mib: int, tmp_path: Path) -> None:
+    """Guards the memory of a small node: memtables of the state that wait for each other are not flushed when the
+    budget is used up, and 176 MiB of them waited whatever it was."""
+    bounds = []
+    for number, make_options in enumerate((state_options, log_options)):
+        shared = Shared(StorageConfig(memtable_bytes=budget_mib * MIB))
+        engine = RocksEngine(tmp_path / str(number), make_options(shared), wal=True)
+        engine.close()
+        lines = max((tmp_path / str(number)).glob("OPTIONS-*")).read_text().splitlines()
+        said = dict(line.strip().split("=", 1) for line in lines if "=" in line)
+        bounds.append(int(said["write_buffer_size"]) * int(said["min_write_buffer_number_to_merge"]))
+    assert min(bounds) > 0
+    assert sum(bounds) <= 1.15 * budget_mib * MIB
