@@ -14,7 +14,7 @@ from metad_wire.method import Method
 from metad_wire.text.fields import U63, U64
 
 from .client import Client
-from .dispatch.calls.identity import GivenIdentity
+from .dispatch.calls.call import GivenIdentity
 from .requests.wrong import argument
 
 Body = TypeVar("Body", bound=Message)

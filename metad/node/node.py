@@ -19,7 +19,7 @@ from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
-from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.returns.return_share import ReturnShare
 from metad_wire.policy.returns.service_rate import ServiceRate
 from metad_wire.policy.slices import Slices
@@ -40,9 +40,7 @@ from ..raft.incoming import PeerProtocolError
 from ..raft.log.writer import LogWriter
 from ..raft.replica import RaftGroup
 from ..raft.replicas import Replicas
-from .calls.broker_calls import BrokerCalls
-from .calls.leader_calls import LeaderCalls
-from .calls.migration_steps import MigrationSteps
+from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
 from .chores.backlog import backlog
 from .chores.group_expiry import GroupExpiry

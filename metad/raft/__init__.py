@@ -3,8 +3,8 @@
 A replica (:mod:`.replica`) is composed of one object for each rule: elections (:mod:`.elections`, with
 :mod:`.election_timer` and :mod:`.disk_watch`), replication (:mod:`.leader`, :mod:`.follower`), linearizable reads
 (:mod:`.reads`), membership and hand-over (:mod:`.membership`), sleep (:mod:`.activity`). The rules share the replica's
-state (:mod:`.state`, the only SyncObj), its log (:mod:`.journal`) and a leader's knowledge of its peers (:mod:`.reign`,
-:mod:`.progress`). :mod:`.writer` makes the logs of a node durable; :mod:`.replicas` drives all groups of a node and
+state (:mod:`.state`, the only SyncObj), its log (:mod:`.journal`) and a leader's knowledge of its peers
+(:mod:`.leadership`). :mod:`.writer` makes the logs of a node durable; :mod:`.replicas` drives all groups of a node and
 carries their messages.
 
 pysyncobj 0.3.17 as it stands loses acknowledged writes. What of SyncObj is kept, and what is replaced:

@@ -34,11 +34,10 @@ from .roles.clocks import Clocks
 from .roles.election_timer import ElectionTimer
 from .roles.elections import Elections
 from .roles.follower import Follower
-from .roles.freshness import Freshness
 from .roles.leader import Leader
 from .roles.leadership import Reign
 from .roles.membership import CAUGHT_UP_ENTRIES, Membership, Transfer
-from .roles.reads import Reads
+from .roles.reads import Freshness, Reads
 from .state import ReplicaState
 
 

@@ -22,7 +22,7 @@ from .log.journal import RaftLog
 from .log.writer import LogWriter
 from .messages import AnyMessage, Append
 from .replica import RaftGroup
-from .roles.progress import IN_FLIGHT_BYTES_MAX
+from .roles.leadership import IN_FLIGHT_BYTES_MAX
 
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024
 """Records of one payload, give or take one message."""

@@ -2,12 +2,12 @@
 
 What has come is cut into frames at once. Requests begin at once too, in slices, while this turn of the loop has some
 left. A peer that sends more than :data:`_SLICE_BYTES` at a time, or at the same moment as many others, takes turns with
-them. Its requests wait in an :mod:`.inbox` meanwhile, while it is read on. What keeps somebody alive waits for nothing
-(:data:`metad_wire.methods.AHEAD`); nor do cancels, pings, credits.
+them. Its requests wait in an :class:`.Inbox` meanwhile, while it is read on. What keeps somebody alive waits for
+nothing (:data:`metad_wire.methods.AHEAD`); nor do cancels, pings, credits.
 
 This module bounds what a peer can make the server hold: an unfinished frame by the frame limit, requests by the credit
 window (the session closes a peer that exceeds it), and replies by beginning no further requests while the peer does not
-read, then reading no more of them, and closing the connection if that lasts. :mod:`.receive_budget`, :mod:`.inbox` and
+read, then reading no more of them, and closing the connection if that lasts. :mod:`.receive_budget` and
 :mod:`.send_budget` bound all connections together. No task runs per request.
 """
 
@@ -31,8 +31,8 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.methods import AHEAD, READS, WATCH_OPEN
+from metad_wire.policy.fair_queue import is_small
 from metad_wire.policy.fair_room import FairRoom
-from metad_wire.policy.precedence import is_small
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN, Principal
 from metad_wire.transport.fair_share import FairShare, Rank
@@ -42,8 +42,7 @@ from ..logs import event
 from ..node.node import Node
 from ..node.replicas.driver import Work
 from .access import Access
-from .inbox import Inbox
-from .receive_budget import ReceiveBudget
+from .receive_budget import Inbox, ReceiveBudget
 from .send_budget import SMALL_BYTES, SendBudget
 from .watching import Watching
 

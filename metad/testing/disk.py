@@ -174,7 +174,7 @@ def _damaged(key: bytes) -> DamagedStoreError:
 
 
 class SimFile:
-    """Implements :class:`metad.storage.mark.MarkFile` on a disk that loses power."""
+    """Implements :class:`metad.storage.log.MarkFile` on a disk that loses power."""
 
     def __init__(self) -> None:
         self._versions = [b""]  # what is durable, then every write since

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from metad.storage.mark import DurableMark, MarkFile, SystemFile
+from metad.storage.log import DurableMark, MarkFile, SystemFile
 from metad.testing.disk import SimFile
 
 Open = Callable[[], MarkFile]

@@ -97,8 +97,8 @@ PAGES = {
 }
 """Pages that are longer than that, in KiB."""
 MODULES = {
-    "kv_put": 89,
-    "takeover": 91,
+    "kv_put": 79,
+    "takeover": 82,
 }
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 128

@@ -16,7 +16,7 @@ from metad_wire.transport import split_endpoint
 
 from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.node_connection import NodeConnection
-from ..dispatch.node_queue import NodeQueue
+from ..dispatch.nodes import NodeQueue
 from ..endpoint import Endpoint, name_of
 from ..errors import ConnectionLostError, DrainingError, MetadError
 from ..options import Options

@@ -20,12 +20,10 @@ from ..errors import MetadError
 from .calls.alarm import Alarm
 from .calls.call import Call
 from .node_connection import NodeConnection
-from .node_queue import NodeQueue
-from .nodes import Nodes
+from .nodes import NodeQueue, Nodes
 from .router import Router
 from .routes import Routes
-from .sender import Sender
-from .suspects import Suspects
+from .sender import Sender, Suspects
 
 # Interval of questions while calls wait for a leader: a part of the time for which they have waited, so that the
 # question adds little to it, be it an election of 200 ms or of some seconds. An answer costs a node microseconds.

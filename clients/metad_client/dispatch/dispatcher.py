@@ -5,8 +5,8 @@ retried, until its deadline. All of it happens in callbacks: a request costs no 
 
 A call concerns one group, and goes to the node that the client believes to lead it. The dispatcher decides what happens
 to a call after each event. Each component knows one thing: :mod:`.router` where a call goes, :mod:`.leaders` which node
-leads, :mod:`.discovery` how to find out, :mod:`.suspects` which nodes do not answer, :mod:`.sender` how an attempt is
-sent, :mod:`.retries` when the next one is, :mod:`.deadlines` when time is up, :mod:`.reports` who is told about it.
+leads, :mod:`.discovery` how to find out, :mod:`.sender` how an attempt is sent and which nodes do not answer,
+:mod:`.retries` when the next one is and when time is up, :mod:`.reports` who is told about it.
 """
 
 from __future__ import annotations
@@ -38,23 +38,19 @@ from ..errors import (
 from ..home import Home
 from ..observer import Observer
 from ..options import Options
-from .calls.call import ENVELOPE_BYTES_MAX, Call, Events, Life
+from .calls.call import ENVELOPE_BYTES_MAX, Call, Events, GivenIdentity, Life
 from .calls.call_queue import Backlog
-from .calls.deadlines import Deadlines
-from .calls.identity import GivenIdentity
-from .calls.retries import Retries
+from .calls.retries import Deadlines, Retries
 from .calls.retry import deadline_error, lost
 from .discovery import Discovery
 from .leaders import Leaders
 from .node_connection import NodeConnection
-from .node_queue import NodeQueue
-from .nodes import Nodes
+from .nodes import NodeQueue, Nodes
 from .reports import Reports, log
 from .router import Router
 from .routes import ANY, Routes
-from .sender import Sender
+from .sender import SUSPECT_S, Sender, Suspects
 from .states import States
-from .suspects import SUSPECT_S, Suspects
 
 _UNOPENED = 'the client is not opened: enter it with "async with", or await its open(); nothing was done'
 _CLOSED = "the client is closed; nothing was done"

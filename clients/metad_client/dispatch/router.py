@@ -14,8 +14,7 @@ from ..errors import MetadError, NotFoundError, NotLeaderError, another
 from .calls.call import Call
 from .calls.call_queue import Backlog, CallQueue
 from .leaders import Leaders
-from .node_queue import NodeQueue
-from .nodes import Nodes
+from .nodes import NodeQueue, Nodes
 from .routes import ANY, Routes
 from .sender import Sender
 

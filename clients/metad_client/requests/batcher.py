@@ -18,7 +18,7 @@ from metad_wire.policy import BatchWindow
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import ClosedError, InternalError, MetadError, TooLargeError, another
-from .subject import named
+from .outcomes import named
 from .wrong import UNFIT, too_long_items, wrong_item
 
 Reply = TypeVar("Reply", bound=Message)

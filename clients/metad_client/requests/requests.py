@@ -18,15 +18,14 @@ from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, VALUE_BYTES_M
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
-from ..dispatch.calls.call import Call
-from ..dispatch.calls.identity import GivenIdentity
+from ..dispatch.calls.call import Call, GivenIdentity
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
 from ..dispatch.routes import ANY, ByGroup
 from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
 from .batcher import Batcher, Outcomes
-from .subject import named
+from .outcomes import named
 from .wrong import UNFIT, sequence_of, too_long, too_long_items, wrong_body, wrong_item, wrong_items
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million

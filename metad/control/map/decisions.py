@@ -1,12 +1,15 @@
 """What the cluster map becomes when somebody asks for a change. Pure.
 
 A decision is a function of the map, the wish, and what the node that decides has seen of the others. It raises a
-MetadError if the wish cannot be granted.
+MetadError if the wish cannot be granted, and says in words for people what it means.
+
+A node is refused whose name belongs to a member with another data directory, or with a copy of the same. Whoever reads
+the refusal at night may act on it. So it never advises to remove a member that is alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,12 +33,53 @@ from metad_wire.group import METADATA, GroupId
 from metad_wire.policy.slots import even_moves, even_slots
 
 from ...config import REPLICAS_MAX, Config
+from ...errors import LOST_DISK
 from ...raft.messages import Configuration
 from .bounds import GROUPS_MAX, check_size
-from .describe import replicas_text
-from .namesakes import foreign_directory
 from .placement import Regions, balanced_leaders, metadata_replicas, spread
 from .seen import Reach
+
+
+def foreign_directory(node_id: str, endpoint: str, reach: Reach) -> str:
+    """Why a node is refused that has another data directory than the member of its name, whose address for nodes is
+    ``endpoint`` and which is within this reach."""
+    if reach is Reach.ALIVE:
+        return (
+            f"another node named {node_id} is alive at {endpoint} with its own data directory; give this node another "
+            "node_id"
+        )
+    if reach is Reach.UNKNOWN:
+        return (
+            f"{node_id} is a member with another data directory, and it is not known yet whether that node is alive; "
+            "ask again"
+        )
+    return f"{node_id} was here with another data directory, and has been out of reach since. {LOST_DISK}"
+
+
+def copied_directory(node_id: str, endpoint: str) -> str:
+    """Why a node is refused that runs on a copy of the data directory of a member that is alive at this address."""
+    return (
+        f"another node named {node_id} is alive at {endpoint}, and this one runs on a copy of its data directory; stop "
+        "this node, or give it another node_id and an empty data directory"
+    )
+
+
+_NAMED = 8  # groups that a text names; there may be two thousand
+
+
+def replicas_text(before: Sequence[GroupRecord], after: Sequence[GroupRecord]) -> Iterator[str]:
+    """The replicas that change, a text for each group, such as ``data-1: n4 replaces n3``."""
+    changes = [(now, then) for now, then in zip(before, after, strict=True) if {*now.replicas} != {*then.replicas}]
+    for now, then in changes[:_NAMED]:
+        new = [node for node in then.replicas if node not in now.replicas]
+        gone = [node for node in now.replicas if node not in then.replicas]
+        parts = [f"{new.pop(0)} replaces {gone.pop(0)}" for _ in range(min(len(new), len(gone)))]
+        parts += [f"{node} is added" for node in new]
+        parts += [f"{node} goes" for node in gone]
+        yield f"{then.group_id.name}: {', '.join(parts)}"
+    if len(changes) > _NAMED:
+        yield f"{len(changes) - _NAMED} more groups get other replicas"
+
 
 MOVES_OF_A_MAP = 10_000
 """The most that there can be: every slot of a kind moves at most once. A move's number is the version of the map that

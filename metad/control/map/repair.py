@@ -17,8 +17,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
 from metad_wire.group import METADATA
 
-from .decisions import Decision, changed, regions_of, staying
-from .describe import replicas_text
+from .decisions import Decision, changed, regions_of, replicas_text, staying
 from .placement import completed
 
 AT_ONCE: Final = 2

@@ -1,14 +1,22 @@
-"""Requests of a node to whoever leads a group, on this node or another."""
+"""Requests of a node to whoever leads a group, on this node or another: also those of the registry of brokers, and the
+steps of slot moves."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from metad_wire.errors import MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
-from metad_wire.group import GroupId
-from metad_wire.methods import Body, Method, Reply
+from metad_wire.cluster import GroupCommand, GroupFence, GroupReply, Moved
+from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
+from metad_wire.group import METADATA, GroupId
+from metad_wire.messages import WriteReply
+from metad_wire.methods import BROKER_CHANGE, CLUSTER_MOVED, GROUP_COMMAND, GROUP_FENCE, Body, Method, Reply
+from metad_wire.tables.broker import BrokerChange
 
-from ..environment import Environment
+from ...control.brokers.evidence import Answer
+from ...control.host import Done
+from ..environment import Dial, Environment
+from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests, set_result
 from .peer_sender import PeerSender
@@ -75,3 +83,48 @@ class LeaderCalls:
         if isinstance(result, MetadError):
             raise result
         return method.decode_reply(result)
+
+
+class BrokerCalls:
+    """A :class:`metad.control.brokers.brokers.Host`."""
+
+    def __init__(self, requests: Requests, leaders: LeaderCalls, dial: Dial) -> None:
+        self._requests = requests
+        self._leaders = leaders
+        self._dial = dial
+
+    def change(self, body: BrokerChange, done: Done) -> None:
+        self._requests.request(BROKER_CHANGE, body, done)
+
+    async def fence(self, group: GroupId, body: GroupFence) -> WriteReply:
+        return await self._leaders.ask_group(group, GROUP_FENCE, body)
+
+    def dial(self, host: str, port: int, done: Callable[[Answer], None]) -> None:
+        self._dial(host, port, done)
+
+
+class MigrationSteps:
+    """What a :class:`metad.control.migration.Mover` works with."""
+
+    def __init__(self, groups: Groups, leaders: LeaderCalls) -> None:
+        self.drivers: dict[GroupId, GroupDriver] = groups.drivers
+        self._leaders = leaders
+
+    async def ask_here(self, group: GroupId, command: GroupCommand) -> GroupReply:
+        return await self._leaders.ask_here(group, GROUP_COMMAND, command)
+
+    async def ask_group(self, group: GroupId, command: GroupCommand, *, patient: bool = False) -> GroupReply:
+        return await self._leaders.ask_group(group, GROUP_COMMAND, command, patient=patient)
+
+    async def ask_metadata(self, body: Moved) -> None:
+        """See :class:`metad.control.migration.Host`."""
+        for _ in range(100):
+            leader = self.drivers[METADATA].group.leader
+            try:
+                if leader is not None:
+                    await self._leaders.ask_node(leader, CLUSTER_MOVED, body)
+                    return
+            except (NotLeaderError, ConflictError):  # another change of the map was quicker
+                pass
+            await asyncio.sleep(_AGAIN_S)
+        raise NotLeaderError("no leader of metadata-0 answered")

@@ -7,7 +7,7 @@ import time
 from metad_wire.errors import NotReplicaError
 from metad_wire.group import METADATA, GroupId
 from metad_wire.policy import BatchWindow
-from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.slices import Slices
 
 from ... import log_events

@@ -21,8 +21,7 @@ from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, 
 from ...logs import event
 from ...storage import keys
 from ...storage.engine import Engine
-from ...storage.log import LogStore
-from ...storage.mark import DurableMark
+from ...storage.log import DurableMark, LogStore
 from ...storage.memory import MemoryEngine
 from ...storage.room import mark_of, missing_to_open, release_reserve, use_of
 

@@ -29,8 +29,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
-from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, weight_of
-from metad_wire.policy.precedence import Precedence, is_small
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, Precedence, is_small, weight_of
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.slices import Slices
 

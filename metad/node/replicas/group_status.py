@@ -13,7 +13,7 @@ from ... import log_events
 from ...logs import event
 from ...raft.base import FULL, ROLES
 from ...raft.replica import RaftGroup
-from ...raft.roles.progress import Progress, Sending
+from ...raft.roles.leadership import Progress, Sending
 from ...state.cluster.fences import Fences
 from ..environment import Environment, Timer
 from .driver import GroupDriver

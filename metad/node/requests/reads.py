@@ -25,8 +25,8 @@ from metad_wire.errors import (
 )
 from metad_wire.messages import Message
 from metad_wire.methods import encode
+from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.fair_room import FairRoom, Place
-from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.transport.fair_share import FairShare, Rank
 

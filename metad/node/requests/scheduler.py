@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metad_wire.policy.precedence import Precedence, is_small
+from metad_wire.policy.fair_queue import Precedence, is_small
 
 from ...errors import StorageError
 from ...logs import bug

@@ -2,7 +2,7 @@
 
 Live streams are served first: a frame of what has just been applied. Those that read the log take turns with each other
 in small pieces, and so do those that read a snapshot; both wait like other heavy work while small writes are unanswered
-(:mod:`metad_wire.policy.precedence`).
+(:mod:`metad_wire.policy.fair_queue`).
 A stream for which there is nothing to do costs memory and nothing else: what has to be looked at now and then, the
 node's status looks at anyway.
 """
@@ -28,8 +28,8 @@ from metad_wire.errors import (
     UnsupportedError,
 )
 from metad_wire.methods import WATCH_OPEN
+from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.fair_room import FairRoom, Place
-from metad_wire.policy.precedence import Precedence
 from metad_wire.policy.slices import Slices
 from metad_wire.transport.fair_share import FairShare
 

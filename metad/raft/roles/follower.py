@@ -19,8 +19,8 @@ from ..state import ReplicaState
 from .activity import Activity
 from .election_timer import ElectionTimer
 from .elections import Elections
-from .freshness import Freshness
 from .membership import Membership
+from .reads import Freshness
 
 
 @dataclass(eq=False, slots=True)

@@ -1,6 +1,6 @@
 """The leader's side of replication: one log, on every replica (Raft §5.3, §5.4.2).
 
-- The leader knows per peer whether it probes, pipelines or waits for a snapshot (:mod:`.progress`).
+- The leader knows per peer whether it probes, pipelines or waits for a snapshot (:mod:`.leadership`).
 - The leader counts itself by what is durable in its own log, and commits only entries of its own term.
 - A reply of another term changes nothing but may end a reign.
 - A leader that has not heard from a quorum for a time of its own steps down. Peers whose hosts refuse to be dialled are
@@ -28,8 +28,7 @@ from ..messages import Append, AppendReply, Snapshot, TimeoutNow
 from ..state import ReplicaState
 from .activity import Activity
 from .elections import Elections
-from .leadership import Reign
-from .progress import Progress, Sending
+from .leadership import Progress, Reign, Sending
 from .reads import Reads
 
 APPEND_BYTES_MAX = 1024 * 1024
@@ -126,7 +125,7 @@ class Leader:
         return [(peer, p) for peer, p in self._reign.peers.items() if peer in connected and not p.distrusted]
 
     def _send_records(self, peer: str, progress: Progress) -> bool:
-        """Send the peer the records that it lacks, within the bounds of :mod:`.progress`; whether anything went out."""
+        """Send the peer the records that it lacks, as far as :mod:`.leadership` allows; whether anything went out."""
         log, sent = self._log, False
         takes_more = progress.sending is Sending.REPLICATE and progress.shortage < FULL
         while takes_more and progress.next <= log.last_index and not progress.full:

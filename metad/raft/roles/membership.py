@@ -18,8 +18,7 @@ from ..messages import Configuration, TimeoutNow
 from ..state import ReplicaState
 from .activity import Activity
 from .election_timer import ElectionTimer
-from .leadership import Reign
-from .progress import Sending
+from .leadership import Reign, Sending
 from .reads import Reads
 
 _encode = msgspec.msgpack.Encoder().encode

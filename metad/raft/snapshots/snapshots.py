@@ -32,7 +32,7 @@ from ..incoming import PeerProtocolError
 from ..log.journal import RaftLog
 from ..messages import Configuration, Snapshot
 from ..replica import RaftGroup
-from ..roles.progress import Sending
+from ..roles.leadership import Sending
 from .staging import Staging
 from .transfer import AnyStreamMessage, PartReply, SnapshotReceiver, SnapshotSender, StreamLimits
 

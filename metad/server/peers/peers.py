@@ -26,7 +26,7 @@ from metad_wire.transport import Listener, Transport, split_endpoint
 
 from ... import log_events
 from ...config import Config, bound_for_nodes
-from ...control.map.namesakes import copied_directory, foreign_directory
+from ...control.map.decisions import copied_directory, foreign_directory
 from ...control.map.seen import Reach
 from ...errors import ConfigError, RefusedError
 from ...logs import event

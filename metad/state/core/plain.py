@@ -19,9 +19,8 @@ from metad_wire.methods import encode
 from metad_wire.table import Table
 
 from ...storage import keys
-from .overlay import Missing
 from .part import Writes
-from .row_cache import Head, HeadCache, Heads
+from .row_cache import Head, HeadCache, Heads, Missing
 from .rows import NO_ROWS, Rows, crcs_of
 from .verb import Command, Reader, Verb, mismatch, read_page, read_records, written
 from .view import View

@@ -17,7 +17,7 @@ from metad_wire.key import TEXT_END
 from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import Keyed, Table
-from metad_wire.text.grammar import check_of
+from metad_wire.text.fields import check_of
 
 from ...storage.engine import Engine
 from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix

@@ -11,9 +11,8 @@ from ...storage.engine import Engine
 from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix
 from .entry import Replaced
 from .limits import LOOKED_AT_BYTES_MAX, SCANNED_ROW_BYTES, check_reply
-from .overlay import MISSING, Missing, Overlay
 from .part import Origin, Parts, Writes
-from .row_cache import RowCache
+from .row_cache import MISSING, Missing, Overlay, RowCache
 
 # Keys per call of the engine: more saves nothing. While values are long it is few, so that what is too much is noticed
 # before it adds up.

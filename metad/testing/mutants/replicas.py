@@ -636,7 +636,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lost_matches_count",
         "what a peer has lost does not count",
-        "progress:Progress.distrust",
+        "leadership:Progress.distrust",
         "self.match = 0",
         "pass",
         "who_lost_what_it_acknowledged_is_heard_no_more",
@@ -644,7 +644,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "promises_of_the_distrusted_count",
         "a peer that has lost something may have lost its promise",
-        "progress:Progress.distrust",
+        "leadership:Progress.distrust",
         'self.lease_until_s = float("-inf")',
         "pass",
         "who_lost_what_it_acknowledged_is_heard_no_more",

@@ -514,7 +514,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
             (
                 "words_of_old_leaders_count",
                 "a word of an earlier leader makes nobody level",
-                "freshness:Freshness._look",
+                "reads:Freshness._look",
                 "if term != state.term:",
                 "if False:",
                 "test_a_word_of_an_earlier_leader_makes_nobody_level",
@@ -533,7 +533,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "values_before_an_import_are_told",
         "an import ends what was seen of the values before",
-        "metad.watch.seen:Seen.passed_by",
+        "metad.watch.log_reader:Seen.passed_by",
         "if changes.entry.origin == Origin.MIGRATION and len(changes.entry):",
         "if False:",
         _STREAMS + "test_an_import_ends_what_was_seen_of_the_values_before",

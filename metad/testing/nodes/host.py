@@ -16,8 +16,7 @@ from ...node.disk.stores import Stores, pair_stores
 from ...node.environment import Queue, Timer
 from ...storage.engine import NO_WRITES, Writes
 from ...storage.keys import GROUP_PREFIX_BYTES, KINDS, applied
-from ...storage.log import LogStore
-from ...storage.mark import DurableMark
+from ...storage.log import DurableMark, LogStore
 from ...storage.room import DiskUse
 from ..disk import LogSync, SimDisk, SimFile
 from .loop import VirtualLoop

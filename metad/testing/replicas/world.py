@@ -30,8 +30,7 @@ from ...raft.snapshots.snapshots import Snapshots, replace_state, restore_log
 from ...raft.snapshots.staging import MemoryStaging
 from ...raft.snapshots.transfer import StreamLimits
 from ...storage import keys
-from ...storage.log import LogStore
-from ...storage.mark import DurableMark
+from ...storage.log import DurableMark, LogStore
 from ..disk import LogSync, SimDisk, SimFile
 from ..judges.invariants import Ledger, Violation, Watch, WatchedLog, same_states
 from .clock import Clock, Handle

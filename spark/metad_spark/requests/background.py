@@ -1,7 +1,7 @@
 """The work beside a storm: small writes at an even pace, as ``metad_perf.storm.background`` sends them.
 
 Their CPU time is a part of what a node uses without a storm (:attr:`.costs.Costs.idle_cores`). But they make entries of
-their own, and while one is in progress heavy work rests (:mod:`metad_wire.policy.precedence`).
+their own, and while one is in progress heavy work rests (:mod:`metad_wire.policy.fair_queue`).
 """
 
 from __future__ import annotations

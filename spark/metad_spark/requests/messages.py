@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metad_wire.messages import Identity
-from metad_wire.policy.fair_queue import weight_of
-from metad_wire.policy.precedence import is_small
+from metad_wire.policy.fair_queue import is_small, weight_of
 
 Ints = npt.NDArray[np.int64]
 NOBODY: Final[Ints] = np.empty(0, dtype=np.int64)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from metad_wire.policy import Admission, QueueRate
-from metad_wire.policy.fair_queue import FairQueue
-from metad_wire.policy.precedence import SMALL_ITEMS, Precedence
+from metad_wire.policy.fair_queue import SMALL_ITEMS, FairQueue, Precedence
 from metad_wire.policy.queue_rate import FULL_ITEMS
 from metad_wire.policy.returns.return_budget import ReturnBudget
 from metad_wire.policy.returns.return_share import ReturnShare

@@ -13,16 +13,13 @@ from metad_client import Backoff, ConnectionLostError, NotFoundError, NotLeaderE
 from metad_client.dispatch.calls.alarm import Alarm
 from metad_client.dispatch.calls.call import ENVELOPE_BYTES_MAX, Call
 from metad_client.dispatch.calls.call_queue import Backlog, CallQueue
-from metad_client.dispatch.calls.deadlines import Deadlines
-from metad_client.dispatch.calls.retries import Retries
+from metad_client.dispatch.calls.retries import Deadlines, Retries
 from metad_client.dispatch.discovery import PROBE_AFTER_S, SEEK_DEADLINE_S, SEEK_MAX_S, SEEK_MIN_S, Discovery
 from metad_client.dispatch.leaders import Leaders
-from metad_client.dispatch.node_queue import NodeQueue
-from metad_client.dispatch.nodes import Nodes
+from metad_client.dispatch.nodes import NodeQueue, Nodes
 from metad_client.dispatch.router import Router
 from metad_client.dispatch.routes import ANY, Routes
-from metad_client.dispatch.sender import Sender
-from metad_client.dispatch.suspects import SUSPECT_S, Suspects
+from metad_client.dispatch.sender import SUSPECT_S, Sender, Suspects
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import StaleRouteError, UnknownMethodError, UnknownOutcomeError

@@ -20,7 +20,7 @@ from metad_client import (
     OverloadedError,
     UnknownOutcomeError,
 )
-from metad_client.dispatch.calls.identity import GivenIdentity
+from metad_client.dispatch.calls.call import GivenIdentity
 from metad_client.once import write_once
 from metad_wire import messages as m
 from metad_wire.methods import KV_PUT, encode

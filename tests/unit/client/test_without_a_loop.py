@@ -23,8 +23,7 @@ from metad_client import (
 )
 from metad_client.cli.printing import cell, plain, plain_table
 from metad_client.connections.dialer import explain
-from metad_client.dispatch.calls.call import Call
-from metad_client.dispatch.calls.identity import IdentitySource
+from metad_client.dispatch.calls.call import Call, IdentitySource
 from metad_client.dispatch.calls.retry import SharedBudget, verdict
 from metad_client.dispatch.leaders import Leaders
 from metad_client.dispatch.routes import Routes

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from metad.control.map.changes import Change, changes
+from metad.control.map.upkeep import Change, changes
 from metad.raft.messages import Configuration
 
 NODES = ("n1", "n2", "n3", "n4", "n5")

@@ -15,8 +15,7 @@ from server_rig import Rig
 
 from metad.control import migration
 from metad.errors import StorageError
-from metad.node.calls.leader_calls import LeaderCalls
-from metad.node.calls.migration_steps import MigrationSteps
+from metad.node.calls.leader_calls import LeaderCalls, MigrationSteps
 from metad.raft.log.journal import REGULAR
 from metad.state.cluster.fences import Fences
 from metad.state.cluster.tenant_ends import TenantEnds

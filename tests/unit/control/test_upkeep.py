@@ -3,9 +3,8 @@
 import pytest
 from test_controller import leads, status_of
 
-from metad.control.map.changes import Change
 from metad.control.map.seen import CROWD_S, GONE_S, SETTLE_S, Seen
-from metad.control.map.upkeep import certain, due_changes, is_let_go, successor
+from metad.control.map.upkeep import Change, certain, due_changes, is_let_go, successor
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import CAUGHT_UP_ENTRIES
 from metad_wire.cluster import GroupRecord

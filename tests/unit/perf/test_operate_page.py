@@ -192,7 +192,7 @@ def refusals(path: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     "path",
     [
-        "metad/control/map/namesakes.py",
+        "metad/control/map/decisions.py",
         "metad/node/lives.py",
         "metad/node/disk/stores.py",
         "metad/server/access.py",

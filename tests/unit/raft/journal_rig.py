@@ -9,8 +9,7 @@ from metad.raft.log.journal import NO_OP, REGULAR, RaftLog, record
 from metad.raft.log.writer import LogWriter
 from metad.raft.messages import Configuration
 from metad.storage import keys
-from metad.storage.log import LogStore
-from metad.storage.mark import DurableMark
+from metad.storage.log import DurableMark, LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.group import GroupId
 

@@ -10,7 +10,7 @@ from journal_rig import Rig
 
 from metad.errors import StorageError
 from metad.raft.messages import Configuration, Snapshot
-from metad.raft.roles.progress import Progress
+from metad.raft.roles.leadership import Progress
 from metad.raft.snapshots.snapshots import Snapshots, replace_state
 from metad.raft.snapshots.staging import MemoryStaging, Staging
 from metad.raft.snapshots.transfer import AnyStreamMessage, StreamLimits

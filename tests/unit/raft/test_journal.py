@@ -14,7 +14,7 @@ from metad.errors import DamagedStoreError
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, Metadata, record
 from metad.raft.messages import Configuration
 from metad.storage import keys
-from metad.storage.mark import DurableMark
+from metad.storage.log import DurableMark
 
 FOUR = Configuration(("a", "b", "c"), ("d",))
 

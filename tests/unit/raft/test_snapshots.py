@@ -26,7 +26,7 @@ from metad.state.core.entry import NO_WRITES
 from metad.state.core.part import NodeMemory
 from metad.state.machine import Machine
 from metad.storage import keys
-from metad.storage.mark import DurableMark
+from metad.storage.log import DurableMark
 from metad.storage.memory import MemoryEngine
 from metad_wire.group import GroupId
 

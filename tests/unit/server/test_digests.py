@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad.node.requests.digests import digest_of
+from metad.node.requests.requests import digest_of
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.methods import Method

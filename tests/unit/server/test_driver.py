@@ -27,7 +27,7 @@ from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
-from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.slices import Slices
 
 NOW_MS = 1_700_000_000_000

@@ -40,7 +40,7 @@ ALLOWED = {
     "metad/ready_file.py": IN_A_THREAD,
     "metad/raft/snapshots/staging.py": IN_A_THREAD,
     "metad/storage/ingest.py": IN_A_THREAD,
-    "metad/storage/mark.py": IN_A_THREAD,
+    "metad/storage/log.py": IN_A_THREAD,
     "metad/storage/memory.py": IN_A_THREAD,
     "metad/storage/rocks.py": "at the start, or in a thread: the log's writes are the system's cache",
     "metad/storage/room.py": "at the start, and then in a thread",

@@ -12,7 +12,7 @@ import pytest
 from metad.node.replicas.agenda import Agenda
 from metad.node.requests import scheduler
 from metad.node.requests.scheduler import Scheduler
-from metad_wire.policy.precedence import Precedence
+from metad_wire.policy.fair_queue import Precedence
 
 PIECE_S = 0.004
 

@@ -15,7 +15,7 @@ from metad.config import StorageConfig
 from metad.errors import DiskFullError, StorageError, file_error
 from metad.raft.snapshots.staging import FileStaging
 from metad.storage.ingest import IngestDirectory
-from metad.storage.mark import DurableMark
+from metad.storage.log import DurableMark
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
 from metad.storage.room import DiskUse
 

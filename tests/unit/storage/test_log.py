@@ -8,8 +8,7 @@ import pytest
 
 from metad.errors import DamagedStoreError, StorageError
 from metad.storage import keys
-from metad.storage.log import LogStore
-from metad.storage.mark import DurableMark
+from metad.storage.log import DurableMark, LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.group import GroupId
 

@@ -14,8 +14,7 @@ from metad_wire import messages as m
 from metad_wire.methods import METHODS, For
 from metad_wire.tables import subscription as s
 from metad_wire.tables.retained import RetainedGet, RetainedKey, RetainedMatch, RetainedPutItem
-from metad_wire.text.fields import Grammar
-from metad_wire.text.grammar import check_of
+from metad_wire.text.fields import Grammar, check_of
 
 NAMES = ("topic", "filter", "client_id")
 

@@ -8,7 +8,7 @@ member of GROUP gets each message.
 MQTT bounds the levels by the length alone. metad takes fewer: each level is work for every message that is published.
 
 The functions that end with ``_fault`` are the one grammar. Fields of messages name theirs by their kind
-(:mod:`metad_wire.text.fields`), and :mod:`metad_wire.text.grammar` checks messages by it.
+(:mod:`metad_wire.text.fields`), and :mod:`metad_wire.text.fields` checks messages by it.
 """
 
 from __future__ import annotations

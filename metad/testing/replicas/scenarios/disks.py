@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....raft.base import FULL, LOW, ROOM
 from ....raft.log.disk_watch import DISK_ELECTIONS
 from ....raft.messages import Append
-from ....raft.roles.progress import Sending
+from ....raft.roles.leadership import Sending
 from .scene import ELECTION_S, TIMING, scenario, started
 
 _HANGS_S = DISK_ELECTIONS * ELECTION_S

@@ -11,7 +11,7 @@ from ....errors import StorageError
 from ....raft.log.journal import REGULAR, RaftLog, record
 from ....raft.log.writer import LogWriter
 from ....raft.messages import Append, AppendReply, Configuration, Snapshot
-from ....raft.roles.progress import Sending
+from ....raft.roles.leadership import Sending
 from ....storage.log import LogStore
 from ...disk import SimDisk
 from .scene import Scene, scenario, started

@@ -2,18 +2,83 @@
 
 Each request that is turned away gets the next free slot ``t ± j`` of this node, for as many items as it has. The rule
 is :class:`metad_wire.policy.ReturnSlots`. Pure: the clock is an argument.
+
+Whoever comes before its slot hears the same again. So nobody gains by coming early, not over a new connection either: a
+write is known by its identity, which all its attempts carry. The memory is bounded. What falls out of it is a write
+that may come early, nothing worse.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ...errors import OverloadedError
 from ...messages import Identity, TurnedAway
-from .outstanding import Outstanding
-from .promises import Promises
 from .returning import ReturnSlots
+
+_BUCKET_NS: Final = 50_000_000
+"""Slots of so long a time are counted together, so that not every request takes memory."""
+
+
+class Outstanding:
+    """The items that have a slot from a time on. Slots are added in their order."""
+
+    def __init__(self) -> None:
+        self._buckets: deque[tuple[int, int]] = deque()  # number, items
+        self._items = 0
+
+    def add(self, slot_ns: int, items: int) -> None:
+        """So many items have a slot at that time."""
+        bucket = slot_ns // _BUCKET_NS
+        if self._buckets and self._buckets[-1][0] >= bucket:
+            bucket, before = self._buckets.pop()
+            self._buckets.append((bucket, before + items))
+        else:
+            self._buckets.append((bucket, items))
+        self._items += items
+
+    def items(self, now_ns: int) -> int:
+        """How many have one from now on, or had one a moment ago."""
+        first = now_ns // _BUCKET_NS
+        while self._buckets and self._buckets[0][0] < first:
+            self._items -= self._buckets.popleft()[1]
+        return self._items
+
+
+PROMISES_MAX: Final = 65_536
+"""Slots that are remembered. Beyond it the first, which is the next to come, is forgotten."""
+
+
+class Promises:
+    """Slots are given out in their order, so the first one here is the next to come. Times are nanoseconds of the
+    node's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._slots: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def slot_ns(self, identity: Identity) -> int | None:
+        """The slot that this write was promised."""
+        return self._slots.get((identity.client_id, identity.seq))
+
+    def keep(self, identity: Identity, slot_ns: int) -> None:
+        """Remember a slot, the last that was given out."""
+        write = identity.client_id, identity.seq
+        self._slots[write] = slot_ns
+        self._slots.move_to_end(write)
+        if len(self._slots) > PROMISES_MAX:
+            self._slots.popitem(last=False)
+
+    def forget_until(self, now_ns: int) -> None:
+        """Forget all whose time has come, which costs nothing where there is none."""
+        slots = self._slots
+        while slots and next(iter(slots.values())) <= now_ns:
+            slots.popitem(last=False)
+
 
 HORIZON_S: Final = 60.0
 """No slot is farther away: nobody knows the capacity of a later time."""
