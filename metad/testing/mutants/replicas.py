@@ -749,6 +749,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "new_leader_reads_what_it_has_applied",
     ),
     _m(
+        "lease_before_own_entry",
+        "a lease says who leads, and not what is committed",
+        "reads:Reads.may_read",
+        "self.ready",
+        "self._state.role == LEADER",
+        "new_leader_reads_what_it_has_applied",
+    ),
+    _m(
         "lease_from_the_echo",
         "a lease is as old as the round it rests on",
         "leadership:Reign.confirm",
@@ -907,6 +915,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "[own if voter == node_id else of(peers[voter]) for voter in configuration.voters]",
         "[own] + [of(peers[voter]) for voter in configuration.voters if voter != node_id]",
         "leader_that_removes_itself_does_not_count_itself",
+    ),
+    _m(
+        "removed_leader_goes_early",
+        "a leader goes when its removal is committed, not an entry before it",
+        "leader:Leader.advance_commit",
+        "and log.configuration_index <= state.commit",
+        "",
+        "leader_that_removes_itself_leads_while_earlier_entries_are_committed",
     ),
     _m(
         "removed_leader_stays",

@@ -173,6 +173,23 @@ def leader_that_removes_itself_leads_until_then() -> None:
 
 
 @scenario
+def leader_that_removes_itself_leads_while_earlier_entries_are_committed() -> None:
+    """Its removal is in its log, and an entry before it is committed: the removal may yet be lost."""
+    scene = started()
+    scene.write("n1", 1)
+    answer = scene.put("n1", 2)
+    scene.run(0.001)  # it is under way
+    scene.hold(Append, source="n1")
+    index = scene.do("n1", lambda group: group.remove("n1"))
+    scene.until(lambda: answer.outcome == "done", 0.1)
+    assert scene.group("n1").commit < index
+    assert scene.leads("n1"), "it has gone before anybody knows of its removal"
+    scene.open()
+    scene.release()
+    scene.until(lambda: not scene.leads("n1"), 0.3, "it leads on")
+
+
+@scenario
 def leader_that_removes_itself_does_not_count_itself() -> None:
     """Of the two voters that are left, one is not enough."""
     scene = started()

@@ -196,11 +196,14 @@ def new_leader_reads_what_it_has_applied() -> None:
     scene.open()
     scene.elect("n2")
     scene.hold(Append, source="n2")
-    answer = scene.get("n2")
     n2 = scene.group("n2")
+    answer = None
     for probe in range(1, 40):  # heartbeats that prove its leadership arrive, entries do not
-        scene.world.deliver("n3", "n2", AppendReply(n2.term, probe, 0, 0))
+        if probe == 20:
+            answer = scene.get("n2")  # it has a lease by now, and for this read it begins a round, too
+        scene.world.deliver("n3", "n2", AppendReply(n2.term, probe, 0, 0, promise_ms=500))
         scene.run(0.01)
+    assert answer is not None
     assert answer.outcome == ""
     scene.open()
     scene.until(lambda: answer.outcome == "done", 2.0)
