@@ -23,21 +23,17 @@ from ...storage import keys
 from ..environment import Environment
 from ..replicas.driver import GroupDriver
 from ..requests.requests import Requests
-from .sweep_turns import Done, passed_over
+from .chore import Chore, Done
 
 _FOREIGN_MAX: Final = 1_000
 """Rows of slots that the group does not hold, looked at in one go: they came early, or are yet to be dropped."""
 
 
-class DueSweep:
-    """Of one group. ``ended`` and ``wills`` count what was done since the start."""
+class DueSweep(Chore):
+    """Ends what is due in one group. ``ended`` and ``wills`` count what was done since the start."""
 
     def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
-        self._driver = driver
-        self._batch_max = self._batch = batch  # fewer after too much belonged to them
-        self._requests = requests
-        self._environment = environment
-        self._asking = False
+        super().__init__(driver, batch, requests, environment)
         self._state: tuple[Machine, bytes, int] | None = None
         """That in which ``_first`` is the first row that may be there. Rows of other slots than are held by what is
         evaluated were passed, and a seal that is in flight may never be applied."""
@@ -57,31 +53,21 @@ class DueSweep:
 
     def begin(self, room: int, done: Done) -> bool:
         """See :class:`.sweep_turns.SweepWork`."""
-        if self._asking or not self._leads():
-            return False
-        now_s = self._environment.now()
-        time = self._driver.machine.time
-        time.next(self._environment.wall_ms(), now_s)
-        if not (past_ms := time.past_ms(now_s)):
+        if self._asking or not self._leads() or not (past_ms := self._past_ms()):
             return False
         safe = self._safe()
-        items, behind, is_more = self._find(past_ms, min(self._batch, room))
+        items, behind, is_more = self._find(past_ms, min(self._batch.size, room))
         behind = min(behind, safe)
         if not items:
             self._first = max(self._first, behind)
             if is_more:
                 self._environment.call_soon(partial(done, 0))
             return is_more
-        self._asking = True
-        answered = partial(self._answered, done, items, self._state, behind)
-        self._requests.request(SESSION_SWEEP, c.SessionSweep(items), answered, group=self._driver.group.name)
+        self._ask(SESSION_SWEEP, c.SessionSweep(items), partial(self._answered, done, items, self._state, behind))
         return True
 
     def _overdue(self, limit: int) -> list[c.SessionDue]:
         return self._find(self._driver.machine.time.newest_ms, limit)[0] if self._leads() else []
-
-    def _leads(self) -> bool:
-        return self._driver.group.accepting and not self._driver.installing
 
     def _begin(self) -> bytes:
         """The first row that may be there."""
@@ -100,7 +86,7 @@ class DueSweep:
         """The next rows whose deadline has passed, of slots that the group holds; the place behind all that were looked
         at; and whether there may be more behind that."""
         driver = self._driver
-        engine, held = driver.machine.reader.engine, driver.machine.slots.mask
+        engine = driver.machine.reader.engine
         behind, end = self._begin(), _end(driver, past_ms)
         items: list[c.SessionDue] = []
         foreign = 0
@@ -108,7 +94,7 @@ class DueSweep:
             wanted = count - len(items)
             rows = engine.scan(behind, end, wanted)
             for key, _ in rows:
-                if held is not None and not held[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])]:
+                if not self._holds(key):
                     foreign += 1
                     continue
                 due = split_due(key)
@@ -129,21 +115,18 @@ class DueSweep:
         behind: bytes,
         outcome: bytes | MetadError,
     ) -> None:
-        self._asking = False
         if isinstance(outcome, bytes):
             reply = SESSION_SWEEP.decode_reply(outcome)
             self.ended += reply.ended
             self.wills += reply.wills
-            self._batch = min(self._batch_max, 2 * self._batch)
             if reply.waiting:  # nothing is over for a while
                 done(None)
                 return
             self._pass(state, behind)
             done(len(items))
         elif isinstance(outcome, TooLargeError):
-            if passed_over(self._driver.group.name, items):
+            if self._passes_over(items):
                 self._pass(state, behind)
-            self._batch = max(1, self._batch // 2)
             done(len(items))
         else:
             done(None)

@@ -32,6 +32,7 @@ from ..health import Health
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
+from .chore import Batch
 
 LOOK_S = 0.1
 """How often the node looks while groups that it leads have leases."""
@@ -76,7 +77,7 @@ class _Reign:
 
     def __init__(self, term: int) -> None:
         self.term = term
-        self.batch = _BATCH
+        self.batch = Batch(_BATCH)
         """How many are ended by the next order."""
         self.suspects: frozenset[bytes] = frozenset()
         """The leases that were over when the proof was begun."""
@@ -161,8 +162,8 @@ class LeaseEnds:
         """Order the end of some. The state looks once more whether each is over."""
         reign.ordered = True
         table = lasting.table
-        ordered = reign.silent[: reign.batch]
-        del reign.silent[: reign.batch]
+        ordered = reign.silent[: reign.batch.size]
+        del reign.silent[: reign.batch.size]
         body = lasting.order([table.fields_of(key, len(table.key)) for key in ordered])
         done = partial(self._ended, group, lasting, reign, live, ordered)
         self._requests.request(lasting.method, body, done, group=group)
@@ -177,14 +178,13 @@ class LeaseEnds:
         answer: bytes | MetadError,
     ) -> None:
         reign.ordered = False  # whatever was not done is over at the next look, too
+        reign.batch.learn(len(ordered), answer)
         refused: list[bytes] = []
         if isinstance(answer, bytes):
             refused = [ordered[error.index] for error in lasting.method.decode_reply(answer).errors]
-            reign.batch = min(_BATCH, 2 * reign.batch)
         elif not isinstance(answer, TooLargeError):
             return
         elif len(ordered) > 1:
-            reign.batch = len(ordered) // 2
             reign.silent[:0] = ordered
         else:
             refused = ordered

@@ -26,7 +26,7 @@ from ...storage import keys
 from ..environment import Environment
 from ..replicas.driver import GroupDriver
 from ..requests.requests import Requests
-from .sweep_turns import Done
+from .chore import Chore, Done
 
 _OWNER: Final = SESSION.rows["owner"]
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
@@ -34,15 +34,11 @@ _PASS_ROWS: Final = 500
 """So many owner rows are looked at in one go, about half a millisecond."""
 
 
-class LostSweep:
-    """Of one group."""
+class LostSweep(Chore):
+    """Looks through the sessions of one group."""
 
     def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
-        self._driver = driver
-        self._batch_max = self._batch = batch
-        self._requests = requests
-        self._environment = environment
-        self._asking = False
+        super().__init__(driver, batch, requests, environment)
         self._passing: dict[str, FenceItem] = {}
         """The fences for which all owner rows are looked at now."""
         self._rows: deque[tuple[bytes, bytes]] = deque()
@@ -59,7 +55,7 @@ class LostSweep:
         driver = self._driver
         if self._asking:
             return False
-        if not driver.group.accepting or driver.installing:
+        if not self._leads():
             self._passing = {}
             return False
         machine = driver.machine
@@ -71,15 +67,13 @@ class LostSweep:
             end = keys.after_prefix(keys.table_prefix(driver.group.prefix, _OWNER))
             self._rows.extend(machine.reader.engine.scan(self._read, end, _PASS_ROWS))
         is_over = not self._rows
-        lost = self._lost(min(room, self._batch))
+        lost = self._lost(min(room, self._batch.size))
         if not lost and not is_over:
             self._environment.call_soon(partial(done, 0))
             return True
-        self._asking = True
         swept = [*self._passing.values()] if is_over else []
         body = c.SessionLose(lost, swept, self._adopted_move, self._slots)
-        answered = partial(self._answered, done, len(lost), is_over)
-        self._requests.request(SESSION_LOSE, body, answered, group=driver.group.name)
+        self._ask(SESSION_LOSE, body, partial(self._answered, done, len(lost), is_over))
         return True
 
     def _begin_pass(self) -> bool:
@@ -94,13 +88,12 @@ class LostSweep:
 
     def _lost(self, count: int) -> list[m.SessionKey]:
         """The next sessions of lives that are over, so many at most, in the rows that were read."""
-        held = self._driver.machine.slots.mask
         rows, skip = self._rows, len(keys.table_prefix(self._driver.group.prefix, _OWNER))
         lost: list[m.SessionKey] = []
         while rows and len(lost) < count:
             key, row = rows.popleft()
             self._read = key + b"\0"
-            if row[1] == CONNECTED and (held is None or held[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])]):
+            if row[1] == CONNECTED and self._holds(key):
                 owner = _decode_owner(row)
                 fence = self._passing.get(owner.broker)
                 if fence is not None and owner.broker_epoch < fence.least_epoch:
@@ -109,11 +102,6 @@ class LostSweep:
         return lost
 
     def _answered(self, done: Done, asked: int, is_over: bool, outcome: bytes | MetadError) -> None:
-        self._asking = False
         if is_over or not isinstance(outcome, bytes):
             self._passing = {}  # after an error, a new pass begins
-        if isinstance(outcome, TooLargeError):
-            self._batch = max(1, self._batch // 2)
-        elif isinstance(outcome, bytes):
-            self._batch = min(self._batch_max, 2 * self._batch)
         done(asked if isinstance(outcome, bytes | TooLargeError) else None)

@@ -9,15 +9,12 @@ a turn about every second, however busy it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Final, Protocol
 
-from metad_wire import cluster as c
-
-from ... import log_events
-from ...logs import event
 from ..environment import Environment, Timer
+from .chore import Done
 
 LOOK_S: Final = 0.25
 """How often :meth:`SweepTurns.look` is called."""
@@ -26,18 +23,6 @@ REST: Final = 4
 _REST_MIN_S: Final = 0.002
 TURN_S: Final = 1.0
 """A look begins the next turn after this time, whatever the last one took, or still takes."""
-
-Done = Callable[[int | None], None]
-"""A turn is over, in which so many sessions were asked for; None: it failed, and a later look finds out why."""
-
-
-def passed_over(group: str, items: Sequence[c.SessionDue | c.SessionEndItem]) -> bool:
-    """Whether a batch that is too much for an entry has one item only: then it is to hold up no other. It is logged."""
-    if len(items) != 1:
-        return False
-    (item,) = items
-    event(log_events.SWEEP_PASSED_OVER, group=group, tenant=item.tenant, client_id=item.client_id)
-    return True
 
 
 class SweepWork(Protocol):

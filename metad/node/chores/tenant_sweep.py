@@ -19,12 +19,13 @@ from metad_wire.tables.session import SESSION
 from metad_wire.tables.will import WILL
 
 from ...state.cluster.tenant_ends import Pending, TenantEnds
+from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
 from ...storage import keys
 from ..environment import Environment
 from ..replicas.driver import GroupDriver
 from ..requests.requests import Requests
-from .sweep_turns import Done, passed_over
+from .chore import Chore, Done
 
 _TABLES: Final[tuple[tuple[Table[Any], str], ...]] = ((SESSION, "owner"), (WILL, "due"), (RETAINED, "message"))
 """What is looked at, by phase: tables, and the names of their rows."""
@@ -33,15 +34,11 @@ _PASS_BYTES: Final = 1024 * 1024
 """So much is looked at in one go, about half a millisecond."""
 
 
-class TenantSweep:
-    """Of one group. ``ended`` counts the sessions that were ended since the start."""
+class TenantSweep(Chore):
+    """Carries out the orders of one group. ``ended`` counts the sessions that were ended since the start."""
 
     def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
-        self._driver = driver
-        self._batch_max = self._batch = batch  # fewer after too much belonged to them
-        self._requests = requests
-        self._environment = environment
-        self._asking = False
+        super().__init__(driver, batch, requests, environment)
         self._state: tuple[Machine, bytes, int, bytes] | None = None
         """The order's row, phase and place in which ``_at`` was looked at last, and nothing was to be named."""
         self._at = b""
@@ -49,10 +46,9 @@ class TenantSweep:
 
     def begin(self, room: int, done: Done) -> bool:
         """See :class:`.sweep_turns.SweepWork`."""
-        driver = self._driver
-        if self._asking or not driver.group.accepting or driver.installing:
+        if self._asking or not self._leads():
             return False
-        machine = driver.machine
+        machine = self._driver.machine
         ends = machine.parts[TenantEnds].pending()
         if not ends or machine.holding.sealed_move:
             return False
@@ -61,23 +57,19 @@ class TenantSweep:
         state = (machine, pending.row, end.phase, end.cursor)
         if state != self._state:
             self._state, self._at = state, end.cursor
-        items, at, last = self._find(pending, min(room, self._batch))
+        items, at, last = self._find(pending, min(room, self._batch.size))
         if not items and not last:
             self._at = at
             self._environment.call_soon(partial(done, 0))
             return True
-        self._asking = True
         body = c.SessionEndStep(items, pending.row, end.phase, end.cursor, at, last)
-        answered = partial(self._answered, done, items, at)
-        self._requests.request(SESSION_END_STEP, body, answered, group=driver.group.name)
+        self._ask(SESSION_END_STEP, body, partial(self._answered, done, items, at))
         return True
 
     def _find(self, pending: Pending, count: int) -> tuple[list[c.SessionEndItem], bytes, bool]:
         """What the order is about in the next rows, so much at most, in slots that the group holds; the last key that
         was looked at; and whether that is all of the phase."""
         machine, end = self._driver.machine, pending.end
-        held = machine.slots.mask
-        slots = pending.slots if held is None else pending.slots & held
         table, row = _TABLES[end.phase]
         prefix = keys.table_prefix(self._driver.group.prefix, table.rows[row])
         tenant = prefix + keys.text(end.tenant)
@@ -90,21 +82,18 @@ class TenantSweep:
                 return items, at, False
             at = key[skip:]
             size += len(key) + len(value)
-            if slots[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])]:
+            if is_held(pending.slots, key) and self._holds(key):
                 items.append(c.SessionEndItem(*table.fields_of(at, len(table.key))))
         return items, at, len(rows) < _PASS_ROWS and size < _PASS_BYTES
 
     def _answered(self, done: Done, items: list[c.SessionEndItem], at: bytes, outcome: bytes | MetadError) -> None:
-        self._asking = False
         if isinstance(outcome, TooLargeError):
-            if passed_over(self._driver.group.name, items):
+            if self._passes_over(items):
                 self._at = at
-            self._batch = max(1, self._batch // 2)
             done(len(items))
         elif isinstance(outcome, bytes):
             reply = SESSION_END_STEP.decode_reply(outcome)
             self.ended += reply.sessions
-            self._batch = min(self._batch_max, 2 * self._batch)
             done(len(items) if reply.done else None)
         else:
             done(None)

@@ -81,6 +81,12 @@ def decode_moves(row: bytes | None) -> SlotMoves:
     return SlotMoves({}) if row is None else _decode_moves(row)
 
 
+def is_held(held: Numbers, key: bytes) -> bool:
+    """Whether the slot of a key is among those that are held."""
+    slot = keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])
+    return slot is None or bool(held[slot])
+
+
 class SlotAssignment(StatePart):
     """The slots that a group holds: those of the newest entry that was evaluated or applied."""
 
@@ -129,6 +135,10 @@ class SlotAssignment(StatePart):
     def holds(self, crcs: Numbers) -> bool:
         """Whether the group holds the slots of all rows with these CRC-32s."""
         return bool(self._mask[crcs & _SLOT_MASK].all())
+
+    def holds_key(self, key: bytes) -> bool:
+        """Whether the group holds the slot of a row with this key."""
+        return self.holds_all or is_held(self._mask, key)
 
     def check(self, rows: Rows) -> None:
         """Raise StaleRouteError if the group does not hold the slots of all rows. A request that is about all rows is

@@ -20,11 +20,11 @@ from metad_wire.table import Keyed, Table
 from metad_wire.text.fields import check_of
 
 from ...storage.engine import Engine
-from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix, slot_of_key, table_prefix
+from ...storage.keys import after_prefix, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .part import Origin, Parts
 from .rows import NO_ROWS, Numbers, Rows, column
-from .slot_assignment import ALL_SLOTS, SlotAssignment, unpack
+from .slot_assignment import ALL_SLOTS, SlotAssignment, is_held, unpack
 from .view import View, in_chunks
 
 PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
@@ -171,12 +171,6 @@ class Reader:
             begin = chunk[-1][0] + b"\0"
             if looked_at >= SCAN_ROWS_MAX or looked_at_bytes >= _SCAN_BYTES_MAX:
                 return Scan(rows, chunk[-1][0])
-
-
-def is_held(held: Numbers, key: bytes) -> bool:
-    """Whether the slot of a key is among those that are held."""
-    slot = slot_of_key(key[GROUP_PREFIX_BYTES:])
-    return slot is None or bool(held[slot])
 
 
 def wanted_slots(reader: Reader, bits: bytes) -> Numbers | None:

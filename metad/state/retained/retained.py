@@ -30,13 +30,13 @@ from ..core import due as index
 from ..core.due import DUE, DueKind, due_key
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.rows import Numbers
+from ..core.slot_assignment import is_held
 from ..core.verb import (
     PAGE_BYTES_MAX,
     SPENT_BYTES,
     Command,
     Reader,
     Verb,
-    is_held,
     mismatch,
     read_values,
     wanted_slots,

@@ -25,8 +25,8 @@ from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin, Writes
 from ..core.rows import NO_ROWS, Rows, column
-from ..core.slot_assignment import SlotAssignment
-from ..core.verb import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, is_held, key_after, written
+from ..core.slot_assignment import SlotAssignment, is_held
+from ..core.verb import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, key_after, written
 from ..core.view import View
 from .will_news import WillNews
 
