@@ -43,10 +43,8 @@ from ..raft.replicas import Replicas
 from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
 from .chores.backlog import backlog
-from .chores.group_expiry import GroupExpiry
 from .chores.leases import LeaseEnds
 from .chores.sweeps import Sweeps
-from .chores.unclaimed_wills import UnclaimedWills
 from .disk.checkpoints import Checkpoints
 from .disk.disk_room import DiskRoom
 from .disk.node_snapshots import NodeSnapshots
@@ -199,8 +197,6 @@ class Node:
         )
         self.will_turns = WillTurns(self.requests, environment)
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
-        self.unclaimed_wills = UnclaimedWills(config.expiry, groups, self.requests, environment, health)
-        self._group_expiry = GroupExpiry(config.expiry, groups, self.requests, environment, health)
         self._lease_ends = LeaseEnds(groups, self.requests, environment, health)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self._to_more_room = Handover(self._led_without_room, environment.now)
@@ -336,11 +332,11 @@ class Node:
             links=self.outbound.statuses(),
             failing=self._failing(),
             watch_streams=self.watches.count,
-            sessions_ended=self.sweeps.ended,
-            wills_due=self.sweeps.wills,
+            sessions_ended=self.sweeps.count("ended"),
+            wills_due=self.sweeps.count("wills"),
             overdue_ms=self.sweeps.overdue_ms,
             backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
-            wills_dropped=self.unclaimed_wills.dropped,
+            wills_dropped=self.sweeps.count("dropped"),
             turned_away=self._turned_away(),
             lanes=self.gate.lanes(),
             disk=self.disk_room.status,
@@ -411,9 +407,7 @@ class Node:
         self.controller.start()
         self._statuses.start()
         self.sweeps.start()
-        self.unclaimed_wills.start()
         self._lease_ends.start()
-        self._group_expiry.start()
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -564,9 +558,7 @@ class Node:
         self.brokers.stop()
         self._statuses.stop()
         self.sweeps.stop()
-        self.unclaimed_wills.stop()
         self._lease_ends.stop()
-        self._group_expiry.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.will_turns.stop()

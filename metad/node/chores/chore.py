@@ -39,7 +39,10 @@ class Batch:
 
 
 class Chore:
-    """The base of all chores of a group. One order of each is under way at a time."""
+    """The base of all chores of a group. One order of each is under way at a time. ``ended`` sessions, ``wills`` that
+    became due and wills that were ``dropped`` are counted since the start."""
+
+    ended = wills = dropped = 0
 
     def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
         self._driver = driver
@@ -47,6 +50,11 @@ class Chore:
         self._environment = environment
         self._batch = Batch(batch)
         self._asking = False
+
+    def begin(self, room: int, done: Done) -> bool:
+        """Do the next batch, of so many sessions at most, and call ``done`` once. False: there is nothing to do, and
+        ``done`` is not called."""
+        raise NotImplementedError
 
     def _leads(self) -> bool:
         """Whether this node leads the group, and may read its state."""

@@ -30,7 +30,7 @@ _FOREIGN_MAX: Final = 1_000
 
 
 class DueSweep(Chore):
-    """Ends what is due in one group. ``ended`` and ``wills`` count what was done since the start."""
+    """Ends what is due in one group."""
 
     def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
         super().__init__(driver, batch, requests, environment)
@@ -38,8 +38,6 @@ class DueSweep(Chore):
         """That in which ``_first`` is the first row that may be there. Rows of other slots than are held by what is
         evaluated were passed, and a seal that is in flight may never be applied."""
         self._first = b""
-        self.ended = 0
-        self.wills = 0
 
     @property
     def overdue_ms(self) -> int:
@@ -52,7 +50,6 @@ class DueSweep(Chore):
         return len(self._overdue(limit))
 
     def begin(self, room: int, done: Done) -> bool:
-        """See :class:`.sweep_turns.SweepWork`."""
         if self._asking or not self._leads() or not (past_ms := self._past_ms()):
             return False
         safe = self._safe()

@@ -51,7 +51,6 @@ class LostSweep(Chore):
         slots are looked at, so it is what is evaluated that counts: a seal that is in flight may never be applied."""
 
     def begin(self, room: int, done: Done) -> bool:
-        """See :class:`.sweep_turns.SweepWork`."""
         driver = self._driver
         if self._asking:
             return False

@@ -35,17 +35,15 @@ _PASS_BYTES: Final = 1024 * 1024
 
 
 class TenantSweep(Chore):
-    """Carries out the orders of one group. ``ended`` counts the sessions that were ended since the start."""
+    """Carries out the orders of one group."""
 
     def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
         super().__init__(driver, batch, requests, environment)
         self._state: tuple[Machine, bytes, int, bytes] | None = None
         """The order's row, phase and place in which ``_at`` was looked at last, and nothing was to be named."""
         self._at = b""
-        self.ended = 0
 
     def begin(self, room: int, done: Done) -> bool:
-        """See :class:`.sweep_turns.SweepWork`."""
         if self._asking or not self._leads():
             return False
         machine = self._driver.machine

@@ -17,131 +17,82 @@ from metad_wire.methods import WILL_EXPIRE
 from metad_wire.tables.will import WILL, WillExpire, WillKey
 
 from ... import log_events
-from ...config import ExpiryConfig
 from ...logs import event
 from ...state.session.wills import DUE, due_ms_of
 from ...storage import keys
-from ..environment import Environment, Timer
-from ..health import Health
+from ..environment import Environment
 from ..replicas.driver import GroupDriver
-from ..replicas.groups import Groups
 from ..requests.requests import Requests
+from .chore import Chore, Done
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
 """Wills that have waited for so long are worth a warning: brokers that live claim within a second."""
 _GO_ROWS: Final = 200
 _GO_BYTES: Final = 1024 * 1024
-_GO_S: Final = 0.01
 """So much is looked at in one go, and then the others have their turn."""
 _BATCH: Final = 100
 """Wills in one order to drop them."""
 
 
-class _Pass:
-    """One look at all wills of a group."""
+class UnclaimedWills(Chore):
+    """Bounds those of one group."""
 
-    __slots__ = ("at", "count", "driver", "oldest_ms")
+    def __init__(self, driver: GroupDriver, keep_ms: int, requests: Requests, environment: Environment) -> None:
+        super().__init__(driver, _BATCH, requests, environment)
+        self._keep_ms = keep_ms
+        self._begin_s = 0.0
+        """No pass begins before."""
+        self._at: bytes | None = None
+        """The key to go on with; None between two passes."""
+        self._count = self._oldest_ms = 0
+        """The wills that the pass has found, and for how long the oldest waits."""
 
-    def __init__(self, driver: GroupDriver, at: bytes) -> None:
-        self.driver = driver
-        self.at = at
-        """The key to go on with."""
-        self.count = 0
-        self.oldest_ms = 0
-        """For how long the oldest will waits."""
+    def begin(self, room: int, done: Done) -> bool:
+        if self._asking:
+            return False
+        if not self._leads():
+            self._at = None
+            return False
+        prefix, now_s = keys.table_prefix(self._driver.group.prefix, DUE), self._environment.now()
+        if self._at is None:
+            if now_s < self._begin_s:
+                return False
+            self._at, self._count, self._oldest_ms, self._begin_s = prefix, 0, 0, now_s + PASS_S
+        rows = self._driver.machine.reader.engine.scan(self._at, keys.after_prefix(prefix), _GO_ROWS, _GO_BYTES)
+        if over := self._over(rows, len(prefix)):
+            self._ask(WILL_EXPIRE, WillExpire(over, self._keep_ms), partial(self._answered, done))
+        else:
+            self._environment.call_soon(partial(done, 0))
+        if not rows:
+            self._at = None
+            if self._oldest_ms > 1000 * _WAITING_S:
+                oldest_s = self._oldest_ms // 1000
+                event(log_events.WILLS_WAIT, group=self._driver.group.name, count=self._count, oldest_s=oldest_s)
+        return True
 
-
-class UnclaimedWills:
-    """Those of a node."""
-
-    def __init__(
-        self, config: ExpiryConfig, groups: Groups, requests: Requests, environment: Environment, health: Health
-    ) -> None:
-        self._keep_ms = 1000 * config.will_keep_s
-        self._groups = groups
-        self._requests = requests
-        self._environment = environment
-        self._health = health
-        self._timer: Timer | None = None
-        self._passes: dict[str, _Pass] = {}
-        self.dropped = 0
-        """Since the start."""
-
-    def start(self) -> None:
-        """Begin a pass of each group now, and so on."""
-        if self._health.failure is not None:
-            return
-        self._timer = self._environment.call_at(self._environment.now() + PASS_S, self.start)
-        leading = {driver.group.name: driver for driver in self._groups.drivers.values() if self._leads(driver)}
-        for group, driver in leading.items():
-            if group not in self._passes:
-                self._passes[group] = _Pass(driver, keys.table_prefix(driver.group.prefix, DUE))
-                self._go_on(group)
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._passes.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _leads(self, driver: GroupDriver) -> bool:
-        group = driver.group
-        return group.name.startswith("data") and group.accepting and not driver.installing
-
-    def _go_on(self, group: str) -> None:
-        """Look at the next wills of a pass."""
-        one = self._passes.get(group)
-        if one is None or self._health.failure is not None:
-            return
-        if not self._leads(one.driver):
-            del self._passes[group]
-            return
-        try:
-            self._look_at(group, one)
-        except BaseException:
-            self._passes.pop(group, None)  # the next pass tries again
-            raise
-
-    def _look_at(self, group: str, one: _Pass) -> None:
-        driver = one.driver
-        machine, now_s = driver.machine, self._environment.now()
-        machine.time.next(self._environment.wall_ms(), now_s)
-        past_ms, held = machine.time.past_ms(now_s), machine.slots.mask
-        prefix = keys.table_prefix(driver.group.prefix, DUE)
-        rows = machine.reader.engine.scan(one.at, keys.after_prefix(prefix), _GO_ROWS, _GO_BYTES)
+    def _over(self, rows: list[tuple[bytes, bytes]], skip: int) -> list[WillKey]:
+        """Go on behind those of these wills that are looked at. Returns the ones that have waited for too long."""
+        past_ms, now_ms = self._past_ms(), self._driver.machine.time.newest_ms
         over: list[WillKey] = []
         for key, row in rows:
-            one.at = key + b"\0"
-            if held is None or held[keys.slot_of_key(key[keys.GROUP_PREFIX_BYTES :])]:
+            if len(over) == self._batch.size:
+                break
+            self._at = key + b"\0"
+            if self._holds(key):
                 due_ms = due_ms_of(row)
-                one.count += 1
-                one.oldest_ms = max(one.oldest_ms, machine.time.newest_ms - due_ms)
+                self._count += 1
+                self._oldest_ms = max(self._oldest_ms, now_ms - due_ms)
                 if due_ms + self._keep_ms <= past_ms:
-                    over.append(WillKey(*WILL.fields_of(key[len(prefix) :], 3)))
-                    if len(over) == _BATCH:
-                        break
-        if over:
-            body = WillExpire(over, self._keep_ms)
-            self._requests.request(WILL_EXPIRE, body, partial(self._answered, group), group=group)
-        elif rows:
-            self._environment.call_at(now_s + _GO_S, partial(self._go_on, group))
+                    over.append(WillKey(*WILL.fields_of(key[skip:], 3)))
+        return over
+
+    def _answered(self, done: Done, outcome: bytes | MetadError) -> None:
+        if isinstance(outcome, bytes):
+            if dropped := WILL_EXPIRE.decode_reply(outcome).dropped:
+                self.dropped += dropped
+                self._count -= dropped
+                event(log_events.WILLS_DROPPED, group=self._driver.group.name, count=dropped, dropped=self.dropped)
         else:
-            self._end(group, one)
-
-    def _end(self, group: str, one: _Pass) -> None:
-        del self._passes[group]
-        if one.oldest_ms > 1000 * _WAITING_S:
-            event(log_events.WILLS_WAIT, group=group, count=one.count, oldest_s=one.oldest_ms // 1000)
-
-    def _answered(self, group: str, outcome: bytes | MetadError) -> None:
-        if isinstance(outcome, MetadError):
-            self._passes.pop(group, None)  # the next pass finds out what has become of the group
-            return
-        dropped = WILL_EXPIRE.decode_reply(outcome).dropped
-        if dropped:
-            self.dropped += dropped
-            event(log_events.WILLS_DROPPED, group=group, count=dropped, dropped=self.dropped)
-            if one := self._passes.get(group):
-                one.count -= dropped
-        self._go_on(group)
+            self._at = None  # the next pass finds out what has become of the group
+        done(0)

@@ -226,8 +226,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "groups_are_ordered_to_end_in_an_amnesty",
         "no consumer group is over during an amnesty",
         "metad.node.chores.group_expiry:GroupExpiry._before_ms",
-        "time.past_ms(now_s)",
-        "time.newest_ms",
+        "self._past_ms() -",
+        "(self._past_ms() or self._driver.machine.time.newest_ms) -",
         _GROUPS + "test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything",
     ),
     _m(
@@ -266,9 +266,9 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "groups_are_looked_at_during_an_install",
         "consumer groups are not read while a snapshot is installed",
-        "metad.node.chores.group_expiry:GroupExpiry._go_on",
-        " or driver.installing",
-        "",
+        "metad.node.chores.group_expiry:GroupExpiry.begin",
+        "not self._leads()",
+        "not self._driver.group.accepting",
         _GROUPS + "test_nothing_is_read_while_a_snapshot_is_installed",
     ),
     _m(

@@ -1,6 +1,6 @@
 """What follows when a broker begins a new life: the leaders look through all owner rows for the sessions of its old
 one, some rows at a time, and name those that they find. As in ``metad.node.chores.lost_sweep`` and
-``metad.node.chores.sweep_turns``.
+``metad.node.chores.sweeps``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ import pytest
 from metad.config import Config, ExpiryConfig
 from metad.node.chores import group_expiry
 from metad.node.chores.group_expiry import GroupExpiry
+from metad.node.chores.sweeps import Sweeps
+from metad.node.replicas.driver import GroupDriver
 from metad.state.core.part import NodeMemory
 from metad.state.core.verb import Command
 from metad.state.machine import Machine
@@ -64,8 +66,14 @@ class World:
         requests: Any = self
         health: Any = SimpleNamespace(failure=None)
         config = ExpiryConfig(consumer_group_ms=int(1000 * UNUSED_S))
-        self.expiry = GroupExpiry(config, groups, requests, environment, health)
-        self.expiry.start()
+        sweeps = Sweeps(config, groups, requests, environment, health)
+        sweeps.start()
+        (self.expiry,) = sweeps._chores[cast("GroupDriver", driver)]
+
+    @property
+    def deleted(self) -> int:
+        assert isinstance(self.expiry, GroupExpiry)
+        return self.expiry.deleted
 
     def now(self) -> float:
         return self.now_s
@@ -73,8 +81,10 @@ class World:
     def wall_ms(self) -> int:
         return int(1000 * self.now_s)
 
-    def call_at(self, when_s: float, callback: Callable[[], None]) -> None:
-        self.timers.append((when_s, callback))
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> Any:
+        timer = when_s, callback
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer) if timer in self.timers else None)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.call_at(self.now_s, callback)
@@ -114,7 +124,7 @@ def test_groups_that_nobody_uses_are_deleted(metadata: str) -> None:
     next pass found the same fifty."""
     world = World(metadata)
     world.pass_s(2 * UNUSED_S)
-    assert world.expiry.ended == COUNT
+    assert world.deleted == COUNT
     assert world.orders[0] == COUNT
     assert (COUNT // 2 in world.orders) == bool(metadata)
 
@@ -123,11 +133,11 @@ def test_one_that_is_too_much_by_itself_keeps_no_other() -> None:
     world = World()
     world.refused = lambda body: TooLargeError("") if any(item.group == "g07" for item in body.items) else None
     world.pass_s(UNUSED_S)
-    assert world.expiry.ended == COUNT - 1
+    assert world.deleted == COUNT - 1
     assert world.orders[:5] == [50, 25, 12, 6, 12], "they grow again"
     world.refused = lambda _: None
     world.pass_s(UNUSED_S)
-    assert world.expiry.ended == COUNT, "the next pass has found it again"
+    assert world.deleted == COUNT, "the next pass has found it again"
 
 
 def test_after_another_error_the_next_pass_finds_them_again() -> None:
@@ -138,7 +148,7 @@ def test_after_another_error_the_next_pass_finds_them_again() -> None:
     assert {*world.orders} == {COUNT}
     world.refused = lambda _: None
     world.pass_s(UNUSED_S)
-    assert world.expiry.ended == COUNT
+    assert world.deleted == COUNT
 
 
 def test_groups_that_came_early_are_passed_over_in_many_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +161,7 @@ def test_groups_that_came_early_are_passed_over_in_many_looks(monkeypatch: pytes
         world.pass_s(UNUSED_S / 10)
     assert not world.orders
     world.pass_s(2 * UNUSED_S)
-    assert world.expiry.ended == 2_000
+    assert world.deleted == 2_000
 
 
 def test_a_group_with_long_offsets_is_looked_at_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,9 +173,9 @@ def test_a_group_with_long_offsets_is_looked_at_in_pieces(monkeypatch: pytest.Mo
         record = encode(m.Offset("t", "g00", "topic", partition, 1, 0, late_ms, "x" * 60))
         world.engine.write({prefix + OFFSET.key_of(["t", "g00", "topic", partition]): record})
     world.pass_s(UNUSED_S)
-    assert world.expiry.ended == COUNT - 1, "one offset of the other is new"
+    assert world.deleted == COUNT - 1, "one offset of the other is new"
     world.pass_s(2 * UNUSED_S)
-    assert world.expiry.ended == COUNT + 8
+    assert world.deleted == COUNT + 8
 
 
 def test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything() -> None:
@@ -180,7 +190,7 @@ def test_during_an_amnesty_nothing_is_ordered_and_no_order_ends_anything() -> No
     assert isinstance(answer, bytes)
     assert methods.OFFSET_EXPIRE_GROUPS.decode_reply(answer).deleted == [0] * COUNT
     world.pass_s(UNUSED_S)
-    assert world.expiry.ended == COUNT
+    assert world.deleted == COUNT
 
 
 def test_nothing_is_read_while_a_snapshot_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +202,7 @@ def test_nothing_is_read_while_a_snapshot_is_installed(monkeypatch: pytest.Monke
         world.pass_s(2 * UNUSED_S)
     assert world.orders == []
     world.pass_s(UNUSED_S)
-    assert world.expiry.ended == COUNT
+    assert world.deleted == COUNT
 
 
 def test_a_group_that_has_members_or_had_some_lately_is_in_use() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from server_rig import Rig
 
-from metad.node.chores import group_expiry, unclaimed_wills
 from metad.raft.log.journal import RaftLog, was_here
 from metad.raft.messages import Configuration, PreVote, Vote
 from metad.raft.replica import RaftGroup
@@ -55,18 +54,14 @@ async def test_nobody_goes_on_with_the_state_of_a_replica_that_was_let_go(monkey
     await rig.answered(rig.send(GROUP_FENCE, c.GroupFence([c.FenceItem("b", 2)]), group="data-0"))
     data, offset = rig.driver("data-0"), rig.driver("offset-0")
     node.sweeps.start()
-    wills, ended = node.unclaimed_wills, node._group_expiry
-    wills._passes["data-0"] = unclaimed_wills._Pass(data, PREFIX)
-    sweeps = node.sweeps._sweeps[data]
+    chores = node.sweeps._chores[data] + node.sweeps._chores[offset]
+    assert len(chores) == 5
     monkeypatch.setattr(RaftGroup, "accepting", True)
     for driver in (data, offset):
         node.lifecycle.close(driver.group.group_id)
         driver.machine.reader.engine = _Dropped()  # type: ignore[assignment]
-    for sweep in sweeps:
-        assert not sweep.begin(100, lambda _: None), sweep
-    wills._go_on("data-0")
-    assert not wills._passes
-    ended._go_on(group_expiry._Pass(offset))
+    for chore in chores:
+        assert not chore.begin(100, lambda _: None), chore
     await rig.close()
 
 

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from metad.node.chores.sweep_turns import LOOK_S, REST, TURN_S, Done, SweepTurns
+from metad.node.chores.chore import Done
+from metad.node.chores.sweeps import LOOK_S, REST, TURN_S, SweepTurns
 from metad.node.environment import Environment
 
 

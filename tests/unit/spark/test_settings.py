@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metad.config import Config, load_config
 from metad.config.declarations import ClusterConfig, LimitsConfig, StorageConfig
 from metad.control import controller
-from metad.node.chores import lost_sweep, sweep_turns
+from metad.node.chores import lost_sweep, sweeps
 from metad.node.replicas import driver
 from metad.node.requests import gate, scheduler
 from metad.node.requests.in_flight_budget import ITEM_BYTES
@@ -164,7 +164,7 @@ def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harn
     assert node._AT_ONCE_ITEMS == scheduler._AT_ONCE_ITEMS
     assert (node._WAITED_S, node._SHARE_S) == (gate.WAITED_S, controller.SHARE_S)
     assert (lost_sweep._PASS_ROWS, _declared("expiry.batch_sessions")) == (sweep.PASS_ROWS, sweep.BATCH)
-    turns = sweep_turns
+    turns = sweeps
     assert (sweep.REST, sweep.LOOK_S, sweep.TURN_S) == (turns.REST, turns.LOOK_S, turns.TURN_S)
     assert sweep._REST_MIN_S == turns._REST_MIN_S
     ours, theirs = background, harness_background

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import pytest
 from state_rig import Group, command_of
 
-from metad.node.chores.sweep_turns import SweepWork
+from metad.node.chores.chore import Chore
 from metad.node.environment import Environment
 from metad.node.replicas.driver import GroupDriver
 from metad.node.requests.requests import Requests
@@ -20,7 +20,7 @@ from metad_wire.errors import MetadError
 
 BATCH = 10
 HOUR_MS = 3_600_000
-SweepT = TypeVar("SweepT", bound=SweepWork, covariant=True)
+SweepT = TypeVar("SweepT", bound=Chore, covariant=True)
 
 
 class Kind(Protocol[SweepT]):

@@ -63,7 +63,7 @@ def an_unseal_overtakes_the_end_of_a_pass() -> None:
                 else:
                     requests.request(method, body, *more, **how)
 
-        sweep = next(each for each in lead.node.sweeps._sweeps[driver] if isinstance(each, LostSweep))
+        sweep = next(each for each in lead.node.sweeps._chores[driver] if isinstance(each, LostSweep))
         half = set(range(0, SLOTS, 2))
         _step(scene, DATA, "seal", half, other=1)
         with mock.patch.object(sweep, "_requests", Slow()):
@@ -90,7 +90,7 @@ def a_seal_that_is_lost_hides_no_deadline() -> None:
         lead = scene.lead(DATA)
         assert lead.node is not None
         assert lead.process is not None
-        sweep = next(each for each in lead.node.sweeps._sweeps[lead.node.drivers[DATA]] if isinstance(each, DueSweep))
+        sweep = next(each for each in lead.node.sweeps._chores[lead.node.drivers[DATA]] if isinstance(each, DueSweep))
         scene.isolate(lead.name)
         seal = GroupCommand("seal", _NOBODYS, 1, slots=slot_bits(set(range(SLOTS))), other=1)
         lost = lead.process.start(lead.node.requests.call(GROUP_COMMAND, seal, group=DATA.name))
