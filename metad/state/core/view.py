@@ -226,10 +226,10 @@ class View:
         else:
             self.writes = writes
 
-    def replaces(self, row: int, values: list[bytes | None], found: dict[bytes | None, None]) -> None:
+    def replaces(self, row: int, values: list[bytes | None], found: dict[bytes | None, None] | None = None) -> None:
         """Say what the command's writes to a row replace: see :class:`Replaced`. Either every verb that writes the row
         says it or none does. Both are the entry's from now on."""
-        self.replaced = {row: Replaced(values, found)}
+        self.replaced = {row: Replaced(values, dict.fromkeys(values) if found is None else found)}
 
     def overwrite(self, rows: Writes) -> None:
         """Write rows of any table as they are; their keys are without the group's prefix."""

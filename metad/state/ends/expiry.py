@@ -74,7 +74,7 @@ def _evaluate(view: View, command: Command[c.SessionSweep]) -> c.SessionSweepRep
     end_sessions(view, ended)
     skip = len(owners.prefix)
     replaced = [before[key[skip:]] for key in writes]
-    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    view.replaces(_OWNER, replaced)
     return c.SessionSweepReply([m.Revision(view.name, view.revision)], [], len(ended), len(wills), waiting, expired)
 
 
@@ -117,7 +117,7 @@ def _evaluate_lose(view: View, command: Command[c.SessionLose]) -> m.WriteReply:
         writes[owners.prefix + session] = encode(left)
         index.note(due, view.group, session, left)
         replaced.append(row)
-    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    view.replaces(_OWNER, replaced)
     holding = view.parts[SlotAssignment].holding
     looked_at = holding.slots == command.body.slots and holding.adopted_move == command.body.adopted_move
     if command.body.swept and looked_at and not holding.sealed_move:

@@ -94,7 +94,7 @@ def _end_sessions(view: View, end: m.TenantEnd, rows: Rows) -> int:
     wills_due(view, wills)
     end_sessions(view, list(ended))
     replaced: list[bytes | None] = list(ended.values())
-    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    view.replaces(_OWNER, replaced)
     return len(ended)
 
 

@@ -155,7 +155,7 @@ def _evaluate_disconnect(view: View, command: Command[m.SessionDisconnect]) -> m
     attachments.disconnected(view, broker, {session: row for session, (_, row) in going.items()})
     end_sessions(view, ended)
     replaced: list[bytes | None] = [row for _, row in going.values()]
-    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    view.replaces(_OWNER, replaced)
     return written(view, errors)
 
 
@@ -188,7 +188,7 @@ def _evaluate_delete(view: View, command: Command[m.SessionDelete]) -> m.WriteRe
             index.drop(due, view.group, session, owner)
     end_sessions(view, list(ended))
     replaced: list[bytes | None] = list(ended.values())
-    view.replaces(_OWNER, replaced, dict.fromkeys(replaced))
+    view.replaces(_OWNER, replaced)
     return written(view, errors)
 
 

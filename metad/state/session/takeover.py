@@ -16,7 +16,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import FencedError, IdentityExpiredError, InvalidRequestError, NoRoomError, TooLargeError
+from metad_wire.errors import FencedError, IdentityExpiredError, NoRoomError, TooLargeError
 from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
 
@@ -26,7 +26,7 @@ from ..cluster.tenant_ends import TenantEnds
 from ..core import due as index
 from ..core.counts import Counts
 from ..core.due import DUE
-from ..core.limits import LOOKED_AT_BYTES_MAX, check_reply
+from ..core.limits import LOOKED_AT_BYTES_MAX, check_broker, check_reply
 from ..core.part import Writes
 from ..core.rows import Rows
 from ..core.verb import Command, Reader, Verb, check_same_rows, mismatch, read_values
@@ -94,9 +94,7 @@ def _present(rows: Rows, previous: Sequence[int]) -> _Present:
 
 
 def _evaluate(view: View, command: Command[m.SessionTakeover]) -> m.SessionTakeoverReply:
-    length = len(command.body.broker.encode())
-    if length > m.BROKER_BYTES_MAX:
-        raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
+    check_broker(command.body.broker)
     return _Takeover(view, command).reply()
 
 

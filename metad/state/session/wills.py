@@ -22,7 +22,7 @@ from metad_wire.tables.will import WILL
 
 from ...storage import keys
 from ..cluster.fences import Fences
-from ..core.limits import LOOKED_AT_BYTES_MAX
+from ..core.limits import LOOKED_AT_BYTES_MAX, check_broker
 from ..core.part import Origin, Writes
 from ..core.rows import NO_ROWS, Rows, column
 from ..core.slot_assignment import SlotAssignment, is_held
@@ -70,9 +70,7 @@ def _start(tenant: str | None, client_id_prefix: str = "") -> bytes:
 
 def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillClaimReply:
     body = command.body
-    length = len(body.broker.encode())
-    if length > m.BROKER_BYTES_MAX:
-        raise InvalidRequestError(f"the broker's name takes {length} bytes, {m.BROKER_BYTES_MAX} are allowed")
+    check_broker(body.broker)
     prefix, claim_prefix = keys.table_prefix(view.group, DUE), keys.table_prefix(view.group, _CLAIM)
     start = _start(body.tenant)
     begin = after_cursor(view.group, DUE, start, body.cursor)
