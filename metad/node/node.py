@@ -20,8 +20,8 @@ from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedE
 from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
+from metad_wire.policy.rates import ServiceRate
 from metad_wire.policy.returns.return_share import ReturnShare
-from metad_wire.policy.returns.service_rate import ServiceRate
 from metad_wire.policy.slices import Slices
 
 from .. import __version__, log_events

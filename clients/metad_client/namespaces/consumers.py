@@ -11,17 +11,8 @@ from metad_wire.messages import ConsumerGroup, Revision
 from metad_wire.tables.consumer import (
     AssignItem,
     Beat,
-    ConsumerAssign,
-    ConsumerDescribe,
-    ConsumerDescribeReply,
-    ConsumerGet,
-    ConsumerGetReply,
     ConsumerGroupInfo,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatReply,
-    ConsumerJoin,
     ConsumerJoinReply,
-    ConsumerLeave,
     ConsumerMembers,
     JoinItem,
     Member,
@@ -31,8 +22,9 @@ from metad_wire.tables.consumer import (
 )
 
 from ..errors import InvalidRequestError, MetadError
+from ..requests.batcher import with_errors
 from ..requests.listing import of_group
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..requests.wrong import argument
 from ..results import JoinResult, ReadResult, WriteResult, newest
 from . import Facade
@@ -54,32 +46,27 @@ class Consumers(Facade):
     async def join_many(self, items: Sequence[JoinItem], *, deadline_s: float | None = None) -> JoinResult:
         """Become members, or join the next generation. Item errors: QuotaExceededError (the group is full),
         ConflictError (no protocol in common), FencedError (another has the place), NotFoundError."""
-        return JoinResult(await self._requests.many(methods.CONSUMER_JOIN, items, ConsumerJoin, deadline_s))
+        return JoinResult(await _JOIN.many(self._requests, items, deadline_s))
 
     async def heartbeat_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> Beats:
         """Say that members live. By position: what the group does, and for how many milliseconds from when this was
         called it is a member; None if it is none."""
-        pieces = await self._requests.many(methods.CONSUMER_HEARTBEAT, members, ConsumerHeartbeat, deadline_s)
-        return ReadResult(pieces, lambda reply: reply.beats, None)
+        return await _HEARTBEAT.read(self._requests, members, deadline_s)
 
     async def leave_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> WriteResult:
         """Let members go, or send them away. Item errors: NotFoundError."""
-        return WriteResult(await self._requests.many(methods.CONSUMER_LEAVE, members, ConsumerLeave, deadline_s))
+        return WriteResult(await _LEAVE.many(self._requests, members, deadline_s))
 
     async def assign_many(self, items: Sequence[AssignItem], *, deadline_s: float | None = None) -> WriteResult:
         """Store what the leaders of generations assign, each once. Item errors: FencedError (another generation),
         NotOwnerError (another leader), ConflictError (assigned, or a rebalance), NotFoundError."""
-        return WriteResult(await self._requests.many(methods.CONSUMER_ASSIGN, items, ConsumerAssign, deadline_s))
+        return WriteResult(await _ASSIGN.many(self._requests, items, deadline_s))
 
     async def get_many(
         self, members: Sequence[MemberKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
         """Read members, by position; None for one that there is not."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.CONSUMER_GET, members, lambda part: ConsumerGet(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.members, None)
+        return await _GET.read(self._requests, members, deadline_s, min_revisions)
 
     async def describe_many(
         self,
@@ -89,11 +76,7 @@ class Consumers(Facade):
         deadline_s: float | None = None,
     ) -> Described:
         """Read what consumer groups do, by position; None for one that never had a member."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.CONSUMER_DESCRIBE, groups, lambda part: ConsumerDescribe(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.groups, None)
+        return await _DESCRIBE.read(self._requests, groups, deadline_s, min_revisions)
 
     async def members(
         self,
@@ -137,21 +120,17 @@ class Consumers(Facade):
         the generation that the member is in or waits for."""
         known = protocols_of(protocols)
         item = JoinItem(tenant, group, session_ms, rebalance_ms, member, instance, known, metadata, holder, rebalance)
-        return await self._requests.single(
-            methods.CONSUMER_JOIN, None, item, _size_of_join, ConsumerJoin, _joined, deadline_s
-        )
+        return await _JOIN.one(self._requests, item, deadline_s)
 
     async def heartbeat(self, tenant: str, group: str, member: str, *, deadline_s: float | None = None) -> Beat | None:
         """Say that one member lives, as :meth:`heartbeat_many` does."""
         item = MemberKey(tenant, group, member)
-        return await self._requests.single(
-            methods.CONSUMER_HEARTBEAT, None, item, _size, ConsumerHeartbeat, _beats, deadline_s
-        )
+        return await _HEARTBEAT.one(self._requests, item, deadline_s)
 
     async def leave(self, tenant: str, group: str, member: str, *, deadline_s: float | None = None) -> None:
         """Let one member go, or send it away. Raises NotFoundError."""
         item = MemberKey(tenant, group, member)
-        await self._requests.single(methods.CONSUMER_LEAVE, None, item, _size, ConsumerLeave, wrote, deadline_s)
+        await _LEAVE.one(self._requests, item, deadline_s)
 
     async def assign(
         self,
@@ -168,9 +147,7 @@ class Consumers(Facade):
         argument("assignments", assignments, Mapping[str, bytes])
         what = [MemberAssignment(name, value) for name, value in assignments.items()]
         item = AssignItem(tenant, group, member, generation, what)
-        await self._requests.single(
-            methods.CONSUMER_ASSIGN, None, item, _size_of_assign, ConsumerAssign, wrote, deadline_s
-        )
+        await _ASSIGN.one(self._requests, item, deadline_s)
 
     async def get(
         self,
@@ -182,16 +159,7 @@ class Consumers(Facade):
         deadline_s: float | None = None,
     ) -> Member | None:
         """One member, None where there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.CONSUMER_GET,
-            tuple(wanted),
-            MemberKey(tenant, group, member),
-            _size,
-            lambda items: ConsumerGet(items, wanted),
-            _got,
-            deadline_s,
-        )
+        return await _GET.one_read(self._requests, MemberKey(tenant, group, member), min_revisions, deadline_s)
 
     async def describe(
         self,
@@ -202,16 +170,7 @@ class Consumers(Facade):
         deadline_s: float | None = None,
     ) -> ConsumerGroupInfo | None:
         """What one consumer group does; None if it never had a member."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.CONSUMER_DESCRIBE,
-            tuple(wanted),
-            ConsumerGroup(tenant, group),
-            _size_of_group,
-            lambda items: ConsumerDescribe(items, wanted),
-            _described,
-            deadline_s,
-        )
+        return await _DESCRIBE.one_read(self._requests, ConsumerGroup(tenant, group), min_revisions, deadline_s)
 
 
 def protocols_of(protocols: Sequence[str]) -> list[str]:
@@ -222,34 +181,14 @@ def protocols_of(protocols: Sequence[str]) -> list[str]:
     return [*protocols]
 
 
-def _size_of_group(item: ConsumerGroup | MemberKey | JoinItem | AssignItem) -> int:
-    return 32 + len(item.tenant) + len(item.group)
-
-
-def _size(item: MemberKey | JoinItem | AssignItem) -> int:
-    return _size_of_group(item) + len(item.member)
-
-
-def _size_of_join(item: JoinItem) -> int:
-    return _size(item) + len(item.instance) + len(item.holder) + len(item.metadata) + sum(map(len, item.protocols))
-
-
-def _size_of_assign(item: AssignItem) -> int:
-    return _size(item) + sum([8 + len(one.member) + len(one.assignment) for one in item.assignments])
-
-
 def _joined(items: list[JoinItem], reply: ConsumerJoinReply) -> list[tuple[str, int] | MetadError]:
     names = [name or "" for name in reply.members]
     return with_errors(list(zip(names, reply.joined, strict=True)), reply.errors)
 
 
-def _beats(items: list[MemberKey], reply: ConsumerHeartbeatReply) -> list[Beat | MetadError | None]:
-    return with_errors(reply.beats, reply.errors)
-
-
-def _got(items: list[MemberKey], reply: ConsumerGetReply) -> list[Member | MetadError | None]:
-    return with_errors(reply.members, reply.errors)
-
-
-def _described(items: list[ConsumerGroup], reply: ConsumerDescribeReply) -> list[ConsumerGroupInfo | MetadError | None]:
-    return with_errors(reply.groups, reply.errors)
+_JOIN: Verb[JoinItem, tuple[str, int]] = Verb(methods.CONSUMER_JOIN, _joined)
+_HEARTBEAT: Verb[MemberKey, Beat | None] = Verb(methods.CONSUMER_HEARTBEAT)
+_LEAVE: Verb[MemberKey, None] = Verb(methods.CONSUMER_LEAVE)
+_ASSIGN: Verb[AssignItem, None] = Verb(methods.CONSUMER_ASSIGN)
+_GET: Verb[MemberKey, Member | None] = Verb(methods.CONSUMER_GET)
+_DESCRIBE: Verb[ConsumerGroup, ConsumerGroupInfo | None] = Verb(methods.CONSUMER_DESCRIBE)

@@ -9,17 +9,15 @@ from metad_wire import methods
 from metad_wire.messages import Revision, SessionKey
 from metad_wire.tables.inflight import (
     Inflight,
-    InflightDelete,
-    InflightGet,
     InflightGetReply,
     InflightKey,
-    InflightPut,
     InflightState,
 )
 
 from ..errors import MetadError
-from ..requests.outcomes import with_errors, wrote
-from ..results import ReadResult, WriteResult, newest
+from ..requests.batcher import with_errors
+from ..requests.verb import Verb
+from ..results import ReadResult, WriteResult
 from . import Facade
 
 Found: TypeAlias = ReadResult[list[InflightState] | None]
@@ -50,8 +48,8 @@ class InflightStates(Facade):
         that no other broker chooses. Item errors: NotFoundError (there is no session), NotOwnerError, FencedError,
         QuotaExceededError."""
         return WriteResult(
-            await self._requests.many(
-                methods.INFLIGHT_PUT, items, lambda part: InflightPut(broker, broker_epoch, part, any_owner), deadline_s
+            await _PUT.many(
+                self._requests, items, deadline_s, broker=broker, broker_epoch=broker_epoch, any_owner=any_owner
             )
         )
 
@@ -61,9 +59,7 @@ class InflightStates(Facade):
         """Delete states. Item errors: NotFoundError (there is no session, or nothing of this name), NotOwnerError,
         FencedError."""
         return WriteResult(
-            await self._requests.many(
-                methods.INFLIGHT_DELETE, keys, lambda part: InflightDelete(broker, broker_epoch, part), deadline_s
-            )
+            await _DELETE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def get_many(
@@ -71,11 +67,7 @@ class InflightStates(Facade):
     ) -> Found:
         """All that is in flight for each client, in order of the name, by position of the clients. None if it could
         not be read: ``raise_for_error`` says why."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.INFLIGHT_GET, keys, lambda part: InflightGet(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.states, None)
+        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def put(
         self,
@@ -90,14 +82,13 @@ class InflightStates(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Write one state, as :meth:`put_many` does."""
-        await self._requests.single(
-            methods.INFLIGHT_PUT,
-            (broker, broker_epoch, any_owner),
+        await _PUT.one(
+            self._requests,
             Inflight(tenant, client_id, name, value),
-            _size_of_state,
-            lambda items: InflightPut(broker, broker_epoch, items, any_owner),
-            wrote,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
+            any_owner=any_owner,
         )
 
     async def delete(
@@ -111,14 +102,8 @@ class InflightStates(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Delete one state, as :meth:`delete_many` does."""
-        await self._requests.single(
-            methods.INFLIGHT_DELETE,
-            (broker, broker_epoch),
-            InflightKey(tenant, client_id, name),
-            _size,
-            lambda items: InflightDelete(broker, broker_epoch, items),
-            wrote,
-            deadline_s,
+        await _DELETE.one(
+            self._requests, InflightKey(tenant, client_id, name), deadline_s, broker=broker, broker_epoch=broker_epoch
         )
 
     async def get(
@@ -130,29 +115,13 @@ class InflightStates(Facade):
         deadline_s: float | None = None,
     ) -> Sequence[InflightState]:
         """All that is in flight for one client, in order of the name."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.INFLIGHT_GET,
-            tuple(wanted),
-            SessionKey(tenant, client_id),
-            _size_of_key,
-            lambda items: InflightGet(items, wanted),
-            _found,
-            deadline_s,
-        )
-
-
-def _size(item: Inflight | InflightKey) -> int:
-    return 24 + len(item.tenant) + len(item.client_id) + len(item.name)
-
-
-def _size_of_state(item: Inflight) -> int:
-    return _size(item) + len(item.value)
-
-
-def _size_of_key(item: SessionKey) -> int:
-    return 16 + len(item.tenant) + len(item.client_id)
+        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), min_revisions, deadline_s)
 
 
 def _found(items: list[SessionKey], reply: InflightGetReply) -> list[Sequence[InflightState] | MetadError]:
     return with_errors([found or () for found in reply.states], reply.errors)
+
+
+_PUT: Verb[Inflight, None] = Verb(methods.INFLIGHT_PUT)
+_DELETE: Verb[InflightKey, None] = Verb(methods.INFLIGHT_DELETE)
+_GET: Verb[SessionKey, Sequence[InflightState]] = Verb(methods.INFLIGHT_GET, _found)

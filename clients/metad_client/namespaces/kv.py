@@ -12,16 +12,10 @@ from metad_wire.messages import (
     TRANSACTION_ITEMS_MAX,
     TRANSACTIONS_MAX,
     Kv,
-    KvDelete,
     KvDeleteItem,
-    KvGet,
-    KvGetReply,
     KvKey,
-    KvPut,
     KvPutItem,
-    KvPutReply,
     KvScan,
-    KvTransact,
     KvTransaction,
     KvTransactionResult,
     KvTransactReply,
@@ -30,7 +24,7 @@ from metad_wire.messages import (
 
 from ..errors import MetadError, error_of_item
 from ..requests.listing import of_group
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..requests.wrong import UNFIT, sequence_of
 from ..results import PutResult, ReadResult, TransactResult, WriteResult, newest
 from . import Facade
@@ -56,19 +50,17 @@ class KeyValue(Facade):
         """Write keys. The result has their new ``versions``. With a ``lease`` of their namespace they are deleted when
         that ends; without one they stay, also those that had one. Item errors: ConflictError; with a lease
         NotFoundError and QuotaExceededError."""
-        return PutResult(await self._requests.many(methods.KV_PUT, items, lambda part: KvPut(part, lease), deadline_s))
+        return PutResult(await _PUT.many(self._requests, items, deadline_s, lease=lease))
 
     async def get_many(
         self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
         """Read keys, by position; None for a key that does not exist."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(methods.KV_GET, keys, lambda part: KvGet(part, wanted), deadline_s)
-        return ReadResult(pieces, lambda reply: reply.records, None)
+        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
         """Delete keys. Item errors: NotFoundError, ConflictError."""
-        return WriteResult(await self._requests.many(methods.KV_DELETE, items, KvDelete, deadline_s))
+        return WriteResult(await _DELETE.many(self._requests, items, deadline_s))
 
     async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
         """Run transactions. Each is atomic by itself; the batch is not."""
@@ -76,9 +68,7 @@ class KeyValue(Facade):
         items = sequence_of(methods.KV_TRANSACT, items)
         longest = max(map(_parts_of, items), default=0)
         items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1))
-        return TransactResult(
-            await self._requests.many(methods.KV_TRANSACT, items, KvTransact, deadline_s, items_max=items_max)
-        )
+        return TransactResult(await _TRANSACT.many(self._requests, items, deadline_s, items_max=items_max))
 
     async def scan(
         self,
@@ -116,14 +106,8 @@ class KeyValue(Facade):
         """Write one key; returns its new version. ``expected_version`` (0: must not exist) makes it a
         compare-and-set; ``lease`` is that of :meth:`put_many`. Raises ConflictError; with a lease NotFoundError and
         QuotaExceededError."""
-        return await self._requests.single(
-            methods.KV_PUT,
-            lease,
-            KvPutItem(namespace, key, value, expected_version),
-            _size_of_put,
-            KvPut if not lease else lambda items: KvPut(items, lease),
-            _put,
-            deadline_s,
+        return await _PUT.one(
+            self._requests, KvPutItem(namespace, key, value, expected_version), deadline_s, lease=lease
         )
 
     async def get(
@@ -135,56 +119,17 @@ class KeyValue(Facade):
         deadline_s: float | None = None,
     ) -> Kv | None:
         """One key, None where there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.KV_GET,
-            tuple(wanted),
-            KvKey(namespace, key),
-            _size,
-            lambda items: KvGet(items, wanted),
-            _got,
-            deadline_s,
-        )
+        return await _GET.one_read(self._requests, KvKey(namespace, key), min_revisions, deadline_s)
 
     async def delete(
         self, namespace: str, key: str, *, expected_version: int | None = None, deadline_s: float | None = None
     ) -> None:
         """Delete one key. Raises NotFoundError, ConflictError."""
-        await self._requests.single(
-            methods.KV_DELETE,
-            None,
-            KvDeleteItem(namespace, key, expected_version),
-            _size,
-            KvDelete,
-            wrote,
-            deadline_s,
-        )
+        await _DELETE.one(self._requests, KvDeleteItem(namespace, key, expected_version), deadline_s)
 
     async def transact(self, transaction: KvTransaction, *, deadline_s: float | None = None) -> KvTransactionResult:
         """Run one transaction."""
-        return await self._requests.single(
-            methods.KV_TRANSACT,
-            None,
-            transaction,
-            _size_of_transaction,
-            KvTransact,
-            _transacted,
-            deadline_s,
-            items_max=TRANSACTIONS_MAX,
-        )
-
-
-def _size(item: KvKey | KvPutItem | KvDeleteItem) -> int:
-    return 16 + len(item.namespace) + len(item.key)
-
-
-def _size_of_put(item: KvPutItem) -> int:
-    return 16 + len(item.namespace) + len(item.key) + len(item.value)
-
-
-def _size_of_transaction(transaction: KvTransaction) -> int:
-    values = sum(len(operation.value or b"") for operation in (*transaction.then, *transaction.otherwise))
-    return 16 + len(transaction.namespace) + values
+        return await _TRANSACT.one(self._requests, transaction, deadline_s)
 
 
 def _parts_of(transaction: KvTransaction) -> int:
@@ -196,14 +141,12 @@ def _parts_of(transaction: KvTransaction) -> int:
     return parts if parts <= _PARTS_MAX else 0
 
 
-def _put(items: list[KvPutItem], reply: KvPutReply) -> list[int | MetadError]:
-    return with_errors(reply.versions, reply.errors)
-
-
-def _got(items: list[KvKey], reply: KvGetReply) -> list[Kv | MetadError | None]:
-    return with_errors(reply.records, reply.errors)
-
-
 def _transacted(items: list[KvTransaction], reply: KvTransactReply) -> list[KvTransactionResult | MetadError]:
     errors = {error.index: error_of_item(error) for error in reply.errors}
     return [errors[i] if result is None else result for i, result in enumerate(reply.results)]
+
+
+_PUT: Verb[KvPutItem, int] = Verb(methods.KV_PUT)
+_GET: Verb[KvKey, Kv | None] = Verb(methods.KV_GET)
+_DELETE: Verb[KvDeleteItem, None] = Verb(methods.KV_DELETE)
+_TRANSACT: Verb[KvTransaction, KvTransactionResult] = Verb(methods.KV_TRANSACT, _transacted, items_max=TRANSACTIONS_MAX)

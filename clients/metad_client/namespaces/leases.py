@@ -10,25 +10,18 @@ from metad_wire import methods
 from metad_wire.messages import Revision
 from metad_wire.tables.lease import (
     Lease,
-    LeaseAttach,
-    LeaseDetach,
-    LeaseGet,
-    LeaseGetReply,
-    LeaseGrant,
     LeaseGrantItem,
     LeaseGrantReply,
-    LeaseKeepAlive,
-    LeaseKeepAliveReply,
     LeaseKey,
     LeaseKeyItem,
     LeaseKeys,
     LeaseList,
-    LeaseRevoke,
 )
 
 from ..errors import MetadError
+from ..requests.batcher import with_errors
 from ..requests.listing import of_group
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..results import GrantResult, ReadResult, WriteResult, newest
 from . import Facade
 
@@ -48,34 +41,31 @@ class Leases(Facade):
     async def grant_many(self, items: Sequence[LeaseGrantItem], *, deadline_s: float | None = None) -> GrantResult:
         """Grant leases. The result has their names. Item errors: ConflictError (the name is in use),
         QuotaExceededError (there are too many)."""
-        return GrantResult(await self._requests.many(methods.LEASE_GRANT, items, LeaseGrant, deadline_s))
+        return GrantResult(await _GRANT.many(self._requests, items, deadline_s))
 
     async def revoke_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> WriteResult:
         """End leases, and delete their keys. Item errors: NotFoundError."""
-        return WriteResult(await self._requests.many(methods.LEASE_REVOKE, leases, LeaseRevoke, deadline_s))
+        return WriteResult(await _REVOKE.many(self._requests, leases, deadline_s))
 
     async def keep_alive_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> Ttls:
         """Say that the holders of leases live. By position: for how many milliseconds from when this was called the
         lease lasts; 0 if there is no such lease."""
-        pieces = await self._requests.many(methods.LEASE_KEEP_ALIVE, leases, LeaseKeepAlive, deadline_s)
-        return ReadResult(pieces, lambda reply: reply.ttl_ms, 0)
+        return await _KEEP_ALIVE.read(self._requests, leases, deadline_s)
 
     async def get_many(
         self, leases: Sequence[LeaseKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
         """Read leases, by position; None for one that does not exist."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(methods.LEASE_GET, leases, lambda part: LeaseGet(part, wanted), deadline_s)
-        return ReadResult(pieces, lambda reply: reply.leases, None)
+        return await _GET.read(self._requests, leases, deadline_s, min_revisions)
 
     async def attach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
         """Attach keys to leases: they end with them. Item errors: NotFoundError, QuotaExceededError."""
-        return WriteResult(await self._requests.many(methods.LEASE_ATTACH, items, LeaseAttach, deadline_s))
+        return WriteResult(await _ATTACH.many(self._requests, items, deadline_s))
 
     async def detach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
         """Detach keys from leases: they stay. Item errors: NotFoundError, ConflictError (another lease has the key, or
         none)."""
-        return WriteResult(await self._requests.many(methods.LEASE_DETACH, items, LeaseDetach, deadline_s))
+        return WriteResult(await _DETACH.many(self._requests, items, deadline_s))
 
     async def list(
         self,
@@ -136,21 +126,17 @@ class Leases(Facade):
     ) -> str:
         """Grant one lease; returns its name, which the server makes if none is given. Raises ConflictError."""
         item = LeaseGrantItem(namespace, ttl_ms, lease, holder, attributes)
-        return await self._requests.single(
-            methods.LEASE_GRANT, None, item, _size_of_grant, LeaseGrant, _granted, deadline_s
-        )
+        return await _GRANT.one(self._requests, item, deadline_s)
 
     async def revoke(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> None:
         """End one lease, and delete its keys. Raises NotFoundError."""
         item = LeaseKey(namespace, lease)
-        await self._requests.single(methods.LEASE_REVOKE, None, item, _size, LeaseRevoke, wrote, deadline_s)
+        await _REVOKE.one(self._requests, item, deadline_s)
 
     async def keep_alive(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> int:
         """Say that the holder of one lease lives, as :meth:`keep_alive_many` does."""
         item = LeaseKey(namespace, lease)
-        return await self._requests.single(
-            methods.LEASE_KEEP_ALIVE, None, item, _size, LeaseKeepAlive, _kept_alive, deadline_s
-        )
+        return await _KEEP_ALIVE.one(self._requests, item, deadline_s)
 
     async def get(
         self,
@@ -161,47 +147,26 @@ class Leases(Facade):
         deadline_s: float | None = None,
     ) -> Lease | None:
         """One lease, None where there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.LEASE_GET,
-            tuple(wanted),
-            LeaseKey(namespace, lease),
-            _size,
-            lambda items: LeaseGet(items, wanted),
-            _got,
-            deadline_s,
-        )
+        return await _GET.one_read(self._requests, LeaseKey(namespace, lease), min_revisions, deadline_s)
 
     async def attach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
         """Attach one key, as :meth:`attach_many` does."""
         item = LeaseKeyItem(namespace, lease, key)
-        await self._requests.single(methods.LEASE_ATTACH, None, item, _size_of_key, LeaseAttach, wrote, deadline_s)
+        await _ATTACH.one(self._requests, item, deadline_s)
 
     async def detach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
         """Detach one key, as :meth:`detach_many` does."""
         item = LeaseKeyItem(namespace, lease, key)
-        await self._requests.single(methods.LEASE_DETACH, None, item, _size_of_key, LeaseDetach, wrote, deadline_s)
-
-
-def _size(item: LeaseKey | LeaseGrantItem | LeaseKeyItem) -> int:
-    return 16 + len(item.namespace) + len(item.lease)
-
-
-def _size_of_grant(item: LeaseGrantItem) -> int:
-    return _size(item) + len(item.holder) + len(item.attributes)
-
-
-def _size_of_key(item: LeaseKeyItem) -> int:
-    return _size(item) + len(item.key)
+        await _DETACH.one(self._requests, item, deadline_s)
 
 
 def _granted(items: list[LeaseGrantItem], reply: LeaseGrantReply) -> list[str | MetadError]:
     return with_errors([name or "" for name in reply.leases], reply.errors)
 
 
-def _kept_alive(items: list[LeaseKey], reply: LeaseKeepAliveReply) -> list[int | MetadError]:
-    return with_errors(reply.ttl_ms, reply.errors)
-
-
-def _got(items: list[LeaseKey], reply: LeaseGetReply) -> list[Lease | MetadError | None]:
-    return with_errors(reply.leases, reply.errors)
+_GRANT: Verb[LeaseGrantItem, str] = Verb(methods.LEASE_GRANT, _granted)
+_REVOKE: Verb[LeaseKey, None] = Verb(methods.LEASE_REVOKE)
+_KEEP_ALIVE: Verb[LeaseKey, int] = Verb(methods.LEASE_KEEP_ALIVE)
+_GET: Verb[LeaseKey, Lease | None] = Verb(methods.LEASE_GET)
+_ATTACH: Verb[LeaseKeyItem, None] = Verb(methods.LEASE_ATTACH)
+_DETACH: Verb[LeaseKeyItem, None] = Verb(methods.LEASE_DETACH)

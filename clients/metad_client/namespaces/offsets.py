@@ -11,23 +11,17 @@ from metad_wire.messages import (
     ConsumerGroup,
     GenerationReset,
     Offset,
-    OffsetCommit,
     OffsetCommitItem,
-    OffsetDelete,
-    OffsetFetch,
-    OffsetFetchReply,
-    OffsetGenerations,
-    OffsetGenerationsReply,
     OffsetKey,
     OffsetList,
-    OffsetResetGenerations,
     Revision,
 )
-from metad_wire.tables.offset import KnownGroup, OffsetDeleteGroups, OffsetDeleteGroupsReply, OffsetGroups
+from metad_wire.tables.offset import KnownGroup, OffsetDeleteGroupsReply, OffsetGroups
 
 from ..errors import MetadError
+from ..requests.batcher import with_errors
 from ..requests.listing import of_all_groups, of_group
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..results import ReadResult, WriteResult, newest
 from . import Facade
 
@@ -59,25 +53,17 @@ class Offsets(Facade):
         Item errors: FencedError (a newer generation has begun or has committed, or there is no such member),
         ConflictError (``expected`` differs), OffsetRegressionError.
         """
-        return WriteResult(
-            await self._requests.many(
-                methods.OFFSET_COMMIT, items, lambda part: OffsetCommit(part, monotonic, member), deadline_s
-            )
-        )
+        return WriteResult(await _COMMIT.many(self._requests, items, deadline_s, monotonic=monotonic, member=member))
 
     async def fetch_many(
         self, keys: Sequence[OffsetKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Fetched:
         """Read offsets, by position of their keys; None for a key without an offset."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.OFFSET_FETCH, keys, lambda part: OffsetFetch(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.offsets, None)
+        return await _FETCH.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete offsets. Item errors: NotFoundError."""
-        return WriteResult(await self._requests.many(methods.OFFSET_DELETE, keys, OffsetDelete, deadline_s))
+        return WriteResult(await _DELETE.many(self._requests, keys, deadline_s))
 
     async def generations_many(
         self,
@@ -87,20 +73,14 @@ class Offsets(Facade):
         deadline_s: float | None = None,
     ) -> ReadResult[int]:
         """Read the highest generation that has committed in each consumer group, by position; 0 if none has."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.OFFSET_GENERATIONS, groups, lambda part: OffsetGenerations(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.generations, 0)
+        return await _GENERATIONS.read(self._requests, groups, deadline_s, min_revisions)
 
     async def reset_generations_many(
         self, items: Sequence[GenerationReset], *, deadline_s: float | None = None
     ) -> WriteResult:
         """Set the generations of consumer groups, even to lower ones. Item errors: ConflictError (``expected``
         differs)."""
-        return WriteResult(
-            await self._requests.many(methods.OFFSET_RESET_GENERATIONS, items, OffsetResetGenerations, deadline_s)
-        )
+        return WriteResult(await _RESET_GENERATIONS.many(self._requests, items, deadline_s))
 
     async def list(
         self,
@@ -170,14 +150,12 @@ class Offsets(Facade):
     ) -> None:
         """Commit one offset, as :meth:`commit_many` does. With ``expected`` it is a compare-and-set; -1 expects that
         there is no offset yet."""
-        await self._requests.single(
-            methods.OFFSET_COMMIT,
-            (monotonic, member),
+        await _COMMIT.one(
+            self._requests,
             OffsetCommitItem(tenant, group, topic, partition, offset, generation, expected, metadata),
-            _size_of_commit,
-            lambda items: OffsetCommit(items, monotonic, member),
-            wrote,
             deadline_s,
+            monotonic=monotonic,
+            member=member,
         )
 
     async def fetch(
@@ -191,30 +169,15 @@ class Offsets(Facade):
         deadline_s: float | None = None,
     ) -> Offset | None:
         """Read one offset; None if there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.OFFSET_FETCH,
-            tuple(wanted),
-            OffsetKey(tenant, group, topic, partition),
-            _size,
-            lambda items: OffsetFetch(items, wanted),
-            _fetched,
-            deadline_s,
+        return await _FETCH.one_read(
+            self._requests, OffsetKey(tenant, group, topic, partition), min_revisions, deadline_s
         )
 
     async def delete(
         self, tenant: str, group: str, topic: str, partition: int, *, deadline_s: float | None = None
     ) -> None:
         """Delete one offset. Raises NotFoundError."""
-        await self._requests.single(
-            methods.OFFSET_DELETE,
-            None,
-            OffsetKey(tenant, group, topic, partition),
-            _size,
-            OffsetDelete,
-            wrote,
-            deadline_s,
-        )
+        await _DELETE.one(self._requests, OffsetKey(tenant, group, topic, partition), deadline_s)
 
     async def generation(
         self,
@@ -225,31 +188,14 @@ class Offsets(Facade):
         deadline_s: float | None = None,
     ) -> int:
         """Read the highest generation that has committed in a consumer group; 0 if none has."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.OFFSET_GENERATIONS,
-            tuple(wanted),
-            ConsumerGroup(tenant, group),
-            _size_of_group,
-            lambda items: OffsetGenerations(items, wanted),
-            _generations,
-            deadline_s,
-        )
+        return await _GENERATIONS.one_read(self._requests, ConsumerGroup(tenant, group), min_revisions, deadline_s)
 
     async def reset_generation(
         self, tenant: str, group: str, expected: int, generation: int = 0, *, deadline_s: float | None = None
     ) -> None:
         """Set the generation of a consumer group, even to a lower one, if it is ``expected`` now. Later commits of
         lower generations are fenced. Raises ConflictError."""
-        await self._requests.single(
-            methods.OFFSET_RESET_GENERATIONS,
-            None,
-            GenerationReset(tenant, group, expected, generation),
-            _size_of_group,
-            OffsetResetGenerations,
-            wrote,
-            deadline_s,
-        )
+        await _RESET_GENERATIONS.one(self._requests, GenerationReset(tenant, group, expected, generation), deadline_s)
 
     async def delete_group(self, tenant: str, group: str, *, deadline_s: float | None = None) -> int:
         """Delete everything of a consumer group without members: its offsets, and at last its generation. Returns the
@@ -257,39 +203,19 @@ class Offsets(Facade):
         it goes on. Raises ConflictError if the group has members."""
         total, left = 0, True
         while left:
-            deleted, left = await self._requests.single(
-                methods.OFFSET_DELETE_GROUPS,
-                None,
-                ConsumerGroup(tenant, group),
-                _size_of_group,
-                OffsetDeleteGroups,
-                _deleted,
-                deadline_s,
-            )
+            deleted, left = await _DELETE_GROUPS.one(self._requests, ConsumerGroup(tenant, group), deadline_s)
             total += deleted
         return total
-
-
-def _size(item: OffsetKey | OffsetCommitItem) -> int:
-    return 32 + len(item.tenant) + len(item.group) + len(item.topic)
-
-
-def _size_of_commit(item: OffsetCommitItem) -> int:
-    return _size(item) + len(item.metadata)
-
-
-def _size_of_group(item: ConsumerGroup | GenerationReset) -> int:
-    return 32 + len(item.tenant) + len(item.group)
-
-
-def _fetched(items: list[OffsetKey], reply: OffsetFetchReply) -> list[Offset | MetadError | None]:
-    return with_errors(reply.offsets, reply.errors)
-
-
-def _generations(items: list[ConsumerGroup], reply: OffsetGenerationsReply) -> list[int | MetadError]:
-    return with_errors(reply.generations, reply.errors)
 
 
 def _deleted(items: list[ConsumerGroup], reply: OffsetDeleteGroupsReply) -> list[tuple[int, bool] | MetadError]:
     """How many offsets, and whether there are more."""
     return with_errors(list(zip(reply.deleted, reply.left, strict=True)), reply.errors)
+
+
+_COMMIT: Verb[OffsetCommitItem, None] = Verb(methods.OFFSET_COMMIT)
+_FETCH: Verb[OffsetKey, Offset | None] = Verb(methods.OFFSET_FETCH)
+_DELETE: Verb[OffsetKey, None] = Verb(methods.OFFSET_DELETE)
+_GENERATIONS: Verb[ConsumerGroup, int] = Verb(methods.OFFSET_GENERATIONS)
+_RESET_GENERATIONS: Verb[GenerationReset, None] = Verb(methods.OFFSET_RESET_GENERATIONS)
+_DELETE_GROUPS: Verb[ConsumerGroup, tuple[int, bool]] = Verb(methods.OFFSET_DELETE_GROUPS, _deleted)

@@ -11,20 +11,17 @@ from metad_wire.messages import (
     Page,
     Revision,
     TableDeleteItem,
-    TableGetReply,
     TableList,
     TableListReply,
     TablePutItem,
-    TablePutReply,
     TableRecord,
 )
-from metad_wire.methods import Method, encode
+from metad_wire.methods import Method
 from metad_wire.table import Table
 
-from ..errors import MetadError
 from ..requests.listing import of_all_groups, of_group
-from ..requests.outcomes import with_errors, wrote
 from ..requests.requests import Requests
+from ..requests.verb import Verb
 from ..requests.wrong import sequence_of
 from ..results import PutResult, ReadResult, WriteResult, newest
 from . import Facade
@@ -50,11 +47,13 @@ class Records(Facade, Generic[Record]):
         super().__init__(requests)
         self._table = table
         self._plain = table.plain
+        self._put: Verb[TablePutItem[Record], int] = Verb(table.plain.put)
+        self._get: Verb[Message, TableRecord[Record] | None] = Verb(table.plain.get)
+        self._delete: Verb[TableDeleteItem[Message], None] = Verb(table.plain.delete)
 
     async def put_many(self, items: Sequence[TablePutItem[Record]], *, deadline_s: float | None = None) -> PutResult:
         """Write records. The result has their new ``versions``. Item errors: ConflictError."""
-        put = self._plain.put
-        return PutResult(await self._requests.many(put, items, put.body, deadline_s))
+        return PutResult(await self._put.many(self._requests, items, deadline_s))
 
     async def get_many(
         self,
@@ -64,16 +63,12 @@ class Records(Facade, Generic[Record]):
         deadline_s: float | None = None,
     ) -> ReadResult[TableRecord[Record] | None]:
         """Read records, by position of their keys; None for a key without a record."""
-        get, wanted = self._plain.get, newest(min_revisions)
-        items = self._keys(get, keys)
-        pieces = await self._requests.many(get, items, lambda part: get.body(part, wanted), deadline_s)
-        return ReadResult(pieces, _records_of, None)
+        return await self._get.read(self._requests, self._keys(self._plain.get, keys), deadline_s, min_revisions)
 
     async def delete_many(self, keys: Sequence[Sequence[str | int]], *, deadline_s: float | None = None) -> WriteResult:
         """Delete records. Item errors: NotFoundError."""
-        delete = self._plain.delete
-        items = [TableDeleteItem(key) for key in self._keys(delete, keys)]
-        return WriteResult(await self._requests.many(delete, items, delete.body, deadline_s))
+        items = [TableDeleteItem(key) for key in self._keys(self._plain.delete, keys)]
+        return WriteResult(await self._delete.many(self._requests, items, deadline_s))
 
     async def list(
         self,
@@ -108,26 +103,19 @@ class Records(Facade, Generic[Record]):
     async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
         """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
         that there is no record yet. Raises ConflictError."""
-        put, item = self._plain.put, TablePutItem(record, expected_version)
-        version: int = await self._requests.single(put, None, item, _size, put.body, _put, deadline_s)
-        return version
+        return await self._put.one(self._requests, TablePutItem(record, expected_version), deadline_s)
 
     async def get(
         self, *key: str | int, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> TableRecord[Record] | None:
         """Read one record; None if there is none."""
-        get, wanted, item = self._plain.get, newest(min_revisions), self._key(key)
-        found: TableRecord[Record] | None = await self._requests.single(
-            get, tuple(wanted), item, _size, lambda items: get.body(items, wanted), _got, deadline_s
-        )
-        return found
+        return await self._get.one_read(self._requests, self._key(key), min_revisions, deadline_s)
 
     async def delete(
         self, *key: str | int, expected_version: int | None = None, deadline_s: float | None = None
     ) -> None:
         """Delete one record. Raises NotFoundError, ConflictError."""
-        delete, item = self._plain.delete, TableDeleteItem(self._key(key), expected_version)
-        await self._requests.single(delete, None, item, _size, delete.body, wrote, deadline_s)
+        await self._delete.one(self._requests, TableDeleteItem(self._key(key), expected_version), deadline_s)
 
     def _keys(self, method: Method[Any, Any], keys: Sequence[Sequence[str | int]]) -> Sequence[Any]:
         return [self._key(key) for key in sequence_of(method, keys)]
@@ -139,21 +127,5 @@ class Records(Facade, Generic[Record]):
         return key
 
 
-def _size(item: Message) -> int:
-    return len(encode(item))
-
-
-def _records_of(reply: TableGetReply[Record]) -> list[TableRecord[Record] | None]:
-    return reply.records
-
-
 def _listed(reply: TableListReply[Record]) -> list[TableRecord[Record]]:
     return reply.records
-
-
-def _put(items: list[Any], reply: TablePutReply) -> list[int | MetadError]:
-    return with_errors(reply.versions, reply.errors)
-
-
-def _got(items: list[Any], reply: TableGetReply[Record]) -> list[TableRecord[Record] | MetadError | None]:
-    return with_errors(reply.records, reply.errors)

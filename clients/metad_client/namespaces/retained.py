@@ -10,19 +10,14 @@ from metad_wire import methods
 from metad_wire.messages import Revision
 from metad_wire.tables.retained import (
     Retained,
-    RetainedDelete,
     RetainedDeleteItem,
-    RetainedGet,
-    RetainedGetReply,
     RetainedKey,
     RetainedMatch,
-    RetainedPut,
     RetainedPutItem,
 )
 
-from ..errors import MetadError
 from ..requests.listing import of_all_groups
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..results import ReadResult, WriteResult, newest
 from . import Facade
 
@@ -44,22 +39,18 @@ class RetainedMessages(Facade):
     async def put_many(self, items: Sequence[RetainedPutItem], *, deadline_s: float | None = None) -> WriteResult:
         """Retain messages, each in place of the one that its topic retained. An empty payload deletes that one, as in
         MQTT. Item errors: InvalidItemError (nobody may publish to a topic of this name)."""
-        return WriteResult(await self._requests.many(methods.RETAINED_PUT, items, RetainedPut, deadline_s))
+        return WriteResult(await _PUT.many(self._requests, items, deadline_s))
 
     async def get_many(
         self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
         """Read messages, by position of their topics; None for a topic that retains none."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.RETAINED_GET, keys, lambda part: RetainedGet(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.messages, None)
+        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, items: Sequence[RetainedDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
         """Delete messages, also expired ones that are still there. Item errors: NotFoundError, ConflictError (another
         write than that of ``revision`` was the last)."""
-        return WriteResult(await self._requests.many(methods.RETAINED_DELETE, items, RetainedDelete, deadline_s))
+        return WriteResult(await _DELETE.many(self._requests, items, deadline_s))
 
     async def match(
         self,
@@ -100,14 +91,8 @@ class RetainedMessages(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Retain one message, as :meth:`put_many` does. Raises InvalidItemError."""
-        await self._requests.single(
-            methods.RETAINED_PUT,
-            None,
-            RetainedPutItem(tenant, topic, payload, qos, properties, expiry_interval_s),
-            _size_of_put,
-            RetainedPut,
-            wrote,
-            deadline_s,
+        await _PUT.one(
+            self._requests, RetainedPutItem(tenant, topic, payload, qos, properties, expiry_interval_s), deadline_s
         )
 
     async def get(
@@ -119,38 +104,14 @@ class RetainedMessages(Facade):
         deadline_s: float | None = None,
     ) -> Retained | None:
         """The message that a topic retains; None if there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.RETAINED_GET,
-            tuple(wanted),
-            RetainedKey(tenant, topic),
-            _size,
-            lambda items: RetainedGet(items, wanted),
-            _got,
-            deadline_s,
-        )
+        return await _GET.one_read(self._requests, RetainedKey(tenant, topic), min_revisions, deadline_s)
 
     async def delete(self, tenant: str, topic: str, *, revision: int = 0, deadline_s: float | None = None) -> None:
         """Delete one message. With ``revision`` only the one that this entry wrote. Raises NotFoundError,
         ConflictError."""
-        await self._requests.single(
-            methods.RETAINED_DELETE,
-            None,
-            RetainedDeleteItem(tenant, topic, revision),
-            _size,
-            RetainedDelete,
-            wrote,
-            deadline_s,
-        )
+        await _DELETE.one(self._requests, RetainedDeleteItem(tenant, topic, revision), deadline_s)
 
 
-def _size(item: RetainedKey | RetainedPutItem | RetainedDeleteItem) -> int:
-    return 32 + len(item.tenant) + len(item.topic)
-
-
-def _size_of_put(item: RetainedPutItem) -> int:
-    return _size(item) + len(item.payload) + len(item.properties)
-
-
-def _got(items: list[RetainedKey], reply: RetainedGetReply) -> list[Retained | MetadError | None]:
-    return with_errors(reply.messages, reply.errors)
+_PUT: Verb[RetainedPutItem, None] = Verb(methods.RETAINED_PUT)
+_GET: Verb[RetainedKey, Retained | None] = Verb(methods.RETAINED_GET)
+_DELETE: Verb[RetainedDeleteItem, None] = Verb(methods.RETAINED_DELETE)

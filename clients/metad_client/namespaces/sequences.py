@@ -9,20 +9,14 @@ from typing import TypeAlias
 from metad_wire import methods
 from metad_wire.messages import Revision
 from metad_wire.tables.sequence import (
-    SequenceAdd,
     SequenceAddItem,
-    SequenceAddReply,
-    SequenceDelete,
-    SequenceGet,
-    SequenceGetReply,
     SequenceKey,
     SequenceList,
     SequenceRecord,
 )
 
-from ..errors import MetadError
 from ..requests.listing import of_group
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..results import AddResult, ReadResult, WriteResult, newest
 from . import Facade
 
@@ -40,21 +34,17 @@ class Sequences(Facade):
     async def add_many(self, items: Sequence[SequenceAddItem], *, deadline_s: float | None = None) -> AddResult:
         """Add to sequences. The result has their new ``values``: with a delta of 100, the 100 numbers up to the value
         are the caller's. Item errors: ConflictError (the value would be below 0, or over 63 bits)."""
-        return AddResult(await self._requests.many(methods.SEQUENCE_ADD, items, SequenceAdd, deadline_s))
+        return AddResult(await _ADD.many(self._requests, items, deadline_s))
 
     async def get_many(
         self, keys: Sequence[SequenceKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
         """Read sequences, by position; None for one that does not exist."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.SEQUENCE_GET, keys, lambda part: SequenceGet(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.sequences, None)
+        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, keys: Sequence[SequenceKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete sequences: they begin again. Item errors: NotFoundError."""
-        return WriteResult(await self._requests.many(methods.SEQUENCE_DELETE, keys, SequenceDelete, deadline_s))
+        return WriteResult(await _DELETE.many(self._requests, keys, deadline_s))
 
     async def list(
         self,
@@ -82,7 +72,7 @@ class Sequences(Facade):
     async def add(self, namespace: str, sequence: str, delta: int = 1, *, deadline_s: float | None = None) -> int:
         """Add to one sequence; returns its new value, as :meth:`add_many` does. Raises ConflictError."""
         item = SequenceAddItem(namespace, sequence, delta)
-        return await self._requests.single(methods.SEQUENCE_ADD, None, item, _size, SequenceAdd, _added, deadline_s)
+        return await _ADD.one(self._requests, item, deadline_s)
 
     async def get(
         self,
@@ -93,30 +83,14 @@ class Sequences(Facade):
         deadline_s: float | None = None,
     ) -> SequenceRecord | None:
         """One sequence, None where there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.SEQUENCE_GET,
-            tuple(wanted),
-            SequenceKey(namespace, sequence),
-            _size,
-            lambda items: SequenceGet(items, wanted),
-            _got,
-            deadline_s,
-        )
+        return await _GET.one_read(self._requests, SequenceKey(namespace, sequence), min_revisions, deadline_s)
 
     async def delete(self, namespace: str, sequence: str, *, deadline_s: float | None = None) -> None:
         """Delete one sequence. Raises NotFoundError."""
         item = SequenceKey(namespace, sequence)
-        await self._requests.single(methods.SEQUENCE_DELETE, None, item, _size, SequenceDelete, wrote, deadline_s)
+        await _DELETE.one(self._requests, item, deadline_s)
 
 
-def _size(item: SequenceKey | SequenceAddItem) -> int:
-    return 24 + len(item.namespace) + len(item.sequence)
-
-
-def _added(items: list[SequenceAddItem], reply: SequenceAddReply) -> list[int | MetadError]:
-    return with_errors(reply.values, reply.errors)
-
-
-def _got(items: list[SequenceKey], reply: SequenceGetReply) -> list[SequenceRecord | MetadError | None]:
-    return with_errors(reply.sequences, reply.errors)
+_ADD: Verb[SequenceAddItem, int] = Verb(methods.SEQUENCE_ADD)
+_GET: Verb[SequenceKey, SequenceRecord | None] = Verb(methods.SEQUENCE_GET)
+_DELETE: Verb[SequenceKey, None] = Verb(methods.SEQUENCE_DELETE)

@@ -12,29 +12,24 @@ from metad_wire.cluster import SLOTS
 from metad_wire.messages import (
     Revision,
     Session,
-    SessionDelete,
     SessionDeleteItem,
-    SessionDisconnect,
     SessionDisconnectItem,
     SessionEndings,
     SessionEndTenant,
-    SessionGet,
-    SessionGetReply,
     SessionKey,
     SessionList,
     SessionProperties,
-    SessionTakeover,
     SessionTakeoverItem,
     SessionTakeoverReply,
-    SessionUpdate,
     SessionUpdateItem,
     TenantEnd,
 )
 
 from ..dispatch.calls.call import Call
 from ..errors import MetadError, StaleRouteError
+from ..requests.batcher import with_errors
 from ..requests.listing import of_all_groups
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, attachment_of, newest
 from . import Facade
 
@@ -72,11 +67,14 @@ class Sessions(Facade):
         The result's ``attachments`` say which takeover this was. With them, what the broker says later of a connection
         counts for that connection only: see :meth:`disconnect_many`.
         """
-        pieces = await self._requests.many(
-            methods.SESSION_TAKEOVER,
+        pieces = await _TAKEOVER.many(
+            self._requests,
             items,
-            lambda part: SessionTakeover(broker, broker_epoch, part, restore, restore_parts),
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
+            restore=restore,
+            restore_parts=restore_parts,
         )
         return TakeoverResult(pieces, tuple(items))
 
@@ -88,9 +86,7 @@ class Sessions(Facade):
         Item errors: NotFoundError, NotOwnerError, FencedError, ConflictError (as for :meth:`disconnect_many`).
         """
         return WriteResult(
-            await self._requests.many(
-                methods.SESSION_UPDATE, items, lambda part: SessionUpdate(broker, broker_epoch, part), deadline_s
-            )
+            await _UPDATE.many(self._requests, items, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def disconnect_many(
@@ -113,21 +109,14 @@ class Sessions(Facade):
         may speak).
         """
         return WriteResult(
-            await self._requests.many(
-                methods.SESSION_DISCONNECT,
-                items,
-                lambda part: SessionDisconnect(broker, broker_epoch, part),
-                deadline_s,
-            )
+            await _DISCONNECT.many(self._requests, items, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def get_many(
         self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> Found:
         """Read sessions, by position of their keys; None for a key without a session."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(methods.SESSION_GET, keys, lambda part: SessionGet(part, wanted), deadline_s)
-        return ReadResult(pieces, lambda reply: reply.sessions, None)
+        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(
         self,
@@ -145,9 +134,7 @@ class Sessions(Facade):
         attachment may not speak).
         """
         return WriteResult(
-            await self._requests.many(
-                methods.SESSION_DELETE, items, lambda part: SessionDelete(part, broker, broker_epoch), deadline_s
-            )
+            await _DELETE.many(self._requests, items, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def end_tenant(
@@ -264,14 +251,14 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> Takeover:
         """Take over the session of one client that has connected, as :meth:`takeover_many` does."""
-        return await self._requests.single(
-            methods.SESSION_TAKEOVER,
-            (broker, broker_epoch, restore, restore_parts),
+        return await _TAKEOVER.one(
+            self._requests,
             SessionTakeoverItem(tenant, client_id, clean_start, properties),
-            _size,
-            lambda items: SessionTakeover(broker, broker_epoch, items, restore, restore_parts),
-            _taken,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
+            restore=restore,
+            restore_parts=restore_parts,
         )
 
     async def update(
@@ -286,14 +273,12 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Replace the properties of one session, as :meth:`update_many` does."""
-        await self._requests.single(
-            methods.SESSION_UPDATE,
-            (broker, broker_epoch),
+        await _UPDATE.one(
+            self._requests,
             SessionUpdateItem(tenant, client_id, properties, attachment),
-            _size,
-            lambda items: SessionUpdate(broker, broker_epoch, items),
-            wrote,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
         )
 
     async def disconnect(
@@ -309,14 +294,12 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Mark the session of one client as disconnected, as :meth:`disconnect_many` does."""
-        await self._requests.single(
-            methods.SESSION_DISCONNECT,
-            (broker, broker_epoch),
+        await _DISCONNECT.one(
+            self._requests,
             SessionDisconnectItem(tenant, client_id, expiry_interval_s, will_discard, attachment),
-            _size,
-            lambda items: SessionDisconnect(broker, broker_epoch, items),
-            wrote,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
         )
 
     async def get(
@@ -328,16 +311,7 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> Session | None:
         """Read one session; None if there is none."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.SESSION_GET,
-            tuple(wanted),
-            SessionKey(tenant, client_id),
-            _size,
-            lambda items: SessionGet(items, wanted),
-            _found,
-            deadline_s,
-        )
+        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), min_revisions, deadline_s)
 
     async def delete(
         self,
@@ -351,23 +325,13 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Delete one session, as :meth:`delete_many` does."""
-        await self._requests.single(
-            methods.SESSION_DELETE,
-            (broker, broker_epoch),
+        await _DELETE.one(
+            self._requests,
             SessionDeleteItem(tenant, client_id, disconnected_ms, attachment),
-            _size,
-            lambda items: SessionDelete(items, broker, broker_epoch),
-            wrote,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
         )
-
-
-def _size(
-    item: SessionTakeoverItem | SessionUpdateItem | SessionDisconnectItem | SessionDeleteItem | SessionKey,
-) -> int:
-    properties = item.properties if isinstance(item, SessionTakeoverItem | SessionUpdateItem) else None
-    size = 16 + len(item.tenant) + len(item.client_id)
-    return size if properties is None else size + len(properties.payload)
 
 
 def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> list[Takeover | MetadError]:
@@ -388,5 +352,8 @@ def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> lis
     return with_errors(taken, reply.errors)
 
 
-def _found(items: list[SessionKey], reply: SessionGetReply) -> list[Session | MetadError | None]:
-    return with_errors(reply.sessions, reply.errors)
+_TAKEOVER: Verb[SessionTakeoverItem, Takeover] = Verb(methods.SESSION_TAKEOVER, _taken)
+_UPDATE: Verb[SessionUpdateItem, None] = Verb(methods.SESSION_UPDATE)
+_DISCONNECT: Verb[SessionDisconnectItem, None] = Verb(methods.SESSION_DISCONNECT)
+_GET: Verb[SessionKey, Session | None] = Verb(methods.SESSION_GET)
+_DELETE: Verb[SessionDeleteItem, None] = Verb(methods.SESSION_DELETE)

@@ -11,19 +11,16 @@ from metad_wire.messages import Revision, SessionKey
 from metad_wire.tables.subscription import (
     Subscribed,
     Subscription,
-    SubscriptionAdd,
-    SubscriptionAddReply,
-    SubscriptionGet,
     SubscriptionGetReply,
     SubscriptionKey,
     SubscriptionList,
     SubscriptionOptions,
-    SubscriptionRemove,
 )
 
 from ..errors import MetadError
+from ..requests.batcher import with_errors
 from ..requests.listing import of_all_groups
-from ..requests.outcomes import with_errors, wrote
+from ..requests.verb import Verb
 from ..results import ReadResult, SubscribeResult, WriteResult, newest
 from . import Facade
 
@@ -50,9 +47,7 @@ class Subscriptions(Facade):
         were ``created``. Item errors: NotFoundError (there is no session), NotOwnerError, FencedError,
         QuotaExceededError."""
         return SubscribeResult(
-            await self._requests.many(
-                methods.SUBSCRIPTION_ADD, items, lambda part: SubscriptionAdd(broker, broker_epoch, part), deadline_s
-            )
+            await _ADD.many(self._requests, items, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def remove_many(
@@ -61,12 +56,7 @@ class Subscriptions(Facade):
         """Unsubscribe clients. Item errors: NotFoundError (there is no session, or it does not have the filter),
         NotOwnerError, FencedError."""
         return WriteResult(
-            await self._requests.many(
-                methods.SUBSCRIPTION_REMOVE,
-                keys,
-                lambda part: SubscriptionRemove(broker, broker_epoch, part),
-                deadline_s,
-            )
+            await _REMOVE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def get_many(
@@ -74,11 +64,7 @@ class Subscriptions(Facade):
     ) -> Found:
         """All filters of each client, in order, by position of the clients. None if they could not be read:
         ``raise_for_error`` says why."""
-        wanted = newest(min_revisions)
-        pieces = await self._requests.many(
-            methods.SUBSCRIPTION_GET, keys, lambda part: SubscriptionGet(part, wanted), deadline_s
-        )
-        return ReadResult(pieces, lambda reply: reply.subscriptions, None)
+        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def list(
         self,
@@ -123,14 +109,12 @@ class Subscriptions(Facade):
         deadline_s: float | None = None,
     ) -> bool:
         """Subscribe one client to one filter, as :meth:`add_many` does. Returns whether it did not have the filter."""
-        return await self._requests.single(
-            methods.SUBSCRIPTION_ADD,
-            (broker, broker_epoch),
+        return await _ADD.one(
+            self._requests,
             Subscription(tenant, client_id, filter, options),
-            _size,
-            lambda items: SubscriptionAdd(broker, broker_epoch, items),
-            _added,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
         )
 
     async def remove(
@@ -144,14 +128,12 @@ class Subscriptions(Facade):
         deadline_s: float | None = None,
     ) -> None:
         """Unsubscribe one client from one filter, as :meth:`remove_many` does."""
-        await self._requests.single(
-            methods.SUBSCRIPTION_REMOVE,
-            (broker, broker_epoch),
+        await _REMOVE.one(
+            self._requests,
             SubscriptionKey(tenant, client_id, filter),
-            _size,
-            lambda items: SubscriptionRemove(broker, broker_epoch, items),
-            wrote,
             deadline_s,
+            broker=broker,
+            broker_epoch=broker_epoch,
         )
 
     async def get(
@@ -163,29 +145,13 @@ class Subscriptions(Facade):
         deadline_s: float | None = None,
     ) -> Sequence[Subscribed]:
         """All filters of one client, in order."""
-        wanted = newest(min_revisions)
-        return await self._requests.single(
-            methods.SUBSCRIPTION_GET,
-            tuple(wanted),
-            SessionKey(tenant, client_id),
-            _size_of_key,
-            lambda items: SubscriptionGet(items, wanted),
-            _found,
-            deadline_s,
-        )
-
-
-def _size(item: Subscription | SubscriptionKey) -> int:
-    return 24 + len(item.tenant) + len(item.client_id) + len(item.filter)
-
-
-def _size_of_key(item: SessionKey) -> int:
-    return 16 + len(item.tenant) + len(item.client_id)
-
-
-def _added(items: list[Subscription], reply: SubscriptionAddReply) -> list[bool | MetadError]:
-    return with_errors(reply.created, reply.errors)
+        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), min_revisions, deadline_s)
 
 
 def _found(items: list[SessionKey], reply: SubscriptionGetReply) -> list[Sequence[Subscribed] | MetadError]:
     return with_errors([found or () for found in reply.subscriptions], reply.errors)
+
+
+_ADD: Verb[Subscription, bool] = Verb(methods.SUBSCRIPTION_ADD)
+_REMOVE: Verb[SubscriptionKey, None] = Verb(methods.SUBSCRIPTION_REMOVE)
+_GET: Verb[SessionKey, Sequence[Subscribed]] = Verb(methods.SUBSCRIPTION_GET, _found)

@@ -37,9 +37,10 @@ from ..errors import (
     NotFoundError,
     StaleRouteError,
 )
+from ..requests.batcher import wrote
 from ..requests.listing import of_all_groups
-from ..requests.outcomes import wrote
 from ..requests.requests import Requests
+from ..requests.verb import Verb
 from ..requests.wrong import argument
 from ..results import WriteResult, newest
 from . import Facade
@@ -260,9 +261,7 @@ class Wills(Facade):
         """These wills are published. Item errors: NotFoundError (acknowledged before), ConflictError (another life has
         claimed it since)."""
         return WriteResult(
-            await self._requests.many(
-                methods.WILL_ACKNOWLEDGE, keys, lambda part: WillAcknowledge(broker, broker_epoch, part), deadline_s
-            )
+            await _ACKNOWLEDGE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def release_many(
@@ -271,9 +270,7 @@ class Wills(Facade):
         """These wills were not published: others may claim them at once. Item errors are those of
         :meth:`acknowledge_many`."""
         return WriteResult(
-            await self._requests.many(
-                methods.WILL_RELEASE, keys, lambda part: WillRelease(broker, broker_epoch, part), deadline_s
-            )
+            await _RELEASE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
     async def list(
@@ -359,3 +356,7 @@ async def _all(pending: set[asyncio.Future[None]]) -> None:
 
 def _size(item: WillKey) -> int:
     return 24 + len(item.tenant) + len(item.client_id) + len(item.id)
+
+
+_ACKNOWLEDGE: Verb[WillKey, None] = Verb(methods.WILL_ACKNOWLEDGE)
+_RELEASE: Verb[WillKey, None] = Verb(methods.WILL_RELEASE)

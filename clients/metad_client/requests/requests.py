@@ -24,8 +24,7 @@ from ..dispatch.routes import ANY, ByGroup
 from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece
-from .batcher import Batcher, Outcomes
-from .outcomes import named
+from .batcher import Batcher, Outcomes, named
 from .wrong import UNFIT, sequence_of, too_long, too_long_items, wrong_body, wrong_item, wrong_items
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million

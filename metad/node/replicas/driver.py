@@ -30,7 +30,7 @@ from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
 from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, Precedence, is_small, weight_of
-from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.slices import Slices
 
 from ...control.host import Done

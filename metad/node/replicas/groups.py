@@ -7,7 +7,7 @@ from collections.abc import Callable
 from metad_wire.cluster import ClusterMap, MapReply, MapRequest
 from metad_wire.errors import InvalidRequestError, NotLeaderError, NotReplicaError
 from metad_wire.group import GroupId
-from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.table import ANY_KIND
 
 from ...raft.replica import RaftGroup

@@ -21,7 +21,7 @@ from metad_wire import messages as m
 from metad_wire.errors import MetadError, OverloadedError
 from metad_wire.methods import By, Head, Lane, Method
 from metad_wire.policy import Admission
-from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.returns.return_share import ReturnShare
 
 from ... import log_events

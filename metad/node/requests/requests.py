@@ -48,7 +48,7 @@ from metad_wire.methods import (
     encode,
 )
 from metad_wire.policy.fair_room import FairRoom, Place
-from metad_wire.policy.queue_rate import FULL_ITEMS
+from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.returns.return_slots import Returns
 from metad_wire.refused import Refused
 from metad_wire.table import ANY_KIND

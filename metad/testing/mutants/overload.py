@@ -41,7 +41,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
         "a rate that fell is learnt again, because so much may always wait",
         (
             (
-                "metad_wire.policy.queue_rate:QueueRate.left",
+                "metad_wire.policy.rates:QueueRate.left",
                 "self.per_s, self.measured = self.estimate(now_s), True",
                 "self.per_s, self.measured = min(self.per_s, self.estimate(now_s)), True",
             ),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scripted import Received, Server, all_well
 
 from metad_client import Client, FencedError, MetadError, NotFoundError
-from metad_client.requests.outcomes import about
+from metad_client.requests.batcher import about
 from metad_wire import messages as m
 from metad_wire.methods import KV_GET
 from metad_wire.tables import TABLES

@@ -12,10 +12,10 @@ from metad.node.requests.in_flight_budget import InFlightBudget
 from metad_wire.cluster import ReturnGrant, ReturnReport
 from metad_wire.errors import OverloadedError
 from metad_wire.messages import Identity
-from metad_wire.policy.returns import promises
+from metad_wire.policy.rates import NODE_UNMEASURED_PER_S, ServiceRate
+from metad_wire.policy.returns import return_slots
 from metad_wire.policy.returns.return_share import ReturnShare
 from metad_wire.policy.returns.return_slots import HORIZON_S, Capacity, Returns
-from metad_wire.policy.returns.service_rate import UNMEASURED_PER_S, ServiceRate
 
 NOW = 1_000.0
 
@@ -148,7 +148,7 @@ def test_who_comes_early_is_told_the_same_slot_again() -> None:
 
 
 def test_what_is_remembered_of_slots_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promises, "PROMISES_MAX", 100)
+    monkeypatch.setattr(return_slots, "PROMISES_MAX", 100)
     slots = returns(1_000.0)
     for seq in range(150):
         slots.returning(1, NOW, Identity(1, seq, 0))
@@ -174,7 +174,7 @@ def busy(rate: ServiceRate, since: float, seconds: float, per_s: float, *, refus
 
 def test_calm_times_can_only_raise_the_measure() -> None:
     rate = ServiceRate(NOW)
-    assert rate.per_s(NOW) == UNMEASURED_PER_S
+    assert rate.per_s(NOW) == NODE_UNMEASURED_PER_S
     now = busy(rate, NOW, 1.0, 50_000, refusing=False)
     assert rate.per_s(now) == pytest.approx(50_000, rel=0.02)
     now = busy(rate, now, 5.0, 100, refusing=False)
@@ -224,9 +224,9 @@ def a_share(per_s_max: int = 0, members: int = 1) -> ReturnShare:
 
 
 def test_an_operator_may_set_a_lower_limit() -> None:
-    assert a_share().capacity(NOW) == (UNMEASURED_PER_S, 1.0)
+    assert a_share().capacity(NOW) == (NODE_UNMEASURED_PER_S, 1.0)
     assert a_share(50).capacity(NOW) == (50, HORIZON_S)
-    assert a_share(10**6).capacity(NOW) == (UNMEASURED_PER_S, 1.0)
+    assert a_share(10**6).capacity(NOW) == (NODE_UNMEASURED_PER_S, 1.0)
     assert a_share(60, members=3).capacity(NOW) == (20, HORIZON_S)
 
 

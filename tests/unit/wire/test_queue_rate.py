@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metad_wire.policy import Admission, QueueRate
-from metad_wire.policy.queue_rate import FORGET_S, UNMEASURED_PER_S
+from metad_wire.policy.rates import FORGET_S, UNMEASURED_PER_S
 
 FULL = 500
 

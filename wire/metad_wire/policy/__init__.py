@@ -12,7 +12,7 @@ from .backoff import FAMILIES, Backoff, Family
 from .budget import RetryBudget
 from .draw import draw, uniform
 from .path import PathChoice, PathRule, Way
-from .queue_rate import QueueRate
+from .rates import QueueRate
 from .returns.returning import ReturnSlots
 from .window import BatchWindow
 

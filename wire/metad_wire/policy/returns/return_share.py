@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from ...cluster import ReturnGrant, ReturnReport
+from ..rates import ServiceRate
 from .return_budget import alone
 from .return_slots import HORIZON_S, Capacity, Returns
-from .service_rate import ServiceRate
 
 _FIRST_S: Final = 1.0
 """For so long a node that has just become busy goes by its own measure, because it hears in a moment how much it may
