@@ -67,7 +67,7 @@ class LimitsConfig(Section, frozen=True):
     connection_window_bytes: int = 32 * MIB
     """Unanswered request bytes of one connection."""
     in_flight_bytes_max: int = 128 * MIB
-    """Unanswered request bytes of all connections together, plus the memory of their items."""
+    """Unanswered request bytes of all connections together, plus what the requests and their items take in memory."""
     unfinished_bytes_max: int = 24 * MIB
     """Bytes of unfinished request frames on all connections together. Beyond it connections take turns, and the one
     whose turn it is has the link to itself. While others wait, a connection that sends less than 16 KiB in a
