@@ -3,8 +3,9 @@ to end what it has found. What is really over is decided when the order is evalu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from metad_wire import cluster as c
 from metad_wire.errors import MetadError, TooLargeError
@@ -38,16 +39,22 @@ class Batch:
             self.size = max(1, asked // 2)
 
 
+class Means(NamedTuple):
+    """What all chores of a node share."""
+
+    requests: Requests
+    environment: Environment
+    counts: Counter[str]
+    """How much was done since the start: sessions ``ended``, ``wills`` that became due, wills ``dropped``, and offsets
+    ``deleted``."""
+
+
 class Chore:
-    """The base of all chores of a group. One order of each is under way at a time. ``ended`` sessions, ``wills`` that
-    became due and wills that were ``dropped`` are counted since the start."""
+    """The base of all chores of a group. One order of each is under way at a time."""
 
-    ended = wills = dropped = 0
-
-    def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
         self._driver = driver
-        self._requests = requests
-        self._environment = environment
+        self._requests, self._environment, self._counts = means
         self._batch = Batch(batch)
         self._asking = False
 

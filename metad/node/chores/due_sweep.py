@@ -20,10 +20,8 @@ from metad_wire.methods import SESSION_SWEEP
 from ...state.core.due import DUE, due_key, split_due
 from ...state.machine import Machine
 from ...storage import keys
-from ..environment import Environment
 from ..replicas.driver import GroupDriver
-from ..requests.requests import Requests
-from .chore import Chore, Done
+from .chore import Chore, Done, Means
 
 _FOREIGN_MAX: Final = 1_000
 """Rows of slots that the group does not hold, looked at in one go: they came early, or are yet to be dropped."""
@@ -32,8 +30,8 @@ _FOREIGN_MAX: Final = 1_000
 class DueSweep(Chore):
     """Ends what is due in one group."""
 
-    def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
-        super().__init__(driver, batch, requests, environment)
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
         self._state: tuple[Machine, bytes, int] | None = None
         """That in which ``_first`` is the first row that may be there. Rows of other slots than are held by what is
         evaluated were passed, and a seal that is in flight may never be applied."""
@@ -114,8 +112,8 @@ class DueSweep(Chore):
     ) -> None:
         if isinstance(outcome, bytes):
             reply = SESSION_SWEEP.decode_reply(outcome)
-            self.ended += reply.ended
-            self.wills += reply.wills
+            self._counts["ended"] += reply.ended
+            self._counts["wills"] += reply.wills
             if reply.waiting:  # nothing is over for a while
                 done(None)
                 return

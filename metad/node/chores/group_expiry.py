@@ -20,10 +20,8 @@ from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo
 from metad_wire.tables.offset import OFFSET, OffsetExpireGroups
 
 from ...storage import keys
-from ..environment import Environment
 from ..replicas.driver import GroupDriver
-from ..requests.requests import Requests
-from .chore import Chore, Done
+from .chore import Chore, Done, Means
 
 _OFFSET, _GROUP = OFFSET.rows["offset"], CONSUMER.rows["group"]
 _LOOK_S: Final = 0.25
@@ -41,12 +39,11 @@ _decode_group = msgspec.msgpack.Decoder(ConsumerGroupInfo).decode
 
 
 class GroupExpiry(Chore):
-    """Deletes those of one group. ``deleted`` counts their offsets since the start."""
+    """Deletes those of one group."""
 
-    def __init__(self, driver: GroupDriver, unused_ms: int, requests: Requests, environment: Environment) -> None:
-        super().__init__(driver, _ORDERED_MAX, requests, environment)
+    def __init__(self, driver: GroupDriver, unused_ms: int, means: Means) -> None:
+        super().__init__(driver, _ORDERED_MAX, means)
         self._unused_ms = unused_ms
-        self.deleted = 0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -131,7 +128,7 @@ class GroupExpiry(Chore):
     def _answered(self, done: Done, ordered: list[m.ConsumerGroup], answer: bytes | MetadError) -> None:
         if isinstance(answer, bytes):
             reply = OFFSET_EXPIRE_GROUPS.decode_reply(answer)
-            self.deleted += sum(reply.deleted)
+            self._counts["deleted"] += sum(reply.deleted)
             self._due[:0] = [group for group, left in zip(ordered, reply.left, strict=True) if left]
         elif not isinstance(answer, TooLargeError):
             self._due = []  # the next pass finds them again, as it does one that is too much by itself

@@ -23,10 +23,8 @@ from metad_wire.tables.session import SESSION
 from ...state.cluster.fences import Fences
 from ...state.session.owners import CONNECTED
 from ...storage import keys
-from ..environment import Environment
 from ..replicas.driver import GroupDriver
-from ..requests.requests import Requests
-from .chore import Chore, Done
+from .chore import Chore, Done, Means
 
 _OWNER: Final = SESSION.rows["owner"]
 _decode_owner = msgspec.msgpack.Decoder(m.SessionOwner).decode
@@ -37,8 +35,8 @@ _PASS_ROWS: Final = 500
 class LostSweep(Chore):
     """Looks through the sessions of one group."""
 
-    def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
-        super().__init__(driver, batch, requests, environment)
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
         self._passing: dict[str, FenceItem] = {}
         """The fences for which all owner rows are looked at now."""
         self._rows: deque[tuple[bytes, bytes]] = deque()

@@ -27,7 +27,7 @@ from ..health import Health
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
-from .chore import Chore
+from .chore import Chore, Means
 from .due_sweep import DueSweep
 from .group_expiry import GroupExpiry
 from .lost_sweep import LostSweep
@@ -41,9 +41,6 @@ REST: Final = 4
 _REST_MIN_S: Final = 0.002
 TURN_S: Final = 1.0
 """A look begins the next turn after this time, whatever the last one took, or still takes."""
-
-
-_COUNTED: Final = ("ended", "wills", "dropped")
 
 
 class SweepTurns:
@@ -118,8 +115,6 @@ class Sweeps:
         self._health = health
         self._turns = SweepTurns(config.sessions_per_s, config.batch_sessions, environment)
         self._chores: dict[GroupDriver, list[Chore]] = {}
-        self._gone: Counter[str] = Counter()
-        """What was counted in groups that are no longer here."""
         self._timer: Timer | None = None
         sessions = config.batch_sessions
         self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
@@ -132,7 +127,8 @@ class Sweeps:
             OFFSET.kind: ((GroupExpiry, config.consumer_group_ms),),
         }
         """The chores of a group, by its kind, and what each is made with."""
-        self._needs = requests, environment
+        self._means = Means(requests, environment, Counter())
+        self.counts = self._means.counts
 
     def start(self) -> None:
         """Begin to look."""
@@ -142,8 +138,6 @@ class Sweeps:
         self._timer = self._environment.call_at(self._environment.now() + LOOK_S, self.start)
         kinds = {driver: group.kind for group, driver in self._groups.drivers.items()}
         if [*self._chores] != [*kinds]:
-            for driver in self._chores.keys() - kinds:
-                self._gone.update({name: self._counted(name, driver) for name in _COUNTED})
             self._chores = {
                 driver: self._chores.get(driver) or self._of(driver, kind) for driver, kind in kinds.items()
             }
@@ -157,14 +151,7 @@ class Sweeps:
             self._timer.cancel()
 
     def _of(self, driver: GroupDriver, kind: str) -> list[Chore]:
-        return [make(driver, how, *self._needs) for make, how in self._kinds.get(kind, ())]
-
-    def _counted(self, name: str, driver: GroupDriver) -> int:
-        return sum(getattr(chore, name) for chore in self._chores[driver])
-
-    def count(self, name: str) -> int:
-        """How much was done since the start: sessions ``ended``, ``wills`` that became due, wills ``dropped``."""
-        return self._gone[name] + sum(self._counted(name, driver) for driver in self._chores)
+        return [make(driver, how, self._means) for make, how in self._kinds.get(kind, ())]
 
     @property
     def overdue_ms(self) -> int:

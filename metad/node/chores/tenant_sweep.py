@@ -22,10 +22,8 @@ from ...state.cluster.tenant_ends import Pending, TenantEnds
 from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
 from ...storage import keys
-from ..environment import Environment
 from ..replicas.driver import GroupDriver
-from ..requests.requests import Requests
-from .chore import Chore, Done
+from .chore import Chore, Done, Means
 
 _TABLES: Final[tuple[tuple[Table[Any], str], ...]] = ((SESSION, "owner"), (WILL, "due"), (RETAINED, "message"))
 """What is looked at, by phase: tables, and the names of their rows."""
@@ -37,8 +35,8 @@ _PASS_BYTES: Final = 1024 * 1024
 class TenantSweep(Chore):
     """Carries out the orders of one group."""
 
-    def __init__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment) -> None:
-        super().__init__(driver, batch, requests, environment)
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
         self._state: tuple[Machine, bytes, int, bytes] | None = None
         """The order's row, phase and place in which ``_at`` was looked at last, and nothing was to be named."""
         self._at = b""
@@ -91,7 +89,7 @@ class TenantSweep(Chore):
             done(len(items))
         elif isinstance(outcome, bytes):
             reply = SESSION_END_STEP.decode_reply(outcome)
-            self.ended += reply.sessions
+            self._counts["ended"] += reply.sessions
             done(len(items) if reply.done else None)
         else:
             done(None)

@@ -20,10 +20,8 @@ from ... import log_events
 from ...logs import event
 from ...state.session.wills import DUE, due_ms_of
 from ...storage import keys
-from ..environment import Environment
 from ..replicas.driver import GroupDriver
-from ..requests.requests import Requests
-from .chore import Chore, Done
+from .chore import Chore, Done, Means
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
@@ -38,8 +36,8 @@ _BATCH: Final = 100
 class UnclaimedWills(Chore):
     """Bounds those of one group."""
 
-    def __init__(self, driver: GroupDriver, keep_ms: int, requests: Requests, environment: Environment) -> None:
-        super().__init__(driver, _BATCH, requests, environment)
+    def __init__(self, driver: GroupDriver, keep_ms: int, means: Means) -> None:
+        super().__init__(driver, _BATCH, means)
         self._keep_ms = keep_ms
         self._begin_s = 0.0
         """No pass begins before."""
@@ -90,9 +88,10 @@ class UnclaimedWills(Chore):
     def _answered(self, done: Done, outcome: bytes | MetadError) -> None:
         if isinstance(outcome, bytes):
             if dropped := WILL_EXPIRE.decode_reply(outcome).dropped:
-                self.dropped += dropped
+                group, counts = self._driver.group.name, self._counts
+                counts["dropped"] += dropped
                 self._count -= dropped
-                event(log_events.WILLS_DROPPED, group=self._driver.group.name, count=dropped, dropped=self.dropped)
+                event(log_events.WILLS_DROPPED, group=group, count=dropped, dropped=counts["dropped"])
         else:
             self._at = None  # the next pass finds out what has become of the group
         done(0)

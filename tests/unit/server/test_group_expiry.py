@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from metad.config import Config, ExpiryConfig
 from metad.node.chores import group_expiry
-from metad.node.chores.group_expiry import GroupExpiry
 from metad.node.chores.sweeps import Sweeps
-from metad.node.replicas.driver import GroupDriver
 from metad.state.core.part import NodeMemory
 from metad.state.core.verb import Command
 from metad.state.machine import Machine
@@ -66,14 +64,12 @@ class World:
         requests: Any = self
         health: Any = SimpleNamespace(failure=None)
         config = ExpiryConfig(consumer_group_ms=int(1000 * UNUSED_S))
-        sweeps = Sweeps(config, groups, requests, environment, health)
-        sweeps.start()
-        (self.expiry,) = sweeps._chores[cast("GroupDriver", driver)]
+        self.sweeps = Sweeps(config, groups, requests, environment, health)
+        self.sweeps.start()
 
     @property
     def deleted(self) -> int:
-        assert isinstance(self.expiry, GroupExpiry)
-        return self.expiry.deleted
+        return self.sweeps.counts["deleted"]
 
     def now(self) -> float:
         return self.now_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -9,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import pytest
 from state_rig import Group, command_of
 
-from metad.node.chores.chore import Chore
+from metad.node.chores.chore import Chore, Means
 from metad.node.environment import Environment
 from metad.node.replicas.driver import GroupDriver
 from metad.node.requests.requests import Requests
@@ -26,7 +27,7 @@ SweepT = TypeVar("SweepT", bound=Chore, covariant=True)
 class Kind(Protocol[SweepT]):
     """A class of sweeps."""
 
-    def __call__(self, driver: GroupDriver, batch: int, requests: Requests, environment: Environment, /) -> SweepT: ...
+    def __call__(self, driver: GroupDriver, batch: int, means: Means, /) -> SweepT: ...
 
 
 class World(Generic[SweepT]):
@@ -56,7 +57,9 @@ class World(Generic[SweepT]):
         monkeypatch.setattr(MemoryEngine, "scan", noted)
         raft = SimpleNamespace(accepting=True, prefix=group.prefix, name=group.name)
         self.driver = SimpleNamespace(machine=group.machine, installing=False, group=raft)
-        self.sweep = kind(cast("GroupDriver", self.driver), BATCH, cast("Requests", self), cast("Environment", self))
+        self.counts: Counter[str] = Counter()
+        means = Means(cast("Requests", self), cast("Environment", self), self.counts)
+        self.sweep = kind(cast("GroupDriver", self.driver), BATCH, means)
 
     # What the sweep asks of a node.
 

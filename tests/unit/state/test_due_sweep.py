@@ -54,7 +54,7 @@ def test_no_row_that_is_done_with_is_passed_again(world: DueWorld) -> None:
     assert [world.sweep.overdue(limit) for limit in (7, 1_000)] == [7, 5 * BATCH]
     world.begins.clear()
     assert world.turns() == 5
-    assert world.sweep.ended == 5 * BATCH
+    assert world.counts["ended"] == 5 * BATCH
     assert [name for batch in world.asked for name in batch] == [f"c{number:03}" for number in range(5 * BATCH)]
     assert len(set(world.begins)) == len(world.begins)
     assert world.begins == sorted(world.begins)
@@ -100,7 +100,7 @@ def test_what_was_refused_is_asked_for_again(world: DueWorld, outcome: MetadErro
     world.refusal = None
     assert world.turns() == (1 if isinstance(outcome, NotLeaderError) else 2)
     assert [len(batch) for batch in world.asked[1:]] == ([10] if isinstance(outcome, NotLeaderError) else [5, 5])
-    assert world.sweep.ended == BATCH
+    assert world.counts["ended"] == BATCH
 
 
 def test_what_must_wait_is_asked_for_again(world: DueWorld) -> None:
@@ -114,22 +114,22 @@ def test_what_must_wait_is_asked_for_again(world: DueWorld) -> None:
 
     world.group.propose = late  # type: ignore[method-assign]
     assert world.sweep.begin(1_000, world.done.append)
-    assert (world.done, world.sweep.ended) == ([None], 0)
+    assert (world.done, world.counts["ended"]) == ([None], 0)
     world.group.propose = propose  # type: ignore[method-assign]
     assert world.turns() == 0
     world.advance(HOUR_MS)
     assert world.turns() == 1
-    assert world.sweep.ended == 1
+    assert world.counts["ended"] == 1
 
 
 def test_a_will_and_the_end_behind_it_are_both_done(world: DueWorld) -> None:
     go(world.group, "a", interval_s=60, will=Will("gone", b"", delay_s=5))
     world.advance(6_000)
     assert world.turns() == 1
-    assert (world.sweep.wills, world.sweep.ended) == (1, 0)
+    assert (world.counts["wills"], world.counts["ended"]) == (1, 0)
     world.advance(60_000)
     assert world.turns() == 1
-    assert (world.sweep.wills, world.sweep.ended) == (1, 1)
+    assert (world.counts["wills"], world.counts["ended"]) == (1, 1)
 
 
 def test_deadlines_that_come_with_slots_are_done_whatever_their_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_the_sweep_ends_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
     do(world.group, methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"")]))
     world.advance(HOUR_MS)
     world.turns()
-    assert world.sweep.ended == 1
+    assert world.counts["ended"] == 1
 
 
 def test_what_fits_no_entry_holds_up_no_other_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_what_fits_no_entry_holds_up_no_other_session(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(world, "request", refuse_one)
     world.turns()
-    assert world.sweep.ended == 3
+    assert world.counts["ended"] == 3
     assert not world.sweep.begin(1_000, world.done.append), "it does not ask for the same for ever"
 
 

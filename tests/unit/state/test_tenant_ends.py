@@ -109,7 +109,7 @@ def test_all_sessions_of_the_tenant_end_in_batches_with_what_belongs_to_them(wor
     assert wills(group) == NAMES
     assert topics(group) == ["a", "b"]
     assert endings(group) == []
-    assert world.sweep.ended == len(NAMES)
+    assert world.counts["ended"] == len(NAMES)
     assert rows_of_sessions(group) == []
 
 
