@@ -603,8 +603,6 @@ async def stopped(rig: Rig) -> ServerError:
 
 LOOKERS: dict[str, Callable[[Node], Any]] = {
     "sweeps": lambda node: node.sweeps,
-    "unclaimed_wills": lambda node: node.unclaimed_wills,
-    "group_expiry": lambda node: node._group_expiry,
     "group_status": lambda node: node._statuses,
     "lease_ends": lambda node: node._lease_ends,
 }
@@ -642,9 +640,8 @@ async def test_who_looks_from_time_to_time_looks_again_after_a_bug(
 async def test_a_disk_that_fails_who_looks_from_time_to_time_stops_the_node(make: MakeRig) -> None:
     rig = await make()
     rig.state_engine.broken["scan"] = FULL
-    rig.node.environment.call_soon(rig.node.unclaimed_wills.start)
+    rig.node.environment.call_soon(rig.node.sweeps.start)
     assert str(FULL) in str(await stopped(rig))
-    assert not rig.node.unclaimed_wills._passes
 
 
 @pytest.mark.parametrize(("engine", "call"), [("log", "write"), ("log", "sync"), ("state", "write")])
