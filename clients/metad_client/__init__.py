@@ -162,15 +162,20 @@ from .results import (
     TransactResult,
     WriteResult,
 )
-from .watch.events import WatchBatch, WatchEvent
+from .watch.event import WatchEvent
+from .watch.events import WatchBatch
 from .watch.filters import Watched
-from .watch.image import Image, ImageTable
+from .watch.image import Image
+from .watch.image_table import ImageTable
 from .watch.snapshot import Snapshot, SnapshotPart
+from .watch.typed import AnyEvent, AnyTable
 from .watch.watch import Watch
 
 __all__ = [
     "PORT_DEFAULT",
     "AddResult",
+    "AnyEvent",
+    "AnyTable",
     "Assign",
     "AssignItem",
     "Backlog",

@@ -14,7 +14,7 @@ from metad_wire import methods
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
 from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem, Status, StatusReply
-from metad_wire.table import Table
+from metad_wire.table import PlainTable
 from metad_wire.transport import Transport
 
 from .broker_life import counting_clock
@@ -43,10 +43,12 @@ from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
-from .watch.filters import Wanted, Watched
+from .watch.event import Several
+from .watch.filters import Named, Wanted, Watched
 from .watch.image import PROGRESS_S, Image, open_image
 from .watch.snapshot import IDLE_TIMEOUT_S, Snapshot, open_snapshot
 from .watch.streams import Start
+from .watch.typed import AnyTable
 from .watch.watch import BUFFER_BYTES, Watch, open_watch
 
 # After close, what is buffered has this long to leave.
@@ -192,13 +194,13 @@ class Client:
         """The status of a node: its groups, log, memory and connections. Without ``node``, any node answers."""
         return await self._requests.one(methods.STATUS, Status(), deadline_s, node=node)
 
-    def table(self, table: Table[Record]) -> Records[Record]:
+    def table(self, table: PlainTable[Record]) -> Records[Record]:
         """The records of a plain table. Raises ValueError if the table has rules of its own."""
         return Records(self._requests, table)
 
     def watch(
         self,
-        tables: Wanted | Sequence[Wanted] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",
@@ -213,7 +215,7 @@ class Client:
         progress_s: float | None = None,
         idle_timeout_s: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-    ) -> Watch:
+    ) -> Watch[Named]:
         """The changes of records, as they are made (without ``async`` in a blocking client)::
 
             async for batch in m.watch("kv", tenant="config", token=stored):
@@ -221,9 +223,9 @@ class Client:
                     print(event.kind.name, event.key, event.record)
                 stored = batch.token
 
-        ``tables``: names of tables, or :class:`Watched` for what is wanted of one. ``tenant``, ``prefix`` and
-        ``broker`` are those of :class:`Watched`, and hold for all tables that are named alone. ``keys``: these records
-        only (:class:`KvKey`, :class:`SessionKey`, …).
+        ``tables``: names of tables, declarations of plain ones, or :class:`Watched` for what is wanted of one.
+        ``tenant``, ``prefix`` and ``broker`` are those of :class:`Watched`, and hold for all tables that are named
+        alone. ``keys``: these records only (:class:`KvKey`, :class:`SessionKey`, …).
 
         It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
         ``start="snapshot"`` with the records as they are, followed by all changes. Freshness: what was acknowledged
@@ -260,7 +262,7 @@ class Client:
     def snapshot(
         self,
         group: GroupId,
-        tables: Wanted | Sequence[Wanted],
+        tables: Wanted[AnyTable] | Several[Wanted[AnyTable]],
         *,
         slots: Collection[int] = range(SLOTS),
         position: int | None = None,
@@ -293,7 +295,7 @@ class Client:
 
     def image(
         self,
-        tables: Wanted | Sequence[Wanted] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",
@@ -301,7 +303,7 @@ class Client:
         broker: str = "",
         progress_s: float = PROGRESS_S,
         buffer_bytes: int = BUFFER_BYTES,
-    ) -> Image:
+    ) -> Image[Named]:
         """Tables as they are, in this process, kept current by a watch (without ``await`` in a blocking client)::
 
             image = m.image(["kv", "session"], tenant="acme")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-Part = TypeVar("Part")
+Part = TypeVar("Part", covariant=True)
 
 
 class AsyncParts(ABC, Generic[Part]):

@@ -33,7 +33,8 @@ from metad_client import (
 )
 from metad_client.behind import Behind
 from metad_client.holding.owned import Following
-from metad_client.watch.events import WatchBatch, WatchEvent
+from metad_client.watch.event import WatchEvent
+from metad_client.watch.events import WatchBatch
 from metad_wire.cluster import SLOTS
 from metad_wire.messages import Owner, Session
 from metad_wire.watch import ChangeKind

@@ -164,7 +164,7 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
 
             async def shown() -> bool:
                 newest = dict.fromkeys(SENSORS, (b"%d" % (rounds - 1), rounds))
-                shows = {key.sensor: (found.record.payload, found.version) for key, found in image["reading"].items()}
+                shows = {key.sensor: (found.record.payload, found.version) for key, found in image[READING].items()}
                 return shows == newest and {sensor: versions[-1] for sensor, versions in told.items()} == dict.fromkeys(
                     SENSORS, rounds
                 )

@@ -75,7 +75,7 @@ CONSTRUCTORS = {
     "metad/raft/snapshots/snapshots.py:Snapshots.__init__": 10,
     "metad/state/core/verb.py:Verb.__init__": 13,
     "wire/metad_wire/method.py:Method.__init__": 9,
-    "wire/metad_wire/table.py:Table.__init__": 17,
+    "wire/metad_wire/table.py:Table.__init__": 15,
     "wire/metad_wire/transport/quic/engine.py:Engine.__init__": 11,
     "clients/metad_client/contrib/amqtt/broker.py:MetadBroker.__init__": 11,
     "clients/metad_client/holding/membership.py:Membership.__init__": 12,

@@ -71,13 +71,12 @@ class Table(Generic[Record]):
     ``value_bytes_max``: of one record's value; ``value_bytes`` says how many an item has.
     ``part_of``: the table whose records these belong to: its key is the first fields of theirs, and routes them.
     ``ordered_by``: bytes of a fixed width that stand in front of the key on disk, and order the rows.
-    ``shows``: the rows that a watch may show, by name. A plain table shows its row.
-
-    ``code`` makes it a plain table, with :class:`Plain` methods from that code on: it needs no code of its own.
-    ``writers`` are those who may use the two that write.
+    ``shows``: the rows that a watch may show, by name.
 
     ``crcs`` and ``keys`` may be given where the general encoding is too slow: they must yield the same.
     """
+
+    plain: Plain | None = None
 
     def __init__(
         self,
@@ -92,8 +91,6 @@ class Table(Generic[Record]):
         key_bytes: Callable[[Any], int] | None = None,
         value_bytes_max: int = m.VALUE_BYTES_MAX,
         value_bytes: Callable[[Any], int] | None = None,
-        code: int | None = None,
-        writers: For = For.CLIENTS,
         part_of: str = "",
         ordered_by: int = 0,
         shows: Mapping[str, Shown] = types.MappingProxyType({}),
@@ -128,9 +125,6 @@ class Table(Generic[Record]):
         for byte in self.rows.values():
             if byte in ROWS:
                 raise TypeError(f"{name}: {ROWS[byte].name} has row {byte:#04x} already")
-        self.plain = None if code is None else self._plain(code, writers)
-        if self.plain is not None:
-            shows = dict.fromkeys(self.rows, Shown(self.plain.key, m.TableRecord[self.record], counted=True))  # type: ignore[name-defined]
         self.shows: dict[int, Shown] = {self.rows[row]: shown for row, shown in shows.items()}
         """What a watch shows, by the byte of the row."""
         TABLES[name] = self
@@ -256,14 +250,40 @@ class Table(Generic[Record]):
         return method
 
     def _key_bytes(self, item: Any) -> int:
-        if self.plain is not None:
-            item = getattr(item, "record", getattr(item, "key", item))
         return len(self.key_of([getattr(item, field) for field in self.key]))
 
-    def _plain(self, code: int, writers: For) -> Plain:
+
+class PlainTable(Table[Record]):
+    """A table whose records are put, read, deleted and listed by :class:`Plain` methods, from ``code`` on: it needs no
+    code of its own. ``writers`` are those who may use the two that write. A watch shows its row."""
+
+    record: type[Record]
+    plain: Plain
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kind: str,
+        rows: Mapping[str, int],
+        record: type[Record],
+        key: Sequence[str],
+        routing: Sequence[str] | None = None,
+        code: int,
+        writers: For = For.CLIENTS,
+    ) -> None:
+        if len(rows) != 1:
+            raise TypeError(f"{name}: a plain table has its record in one row")
+        super().__init__(name, kind=kind, rows=rows, record=record, key=key, routing=routing)
+        self.plain = self._methods(code, writers)
+        shown = Shown(self.plain.key, m.TableRecord[self.record], counted=True)  # type: ignore[name-defined]
+        self.shows = dict.fromkeys(rows.values(), shown)
+
+    def _key_bytes(self, item: Any) -> int:
+        return super()._key_bytes(getattr(item, "record", getattr(item, "key", item)))
+
+    def _methods(self, code: int, writers: For) -> Plain:
         record = self.record
-        if record is None or len(self.rows) != 1:
-            raise TypeError(f"{self.name}: a plain table has a record, in one row")
         fields = {field.name: field.type for field in msgspec.structs.fields(record)}
         key: Any = msgspec.defstruct(
             f"{record.__name__}Key",

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
 from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem
-from metad_wire.table import Table
+from metad_wire.table import PlainTable
 from metad_wire.transport import Transport
 
 from .. import client
@@ -21,10 +21,12 @@ from ..errors import ClosedError
 from ..holding.membership import Assign
 from ..observer import Observer
 from ..options import Options
-from ..watch.filters import Wanted
+from ..watch.event import Several
+from ..watch.filters import Named, Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.snapshot import IDLE_TIMEOUT_S
 from ..watch.streams import Start
+from ..watch.typed import AnyTable
 from ..watch.watch import BUFFER_BYTES
 from .holding import HeldLease, Membership, Owned, OwnedResult
 from .namespaces import (
@@ -98,7 +100,7 @@ class BlockingClient(Twin):
 
     def watch(
         self,
-        tables: Wanted | Sequence[Wanted] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",
@@ -113,7 +115,7 @@ class BlockingClient(Twin):
         progress_s: float | None = None,
         idle_timeout_s: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
-    ) -> Watch:
+    ) -> Watch[Named]:
         """The changes of records, as they are made (without ``async`` in a blocking client)::
 
             async for batch in m.watch("kv", tenant="config", token=stored):
@@ -121,9 +123,9 @@ class BlockingClient(Twin):
                     print(event.kind.name, event.key, event.record)
                 stored = batch.token
 
-        ``tables``: names of tables, or :class:`Watched` for what is wanted of one. ``tenant``, ``prefix`` and
-        ``broker`` are those of :class:`Watched`, and hold for all tables that are named alone. ``keys``: these records
-        only (:class:`KvKey`, :class:`SessionKey`, …).
+        ``tables``: names of tables, declarations of plain ones, or :class:`Watched` for what is wanted of one.
+        ``tenant``, ``prefix`` and ``broker`` are those of :class:`Watched`, and hold for all tables that are named
+        alone. ``keys``: these records only (:class:`KvKey`, :class:`SessionKey`, …).
 
         It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
         ``start="snapshot"`` with the records as they are, followed by all changes. Freshness: what was acknowledged
@@ -163,7 +165,7 @@ class BlockingClient(Twin):
     def snapshot(
         self,
         group: GroupId,
-        tables: Wanted | Sequence[Wanted],
+        tables: Wanted[AnyTable] | Several[Wanted[AnyTable]],
         *,
         slots: Collection[int] = range(SLOTS),
         position: int | None = None,
@@ -199,7 +201,7 @@ class BlockingClient(Twin):
 
     def image(
         self,
-        tables: Wanted | Sequence[Wanted] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",
@@ -207,7 +209,7 @@ class BlockingClient(Twin):
         broker: str = "",
         progress_s: float = PROGRESS_S,
         buffer_bytes: int = BUFFER_BYTES,
-    ) -> Image:
+    ) -> Image[Named]:
         """Tables as they are, in this process, kept current by a watch (without ``await`` in a blocking client)::
 
             image = m.image(["kv", "session"], tenant="acme")
@@ -217,17 +219,19 @@ class BlockingClient(Twin):
         The arguments are those of :meth:`watch`; ``progress_s``: how often the servers say how current it is. Raises
         InvalidRequestError if they make no sense.
         """
-        opened = self._portal.call(
-            self._client.image,
-            tables,
-            tenant=tenant,
-            prefix=prefix,
-            keys=keys,
-            broker=broker,
-            progress_s=progress_s,
-            buffer_bytes=buffer_bytes,
+        return Image(
+            self._portal,
+            self._portal.call(
+                self._client.image,
+                tables,
+                tenant=tenant,
+                prefix=prefix,
+                keys=keys,
+                broker=broker,
+                progress_s=progress_s,
+                buffer_bytes=buffer_bytes,
+            ),
         )
-        return Image(self._portal, opened)
 
     def hold(self, namespace: str, *, ttl_s: float = 10.0, holder: str = "", attributes: bytes = b"") -> HeldLease:
         """A lease of a namespace that is kept alive by itself (without ``async`` in a blocking client)::
@@ -378,7 +382,7 @@ class BlockingClient(Twin):
         with contextlib.suppress(ClosedError):
             self._portal.call(forget)
 
-    def table(self, table: Table[Record]) -> Records[Record]:
+    def table(self, table: PlainTable[Record]) -> Records[Record]:
         """The records of a plain table. Raises ValueError if the table has rules of its own."""
         return Records(self._portal, self._client.table(table))
 

@@ -12,12 +12,15 @@ from typing import Any, Generic, Self, TypeVar
 
 from ..errors import ClosedError, MetadError
 from ..watch import image, snapshot, watch
-from ..watch.events import WatchBatch, WatchEvent
+from ..watch.event import Wanted
+from ..watch.events import WatchBatch
+from ..watch.image_table import ImageTable
 from ..watch.snapshot import SnapshotPart
+from ..watch.typed import ImageTables
 from .portal import Portal
 from .verbs import Twin
 
-Part = TypeVar("Part")
+Part = TypeVar("Part", covariant=True)
 
 
 class Closing(ABC):
@@ -60,10 +63,10 @@ def _token(portal: Portal, target: watch.Watch | image.Image) -> str:
         return target.token
 
 
-class Watch(Twin, Parts[WatchBatch]):
+class Watch(Twin, Parts[WatchBatch[Wanted]]):
     """Changes as batches, each as soon as it comes: ``for batch in watch``. See :class:`metad_client.Watch`."""
 
-    def __init__(self, portal: Portal, target: watch.Watch) -> None:
+    def __init__(self, portal: Portal, target: watch.Watch[Wanted]) -> None:
         super().__init__(portal, target)
         self._watch = target
 
@@ -98,7 +101,7 @@ class Watch(Twin, Parts[WatchBatch]):
         with contextlib.suppress(ClosedError):  # the client was closed, and so was the watch
             self._portal.run(self._watch.close())
 
-    def next(self) -> WatchBatch | None:
+    def next(self) -> WatchBatch[Wanted] | None:
         """The next batch; None once the watch is closed, or its client."""
         try:
             return self._portal.run(self._watch.next())
@@ -106,16 +109,16 @@ class Watch(Twin, Parts[WatchBatch]):
             return None
 
 
-class Image(Twin, Closing):
+class Image(Twin, Closing, ImageTables[Wanted]):
     """Tables as they are, in this process: ``image["kv"][KvKey("config", "greeting")]``. See
     :class:`metad_client.Image`. Any thread may read it."""
 
-    def __init__(self, portal: Portal, target: image.Image) -> None:
+    def __init__(self, portal: Portal, target: image.Image[Wanted]) -> None:
         super().__init__(portal, target)
         self._image = target
 
-    def __getitem__(self, table: str) -> image.ImageTable[Any, Any]:
-        return self._image[table]
+    def _table(self, name: str) -> ImageTable[Any, Any]:
+        return self._image._table(name)
 
     def caught_up(self, timeout_s: float | None = None) -> Self:
         """Wait until the image has everything that was acknowledged before it was opened, whoever wrote it; after a
@@ -142,10 +145,8 @@ class Image(Twin, Closing):
         """Why the image follows no longer; None if it does, or was closed."""
         return self._image.error
 
-    def on_change(self, listener: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """Call ``listener`` with each event, once the image shows it, in the client's own thread: also with each record
-        that a snapshot has changed. Returns what ends that."""
-        return functools.partial(self._forget, self._portal.call(self._image.on_change, listener))
+    def _listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
+        return functools.partial(self._forget, self._portal.call(self._image._listen, listener))
 
     def _forget(self, forget: Callable[[], None]) -> None:
         with contextlib.suppress(ClosedError):

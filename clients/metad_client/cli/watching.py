@@ -11,7 +11,8 @@ from typing import Any, TextIO
 import msgspec
 
 from ..client import Client
-from ..watch.events import WatchBatch, WatchEvent
+from ..watch.event import WatchEvent
+from ..watch.events import WatchBatch
 from ..watch.watch import Watch
 from .printing import PAGE_CHARS, Printer, cell, flat, plain
 

@@ -17,7 +17,7 @@ from metad_wire.messages import (
     TableRecord,
 )
 from metad_wire.methods import Method
-from metad_wire.table import Table
+from metad_wire.table import PlainTable
 
 from ..requests.listing import of_all_groups, of_group
 from ..requests.requests import Requests
@@ -40,7 +40,7 @@ class Records(Facade, Generic[Record]):
     A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
-    def __init__(self, requests: Requests, table: Table[Record]) -> None:
+    def __init__(self, requests: Requests, table: PlainTable[Record]) -> None:
         """Raises ValueError if the table has rules of its own."""
         if table.plain is None:
             raise ValueError(f"{table.name} is no plain table: its verbs are in a namespace of its own")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple
-
-import msgspec
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
 
 from metad_wire.cluster import SLOTS
 from metad_wire.messages import Message, Revision
-from metad_wire.table import ROWS
 from metad_wire.watch import ChangeKind, WatchChange, WatchEntry, WatchRows
 
+from .event import OfTables, Wanted, WatchEvent, shape_of
 from .token import to_text
+from .typed import Events
 
 BatchKind = Literal["changes", "snapshot", "gap", "progress"]
 _KINDS = {int(kind): kind for kind in ChangeKind}  # to call the class takes longer than to decode a record
@@ -21,66 +19,7 @@ Where = dict[str, tuple[dict[int, int], bytes]]
 """What a token is made of."""
 
 
-class WatchEvent(msgspec.Struct, frozen=True):
-    """One change, or one record of a snapshot."""
-
-    table: str
-    row: str
-    """Of the table: ``owner`` or ``properties`` of a session, ``offset`` or ``generation`` of a consumer group;
-    ``record`` of most tables."""
-    kind: ChangeKind
-    """What has happened. Of a record of a snapshot: WRITTEN."""
-    key: Any
-    """:class:`KvKey`, :class:`SessionKey`, … None for the cluster map, which is one record."""
-    record: Any
-    """As it is since the change: :class:`Kv`, :class:`SessionOwner`, … None if it was deleted, or only keys are
-    wanted."""
-    previous: Any
-    """As it was before, if the watch asks for it. None: there was none, or it is not known."""
-    previous_known: bool
-    revision: Revision
-    """Of the entry that made the change. All changes of an entry have it in common. Of a record of a snapshot: of the
-    change that made it what it is, or 0 if the record does not say."""
-    version: int
-    """Grows with each change of a key, whatever group the key moves to: the number of the revision."""
-    time_ms: int
-    """Unix time of the change, by the clock of the group's leader; 0 for a record of a snapshot."""
-
-
-class Shape(NamedTuple):
-    """How a row is decoded."""
-
-    table: str
-    row: str
-    key: Callable[[bytes], Any]
-    record: Callable[[bytes], Any]
-    records: Callable[[bytes], list[Any]]
-    """Of an encoded array of them."""
-    counted: bool
-
-
-@functools.cache
-def shape_of(row: int) -> Shape:
-    """Raises KeyError if there is no such row to be watched."""
-    table = ROWS[row]
-    shown = table.shows[row]
-    name = next(name for name, byte in table.rows.items() if byte == row)
-    make, count = shown.key, 0 if shown.key is None else len(shown.key.__struct_fields__)
-
-    def key(encoded: bytes) -> Any:
-        return None if make is None else make(*table.fields_of(encoded, count))
-
-    return Shape(
-        table.name,
-        name,
-        key,
-        msgspec.msgpack.Decoder(shown.record).decode,
-        msgspec.msgpack.Decoder(list[shown.record]).decode,  # type: ignore[name-defined]
-        shown.counted,
-    )
-
-
-class WatchBatch:
+class WatchBatch(OfTables[Wanted]):
     """Events of one group of the cluster, all that one message brought: whole entries, in order.
 
     ``kind``:
@@ -143,7 +82,7 @@ class WatchBatch:
         bits = self.slot_bits
         return frozenset(slot for slot in range(SLOTS) if bits >> (SLOTS - 1 - slot) & 1)
 
-    @property
+    @Events
     def events(self) -> list[WatchEvent]:
         """What has happened, in order; of a snapshot, its records."""
         found = self._events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -13,12 +13,22 @@ from metad_wire.table import ANY_KIND, TABLES, Table
 from metad_wire.watch import FILTERS_MAX, WatchFilter
 
 from ..errors import InvalidRequestError
+from .event import Several
+from .typed import AnyTable, TableName
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar  # which checkers bring with them
+
+    Named = DefaultTypeVar("Named", bound=AnyTable, default=TableName)
+    WatchedTable = DefaultTypeVar("WatchedTable", bound=AnyTable, covariant=True, default=Any)
+else:
+    Named, WatchedTable = map(TypeVar, ("Named", "WatchedTable"))
 
 Filters = dict[str, list[WatchFilter]]
 """By the kind of the groups."""
 
 
-class Watched(msgspec.Struct, frozen=True):
+class Watched(msgspec.Struct, Generic[WatchedTable], frozen=True):
     """Records of one table to watch: all, or those that every further field lets pass.
 
     ``tenant``: the first field of their key, exactly (of ``kv`` the namespace, of ``broker`` its name). ``prefix``:
@@ -27,19 +37,21 @@ class Watched(msgspec.Struct, frozen=True):
     ``offset`` or ``generation`` of a consumer group.
     """
 
-    table: str
+    table: WatchedTable
     tenant: str | None = None
     prefix: str = ""
     broker: str = ""
     rows: tuple[str, ...] = ()
 
 
-Wanted = str | Table[Any] | Watched
+Wanted: TypeAlias = Named | Watched[Named]
 """A table, or records of one."""
+AnyWanted: TypeAlias = str | Table[Any] | Watched[Any]
+"""The same, as far as is known before it is looked at."""
 
 
 def filters_of(
-    tables: Wanted | Sequence[Wanted],
+    tables: AnyWanted | Several[AnyWanted],
     *,
     tenant: str | None = None,
     prefix: str = "",
@@ -62,7 +74,7 @@ def filters_of(
     else:
         for each in wanted:
             if isinstance(each, Watched):
-                table, one = _of_table(each, f"tables: {_table(each.table).name}: ")
+                table, one = _of_table(each, f"tables: {_table(_named(each)).name}: ")
             else:
                 table, one = _of_table(Watched(_named(each), tenant, prefix, broker), "")
             found.setdefault(table.kind, []).append(one)
@@ -74,10 +86,9 @@ def filters_of(
     return found
 
 
-def _named(wanted: Wanted) -> str:
-    if isinstance(wanted, Watched):
-        return wanted.table
-    return wanted.name if isinstance(wanted, Table) else wanted
+def _named(wanted: AnyWanted) -> str:
+    table: Any = wanted.table if isinstance(wanted, Watched) else wanted
+    return table.name if isinstance(table, Table) else table
 
 
 def _table(name: str) -> Table[Any]:
@@ -90,7 +101,7 @@ def _table(name: str) -> Table[Any]:
 
 def _of_table(watched: Watched, place: str) -> tuple[Table[Any], WatchFilter]:
     """``place``: where the program has given the fields."""
-    table = _table(watched.table)
+    table = _table(_named(watched))
     wrong = fault(watched, Watched)
     if wrong is not None:
         raise InvalidRequestError(place + wrong)

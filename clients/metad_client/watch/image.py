@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Self
 
 from metad_wire.messages import Message, Revision, Session, SessionProperties
 from metad_wire.methods import encode
@@ -19,11 +19,14 @@ from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.reports import log
 from ..errors import DeadlineExceededError, MetadError
 from ..requests.wrong import argument
-from .events import Shape, WatchBatch, WatchEvent, array_of, shape_of
-from .filters import Wanted, filters_of
+from .event import Several, Shape, Wanted, WatchEvent, shape_of
+from .events import WatchBatch, array_of
+from .filters import AnyWanted, filters_of
+from .image_table import ImageTable
 from .position import is_among
 from .streams import Streams
 from .token import to_text
+from .typed import ImageTables
 from .watch import BUFFER_BYTES, abandon, check_buffer, milliseconds
 
 PROGRESS_S: Final = 1.0
@@ -31,21 +34,7 @@ PROGRESS_S: Final = 1.0
 TURN_S: Final = 0.02
 """After so long the event loop has its turn."""
 
-Key = TypeVar("Key")
-Record = TypeVar("Record")
-OnChange = Callable[[WatchEvent], None]
-
-
-class _Shown(Protocol):
-    """Where the records of a view are."""
-
-    def get(self, key: bytes) -> Any:
-        """The record of an encoded key; None if there is none."""
-
-    def records(self) -> list[tuple[bytes, Any]]:
-        """All, as they are now."""
-
-    def __len__(self) -> int: ...
+OnChange = Callable[[Any], None]
 
 
 class _Row:
@@ -96,77 +85,6 @@ class _Sessions:
             owner.expires_ms,
             owner.will_ms,
         )
-
-
-class ImageTable(Mapping[Key, Record], Generic[Key, Record]):
-    """The records of one table as the image has them: key -> record, to read only. It changes while the event loop
-    runs; to iterate over it shows the records that there were at the beginning of the iteration."""
-
-    def __init__(self, name: str, row: int, shown: _Shown) -> None:
-        self._name = name
-        self._shape = shape_of(row)
-        self._table = ROWS[row]
-        self._type = self._table.shows[row].key
-        self._shown = shown
-
-    def __repr__(self) -> str:
-        return f"<ImageTable {self._name} records={len(self)}>"
-
-    def __getitem__(self, key: Key) -> Record:
-        record: Record | None = self._shown.get(self._encoded(key))
-        if record is None:
-            raise KeyError(key)
-        return record
-
-    def __contains__(self, key: object) -> bool:
-        return self._shown.get(self._encoded(key)) is not None
-
-    def __iter__(self) -> Iterator[Key]:
-        for key, _ in self._shown.records():
-            yield self._shape.key(key)
-
-    def __len__(self) -> int:
-        return len(self._shown)
-
-    def items(self) -> ItemsView[Key, Record]:
-        """Keys and records."""
-        return _Items(self)
-
-    def values(self) -> ValuesView[Record]:
-        """The records."""
-        return _Values(self)
-
-    def _encoded(self, key: Any) -> bytes:
-        if self._type is None and key is None:
-            return b""
-        if self._type is None or type(key) is not self._type:
-            wanted = "None" if self._type is None else self._type.__name__
-            raise TypeError(f"a key of {self._name} is {wanted}, not {key!r}")
-        return self._table.key_of([getattr(key, field) for field in key.__struct_fields__])
-
-    def pairs(self) -> Iterator[tuple[Key, Record]]:
-        """:meth:`items`, quickly."""
-        for key, record in self._shown.records():
-            yield self._shape.key(key), record
-
-    def all(self) -> Iterator[Record]:
-        """:meth:`values`, quickly."""
-        for _, record in self._shown.records():
-            yield record
-
-
-class _Items(ItemsView[Any, Any]):
-    _mapping: ImageTable[Any, Any]
-
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        return self._mapping.pairs()
-
-
-class _Values(ValuesView[Any]):
-    _mapping: ImageTable[Any, Any]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._mapping.all()
 
 
 class Picture:
@@ -319,7 +237,7 @@ def _event(batch: WatchBatch, shape: Shape, key: bytes, record: Any, kind: Chang
     )
 
 
-class Image:
+class Image(ImageTables[Wanted]):
     """Tables as they are, in this process: ``image["kv"][KvKey("config", "greeting")]``.
 
     It is filled from a snapshot, follows every change, and reconnects by itself. Freshness: after :meth:`caught_up` it
@@ -330,9 +248,9 @@ class Image:
     ``image["kv"]`` and ``image["session"]`` map keys (:class:`KvKey`, :class:`SessionKey`) to records (:class:`Kv`,
     :class:`Session`); ``image["offset"]`` has offsets and ``image["offset/generation"]`` the generations of consumer
     groups; ``image["broker"]`` maps :class:`BrokerKey` to :class:`Broker`, without its load;
-    ``image["cluster"][None]`` is the cluster map; of a plain table it has :class:`TableRecord`. Sessions of
-    which only one row is watched, as by ``broker``, are in ``image["session/owner"]`` (:class:`SessionOwner`) and
-    ``image["session/properties"]``.
+    ``image["cluster"][None]`` is the cluster map; ``image[READING]``, of a plain table, has :class:`TableRecord`.
+    Sessions of which only one row is watched, as by ``broker``, are in ``image["session/owner"]``
+    (:class:`SessionOwner`) and ``image["session/properties"]``.
     """
 
     def __init__(self, picture: Picture, tables: Mapping[str, ImageTable[Any, Any]]) -> None:
@@ -343,12 +261,12 @@ class Image:
     def __repr__(self) -> str:
         return f"<Image {' '.join(self._tables)}>"
 
-    def __getitem__(self, table: str) -> ImageTable[Any, Any]:
+    def _table(self, name: str) -> ImageTable[Any, Any]:
         self._picture.streams.home.check_process()
         try:
-            return self._tables[table]
+            return self._tables[name]
         except KeyError:
-            raise KeyError(f"the image has no table {table!r}; it has {', '.join(self._tables)}") from None
+            raise KeyError(f"the image has no table {name!r}; it has {', '.join(self._tables)}") from None
 
     async def caught_up(self, timeout_s: float | None = None) -> Self:
         """Wait until the image has everything that was acknowledged before it was opened, whoever wrote it; after a
@@ -383,9 +301,7 @@ class Image:
         """Why the image follows no longer; None if it does, or was closed."""
         return self._picture.streams.error
 
-    def on_change(self, listener: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """Call ``listener`` with each event, once the image shows it, in the client's own thread: also with each record
-        that a snapshot has changed. Returns what ends that."""
+    def _listen(self, listener: OnChange) -> Callable[[], None]:
         listeners = self._picture.listeners
         listeners.append(listener)
         return partial(_forget, listeners, listener)
@@ -411,7 +327,7 @@ def _forget(listeners: list[OnChange], listener: OnChange) -> None:
 
 def open_image(
     dispatcher: Dispatcher,
-    tables: Wanted | Sequence[Wanted] = (),
+    tables: AnyWanted | Several[AnyWanted] = (),
     *,
     tenant: str | None = None,
     prefix: str = "",
@@ -419,7 +335,7 @@ def open_image(
     broker: str = "",
     progress_s: float = PROGRESS_S,
     buffer_bytes: int = BUFFER_BYTES,
-) -> Image:
+) -> Image[Any]:
     """An image that begins to fill at once. Raises InvalidRequestError."""
     dispatcher.check()
     filters = filters_of(tables, tenant=tenant, prefix=prefix, keys=keys, broker=broker)
@@ -431,21 +347,27 @@ def open_image(
         progress_ms=milliseconds("progress_s", progress_s),
         buffer_bytes=buffer_bytes,
     )
-    shown = {row: name for each in filters.values() for one in each for name, row in _rows_of(one)}
+    shown = {row for each in filters.values() for one in each for _, row in _rows_of(one)}
     picture = Picture(streams, shown, _brokers(filters.get(SESSION.kind, ())))
     views: dict[str, ImageTable[Any, Any]] = {}
     owners, properties = SESSION.rows["owner"], SESSION.rows["properties"]
     are_whole = _are_whole(filters.get(SESSION.kind, ()))
-    for row, name in shown.items():
+    for row in shown:
         table = ROWS[row]
         if table is SESSION and are_whole:
             sessions = _Sessions(picture.rows[owners], picture.rows[properties])
             views[table.name] = ImageTable(table.name, owners, sessions)
         else:
-            first = next(iter(table.shows)) == row
-            label = table.name if first and table is not SESSION else f"{table.name}/{name}"
+            label = label_of(row)
             views[label] = ImageTable(label, row, picture.rows[row])
     return Image(picture, views)
+
+
+def label_of(row: int) -> str:
+    """What an image calls the records of one row."""
+    shape = shape_of(row)
+    first = next(iter(ROWS[row].shows)) == row
+    return shape.table if first and ROWS[row] is not SESSION else f"{shape.table}/{shape.row}"
 
 
 def _rows_of(one: WatchFilter) -> list[tuple[str, int]]:

@@ -15,7 +15,8 @@ from metad_wire.watch import WatchChange, WatchFilter, WatchOpen, WatchRows
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import ClosedError, DeadlineExceededError, InternalError, InvalidRequestError, MetadError, another
 from ..iterating import AsyncParts
-from .filters import Wanted, filters_of
+from .event import Several
+from .filters import AnyWanted, filters_of
 from .position import Pin
 from .stream import Cut, GroupStream
 
@@ -200,7 +201,7 @@ class Snapshot(AsyncParts[SnapshotPart]):
 def open_snapshot(
     dispatcher: Dispatcher,
     group: GroupId,
-    tables: Wanted | Sequence[Wanted],
+    tables: AnyWanted | Several[AnyWanted],
     *,
     slots: Collection[int],
     position: int | None,

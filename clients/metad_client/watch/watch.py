@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Sequence
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
 from metad_wire.messages import Message
 from metad_wire.watch import StreamFlag
@@ -15,8 +15,9 @@ from ..dispatch.dispatcher import Dispatcher
 from ..errors import InvalidRequestError
 from ..iterating import AsyncParts
 from ..requests.wrong import argument
+from .event import Several, Wanted
 from .events import WatchBatch
-from .filters import Filters, Wanted, filters_of
+from .filters import AnyWanted, Filters, filters_of
 from .position import Position
 from .streams import Start, Streams
 from .token import from_text, to_text
@@ -25,7 +26,7 @@ BUFFER_BYTES: int = 4 * 1024 * 1024
 PROGRESS_MS_MAX = 0xFFFF_FFFF
 
 
-class Watch(AsyncParts[WatchBatch]):
+class Watch(AsyncParts[WatchBatch[Wanted]]):
     """Changes as batches, in order per key, each once: ``async for batch in watch``.
 
     It goes on through slot moves, new leaders, restarts and lost connections. It ends if it is closed, or its client
@@ -73,7 +74,7 @@ class Watch(AsyncParts[WatchBatch]):
         self._streams.home.check()
         self._streams.close()
 
-    async def next(self) -> WatchBatch | None:
+    async def next(self) -> WatchBatch[Wanted] | None:
         """The next batch; None once the watch is closed, or its client."""
         streams = self._streams
         while True:
@@ -106,7 +107,7 @@ def abandon(loop: asyncio.AbstractEventLoop, streams: Streams) -> None:
 
 def open_watch(
     dispatcher: Dispatcher,
-    tables: Wanted | Sequence[Wanted] = (),
+    tables: AnyWanted | Several[AnyWanted] = (),
     *,
     tenant: str | None = None,
     prefix: str = "",
@@ -121,7 +122,7 @@ def open_watch(
     progress_s: float | None = None,
     idle_timeout_s: float | None = None,
     buffer_bytes: int = BUFFER_BYTES,
-) -> Watch:
+) -> Watch[Any]:
     """A watch that begins at once. Raises InvalidRequestError."""
     dispatcher.check()
     filters = filters_of(tables, tenant=tenant, prefix=prefix, keys=keys, broker=broker)

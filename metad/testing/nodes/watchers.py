@@ -283,7 +283,7 @@ class Mirror:
         if self._image is None or not self.caught_up:
             return "it has not caught up"
         for label, records in self._written().items():
-            held = dict(self._image[label].items())
+            held = dict(self._image._table(label).items())
             if held.keys() != records.keys():
                 differ = sorted(held.keys() ^ records.keys(), key=repr)
                 key = differ[0]

@@ -43,7 +43,7 @@ def watch_of(
 
 
 def _watched(settings: Settings, shape: Shape) -> Watched:
-    return Watched(shape.table.name, settings.tenant, settings.prefix, rows=tuple(row.name for row in shape.rows))
+    return Watched(shape.table, settings.tenant, settings.prefix, rows=tuple(row.name for row in shape.rows))
 
 
 async def here(client: Client, settings: Settings, shape: Shape) -> str:

@@ -65,7 +65,7 @@ async def _export_share(
     """Every table of the share's slots, from one snapshot of each group that has them."""
     collectors = {shape.name: Collector(shape, arrow_of(schema_of(shape.name))) for shape in shapes}
     watched = [
-        Watched(shape.table.name, source.tenant, source.prefix, rows=tuple(row.name for row in shape.rows))
+        Watched(shape.table, source.tenant, source.prefix, rows=tuple(row.name for row in shape.rows))
         for shape in shapes
     ]
     slotted = shapes[0].slotted

@@ -12,7 +12,7 @@ from metad_wire.faults import fault
 from metad_wire.messages import Message
 from metad_wire.method import Method, encode
 from metad_wire.methods import KV_DELETE, KV_PUT
-from metad_wire.tables import TABLES
+from metad_wire.table import TABLES, PlainTable
 from metad_wire.tables.offset import OFFSET_COMMIT, OFFSET_DELETE
 from metad_wire.tables.retained import (
     RETAINED_DELETE,
@@ -84,12 +84,10 @@ def writes_of(table: str) -> Writes:
     if found is not None:
         return found
     declared = TABLES.get(table)
-    if declared is None or declared.plain is None:
+    if not isinstance(declared, PlainTable):
         plain = [name for name, each in TABLES.items() if each.plain is not None]
         raise OptionError(f"table: {table!r} cannot be written; there is {', '.join(sorted([*_WRITES, *plain]))}")
     methods = declared.plain
-    if declared.record is None:
-        raise OptionError(f"table: {table!r} cannot be written")
     put = Write(methods.put, declared.record, methods.put.body, m.TablePutItem)
     return Writes(put, Write(methods.delete, methods.key, methods.delete.body, m.TableDeleteItem))
 

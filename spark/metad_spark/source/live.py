@@ -124,9 +124,7 @@ async def _tables(
 ) -> AsyncIterator[pa.Table]:
     """One for each group that had to be asked: slots may have moved since the shares were made."""
     collector = Collector(shape, schema)
-    watched = Watched(
-        shape.table.name, settings.tenant, settings.prefix, rows=tuple(row.name for row in collector.rows)
-    )
+    watched = Watched(shape.table, settings.tenant, settings.prefix, rows=tuple(row.name for row in collector.rows))
     left = slots_of(share)
     asked: dict[GroupId, list[int]] = {share.group: sorted(left)}
     while left:

@@ -21,7 +21,7 @@ from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
 from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.operator.authority import issue_fleet
-from metad_wire.table import Table
+from metad_wire.table import PlainTable
 from metad_wire.tables import ROWS, TABLES, lease, sequence
 from metad_wire.tables import broker as b
 from metad_wire.tables import retained as r
@@ -740,7 +740,7 @@ def readings():
     with ExitStack() as stack:
         for registry in (METHODS, METHODS_BY_NAME, TABLES, ROWS):
             stack.enter_context(mock.patch.dict(registry))
-        yield Table(
+        yield PlainTable(
             "reading",
             kind="data",
             rows={"reading": 0xEE},

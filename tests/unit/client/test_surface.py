@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typed_tables
 
 import metad_client
 import metad_wire
@@ -134,7 +135,7 @@ from collections.abc import Sequence
 
 from metad_client import KvPutItem, OffsetKey, SessionTakeoverItem, blocking
 from metad_wire.messages import Message
-from metad_wire.table import Table
+from metad_wire.table import PlainTable
 
 
 class Retained(Message, frozen=True):
@@ -142,7 +143,7 @@ class Retained(Message, frozen=True):
     topic: str
 
 
-def use(retained: Table[Retained], keys: Sequence[OffsetKey]) -> None:
+def use(retained: PlainTable[Retained], keys: Sequence[OffsetKey]) -> None:
     with blocking.connect("metad://127.0.0.1:7420") as m:
         reveal_type(m)  # R: metad_client.blocking.client.BlockingClient
         reveal_type(m.kv.put("ns", "key", b"value", expected_version=1))  # R: int
@@ -170,11 +171,110 @@ def use(retained: Table[Retained], keys: Sequence[OffsetKey]) -> None:
             record.nonsense  # E: "Kv" has no attribute "nonsense"
 """
 
+WATCHING = """
+from collections.abc import Callable
+
+from metad_client import AnyEvent, AnyTable, Client, Image, KvKey, Kv, Offset, SessionKey, Watch, WatchEvent, Watched
+from metad_client import Message, SessionProperties, TableRecord, blocking
+from metad_wire.table import PlainTable
+from metad_wire.tables.kv import KV
+
+
+class Reading(Message, frozen=True):
+    tenant: str
+    payload: bytes
+
+
+READING = PlainTable("reading", kind="data", rows={"last": 0x60}, code=0x0601, record=Reading, key=("tenant",))
+
+
+async def watches(m: Client, name: str, any_watch: Watch) -> None:
+    async for batch in m.watch("kv", tenant="config"):
+        for event in batch.events:
+            reveal_type(event.key)  # R: metad_wire.messages.KvKey
+            reveal_type(event.record)  # R: metad_wire.messages.Kv | None
+            reveal_type(event.previous)  # R: metad_wire.messages.Kv | None
+            if event.record is not None:
+                event.record.valu  # E: "Kv" has no attribute "valu"
+            event.key.tenant  # E: "KvKey" has no attribute "tenant"
+    async for session in m.watch(Watched("session", tenant="acme", rows=("owner",)), start="snapshot"):
+        if not isinstance(owner := session.events[0].record, SessionProperties):
+            reveal_type(owner)  # R: metad_wire.messages.SessionOwner | None
+    async for several in m.watch(["kv", Watched("offset", tenant="acme")]):
+        for one in several.events:
+            if one.table == "offset":
+                reveal_type(one.key)  # R: metad_wire.messages.OffsetKey | metad_wire.messages.ConsumerGroup
+            elif one.table == "kv":
+                reveal_type(one.record)  # R: metad_wire.messages.Kv | None
+            elif one.table == "kw":  # E: Non-overlapping equality check
+                pass
+            if isinstance(one.record, Offset):
+                one.record.ofset  # E: "Offset" has no attribute "ofset"
+    async for declared in m.watch(KV):
+        reveal_type(declared.events[0].record)  # R: metad_wire.messages.Kv | None
+    async for plain in m.watch(READING):
+        record = plain.events[0].record
+        reveal_type(record)  # R: metad_wire.messages.TableRecord[PROGRAM.Reading] | None
+        if record is not None:
+            record.record.paylod  # E: "Reading" has no attribute "paylod"
+    mixed: list[AnyTable] = ["kv", READING]
+    async for batch_of_both in m.watch(mixed):
+        if isinstance(it := batch_of_both.events[0].record, TableRecord):
+            reveal_type(it.version)  # R: int
+    async for anything in m.watch(keys=[KvKey("a", "b")]):
+        handle(anything.events[0])
+    async for untyped in any_watch:
+        untyped.events[0].record.anything
+    m.watch("kw")  # E: Argument 1 to "watch" of "Client" has incompatible type "Literal['kw']"
+    m.watch(["kv", "kw"])  # E: List item 1 has incompatible type "Literal['kw']"
+    Watched("kw")  # E: Value of type variable "WatchedTable" of "Watched" cannot be "Literal['kw']"
+    m.watch(name)  # E: Argument 1 to "watch" of "Client" has incompatible type "str"
+    m.watch("kv", tenat="a")  # E: Unexpected keyword argument "tenat" for "watch" of "Client"; did you mean "tenant"?
+    m.table(KV)  # E: Argument 1 to "table" of "Client" has incompatible type "Table[Kv]"
+
+
+def handle(event: AnyEvent) -> None:
+    if event.table == "session":
+        reveal_type(event.key)  # R: metad_wire.messages.SessionKey
+
+
+def on_kv(event: WatchEvent[KvKey, Kv]) -> None: ...
+
+
+def images(m: blocking.BlockingClient, changed: Callable[[WatchEvent], None]) -> None:
+    image = m.image("kv", tenant="config").caught_up()
+    reveal_type(image["kv"][KvKey("config", "greeting")])  # R: metad_wire.messages.Kv
+    reveal_type(image[KV].get(KvKey("config", "greeting")))  # R: metad_wire.messages.Kv | None
+    image["kv"][KvKey("config", "greeting")].valu  # E: "Kv" has no attribute "valu"
+    image["kv"][SessionKey("acme", "c")]  # E: Invalid index type "SessionKey" for "ImageTable[KvKey, Kv]"
+    image["kw"]  # E: No overload variant of "__getitem__" of "ImageTables" matches argument type "str"
+    image.on_change(on_kv)
+    image.on_change(changed)
+    m.image("session").on_change(on_kv)  # E: Argument 1 to "on_change" of "ImageTables" has incompatible type
+    m.image(["kv", "session"]).on_change(handle)
+    sessions = m.image(Watched("session", broker="b1"))
+    reveal_type(sessions["session/owner"][SessionKey("acme", "c")].broker)  # R: str
+    reveal_type(m.image("session")["session"][SessionKey("acme", "c")].properties.payload)  # R: bytes
+    reveal_type(m.image("cluster")["cluster"][None].cluster_id)  # R: str
+    readings = m.image(READING)[READING]
+    reveal_type([one.record.payload for one in readings.values()])  # R: list[bytes]
+    [one.record.paylod for one in readings.values()]  # E: "Reading" has no attribute "paylod"
+    for batch in m.watch("broker"):
+        reveal_type(batch.events[0].key)  # R: metad_wire.tables.broker.BrokerKey
+
+
+async def both_alike(m: Client) -> None:
+    image: Image = await m.image(["kv", "session"]).caught_up()
+    reveal_type(image["session"].get(SessionKey("acme", "c")))  # R: metad_wire.messages.Session | None
+    m.image("kv").on_change(lambda event: print(event.key.tenant))  # E: "KvKey" has no attribute "tenant"
+"""
+
 
 @pytest.mark.slow
-def test_a_type_checker_knows_the_blocking_client(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [PROGRAM, WATCHING], ids=["blocking", "watching"])
+def test_a_type_checker_knows_what_a_program_gets(program: str, tmp_path: Path) -> None:
     """mypy --strict reports what is marked E, shows what is marked R, and nothing else."""
-    (tmp_path / "PROGRAM.py").write_text(textwrap.dedent(PROGRAM))
+    (tmp_path / "PROGRAM.py").write_text(textwrap.dedent(program))
     sources = {Path(one.__path__[0]).parent for one in (metad_client, metad_wire)}
     found = os.pathsep.join(str(path) for path in sources if path.name != "site-packages")
     done = subprocess.run(
@@ -187,15 +287,21 @@ def test_a_type_checker_knows_the_blocking_client(tmp_path: Path) -> None:
     )
     assert not done.stderr, done.stderr
     said = re.findall(r'^PROGRAM\.py:(\d+): (?:error: (.*?)|note: Revealed type is "(.*)")$', done.stdout, re.MULTILINE)
-    assert len(said) == len(done.stdout.splitlines()), done.stdout
+    notes = re.findall(r"^PROGRAM\.py:\d+: note: (?!Revealed).*$", done.stdout, re.MULTILINE)
+    assert len(said) + len(notes) == len(done.stdout.splitlines()), done.stdout
     expected = [
         (line, mark, text)
-        for line, source in enumerate(PROGRAM.splitlines(), 1)
+        for line, source in enumerate(program.splitlines(), 1)
         for mark, text in re.findall(r"# ([ER]): (.*)$", source)
     ]
     assert [int(line) for line, _, _ in said] == [line for line, _, _ in expected], done.stdout
     for (_, error, revealed), (line, mark, text) in zip(said, expected, strict=True):
         assert error.startswith(text) if mark == "E" else revealed == text, (line, error or revealed)
+
+
+def test_what_a_type_checker_knows_of_each_table_is_what_is_declared() -> None:
+    """`python tests/unit/client/typed_tables.py` writes it."""
+    assert typed_tables.PATH.read_text(encoding="utf-8") == typed_tables.text()
 
 
 def classes(hint: object) -> Iterator[type]:

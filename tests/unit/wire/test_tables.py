@@ -21,7 +21,7 @@ from metad_wire.messages import KEY_BYTES_MAX
 from metad_wire.method import METHODS, METHODS_BY_NAME, For, encode
 from metad_wire.methods import BETWEEN_NODES
 from metad_wire.routing import KINDS, ROUTES
-from metad_wire.table import Table
+from metad_wire.table import PlainTable, Table
 from metad_wire.tables import ROWS, TABLES, moving_rows
 from metad_wire.text.fields import U32
 
@@ -91,7 +91,7 @@ def test_every_row_of_a_routed_table_moves() -> None:
         ("other", {"routing": ()}, "not the first of the key"),
         ("other", {"key": ("namespace", "value")}, "field value of the key is neither"),
         ("other", {"key": ("namespace", "nothing")}, "field nothing of the key is neither"),
-        ("other", {"code": 0x0FF1, "rows": {"one": 0xEE, "two": 0xEF}}, "a record, in one row"),
+        ("other", {"code": 0x0FF1, "rows": {"one": 0xEE, "two": 0xEF}}, "its record in one row"),
         ("other", {"record": m.OffsetKey, "key": ("partition",), "routing": ("partition",)}, "field partition"),
     ],
 )
@@ -105,7 +105,7 @@ def test_what_makes_no_sense_is_refused(name: str, change: dict[str, Any], compl
         "routing": ("namespace",),
     }
     with pytest.raises(TypeError, match=complaint):
-        Table(name, **{**declaration, **change})
+        (PlainTable if "code" in change else Table)(name, **{**declaration, **change})
     assert before == (TABLES, ROWS, METHODS)
 
 
@@ -119,11 +119,11 @@ class Note(m.Message, frozen=True):
 
 
 @pytest.fixture
-def notes() -> Iterator[Table[Note]]:
+def notes() -> Iterator[PlainTable[Note]]:
     """A plain table, for as long as the test takes."""
     registries: list[dict[Any, Any]] = [METHODS, METHODS_BY_NAME, TABLES, ROWS]
     before = [dict(registry) for registry in registries]
-    yield Table(
+    yield PlainTable(
         "note",
         kind="data",
         rows={"note": 0xEE},
@@ -138,9 +138,8 @@ def notes() -> Iterator[Table[Note]]:
         registry.update(was)
 
 
-def test_a_plain_table_has_its_methods_from_its_declaration(notes: Table[Note]) -> None:
+def test_a_plain_table_has_its_methods_from_its_declaration(notes: PlainTable[Note]) -> None:
     plain = notes.plain
-    assert plain is not None
     assert [(e.code, e.name, e.mutates, e.whose) for e in notes.methods] == [
         (0x0FF1, "note.get", False, For.CLIENTS),
         (0x0FF2, "note.put", True, For.ADMINS),
@@ -167,8 +166,7 @@ def test_a_plain_table_has_its_methods_from_its_declaration(notes: Table[Note]) 
         plain.get.decode_request(encode([0, None, [[["s", -1]]]]))
 
 
-def test_what_a_plain_table_is_listed_by_says_the_group(notes: Table[Note]) -> None:
-    assert notes.plain is not None
+def test_what_a_plain_table_is_listed_by_says_the_group(notes: PlainTable[Note]) -> None:
     listed = notes.routed[notes.plain.list]
     assert listed is not None
     assert list(notes.crcs(listed([m.TableList(["s", 7]), m.TableList(["s"])]))) == [crc32(text("s"))] * 2
@@ -176,7 +174,7 @@ def test_what_a_plain_table_is_listed_by_says_the_group(notes: Table[Note]) -> N
     assert notes.key_of(["s"]) == text("s")
 
 
-def test_how_long_a_value_is(notes: Table[Note]) -> None:
+def test_how_long_a_value_is(notes: PlainTable[Note]) -> None:
     kv, session, offset = TABLES["kv"], TABLES["session"], TABLES["offset"]
     assert notes.value_bytes(m.TablePutItem(Note("s", 7, "t", b"12345"))) == len(encode(Note("s", 7, "t", b"12345")))
     assert kv.value_bytes(m.KvPutItem("n", "k", b"123")) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from metad_wire.messages import TableRecord
-from metad_wire.table import Table
+from metad_wire.table import PlainTable
 
 from ...client import Client
 from ..grammar import Arguments, Leaf, limit
@@ -23,9 +23,7 @@ _DEST = "field_"  # in front of a field's name, which may also be an option's na
 class PlainCommands:
     """The commands of one table."""
 
-    def __init__(self, table: Table[Any]) -> None:
-        assert table.record is not None
-        assert table.plain is not None
+    def __init__(self, table: PlainTable[Any]) -> None:
         self._table = table
         self._record = table.record
         self._values = table.plain.values

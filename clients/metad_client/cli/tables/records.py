@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from metad_wire.tables import TABLES
+from metad_wire.table import TABLES, PlainTable
 
 from ...client import Client
 from .. import people
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     _add_offsets(get, put, delete)
     _add_sequences(get, put, delete, listing)
     for table in TABLES.values():
-        if table.plain is not None:
+        if isinstance(table, PlainTable):
             PlainCommands(table).add(get, put, delete, listing)
 
 

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -30,6 +30,7 @@ from amqtt.utils import gen_client_id
 from websockets.asyncio.server import ServerConnection
 
 from metad_client import (
+    AnyEvent,
     BrokerLife,
     Client,
     FencedError,
@@ -38,12 +39,13 @@ from metad_client import (
     MetadError,
     Owned,
     SessionKey,
+    SessionOwner,
     SubscriptionKey,
+    SubscriptionOptions,
     TlsFiles,
     Watched,
     Will,
 )
-from metad_client.watch.events import WatchEvent
 from metad_wire.text.topics import filter_fault
 
 from .arrivals import Arrivals
@@ -160,6 +162,8 @@ class MetadBroker(Broker):
         self._connections: dict[str, Connection] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._image: Image | None = None
+        self._owners: Mapping[SessionKey, SessionOwner] = {}
+        self._filters: Mapping[SubscriptionKey, SubscriptionOptions] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
         self._begun = asyncio.Event()
@@ -202,10 +206,12 @@ class MetadBroker(Broker):
         life = await self._store.begin(self._links_advertised or bound, self._link_key.public, self._lease_s, listens)
         self._link_key.life = self._life
         tenant = self._store.tenant
-        watched = [Watched("session", tenant=tenant, rows=("owner",)), Watched("subscription", tenant=tenant)]
-        self._image = self._metad.image(watched)
-        self._image.on_change(self._changed)
-        await self._image.caught_up()
+        self._image = image = self._metad.image(
+            [Watched("session", tenant=tenant, rows=("owner",)), Watched("subscription", tenant=tenant)]
+        )
+        self._owners, self._filters = image["session/owner"], image["subscription"]
+        image.on_change(self._changed)
+        await image.caught_up()
         life.on_state(self._state_changed)
         self._spawn(self._fence_when_lost(life))
         self._spawn(self._part_when_alone())
@@ -241,16 +247,15 @@ class MetadBroker(Broker):
 
     # --- what others change ---
 
-    def _changed(self, event: WatchEvent) -> None:
+    def _changed(self, event: AnyEvent) -> None:
         if event.table == "session":
             self._owner_changed(event.key.client_id)
-        else:
+        elif event.table == "subscription":
             qos = event.record.qos if event.record is not None else None
             self._routes.show_filter(event.key.client_id, event.key.filter, qos)
 
     def _owner_changed(self, client_id: str) -> None:
-        assert self._image is not None
-        owner = self._image["session/owner"].get(SessionKey(self._store.tenant, client_id))
+        owner = self._owners.get(SessionKey(self._store.tenant, client_id))
         if client_id in self._connections:  # of a client that is here, its takeover knows more
             return
         if owner is None:
@@ -260,10 +265,9 @@ class MetadBroker(Broker):
 
     def _show_filters_of_the_image(self, connection: Connection) -> None:
         """While a client was here, the image may have heard of its next broker's changes before this one's answers."""
-        assert self._image is not None
         client_id = connection.session.client_id or ""
         for filter_ in connection.shown:
-            options = self._image["subscription"].get(SubscriptionKey(self._store.tenant, client_id, filter_))
+            options = self._filters.get(SubscriptionKey(self._store.tenant, client_id, filter_))
             self._routes.show_filter(client_id, filter_, None if options is None else options.qos)
 
     def _lost(self, connection: Connection, why: MetadError) -> None:

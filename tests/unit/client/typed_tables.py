@@ -1,0 +1,145 @@
+"""What a watch and an image show of each table, for type checkers: :mod:`metad_client.watch.typed` is made of the
+declarations when this file is run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import metad_client
+from metad_client.watch.image import label_of
+from metad_wire.table import ANY_KIND, TABLES, PlainTable, Table
+
+PATH = Path(metad_client.__path__[0]) / "watch" / "typed.py"
+TEXT = '''"""What a watch and an image show of each table, for type checkers. Of a plain table its declaration says it.
+
+This module is made of the declarations by ``python tests/unit/client/typed_tables.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, overload
+
+{imports}
+from .event import Event, OfTables, Tells, Wanted, WatchEvent
+from .image_table import ImageTable
+
+Record = TypeVar("Record", bound=Message)
+TableName = Literal[{names}]
+"""A table that has rules of its own, by its name."""
+AnyTable: TypeAlias = TableName | Table[Any]
+"""A table, by its name or its declaration."""
+{aliases}
+AnyEvent: TypeAlias = {events}
+"""An event of any table. Its ``table`` says of which."""
+
+
+class Events:
+    """The property ``events`` of a batch, as a type checker sees it."""
+
+    def __init__(self, decoded: Callable[[Any], list[WatchEvent]]) -> None: ...
+
+    @overload
+    def __get__(
+        self, of: OfTables[PlainTable[Record]], owner: Any
+    ) -> list[WatchEvent[Any, TableRecord[Record]]]: ...
+{gets}
+    @overload
+    def __get__(self, of: OfTables[TableName], owner: Any) -> list[AnyEvent]: ...
+    @overload
+    def __get__(self, of: OfTables[AnyTable], owner: Any) -> list[AnyEvent | WatchEvent]: ...
+    def __get__(self, of: Any, owner: Any) -> Any: ...
+
+
+if not TYPE_CHECKING:
+    Events = property
+
+
+class ImageTables(OfTables[Wanted]):
+    """The tables of an image, by name or by declaration."""
+
+    if TYPE_CHECKING:
+        _told: ClassVar[Events]
+
+    def on_change(self: Tells[Event], listener: Callable[[Event], None]) -> Callable[[], None]:
+        """Call ``listener`` with each event, once the image shows it, in the client's own thread: also with each record
+        that a snapshot has changed. Returns what ends that."""
+        return self._listen(listener)
+
+    def _listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
+        raise NotImplementedError
+
+    def _table(self, name: str) -> ImageTable[Any, Any]:
+        raise NotImplementedError
+
+    @overload  # a plain table is a table
+    def __getitem__(  # type: ignore[overload-overlap]
+        self, table: PlainTable[Record]
+    ) -> ImageTable[Any, TableRecord[Record]]: ...
+{items}
+    def __getitem__(self, table: str | Table[Any]) -> ImageTable[Any, Any]:
+        return self._table(table.name if isinstance(table, Table) else table)
+'''
+
+
+def text() -> str:
+    """Of the module."""
+    names: dict[str, set[str]] = {"metad_wire.messages": {"Message", "TableRecord"}}
+    names["metad_wire.table"] = {"PlainTable", "Table"}
+
+    def name(kind: Any) -> str:
+        if kind is not None and kind.__module__ != "builtins":
+            names.setdefault(kind.__module__, set()).add(kind.__name__)
+        return "None" if kind is None else str(kind.__name__)
+
+    def named(label: str, table: Table[Any]) -> str:
+        declared = f" | Table[{name(table.record)}]" if label == table.name and table.record is not None else ""
+        return f'Literal["{label}"]{declared}'
+
+    aliases, gets, items = [], [], []
+    for table in tables():
+        alias = f"_{table.name.title()}Event"
+        key, record = (
+            " | ".join(dict.fromkeys(map(name, column)))
+            for column in zip(*((s.key, s.record) for s in table.shows.values()), strict=True)
+        )
+        aliases.append(f'{alias}: TypeAlias = WatchEvent[{key}, {record}, Literal["{table.name}"]]')
+        of = f"OfTables[{named(table.name, table)}]"
+        gets.append(f"    @overload\n    def __get__(self, of: {of}, owner: Any) -> list[{alias}]: ...")
+        shown = {label_of(row): (shown.key, shown.record) for row, shown in table.shows.items()}
+        if table.name not in shown:
+            shown[table.name] = (next(iter(table.shows.values())).key, table.record)
+        for label, (key_type, kind) in shown.items():
+            result = f"ImageTable[{name(key_type)}, {name(kind)}]"
+            items.append(f"    @overload\n    def __getitem__(self, table: {named(label, table)}) -> {result}: ...")
+    return formatted(
+        TEXT.format(
+            imports="\n".join(f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)),
+            names=", ".join(f'"{table.name}"' for table in tables()),
+            aliases="\n".join(aliases),
+            events=" | ".join(alias.partition(":")[0] for alias in aliases),
+            gets="\n".join(gets),
+            items="\n".join(items),
+        )
+    )
+
+
+def tables() -> list[Table[Any]]:
+    """Those that have rules of their own, and can be watched."""
+    found = [table for table in TABLES.values() if table.shows and table.kind != ANY_KIND]
+    return sorted((one for one in found if not isinstance(one, PlainTable)), key=lambda table: table.name)
+
+
+def formatted(source: str) -> str:
+    """As the linter wants it."""
+    for command in (["check", "--select", "I", "--fix"], ["format"]):
+        run = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(PATH), "-"]
+        source = subprocess.run(run, input=source, capture_output=True, text=True, check=True).stdout
+    return source
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")
