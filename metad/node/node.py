@@ -21,7 +21,7 @@ from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, M
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
-from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.return_slots import ReturnShare
 from metad_wire.policy.slices import Slices
 
 from .. import __version__, log_events
@@ -36,10 +36,9 @@ from ..control.migration import Migrations
 from ..errors import ConfigError, LeftError, ServerError, StorageError
 from ..logs import bug, event
 from ..raft.base import Timing
-from ..raft.incoming import PeerProtocolError
 from ..raft.log.writer import LogWriter
 from ..raft.replica import RaftGroup
-from ..raft.replicas import Replicas
+from ..raft.replicas import PeerProtocolError, Replicas
 from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
 from .chores.backlog import backlog

@@ -22,7 +22,7 @@ from metad_wire.errors import MetadError, OverloadedError
 from metad_wire.methods import By, Head, Lane, Method
 from metad_wire.policy import Admission
 from metad_wire.policy.rates import FULL_ITEMS
-from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.return_slots import ReturnShare
 
 from ... import log_events
 from ...logs import event

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from metad_wire.messages import Identity
 from metad_wire.policy.fair_room import FairRoom, Place
-from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.return_slots import ReturnShare
 
 from ...control.host import Line, holder_of
 

@@ -28,10 +28,10 @@ from ...logs import event
 from ...storage import keys
 from ...storage.engine import Engine, Export
 from ..base import NEVER, UnsafeStateError
-from ..incoming import PeerProtocolError
 from ..log.journal import RaftLog
 from ..messages import Configuration, Snapshot
 from ..replica import RaftGroup
+from ..replicas import PeerProtocolError
 from ..roles.leadership import Sending
 from .staging import Staging
 from .transfer import AnyStreamMessage, PartReply, SnapshotReceiver, SnapshotSender, StreamLimits

@@ -35,7 +35,7 @@ from metad_wire.text.fields import U32, U63
 from ...errors import StorageError
 from ...storage.engine import PART_BYTES, Export
 from ..base import NEVER
-from ..incoming import PeerProtocolError
+from ..replicas import PeerProtocolError
 from .staging import Staging
 
 MIB: Final = 1024 * 1024

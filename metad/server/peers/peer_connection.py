@@ -17,7 +17,7 @@ from ...config import Config
 from ...logs import event
 from ...node.lives import Life
 from ...node.node import Node
-from ...raft.incoming import PeerProtocolError
+from ...raft.replicas import PeerProtocolError
 from ..access import Access
 from ..network import Network
 

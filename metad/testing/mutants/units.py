@@ -468,7 +468,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
             (
                 "terms_may_go_back",
                 "terms grow within an append",
-                "incoming:_check_records",
+                "replicas:_check_records",
                 "if not before <= term <= message.term or",
                 "if not term <= message.term or",
                 "test_what_no_replica_says_is_no_payload",
@@ -476,7 +476,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
             (
                 "snapshots_of_the_future",
                 "a snapshot is of no later term than the leader",
-                "incoming:decode_payload",
+                "replicas:decode_payload",
                 "isinstance(message, Snapshot) and message.index_term > message.term",
                 "False",
                 "test_what_no_replica_says_is_no_payload",

@@ -14,7 +14,7 @@ from metad_wire.policy import Admission, QueueRate
 from metad_wire.policy.fair_queue import SMALL_ITEMS, FairQueue, Precedence
 from metad_wire.policy.rates import FULL_ITEMS, ServiceRate
 from metad_wire.policy.returns.return_budget import ReturnBudget
-from metad_wire.policy.returns.return_share import ReturnShare
+from metad_wire.policy.returns.return_slots import ReturnShare
 
 from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables

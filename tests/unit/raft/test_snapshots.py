@@ -17,8 +17,8 @@ from snapshot_rig import LIMITS, FakeGroup, World
 from metad.config import Config
 from metad.errors import DamagedStoreError, StorageError
 from metad.raft.base import UnsafeStateError
-from metad.raft.incoming import PeerProtocolError
 from metad.raft.messages import Configuration, Snapshot
+from metad.raft.replicas import PeerProtocolError
 from metad.raft.snapshots.snapshots import SnapshotMark, read_mark, replace_state, restore_log
 from metad.raft.snapshots.staging import FileStaging
 from metad.raft.snapshots.transfer import NO_ROOM, Abandon, AnyStreamMessage, Begin, End, Part, PartReply

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from peer_rig import Stranger, node, until
 
-from metad.raft.incoming import TERM_JUMP_MAX, PeerProtocolError, decode_payload
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
+from metad.raft.replicas import TERM_JUMP_MAX, PeerProtocolError, decode_payload
 from metad.server.peers import inbound
 from metad.storage.keys import group_prefix
 from metad_wire import messages as m

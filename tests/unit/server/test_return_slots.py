@@ -14,8 +14,7 @@ from metad_wire.errors import OverloadedError
 from metad_wire.messages import Identity
 from metad_wire.policy.rates import NODE_UNMEASURED_PER_S, ServiceRate
 from metad_wire.policy.returns import return_slots
-from metad_wire.policy.returns.return_share import ReturnShare
-from metad_wire.policy.returns.return_slots import HORIZON_S, Capacity, Returns
+from metad_wire.policy.returns.return_slots import HORIZON_S, Capacity, Returns, ReturnShare
 
 NOW = 1_000.0
 
