@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from metad_wire.cluster import SLOTS
+from metad_wire.cluster import SLOTS, ClusterMap
 from metad_wire.group import GroupId
 from metad_wire.key import split_text
 from metad_wire.messages import SessionOwner
@@ -26,6 +26,7 @@ from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind
 
 from ...raft.log.journal import REGULAR
+from ...state.cluster.cluster import MAP_KEY
 from ...state.core.entry import Entry, decode_entry
 from ...state.core.part import Origin
 from ...state.core.slot_assignment import AssignedSlots, unpack
@@ -45,6 +46,7 @@ SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for b
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
 _BLIND: Final = frozenset([*OFFSET.rows.values(), *BROKER.rows.values()])  # rows that do not say whether they are new
 _COMMIT_S_MAX: Final = 60.0  # between the making of an entry and when somebody applies it: through a standstill
+_decode_map = msgspec.msgpack.Decoder(ClusterMap).decode
 _decode_slots = msgspec.msgpack.Decoder(AssignedSlots).decode
 
 
@@ -138,6 +140,8 @@ class Written:
         self.log: list[Change] = []
         """All changes, by number: change 1 is at 0."""
         self.keys: dict[Key, list[Change]] = {}
+        self.maps: list[ClusterMap] = []
+        """Every map of the cluster that there was."""
         self.coordination = Coordination()
         self.consumers = Consumers()
         self.durations = Durations(amnesty_s)
@@ -187,6 +191,8 @@ class Written:
                     group.fences[split_text(behind, 1)[0]] = msgspec.msgpack.decode(value)[0]
                 elif behind == _SLOTS_KEY and value is not None:
                     self._hold(group, index, _decode_slots(value))
+                elif stored == MAP_KEY and value is not None:
+                    self.maps.append(_decode_map(value))
         changes: list[Change] = []
         for key, value in rows.items():
             history = group.rows.setdefault(key, [])

@@ -268,7 +268,8 @@ class Cluster:
         self.elections: dict[tuple[str, int], str] = {}
         self._committed: dict[str, dict[int, int]] = {}
         self._configurations: dict[str, tuple[int, Any]] = {}
-        self._maps_seen: set[int] = set()
+        self._maps_seen = 0
+        self._new_maps: list[ClusterMap] = []  # since the last look: groups may follow any of them
         self._wanted: dict[GroupId, int] = {}
         self.changes = 0
         self._failure: BaseException | None = None
@@ -423,14 +424,15 @@ class Cluster:
 
     def look(self) -> None:
         """At every replica of every node."""
+        self._new_maps, self._maps_seen = self.written.maps[self._maps_seen :], len(self.written.maps)
+        for each in self._new_maps:
+            self._note_map(each)
         for sim in self.nodes.values():
             node = sim.node
             if node is None:
                 continue
             if node.failure is not None and not node.closed:
                 raise Violation("nodes do not fail", f"{sim.name}: {node.failure}")
-            if node.map is not None and node.map.version not in self._maps_seen:
-                self._note_map(node.map)
             for driver in node.drivers.values():
                 group = driver.group
                 if group.is_leader:
@@ -454,7 +456,6 @@ class Cluster:
 
     def _note_map(self, known: ClusterMap) -> None:
         """Remember how few replicas of each group any map has wanted since the group last changed."""
-        self._maps_seen.add(known.version)
         for record in known.groups:
             fewest = self._wanted.get(record.group_id, len(record.replicas))
             self._wanted[record.group_id] = min(fewest, len(record.replicas))
@@ -466,8 +467,8 @@ class Cluster:
         after, fewest = group.configuration.voters, self._wanted.pop(group.group_id, 0)
         if set(before) - set(after) and len(after) < min(len(before), fewest):
             raise Violation("copies", f"{group.name} on {before} became {after}, no map wanted fewer than {fewest}")
-        if node.map is not None:
-            self._note_map(node.map)
+        for known in self._new_maps if node.map is None else (*self._new_maps, node.map):
+            self._note_map(known)
 
     def serving(self) -> bool:
         """Whether every node that is up knows a formed cluster with leaders."""
