@@ -48,7 +48,7 @@ from .watch.filters import Named, Wanted, Watched
 from .watch.image import PROGRESS_S, Image, open_image
 from .watch.snapshot import IDLE_TIMEOUT_S, Snapshot, open_snapshot
 from .watch.streams import Start
-from .watch.typed import AnyTable
+from .watch.typed import AnyTable, TableName
 from .watch.watch import BUFFER_BYTES, Watch, open_watch
 
 # After close, what is buffered has this long to leave.
@@ -200,7 +200,7 @@ class Client:
 
     def watch(
         self,
-        tables: Wanted[Named] | Several[Wanted[Named]] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] | Several[Wanted[TableName]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",
@@ -295,7 +295,7 @@ class Client:
 
     def image(
         self,
-        tables: Wanted[Named] | Several[Wanted[Named]] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] | Several[Wanted[TableName]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",

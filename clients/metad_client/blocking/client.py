@@ -26,7 +26,7 @@ from ..watch.filters import Named, Wanted
 from ..watch.image import PROGRESS_S
 from ..watch.snapshot import IDLE_TIMEOUT_S
 from ..watch.streams import Start
-from ..watch.typed import AnyTable
+from ..watch.typed import AnyTable, TableName
 from ..watch.watch import BUFFER_BYTES
 from .holding import HeldLease, Membership, Owned, OwnedResult
 from .namespaces import (
@@ -100,7 +100,7 @@ class BlockingClient(Twin):
 
     def watch(
         self,
-        tables: Wanted[Named] | Several[Wanted[Named]] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] | Several[Wanted[TableName]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",
@@ -201,7 +201,7 @@ class BlockingClient(Twin):
 
     def image(
         self,
-        tables: Wanted[Named] | Several[Wanted[Named]] = (),
+        tables: Wanted[Named] | Several[Wanted[Named]] | Several[Wanted[TableName]] = (),
         *,
         tenant: str | None = None,
         prefix: str = "",

@@ -84,15 +84,14 @@ def shape_of(row: int) -> Shape:
     )
 
 
-class OfTables(Generic[Wanted]):
-    """What tells of the tables that a program wants."""
-
-
 class Tells(Protocol[Item]):
-    """The same, by its events."""
+    """What tells of tables, by its events."""
 
-    @property
     def _told(self) -> Sequence[Item]: ...
+
+
+class Listened(Tells[Item], Protocol[Item]):
+    """The same, where programs listen to it."""
 
     def _listen(self, listener: Callable[[Any], None]) -> Callable[[], None]: ...
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from metad_wire.cluster import SLOTS
 from metad_wire.messages import Message, Revision
 from metad_wire.watch import ChangeKind, WatchChange, WatchEntry, WatchRows
 
-from .event import OfTables, Wanted, WatchEvent, shape_of
+from .event import Event, Item, Tells, Wanted, WatchEvent, shape_of
 from .token import to_text
-from .typed import Events
+from .typed import OfTables
 
 BatchKind = Literal["changes", "snapshot", "gap", "progress"]
 _KINDS = {int(kind): kind for kind in ChangeKind}  # to call the class takes longer than to decode a record
 Where = dict[str, tuple[dict[int, int], bytes]]
 """What a token is made of."""
+
+
+class _Decoded(Tells[Item], Protocol[Item]):
+    def _decoded(self) -> list[Any]: ...
 
 
 class WatchBatch(OfTables[Wanted]):
@@ -82,9 +86,12 @@ class WatchBatch(OfTables[Wanted]):
         bits = self.slot_bits
         return frozenset(slot for slot in range(SLOTS) if bits >> (SLOTS - 1 - slot) & 1)
 
-    @Events
-    def events(self) -> list[WatchEvent]:
+    @property
+    def events(self: _Decoded[Event]) -> list[Event]:
         """What has happened, in order; of a snapshot, its records."""
+        return self._decoded()
+
+    def _decoded(self) -> list[WatchEvent]:
         found = self._events
         if found is not None:
             return found

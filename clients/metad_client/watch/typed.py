@@ -6,7 +6,7 @@ This module is made of the declarations by ``python tests/unit/client/typed_tabl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from metad_wire.cluster import ClusterMap
 from metad_wire.messages import (
@@ -33,7 +33,7 @@ from metad_wire.tables.sequence import SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 
-from .event import Event, OfTables, Tells, Wanted, WatchEvent
+from .event import Event, Listened, Wanted, WatchEvent
 from .image_table import ImageTable
 
 Record = TypeVar("Record", bound=Message)
@@ -83,59 +83,55 @@ AnyEvent: TypeAlias = (
 """An event of any table. Its ``table`` says of which."""
 
 
-class Events:
-    """The property ``events`` of a batch, as a type checker sees it."""
-
-    def __init__(self, decoded: Callable[[Any], list[WatchEvent]]) -> None: ...
-
-    @overload
-    def __get__(self, of: OfTables[PlainTable[Record]], owner: Any) -> list[WatchEvent[Any, TableRecord[Record]]]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["broker"] | Table[Broker]], owner: Any) -> list[_BrokerEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["cluster"]], owner: Any) -> list[_ClusterEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["consumer"] | Table[Member]], owner: Any) -> list[_ConsumerEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["inflight"] | Table[Inflight]], owner: Any) -> list[_InflightEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["kv"] | Table[Kv]], owner: Any) -> list[_KvEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["lease"] | Table[Lease]], owner: Any) -> list[_LeaseEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["offset"] | Table[Offset]], owner: Any) -> list[_OffsetEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["retained"] | Table[Retained]], owner: Any) -> list[_RetainedEvent]: ...
-    @overload
-    def __get__(
-        self, of: OfTables[Literal["sequence"] | Table[SequenceRecord]], owner: Any
-    ) -> list[_SequenceEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["session"] | Table[Session]], owner: Any) -> list[_SessionEvent]: ...
-    @overload
-    def __get__(
-        self, of: OfTables[Literal["subscription"] | Table[Subscription]], owner: Any
-    ) -> list[_SubscriptionEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[Literal["will"] | Table[DueWill]], owner: Any) -> list[_WillEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[TableName], owner: Any) -> list[AnyEvent]: ...
-    @overload
-    def __get__(self, of: OfTables[AnyTable], owner: Any) -> list[AnyEvent | WatchEvent]: ...
-    def __get__(self, of: Any, owner: Any) -> Any: ...
+class _Unsaid:
+    """Stands first, so that ``WatchBatch`` without more is one of anything."""
 
 
-if not TYPE_CHECKING:
-    Events = property
+class OfTables(Generic[Wanted]):
+    """What tells of the tables that a program wants."""
+
+    @overload
+    def _told(self: OfTables[_Unsaid]) -> list[WatchEvent[Any, Any, Any]]: ...
+    @overload  # a plain table is a table
+    def _told(  # type: ignore[overload-overlap]
+        self: OfTables[PlainTable[Record]],
+    ) -> list[WatchEvent[Any, TableRecord[Record]]]: ...
+    @overload
+    def _told(self: OfTables[Literal["broker"] | Table[Broker]]) -> list[_BrokerEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["cluster"]]) -> list[_ClusterEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["consumer"] | Table[Member]]) -> list[_ConsumerEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["inflight"] | Table[Inflight]]) -> list[_InflightEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["kv"] | Table[Kv]]) -> list[_KvEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["lease"] | Table[Lease]]) -> list[_LeaseEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["offset"] | Table[Offset]]) -> list[_OffsetEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["retained"] | Table[Retained]]) -> list[_RetainedEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["sequence"] | Table[SequenceRecord]]) -> list[_SequenceEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["session"] | Table[Session]]) -> list[_SessionEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["subscription"] | Table[Subscription]]) -> list[_SubscriptionEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["will"] | Table[DueWill]]) -> list[_WillEvent]: ...
+    @overload
+    def _told(self: OfTables[TableName]) -> list[AnyEvent]: ...
+    @overload
+    def _told(self: OfTables[AnyTable]) -> list[AnyEvent | WatchEvent]: ...
+    def _told(self) -> Any:
+        raise NotImplementedError("for type checkers")
 
 
 class ImageTables(OfTables[Wanted]):
     """The tables of an image, by name or by declaration."""
 
-    if TYPE_CHECKING:
-        _told: ClassVar[Events]
-
-    def on_change(self: Tells[Event], listener: Callable[[Event], None]) -> Callable[[], None]:
+    def on_change(self: Listened[Event], listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call ``listener`` with each event, once the image shows it, in the client's own thread: also with each record
         that a snapshot has changed. Returns what ends that."""
         return self._listen(listener)

@@ -252,7 +252,7 @@ class Failover:
 
     async def _follow(self, opened: asyncio.Event) -> None:
         """Hear of the sessions that end."""
-        async with self._client.watch([Watched("session", tenant=TENANT, rows=("owner",))], keys_only=True) as watch:
+        async with self._client.watch(Watched("session", tenant=TENANT, rows=("owner",)), keys_only=True) as watch:
             await watch.opened()
             opened.set()
             async for batch in watch:

@@ -49,7 +49,7 @@ class Curve:
 
     async def follow(self, client: Client, opened: asyncio.Event) -> None:
         """Count until cancelled."""
-        async with client.watch([Watched("session", tenant=TENANT, rows=("owner",))], keys_only=True) as watch:
+        async with client.watch(Watched("session", tenant=TENANT, rows=("owner",)), keys_only=True) as watch:
             await watch.opened()
             opened.set()
             async for batch in watch:

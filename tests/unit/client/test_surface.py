@@ -200,7 +200,8 @@ async def watches(m: Client, name: str, any_watch: Watch) -> None:
     async for session in m.watch(Watched("session", tenant="acme", rows=("owner",)), start="snapshot"):
         if not isinstance(owner := session.events[0].record, SessionProperties):
             reveal_type(owner)  # R: metad_wire.messages.SessionOwner | None
-    async for several in m.watch(["kv", Watched("offset", tenant="acme")]):
+    several_of = m.watch(["kv", Watched("offset", tenant="acme")])
+    async for several in several_of:
         for one in several.events:
             if one.table == "offset":
                 reveal_type(one.key)  # R: metad_wire.messages.OffsetKey | metad_wire.messages.ConsumerGroup
@@ -224,7 +225,7 @@ async def watches(m: Client, name: str, any_watch: Watch) -> None:
     async for anything in m.watch(keys=[KvKey("a", "b")]):
         handle(anything.events[0])
     async for untyped in any_watch:
-        untyped.events[0].record.anything
+        untyped.events[0].record.anything  # E: Item "None" of "Any | None" has no attribute "anything"
     m.watch("kw")  # E: Argument 1 to "watch" of "Client" has incompatible type "Literal['kw']"
     m.watch(["kv", "kw"])  # E: List item 1 has incompatible type "Literal['kw']"
     Watched("kw")  # E: Value of type variable "WatchedTable" of "Watched" cannot be "Literal['kw']"

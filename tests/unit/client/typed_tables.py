@@ -21,10 +21,10 @@ This module is made of the declarations by ``python tests/unit/client/typed_tabl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 {imports}
-from .event import Event, OfTables, Tells, Wanted, WatchEvent
+from .event import Event, Listened, Wanted, WatchEvent
 from .image_table import ImageTable
 
 Record = TypeVar("Record", bound=Message)
@@ -37,34 +37,32 @@ AnyEvent: TypeAlias = {events}
 """An event of any table. Its ``table`` says of which."""
 
 
-class Events:
-    """The property ``events`` of a batch, as a type checker sees it."""
+class _Unsaid:
+    """Stands first, so that ``WatchBatch`` without more is one of anything."""
 
-    def __init__(self, decoded: Callable[[Any], list[WatchEvent]]) -> None: ...
+
+class OfTables(Generic[Wanted]):
+    """What tells of the tables that a program wants."""
 
     @overload
-    def __get__(
-        self, of: OfTables[PlainTable[Record]], owner: Any
+    def _told(self: OfTables[_Unsaid]) -> list[WatchEvent[Any, Any, Any]]: ...
+    @overload  # a plain table is a table
+    def _told(  # type: ignore[overload-overlap]
+        self: OfTables[PlainTable[Record]],
     ) -> list[WatchEvent[Any, TableRecord[Record]]]: ...
 {gets}
     @overload
-    def __get__(self, of: OfTables[TableName], owner: Any) -> list[AnyEvent]: ...
+    def _told(self: OfTables[TableName]) -> list[AnyEvent]: ...
     @overload
-    def __get__(self, of: OfTables[AnyTable], owner: Any) -> list[AnyEvent | WatchEvent]: ...
-    def __get__(self, of: Any, owner: Any) -> Any: ...
-
-
-if not TYPE_CHECKING:
-    Events = property
+    def _told(self: OfTables[AnyTable]) -> list[AnyEvent | WatchEvent]: ...
+    def _told(self) -> Any:
+        raise NotImplementedError("for type checkers")
 
 
 class ImageTables(OfTables[Wanted]):
     """The tables of an image, by name or by declaration."""
 
-    if TYPE_CHECKING:
-        _told: ClassVar[Events]
-
-    def on_change(self: Tells[Event], listener: Callable[[Event], None]) -> Callable[[], None]:
+    def on_change(self: Listened[Event], listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call ``listener`` with each event, once the image shows it, in the client's own thread: also with each record
         that a snapshot has changed. Returns what ends that."""
         return self._listen(listener)
@@ -108,7 +106,7 @@ def text() -> str:
         )
         aliases.append(f'{alias}: TypeAlias = WatchEvent[{key}, {record}, Literal["{table.name}"]]')
         of = f"OfTables[{named(table.name, table)}]"
-        gets.append(f"    @overload\n    def __get__(self, of: {of}, owner: Any) -> list[{alias}]: ...")
+        gets.append(f"    @overload\n    def _told(self: {of}) -> list[{alias}]: ...")
         shown = {label_of(row): (shown.key, shown.record) for row, shown in table.shows.items()}
         if table.name not in shown:
             shown[table.name] = (next(iter(table.shows.values())).key, table.record)
