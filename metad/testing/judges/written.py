@@ -191,7 +191,7 @@ class Written:
                     group.fences[split_text(behind, 1)[0]] = msgspec.msgpack.decode(value)[0]
                 elif behind == _SLOTS_KEY and value is not None:
                     self._hold(group, index, _decode_slots(value))
-                elif stored == MAP_KEY and value is not None:
+                if stored == MAP_KEY and value is not None:
                     self.maps.append(_decode_map(value))
         changes: list[Change] = []
         for key, value in rows.items():
