@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ class Line:
 
     def show(self) -> None:
         """Print the step, the time and the size of the environment."""
-        size = sum(_size(file) for file in self._environment.rglob("*")) // 1_000_000
+        size = _size(self._environment) // 1_000_000
         line = f"{time.monotonic() - self._begin_s:4.0f} s  {size:5,} MB  {self.text}"
         print(f"\r\033[K{line[:100]}" if self._terminal else line, end="" if self._terminal else "\n", flush=True)
 
@@ -41,11 +42,14 @@ class Line:
             print()
 
 
-def _size(file: Path) -> int:
-    """Bytes of a file. Pip may remove it at any moment."""
-    with contextlib.suppress(OSError):
-        return file.lstat().st_size if file.is_file() else 0
-    return 0
+def _size(folder: Path) -> int:
+    """Bytes of all files in a folder. Pip may remove any of them, and any folder, at any moment."""
+    size = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(path, name)).st_size
+    return size
 
 
 def run(line: Line, text: str, command: list[str]) -> None:
