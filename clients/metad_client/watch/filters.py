@@ -102,7 +102,7 @@ def _table(name: str) -> Table[Any]:
 def _of_table(watched: Watched, place: str) -> tuple[Table[Any], WatchFilter]:
     """``place``: where the program has given the fields."""
     table = _table(_named(watched))
-    wrong = fault(watched, Watched)
+    wrong = fault(msgspec.structs.replace(watched, table=table.name), Watched)
     if wrong is not None:
         raise InvalidRequestError(place + wrong)
     shown = {name: table.shows[row] for name, row in table.rows.items() if row in table.shows}

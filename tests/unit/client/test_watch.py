@@ -43,6 +43,7 @@ from metad_client import (
 from metad_client.connections.transport_choice import TransportChoice
 from metad_client.dispatch.dispatcher import Dispatcher
 from metad_client.endpoint import parse_url
+from metad_client.watch.filters import filters_of
 from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
 from metad_client.watch.token import packed_slots, to_text
@@ -50,6 +51,7 @@ from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
 from metad_wire.methods import encode
 from metad_wire.policy import PathRule
+from metad_wire.table import Table
 from metad_wire.tables import TABLES
 from metad_wire.tables.broker import Broker
 from metad_wire.watch import (
@@ -284,11 +286,17 @@ async def test_filters_go_to_the_server(connected: Client, nodes: WatchNodes) ->
     assert (first.table, first.fields, first.prefix) == ("kv", ["ns"], "a"), filters
     assert (second.table, second.fields, second.prefix) == ("session", ["acme"], "")
     await connected.watch(keys=[KvKey("ns", "a"), SessionKey("t", "c")]).opened()
-    filters_of = nodes.live[-1].received.body.filters
-    assert [(each.table, each.fields, each.rows) for each in filters_of] == [
+    sent = nodes.live[-1].received.body.filters
+    assert [(each.table, each.fields, each.rows) for each in sent] == [
         ("kv", ["ns", "a"], ["record"]),
         ("session", ["t", "c"], ["owner", "properties"]),
     ]
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES.values() if table.shows], ids=repr)
+def test_a_table_is_named_by_its_declaration_as_well(table: Table[Any]) -> None:
+    named = filters_of(table.name)
+    assert filters_of(table) == filters_of(Watched(table)) == filters_of(Watched(table.name)) == named
 
 
 @pytest.mark.parametrize(

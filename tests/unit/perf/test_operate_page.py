@@ -179,8 +179,8 @@ def refusals(path: str) -> Iterator[list[str]]:
         texts: list[ast.expr] = []
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in REFUSING:
             texts = each.args[:1]
-        elif path.endswith("namesakes.py") and isinstance(each, ast.Return) and each.value is not None:
-            texts = [each.value]
+        elif isinstance(each, ast.FunctionDef) and each.name == "foreign_directory":
+            texts = [one.value for one in ast.walk(each) if isinstance(one, ast.Return) and one.value is not None]
         for text in texts:
             parts = [
                 one.value for one in ast.walk(text) if isinstance(one, ast.Constant) and isinstance(one.value, str)
