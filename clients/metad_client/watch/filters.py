@@ -73,10 +73,11 @@ def filters_of(
                 found.setdefault(table.kind, []).append(one)
     else:
         for each in wanted:
+            table = _table(_named(each))
             if isinstance(each, Watched):
-                table, one = _of_table(each, f"tables: {_table(_named(each)).name}: ")
+                one = _of_table(table, msgspec.structs.replace(each, table=table.name), f"tables: {table.name}: ")
             else:
-                table, one = _of_table(Watched(_named(each), tenant, prefix, broker), "")
+                one = _of_table(table, Watched(table.name, tenant, prefix, broker), "")
             found.setdefault(table.kind, []).append(one)
     if not found:
         raise InvalidRequestError("tables: a watch needs at least one, or keys")
@@ -99,10 +100,9 @@ def _table(name: str) -> Table[Any]:
     return table
 
 
-def _of_table(watched: Watched, place: str) -> tuple[Table[Any], WatchFilter]:
-    """``place``: where the program has given the fields."""
-    table = _table(_named(watched))
-    wrong = fault(msgspec.structs.replace(watched, table=table.name), Watched)
+def _of_table(table: Table[Any], watched: Watched[Any], place: str) -> WatchFilter:
+    """``watched`` names the table. ``place``: where the program has given the fields."""
+    wrong = fault(watched, Watched)
     if wrong is not None:
         raise InvalidRequestError(place + wrong)
     shown = {name: table.shows[row] for name, row in table.rows.items() if row in table.shows}
@@ -116,7 +116,7 @@ def _of_table(watched: Watched, place: str) -> tuple[Table[Any], WatchFilter]:
         raise InvalidRequestError(f"tables: the key of {table.name} has no text behind {table.key[0]}")
     if watched.broker and table.name != "session":
         raise InvalidRequestError(f"tables: only sessions have a broker, {table.name} has none")
-    return table, WatchFilter(table.name, list(fields), watched.prefix, list(watched.rows), watched.broker)
+    return WatchFilter(table.name, list(fields), watched.prefix, list(watched.rows), watched.broker)
 
 
 _FITS: Final = "keys: {key!r} is the key of no table that is watched; {known}"
