@@ -6,8 +6,7 @@ import contextlib
 import functools
 import random
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from metad_wire.cluster import SLOTS
 from metad_wire.group import GroupId
@@ -46,12 +45,12 @@ from .namespaces import (
 )
 from .portal import Portal
 from .verbs import Call, Twin
-from .watching import Image, Snapshot, Watch
+from .watching import Closing, Image, Snapshot, Watch
 
 Record = TypeVar("Record", bound=Message)
 
 
-class BlockingClient(Twin):
+class BlockingClient(Twin, Closing):
     """An opened client; :meth:`close` or leaving ``with`` closes it."""
 
     status = Call(client.Client.status)
@@ -71,14 +70,6 @@ class BlockingClient(Twin):
         self.leases = Leases(portal, opened.leases)
         self.sequences = Sequences(portal, opened.sequences)
         self.retained = RetainedMessages(portal, opened.retained)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""

@@ -159,7 +159,7 @@ class Consumers(Facade):
         deadline_s: float | None = None,
     ) -> Member | None:
         """One member, None where there is none."""
-        return await _GET.one_read(self._requests, MemberKey(tenant, group, member), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, MemberKey(tenant, group, member), deadline_s, min_revisions)
 
     async def describe(
         self,
@@ -170,7 +170,7 @@ class Consumers(Facade):
         deadline_s: float | None = None,
     ) -> ConsumerGroupInfo | None:
         """What one consumer group does; None if it never had a member."""
-        return await _DESCRIBE.one_read(self._requests, ConsumerGroup(tenant, group), min_revisions, deadline_s)
+        return await _DESCRIBE.one_read(self._requests, ConsumerGroup(tenant, group), deadline_s, min_revisions)
 
 
 def protocols_of(protocols: Sequence[str]) -> list[str]:

@@ -115,7 +115,7 @@ class InflightStates(Facade):
         deadline_s: float | None = None,
     ) -> Sequence[InflightState]:
         """All that is in flight for one client, in order of the name."""
-        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
 
 
 def _found(items: list[SessionKey], reply: InflightGetReply) -> list[Sequence[InflightState] | MetadError]:

@@ -119,7 +119,7 @@ class KeyValue(Facade):
         deadline_s: float | None = None,
     ) -> Kv | None:
         """One key, None where there is none."""
-        return await _GET.one_read(self._requests, KvKey(namespace, key), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, KvKey(namespace, key), deadline_s, min_revisions)
 
     async def delete(
         self, namespace: str, key: str, *, expected_version: int | None = None, deadline_s: float | None = None

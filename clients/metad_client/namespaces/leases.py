@@ -147,7 +147,7 @@ class Leases(Facade):
         deadline_s: float | None = None,
     ) -> Lease | None:
         """One lease, None where there is none."""
-        return await _GET.one_read(self._requests, LeaseKey(namespace, lease), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, LeaseKey(namespace, lease), deadline_s, min_revisions)
 
     async def attach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
         """Attach one key, as :meth:`attach_many` does."""

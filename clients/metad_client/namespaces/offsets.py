@@ -170,7 +170,7 @@ class Offsets(Facade):
     ) -> Offset | None:
         """Read one offset; None if there is none."""
         return await _FETCH.one_read(
-            self._requests, OffsetKey(tenant, group, topic, partition), min_revisions, deadline_s
+            self._requests, OffsetKey(tenant, group, topic, partition), deadline_s, min_revisions
         )
 
     async def delete(
@@ -188,7 +188,7 @@ class Offsets(Facade):
         deadline_s: float | None = None,
     ) -> int:
         """Read the highest generation that has committed in a consumer group; 0 if none has."""
-        return await _GENERATIONS.one_read(self._requests, ConsumerGroup(tenant, group), min_revisions, deadline_s)
+        return await _GENERATIONS.one_read(self._requests, ConsumerGroup(tenant, group), deadline_s, min_revisions)
 
     async def reset_generation(
         self, tenant: str, group: str, expected: int, generation: int = 0, *, deadline_s: float | None = None

@@ -109,7 +109,7 @@ class Records(Facade, Generic[Record]):
         self, *key: str | int, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> TableRecord[Record] | None:
         """Read one record; None if there is none."""
-        return await self._get.one_read(self._requests, self._key(key), min_revisions, deadline_s)
+        return await self._get.one_read(self._requests, self._key(key), deadline_s, min_revisions)
 
     async def delete(
         self, *key: str | int, expected_version: int | None = None, deadline_s: float | None = None

@@ -104,7 +104,7 @@ class RetainedMessages(Facade):
         deadline_s: float | None = None,
     ) -> Retained | None:
         """The message that a topic retains; None if there is none."""
-        return await _GET.one_read(self._requests, RetainedKey(tenant, topic), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, RetainedKey(tenant, topic), deadline_s, min_revisions)
 
     async def delete(self, tenant: str, topic: str, *, revision: int = 0, deadline_s: float | None = None) -> None:
         """Delete one message. With ``revision`` only the one that this entry wrote. Raises NotFoundError,

@@ -83,7 +83,7 @@ class Sequences(Facade):
         deadline_s: float | None = None,
     ) -> SequenceRecord | None:
         """One sequence, None where there is none."""
-        return await _GET.one_read(self._requests, SequenceKey(namespace, sequence), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, SequenceKey(namespace, sequence), deadline_s, min_revisions)
 
     async def delete(self, namespace: str, sequence: str, *, deadline_s: float | None = None) -> None:
         """Delete one sequence. Raises NotFoundError."""

@@ -311,7 +311,7 @@ class Sessions(Facade):
         deadline_s: float | None = None,
     ) -> Session | None:
         """Read one session; None if there is none."""
-        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
 
     async def delete(
         self,

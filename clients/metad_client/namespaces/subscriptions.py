@@ -145,7 +145,7 @@ class Subscriptions(Facade):
         deadline_s: float | None = None,
     ) -> Sequence[Subscribed]:
         """All filters of one client, in order."""
-        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), min_revisions, deadline_s)
+        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
 
 
 def _found(items: list[SessionKey], reply: SubscriptionGetReply) -> list[Sequence[Subscribed] | MetadError]:

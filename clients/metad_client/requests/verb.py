@@ -87,7 +87,7 @@ class Verb(Generic[Item, Outcome]):
         )
 
     def one_read(
-        self, requests: Requests, key: Item, min_revisions: Sequence[Revision], deadline_s: float | None, /
+        self, requests: Requests, key: Item, deadline_s: float | None, /, min_revisions: Sequence[Revision]
     ) -> asyncio.Future[Outcome]:
         """The same, of what is at least as new as these. Raises InvalidRequestError."""
         return self.one(requests, key, deadline_s, min_revisions=newest(min_revisions))
