@@ -108,20 +108,16 @@ class Dialer:
                     connection.welcomed.add_done_callback(lambda _: self._remember(endpoint, connection))
                     return connection
                 await connection.welcomed
-        except ConnectionLostError as error:
-            if name == "tcp" and connection.bytes_received == 0 and connection.bytes_sent:
-                hint = "hung up before it greeted; a server with certificates is reached by metads:// or metadq://"
-                raise ConnectionLostError(f"{endpoint_name} {hint}") from error
-            raise
-        except MetadError as error:
-            if (told := typed(error, endpoint_name, timeout_s)) is error:
-                raise
-            raise told from error
-        except OSError as error:  # TimeoutError is one
-            connection.abort()
-            raise typed(error, endpoint_name, timeout_s) from error
-        except BaseException:
-            connection.abort()
+        except BaseException as error:
+            connection.abort()  # nobody else knows it, so nobody would wait for a polite end
+            if isinstance(error, ConnectionLostError):
+                if name == "tcp" and connection.bytes_received == 0 and connection.bytes_sent:
+                    hint = "hung up before it greeted; a server with certificates is reached by metads:// or metadq://"
+                    raise ConnectionLostError(f"{endpoint_name} {hint}") from error
+            elif isinstance(error, (MetadError, OSError)):
+                told = typed(error, endpoint_name, timeout_s)
+                if told is not error:
+                    raise told from error
             raise
         self._remember(endpoint, connection)
         return connection

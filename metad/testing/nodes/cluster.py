@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from metad_client import Client, Options, connect
-from metad_wire.cluster import ClusterMap, SlotMove, slot_bits, slots_count
+from metad_wire.cluster import SlotMove, slot_bits, slots_count
 from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import SessionOwner
 from metad_wire.tables.retained import RETAINED, Retained
@@ -268,9 +268,7 @@ class Cluster:
         self.elections: dict[tuple[str, int], str] = {}
         self._committed: dict[str, dict[int, int]] = {}
         self._configurations: dict[str, tuple[int, Any]] = {}
-        self._maps_seen = 0
-        self._new_maps: list[ClusterMap] = []  # since the last look: groups may follow any of them
-        self._wanted: dict[GroupId, int] = {}
+        self._map_of_change: dict[str, int] = {}  # which map the leader of a group had when its voters changed last
         self.changes = 0
         self._failure: BaseException | None = None
         self._working = 0
@@ -424,9 +422,6 @@ class Cluster:
 
     def look(self) -> None:
         """At every replica of every node."""
-        self._new_maps, self._maps_seen = self.written.maps[self._maps_seen :], len(self.written.maps)
-        for each in self._new_maps:
-            self._note_map(each)
         for sim in self.nodes.values():
             node = sim.node
             if node is None:
@@ -454,21 +449,24 @@ class Cluster:
                     if known != term:
                         raise Violation("state machine safety", f"{group.name}: {group.commit} of {known} and {term}")
 
-    def _note_map(self, known: ClusterMap) -> None:
-        """Remember how few replicas of each group any map has wanted since the group last changed."""
-        for record in known.groups:
-            fewest = self._wanted.get(record.group_id, len(record.replicas))
-            self._wanted[record.group_id] = min(fewest, len(record.replicas))
-
     def _copies(self, node: Node, group: RaftGroup, before: tuple[str, ...]) -> None:
         """A voter is let go when there are as many as there should be without it. (Or when it is gone for so long that
-        it is given up, which here nobody is.) The leader that began this may have had an older map than any node has by
-        the time it is committed."""
-        after, fewest = group.configuration.voters, self._wanted.pop(group.group_id, 0)
+        it is given up, which here nobody is.) The leader that began this knew the map of the change before, or a later
+        one that another may have in place of it by the time it is committed."""
+        after, since = group.configuration.voters, self._map_of_change.get(group.name, 0)
+        fewest = min(
+            (
+                len(record.replicas)
+                for known in self.written.maps
+                for record in known.groups
+                if known.version >= since and record.group_id == group.group_id
+            ),
+            default=0,
+        )
         if set(before) - set(after) and len(after) < min(len(before), fewest):
             raise Violation("copies", f"{group.name} on {before} became {after}, no map wanted fewer than {fewest}")
-        for known in self._new_maps if node.map is None else (*self._new_maps, node.map):
-            self._note_map(known)
+        if node.map is not None:
+            self._map_of_change[group.name] = node.map.version
 
     def serving(self) -> bool:
         """Whether every node that is up knows a formed cluster with leaders."""

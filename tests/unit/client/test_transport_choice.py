@@ -15,7 +15,10 @@ from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice
 from metad_client.endpoint import as_url, parse_url, scheme_of
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, UnauthenticatedError
 from metad_perf.attack import certificates
+from metad_wire.connection.frame import FrameType, encode_frame
+from metad_wire.methods import encode
 from metad_wire.policy import PathRule
+from metad_wire.transport import Transport
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsError
 from metad_wire.transport.memory import MemoryTransport
 
@@ -220,6 +223,41 @@ async def test_a_race_given_up_leaves_no_dial_behind(monkeypatch: pytest.MonkeyP
     for _ in range(3):
         await asyncio.sleep(0)
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+class Refusing(Transport):
+    """Its peer does not want us. The stream ends when it is told to, as one of QUIC whose peer has not answered yet."""
+
+    def __init__(self) -> None:
+        self.aborted = False
+
+    async def dial(self, host: str, port: int, factory: Callable[[], Any], timeout_s: float) -> Any:
+        handler = factory()
+        handler.connection_made(self)
+        refusal = encode(UnauthenticatedError("who are you?").body())
+        handler.data_received(encode_frame(FrameType.ERROR, refusal))
+        return handler
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    listen = get_extra_info  # type: ignore[assignment]
+
+
+async def test_a_connection_that_is_refused_leaves_nothing_open() -> None:
+    """Nobody waits for its polite end: a loop that ended first left the socket of QUIC open."""
+    transport = Refusing()
+    dialer = Dialer(TransportChoice({"quic": transport}, RULE), None, Options())  # type: ignore[arg-type]
+    with pytest.raises(UnauthenticatedError, match="who are you"):
+        await dialer.dial_by(AT, "quic")
+    assert transport.aborted
 
 
 @pytest.mark.parametrize(
