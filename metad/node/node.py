@@ -164,8 +164,8 @@ class Node:
             environment,
             health,
             log_grown=self._log_grown,
-            overslept=self._overslept,
         )
+        standstills = self._scheduler.standstills
         share = self.return_share = ReturnShare(
             config.node_id,
             ServiceRate(environment.now()),
@@ -196,13 +196,14 @@ class Node:
         )
         self.will_turns = WillTurns(self.requests, environment)
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
-        self._lease_ends = LeaseEnds(groups, self.requests, environment, health)
+        self._lease_ends = LeaseEnds(groups, self.requests, environment, health, standstills)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self._to_more_room = Handover(self._led_without_room, environment.now)
         self._statuses.listen(self._lead_with_room)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
-        self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial))
+        self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
+        standstills.listeners += [replicas.overslept, self._overslept, self.brokers.overslept]
         host = Host(
             groups,
             replicas.connected,
@@ -402,7 +403,7 @@ class Node:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
         self.disk_room.start()
         self.lifecycle.recover(founders(self.config))
-        self._scheduler.start()
+        self._scheduler.standstills.start()
         self.controller.start()
         self._statuses.start()
         self.sweeps.start()
@@ -467,8 +468,8 @@ class Node:
         self.checkpoints.log_grown(size)
         self.disk_room.grown()
 
-    def _overslept(self, now_s: float) -> None:
-        """The loop stood still for a while."""
+    def _overslept(self) -> None:
+        now_s = self.environment.now()
         for driver in self.drivers.values():
             driver.not_keeping_up(now_s)
 

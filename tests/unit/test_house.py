@@ -70,7 +70,6 @@ CONSTRUCTORS = {
     "metad/node/disk/node_snapshots.py:NodeSnapshots.__init__": 9,
     "metad/node/disk/replica_lifecycle.py:ReplicaLifecycle.__init__": 13,
     "metad/node/requests/requests.py:Requests.__init__": 12,
-    "metad/node/requests/scheduler.py:Scheduler.__init__": 9,
     "metad/raft/replicas.py:Replicas.__init__": 11,
     "metad/raft/snapshots/snapshots.py:Snapshots.__init__": 10,
     "metad/state/core/verb.py:Verb.__init__": 13,

@@ -12,17 +12,16 @@ a map that has changed meanwhile, begins again; a group that has forgotten alrea
 A broker may name a port that shows whether its process lives. Then the end of its connection is evidence
 (:mod:`.evidence`), and its life may be over long before its lease is.
 
-A life must not end because the service was slow or away. So a heartbeat counts from when its frame arrived, the clock
-of the leases stands still while this node was not running, and a silent life ends only after proof that this node
-leads. Where that proof takes long or fails, where the node stood still, and where it begins to lead, everybody gets a
-whole lease: brokers may not have reached it.
+A life must not end because the service was slow or away. So a heartbeat counts from when its frame arrived, and a
+silent life ends only after proof that this node leads. Where that proof takes long or fails, where the node stood
+still, and where it begins to lead, everybody gets a whole lease: brokers may not have reached it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
@@ -83,9 +82,6 @@ TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
 ATTRIBUTES_BYTES_MAX = 16 * 1024
 
 _TICK_S = 0.1  # how often leases are looked at, while there are any
-_LATE_S = 0.02  # a tick that is later than this says that the node was not running
-_STOOD_S = 0.25  # a tick that is so late says that brokers may have lost their connections
-_STOPS_MAX = 64  # remembered, for heartbeats that came before them and had to wait: six seconds at least
 _GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
 _AGAIN_S = 0.2  # until a group that was not reached is told again
 _PAGE_BYTES_MAX = 128 * 1024
@@ -125,10 +121,12 @@ class _Waiter:
 class Brokers:
     """The registry, as long as this node leads metadata-0."""
 
-    def __init__(self, clock: Clock, groups: Hosted, host: Host) -> None:
+    def __init__(self, clock: Clock, groups: Hosted, host: Host, look: Callable[[float], None]) -> None:
+        """``look`` learns whether this node stood still, and calls :meth:`overslept`."""
         self._clock = clock
         self._groups = groups
         self._host = host
+        self._look = look
         self._term: int | None = None
         """The reign; None while another node leads."""
         self._records: dict[str, Broker] = {}
@@ -139,8 +137,6 @@ class Brokers:
         self._loads: dict[str, int] = {}
         self._lives: Liveness[str] = Liveness()
         self._evidence = Evidence()
-        self._lost_s = 0.0  # for how long this node was not running, in this reign
-        self._stops: deque[tuple[float, float]] = deque(maxlen=_STOPS_MAX)  # when each was over, and how long it took
         self._silent: list[str] = []  # who may be, until it is proven that this node leads
         self._ending: set[str] = set()  # whose end is being written
         self._new: dict[str, int] = {}  # names whose first registrations are being written, and how many of each
@@ -152,7 +148,6 @@ class Brokers:
         self._forgetting: asyncio.Task[None] | None = None
         self._waiters: dict[str, dict[_Waiter, None]] = {}  # by broker
         self._timer: Timer | None = None
-        self._tick_s = 0.0
 
     # --- the reign ---------------------------------------------------------------------------------------
 
@@ -179,7 +174,7 @@ class Brokers:
         self._term = term
         for record in read_brokers(self._groups.drivers[METADATA].machine.reader.engine).values():
             self._learn(record)
-        self._lives.amnesty(self._running_s())
+        self._lives.amnesty(self._clock.now())
         self._tick_soon()
 
     def _end_reign(self) -> None:
@@ -195,8 +190,7 @@ class Brokers:
         self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
         self._room, self._places = _room(), {}
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
-        self._lost_s, self._noting = 0.0, False
-        self._stops.clear()
+        self._noting = False
         self._silent, self._ending, self._new = [], set(), {}
         self._asked.clear()
         for waiter in [waiter for waiting in waiters.values() for waiter in waiting]:
@@ -221,7 +215,7 @@ class Brokers:
         elif before is None or before.broker_epoch != record.broker_epoch:
             self._ending.discard(record.broker)
             self._begin_lease(record)
-            from_s = self._running_s() + record.lease_ms / 1000
+            from_s = self._clock.now() + record.lease_ms / 1000
             self._evidence.add(record.broker, record.broker_epoch, record.probe_port, from_s)
         if record.fenced:
             self._fencing.done(record.broker, record.least_epoch)
@@ -236,54 +230,32 @@ class Brokers:
             self._places[record.broker] = self._room.hold(record.registered_by, size)
 
     def _begin_lease(self, record: Broker) -> None:
-        self._lives.add(record.broker, record.lease_ms / 1000, self._running_s())
+        self._lives.add(record.broker, record.lease_ms / 1000, self._clock.now())
 
-    def _running_s(self, at_s: float | None = None) -> float:
-        """A time that has passed, by a clock that stands still while this node is not running."""
-        self._note_stop()
-        if at_s is None:
-            return self._clock.now() - self._lost_s
-        lost_s = self._lost_s
-        for over_s, took_s in reversed(self._stops):
-            if at_s >= over_s:
-                break
-            lost_s -= min(took_s, over_s - at_s)
-        return at_s - lost_s
-
-    def _note_stop(self) -> None:
-        """Note for how long this node was not running, if a tick is late. Whatever asks for the time notes it: what has
-        arrived may be looked at before the late tick, and would count for as long as the node stood still too much."""
-        if self._timer is None:
-            return
-        now_s = self._clock.now()
-        late_s = now_s - self._tick_s
-        if late_s > _LATE_S:
-            self._lost_s += late_s
-            self._stops.append((now_s, late_s))
-            self._tick_s = now_s
-            if late_s > _STOOD_S:
-                self._lives.amnesty(now_s - self._lost_s)
+    def overslept(self) -> None:
+        """This node stood still: brokers may have lost their connections, and could not be heard."""
+        self._lives.amnesty(self._clock.now())
+        self._evidence.excuse()
 
     # --- leases ------------------------------------------------------------------------------------------
 
     def _tick_soon(self) -> None:
         if self._timer is None and len(self._lives):
-            self._tick_s = self._clock.now() + _TICK_S
-            self._timer = self._clock.call_at(self._tick_s, self._tick)
+            self._timer = self._clock.call_at(self._clock.now() + _TICK_S, self._tick)
 
     def _tick(self) -> None:
-        self._note_stop()
         self._timer = None
+        self._look(self._clock.now())
         self._look_who_leads()
         if self._term is None:
             return
         if not self._silent:
-            self._silent = self._lives.due(self._running_s() - _GRACE_S)
+            self._silent = self._lives.due(self._clock.now() - _GRACE_S)
             if self._silent:
                 self._prove(partial(self._proved, self._lives))
-        for dial in self._evidence.due(self._running_s()):
+        for dial in self._evidence.due(self._clock.now()):
             self._dial(dial)
-        gone = [name for name in self._evidence.over(self._running_s()) if name not in self._ending]
+        gone = [name for name in self._evidence.over(self._clock.now()) if name not in self._ending]
         self._expire(gone, "its connection has ended, and its host refuses connections")
         self._tick_soon()
 
@@ -293,7 +265,7 @@ class Brokers:
 
         def proven(ok: bool) -> None:
             if not ok or self._clock.now() - begun_s > SLOW_S:
-                lives.amnesty(self._running_s())
+                lives.amnesty(self._clock.now())
             done(ok)
 
         self._groups.drivers[METADATA].group.read(proven)
@@ -302,7 +274,7 @@ class Brokers:
         """Brokers were silent, and it is known by now whether this node leads."""
         if lives is not self._lives:
             return  # of an earlier reign
-        running_s = self._running_s()
+        running_s = self._clock.now()
         silent, self._silent = self._silent, []
         over: list[str] = []
         for name in silent:
@@ -339,7 +311,7 @@ class Brokers:
 
     def ended(self, line: Line, *, by_peer: bool) -> None:
         """A client's connection is down."""
-        self._evidence.ended(line, by_peer=by_peer, now_s=self._running_s())
+        self._evidence.ended(line, by_peer=by_peer, now_s=self._clock.now())
 
     def excuse(self) -> None:
         """Clients may not have been able to reach this node, or to be heard."""
@@ -349,7 +321,7 @@ class Brokers:
         evidence = self._evidence  # that of this reign
 
         def answered(answer: Answer) -> None:
-            evidence.answered(dial, answer, self._running_s())
+            evidence.answered(dial, answer, self._clock.now())
 
         self._host.dial(dial.host, dial.port, answered)
 
@@ -592,7 +564,7 @@ class Brokers:
 
             def answer(unfenced: list[str]) -> Message:
                 if self._is_last(record):
-                    self._lives.heard(record.broker, self._running_s())  # it could not know its epoch until now
+                    self._lives.heard(record.broker, self._clock.now())  # it could not know its epoch until now
                 return b.BrokerRegistered(record.broker_epoch, record.lease_ms, unfenced)
 
             self._wait(_Waiter(record, answer, done), asked.wait_ms)
@@ -667,10 +639,9 @@ class Brokers:
 
     def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float, line: Line | None) -> None:
         # It counts even if the lead cannot be proven: who leads next gives everybody a whole lease in any case.
-        at_s = self._running_s(arrived_s)
         for beat in beats:
             if self._refusal(beat) is None:
-                self._lives.heard(beat.broker, at_s)
+                self._lives.heard(beat.broker, arrived_s)
                 self._loads[beat.broker] = beat.load
                 if line is not None and (dial := self._evidence.heard(beat.broker, line, line.host)) is not None:
                     self._dial(dial)
@@ -679,7 +650,7 @@ class Brokers:
             refusals = [self._refusal(beat) for beat in beats]
             for beat, why in zip(beats, refusals, strict=True):
                 if why is None:
-                    self._lives.answered(beat.broker, at_s, self._running_s())
+                    self._lives.answered(beat.broker, arrived_s, self._clock.now())
             return b.BrokerHeartbeatReply(
                 [
                     0 if why is not None else self._records[beat.broker].lease_ms

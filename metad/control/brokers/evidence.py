@@ -11,8 +11,8 @@ its clients. So the evidence counts only where all of this holds, and silence de
 - for :data:`GRACE_S` nothing is heard of the life, and nobody connects from its host: who has only lost a connection
   is back by then;
 - the dial is refused. No answer is none;
-- the service was well all the while: this node turned nobody away, and has known the life for a whole lease as the
-  leader, so that nobody is judged who could not reach it. Its clock stands still while it is not running.
+- the service was well all the while: this node turned nobody away and did not stand still, and has known the life for a
+  whole lease as the leader, so that nobody is judged who could not reach it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ this node leads.
 
 A holder must not lose its lease because the service was slow. So a lease ends only if it was over at one look and still
 is at the next, with proof in between that this node leads: what had arrived, or waited for that proof, is heard of
-meanwhile. When the node begins to lead a group, when its looks come late, or when the proof took long, everybody gets a
-full lease from then on.
+meanwhile. When the node begins to lead a group, when it stood still, or when the proof took long, everybody gets a full
+lease from then on.
 
 An order that is too much for one entry is given in smaller ones. What is refused even alone gets a full lease, too: the
 same few would otherwise be ordered again at each look, before all others.
@@ -32,13 +32,13 @@ from ..health import Health
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
+from ..requests.scheduler import Standstills
 from .chore import Batch
 
 LOOK_S = 0.1
 """How often the node looks while groups that it leads have leases."""
 _IDLE_S = 0.5  # the same while they have none
 _LAGGING_S = 0.01  # the same while a look was not enough for all of them
-_LATE_S = 0.25  # a look that is so late says that the node was not running
 _BATCH = 100  # leases in one order; an order ends as many as fit an entry
 
 
@@ -91,38 +91,43 @@ class _Reign:
 class LeaseEnds:
     """Looks from time to time."""
 
-    def __init__(self, groups: Groups, requests: Requests, environment: Environment, health: Health) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        requests: Requests,
+        environment: Environment,
+        health: Health,
+        standstills: Standstills,
+    ) -> None:
         self._groups = groups
         self._requests = requests
         self._environment = environment
         self._health = health
+        self._standstills = standstills
         self._reigns: dict[GroupId, _Reign] = {}
         self._timer: Timer | None = None
+        standstills.listeners.append(self._reigns.clear)
 
     def start(self) -> None:
         """Begin to look."""
-        self._look(self._environment.now())
+        if self._health.failure is not None:
+            return
+        now_s = self._environment.now()
+        again_s = _IDLE_S
+        try:
+            self._standstills.look(now_s)
+            for group_id, driver in list(self._groups.drivers.items()):
+                if group_id.kind in _LASTING:
+                    again_s = min(again_s, self._look_at(group_id, driver, now_s))
+        finally:
+            self._timer = self._environment.call_at(now_s + again_s, self.start)
 
     def stop(self) -> None:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self, due_s: float) -> None:
-        if self._health.failure is not None:
-            return
-        now_s = self._environment.now()
-        late = now_s - due_s > _LATE_S
-        again_s = _IDLE_S
-        try:
-            for group_id, driver in list(self._groups.drivers.items()):
-                if group_id.kind in _LASTING:
-                    again_s = min(again_s, self._look_at(group_id, driver, now_s, late))
-        finally:
-            next_s = now_s + again_s
-            self._timer = self._environment.call_at(next_s, partial(self._look, next_s))
-
-    def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float, late: bool) -> float:
+    def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float) -> float:
         """Look at one group; how soon to look again."""
         group, lasting = driver.group, _LASTING[group_id.kind]
         if not group.ready or driver.installing:
@@ -130,7 +135,7 @@ class LeaseEnds:
             return _IDLE_S
         live = driver.machine.parts[lasting.part]
         reign = self._reigns.get(group_id)
-        if reign is None or reign.term != group.term or late:
+        if reign is None or reign.term != group.term:
             self._reigns[group_id] = _Reign(group.term)
             live.amnesty()
         elif not reign.ordered:

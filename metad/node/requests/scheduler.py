@@ -11,6 +11,7 @@ from metad_wire.policy.fair_queue import Precedence, is_small
 
 from ...errors import StorageError
 from ...logs import bug
+from ...raft.base import Timing
 from ...raft.log.writer import LogWriter
 from ...raft.replicas import Replicas
 from ...state.core.part import Writes
@@ -27,18 +28,51 @@ _AT_ONCE_ITEMS = 128
 # Items of entries made in one turn of the loop, a few milliseconds of it; an entry is made whole. Groups that are left
 # over come first in the next turn.
 _TURN_ITEMS = 1_000
-# How often the loop shows that it runs, and after how long it has stood still. What arrived meanwhile is looked at
-# before any timer, so each turn compares.
-_SHOW_S = 0.1
-_STOOD_S = 0.25
 # Writes applied in one turn of the loop: two milliseconds of it. A turn has costs of its own, so fewer are dearer.
 _APPLY_ITEMS = 1_000
+_SHOW_S = 0.1  # how often the loop shows that it runs
+_STOOD_S = 0.25  # after so long clients may have turned elsewhere
+
+
+class Standstills:
+    """Calls ``listeners`` when this process has stood still: somebody stopped it, its machine slept, or something held
+    up the event loop. Whoever could not be heard meanwhile is not late. Shorter stops keep no peer unheard for longer
+    than the patience of Raft, and no client for longer than those wait who judge its silence."""
+
+    def __init__(self, environment: Environment, timing: Timing) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self._environment = environment
+        self._show_s = min(_SHOW_S, timing.heartbeat_s)
+        patience_s = min(timing.election_s, timing.step_down_s)
+        self._most_s = self._show_s + min(_STOOD_S, (patience_s - timing.heartbeat_s) / 2)
+        self._shown_s = 0.0  # when the loop was seen to run
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to watch whether the loop runs."""
+        now_s = self._environment.now()
+        try:
+            self.look(now_s)
+        finally:
+            self._timer = self._environment.call_at(now_s + self._show_s, self.start)
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self, now_s: float) -> None:
+        """Call the listeners if it has stood still. What is about to judge by the time calls this first: after a
+        standstill, requests and other timers may come before the timer here."""
+        stood_s, self._shown_s = now_s - self._shown_s, now_s
+        if stood_s > self._most_s and self._timer is not None:
+            for listener in list(self.listeners):
+                listener()
 
 
 class Scheduler:
-    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from it,
-    ``overslept`` with the time if the loop has stood still for longer than a heartbeat while something was due, or for
-    longer than :data:`_STOOD_S`."""
+    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from
+    it."""
 
     def __init__(
         self,
@@ -51,7 +85,6 @@ class Scheduler:
         health: Health,
         *,
         log_grown: Callable[[int], None],
-        overslept: Callable[[float], None],
     ) -> None:
         self._state = state
         self._writer = writer
@@ -60,7 +93,7 @@ class Scheduler:
         self._environment = environment
         self._health = health
         self._log_grown = log_grown
-        self._overslept = overslept
+        self.standstills = Standstills(environment, replicas.timing)
         self.precedence = precedence
         """What is small goes before what is not."""
         self._expiry = Deadlines(environment, self._expire)
@@ -68,22 +101,13 @@ class Scheduler:
         self._waiting_items = 0  # submitted since the last turn
         self._timer: Timer | None = None
         self._timer_s = float("inf")
-        self._showing: Timer | None = None
-        self._shown_s = 0.0  # when the loop was seen to run
         agenda.serve(self.turn, self._apply)
         writer.after_durable(self._apply)
 
-    def start(self) -> None:
-        """Begin to watch whether the loop runs."""
-        now_s = self._environment.now()
-        self._look_whether_stood(now_s)
-        self._showing = self._environment.call_at(now_s + _SHOW_S, self.start)
-
     def stop(self) -> None:
         """Cancel the timers."""
+        self.standstills.stop()
         self._expiry.stop()
-        if self._showing is not None:
-            self._showing.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -112,7 +136,7 @@ class Scheduler:
         grown = 0
         try:
             now_s = self._environment.now()
-            self._look_whether_stood(now_s)
+            self.standstills.look(now_s)
             due_s, grown = self._pump(dirty, now_s)
             self._agenda.end()
             if due_s <= now_s:
@@ -191,23 +215,8 @@ class Scheduler:
             self._timer = self._environment.call_at(due_s, self._due)
 
     def _due(self) -> None:
-        now_s = self._environment.now()
-        late_s = now_s - self._timer_s
         self._timer, self._timer_s = None, float("inf")
-        if late_s > self._replicas.timing.heartbeat_s:
-            self._stood(now_s)
         self.turn()
-
-    def _look_whether_stood(self, now_s: float) -> None:
-        stood_s, self._shown_s = now_s - self._shown_s, now_s
-        if self._showing is not None and stood_s > _SHOW_S + _STOOD_S:
-            self._stood(now_s)
-
-    def _stood(self, now_s: float) -> None:
-        """The loop has not run: nobody is late who could not be heard."""
-        self._shown_s = now_s
-        self._replicas.overslept()
-        self._overslept(now_s)
 
     # --- applying ----------------------------------------------------------------------------------------
 

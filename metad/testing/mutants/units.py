@@ -30,6 +30,7 @@ _QUEUE = "unit/wire/test_fair_queue.py::"
 _BROKERS = "unit/control/test_brokers.py::"
 _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
+_SCHEDULER = "unit/server/test_scheduler.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
     # --- leases
@@ -40,6 +41,39 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if adopted != self._adopted:",
         "if False:",
         "unit/state/test_leases.py::test_who_adopts_a_slot_gives_its_leases_full_time",
+    ),
+    # --- standstills
+    _m(
+        "leases_are_judged_before_a_standstill_is_noticed",
+        "what has a late look notices that the node stood still before it ends leases",
+        "metad.node.chores.leases:LeaseEnds.start",
+        "self._standstills.look(now_s)",
+        "pass",
+        _LEASES + "test_a_node_that_stood_still_gives_full_leases_and_forgets_what_was_proven",
+    ),
+    _m(
+        "lives_are_judged_before_a_standstill_is_noticed",
+        "what has a late look notices that the node stood still before it ends lives",
+        "metad.control.brokers.brokers:Brokers._tick",
+        "self._look(self._clock.now())",
+        "pass",
+        _BROKERS + "test_leases_stand_still_while_the_node_does_not_run",
+    ),
+    _m(
+        "suspects_of_before_a_standstill",
+        "a node that stood still suspects no broker, for it may not have been heard",
+        "metad.control.brokers.brokers:Brokers.overslept",
+        "self._evidence.excuse()",
+        "pass",
+        _BROKERS + "test_who_is_suspected_while_the_node_stands_still_has_its_lease",
+    ),
+    _m(
+        "a_standstill_that_lasts_for_longer_than_peers_are_waited_for",
+        "a standstill that is not noticed is shorter than the patience of Raft",
+        "metad.node.requests.scheduler:Standstills.__init__",
+        "min(_STOOD_S, (patience_s - timing.heartbeat_s) / 2)",
+        "_STOOD_S",
+        _SCHEDULER + "test_a_standstill_that_nobody_is_told_of_is_short",
     ),
     _m(
         "believed_from_the_answer_on",

@@ -81,7 +81,8 @@ class World:
         self.dials: list[tuple[str, int]] = []
         self.map = ClusterMap(0, [], [], {})
         self.store_map("metadata", "offset", "data")
-        self.brokers = Brokers(self, self, self)
+        self.stood_still = False
+        self.brokers = Brokers(self, self, self, self.look)
 
     # --- what the registry needs of the node ---
 
@@ -90,6 +91,11 @@ class World:
 
     def wall_ms(self) -> int:
         return int(self.now_s * 1_000)
+
+    def look(self, _: float) -> None:
+        if self.stood_still:
+            self.stood_still = False
+            self.brokers.overslept()
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> SimpleNamespace:
         timer = SimpleNamespace(when_s=when_s, callback=callback)
@@ -151,7 +157,7 @@ class World:
         """Time passes. ``late``: the node does not run meanwhile."""
         end_s = self.now_s + seconds
         if late:
-            self.now_s = end_s
+            self.now_s, self.stood_still = end_s, True
         while True:
             due = min((timer for timer in self.timers if timer.when_s <= end_s), key=lambda t: t.when_s, default=None)
             if due is None:
@@ -719,6 +725,7 @@ async def test_what_is_heard_before_the_late_tick_counts_for_one_lease() -> None
     epoch = await world.register("b1")
     await world.pass_s(1.0)
     world.now_s += 60.0
+    world.stood_still = True
     assert await world.beat("b1", epoch) == "active"
     await world.pass_s(LEASE_S - 0.5)
     assert world.known("b1").state == "active"
@@ -911,7 +918,7 @@ async def test_answers_that_come_together_are_looked_at_once(monkeypatch: pytest
     groups: Any = SimpleNamespace(map=SimpleNamespace(groups=records, version=1), drivers={METADATA: leads})
     calls: Any = Calls()
     clock: Any = SimpleNamespace(now=lambda: 0.0)
-    brokers = Brokers(clock, groups, calls)
+    brokers = Brokers(clock, groups, calls, lambda _: None)
     brokers._term = 1
     brokers._fencing.want(FenceItem("b1", 2))
     brokers._go_on(groups.map)
@@ -967,7 +974,7 @@ async def test_a_broker_whose_port_does_not_refuse_has_its_lease(answer: Answer)
     assert world.known("b1").state == b.FENCED
 
 
-async def test_the_grace_stands_still_while_the_node_does_not_run() -> None:
+async def test_who_is_suspected_while_the_node_stands_still_has_its_lease() -> None:
     world = World()
     epoch, line = await probed(world, Answer.REFUSED)
     world.brokers.ended(line, by_peer=True)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from metad.config import Config
-from metad.node.chores.leases import _IDLE_S, LOOK_S, LeaseEnds
+from metad.node.chores.leases import _IDLE_S, _LASTING, LOOK_S, LeaseEnds
 from metad.state.core.part import NodeMemory
 from metad.state.core.slot_assignment import ALL_SLOTS
+from metad.state.live.live import LiveRows
 from metad.state.live.live_leases import LiveLeases
 from metad.state.machine import Machine
 from metad.storage import keys
@@ -57,7 +58,16 @@ class World:
         environment: Any = self
         requests: Any = self
         health: Any = SimpleNamespace(failure=None)
-        LeaseEnds(groups, requests, environment, health).start()
+        self.stood_still = False
+        self.listeners: list[Callable[[], None]] = []
+        standstills: Any = self
+        LeaseEnds(groups, requests, environment, health, standstills).start()
+
+    def look(self, _: float) -> None:
+        if self.stood_still:
+            self.stood_still = False
+            for listener in self.listeners:
+                listener()
 
     def now(self) -> float:
         return self.now_s
@@ -127,6 +137,22 @@ def test_a_lease_that_is_over_only_since_the_proof_began_needs_another() -> None
     world.prove()
     world.pass_s(LOOK_S)
     assert "late" not in world.ordered
+
+
+def test_a_node_that_stood_still_gives_full_leases_and_forgets_what_was_proven() -> None:
+    world = World("a")
+    world.pass_s(TTL_S + _IDLE_S)
+    world.prove()
+    world.now_s += 60.0
+    world.stood_still = True
+    world.go_on_s(TTL_S - 2 * LOOK_S)
+    assert world.ordered == []
+    world.go_on_s(1.0)
+    assert world.ordered[:1] == ["a"]
+
+
+def test_all_that_lasts_while_somebody_speaks_for_it_is_judged_here() -> None:
+    assert {lasting.part for lasting in _LASTING.values()} == {*LiveRows.__subclasses__()}
 
 
 def test_a_new_term_gives_full_leases_and_forgets_what_was_proven() -> None:

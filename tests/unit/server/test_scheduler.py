@@ -1,4 +1,5 @@
-"""In which order a node applies what its groups have committed, and how long what is heavy rests."""
+"""In which order a node applies what its groups have committed, how long what is heavy rests, and whether the node
+stood still."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import pytest
 
 from metad.node.replicas.agenda import Agenda
 from metad.node.requests import scheduler
-from metad.node.requests.scheduler import Scheduler
+from metad.node.requests.scheduler import Scheduler, Standstills
+from metad.raft.base import Timing
 from metad_wire.policy.fair_queue import Precedence
 
 PIECE_S = 0.004
@@ -55,7 +57,7 @@ class Rig:
         parts: dict[str, Any] = {
             "state": SimpleNamespace(write=lambda *_: None),
             "writer": SimpleNamespace(after_durable=lambda _: None),
-            "replicas": SimpleNamespace(turn=lambda _: float("inf")),
+            "replicas": SimpleNamespace(turn=lambda _: float("inf"), timing=Timing()),
             "health": SimpleNamespace(failure=None, stop_for_bug=self._raise),
         }
         self.scheduler = Scheduler(
@@ -64,7 +66,6 @@ class Rig:
             precedence=self.precedence,
             environment=environment,
             log_grown=lambda _: None,
-            overslept=lambda _: None,
         )
 
     def _raise(self, error: Exception) -> None:
@@ -94,3 +95,93 @@ def test_what_is_heavy_rests_as_long_as_it_took_while_something_small_is_in_prog
     assert not rig.precedence.heavy_wait_s
     rig.precedence.small = 1
     assert rig.precedence.heavy_wait_s == pytest.approx(PIECE_S)
+
+
+# --- standstills -----------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes as the test says."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.now_s = 100.0
+        self.told = 0
+        self._due: tuple[float, Callable[[], None]] = (0.0, lambda: None)
+        environment: Any = self
+        self.standstills = Standstills(environment, timing)
+        self.standstills.listeners.append(self._tell)
+
+    def _tell(self) -> None:
+        self.told += 1
+
+    def now(self) -> float:
+        return self.now_s
+
+    def call_at(self, when_s: float, callback: Callable[[], None]) -> SimpleNamespace:
+        self._due = when_s, callback
+        return SimpleNamespace(cancel=lambda: None)
+
+    def run(self, seconds: float) -> None:
+        """The loop runs for so long."""
+        end_s = self.now_s + seconds
+        while self._due[0] <= end_s:
+            self.now_s = max(self.now_s, self._due[0])
+            self._due[1]()
+        self.now_s = end_s
+
+
+@pytest.mark.parametrize("first", ["its timer", "somebody who judges"])
+def test_a_standstill_is_told_once_whatever_looks_first(first: str) -> None:
+    clock = Clock(Timing())
+    clock.standstills.start()
+    clock.run(10.03)
+    assert clock.told == 0
+    clock.now_s += 0.36
+    if first == "somebody who judges":
+        clock.standstills.look(clock.now_s)
+        assert clock.told == 1
+    clock.run(10.0)
+    assert clock.told == 1
+
+
+def test_a_listener_with_a_bug_leaves_the_others_their_next_standstill() -> None:
+    clock = Clock(Timing())
+    clock.standstills.start()
+    clock.standstills.listeners.insert(0, lambda: {}[0])
+    clock.now_s += 1.0
+    with pytest.raises(KeyError):
+        clock.run(0.0)
+    del clock.standstills.listeners[0]
+    clock.run(1.0)
+    clock.now_s += 1.0
+    clock.run(0.0)
+    assert clock.told == 1
+
+
+def test_a_start_that_took_long_is_no_standstill() -> None:
+    clock = Clock(Timing())
+    clock.standstills.look(clock.now_s)
+    clock.now_s += 60.0
+    clock.standstills.start()
+    clock.run(1.0)
+    assert clock.told == 0
+
+
+@pytest.mark.parametrize(("heartbeat_s", "election_s"), [(0.1, 0.6), (0.05, 0.3), (0.01, 0.03), (1.0, 10.0)])
+@pytest.mark.parametrize("patience", [0.5, 1.0, 2.0])
+def test_a_standstill_that_nobody_is_told_of_is_short(heartbeat_s: float, election_s: float, patience: float) -> None:
+    """Who was heard a heartbeat before it begins is not silent for too long when it ends."""
+    patience_s = max(3 * heartbeat_s, patience * election_s)
+    timing = Timing(heartbeat_s=heartbeat_s, election_s=election_s, step_down_s=patience_s)
+    longest_s = 0.0
+    for thousandth in range(1, 1_000):
+        clock = Clock(timing)
+        clock.standstills.start()
+        clock.run(10.0 + heartbeat_s * (thousandth % 10) / 10)
+        stood_s = 0.4 * thousandth / 1_000
+        clock.now_s += stood_s
+        clock.run(0.0)
+        if not clock.told:
+            longest_s = stood_s
+    assert longest_s < 0.36
+    assert longest_s + heartbeat_s <= min(patience_s, election_s)
