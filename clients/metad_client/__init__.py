@@ -23,8 +23,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 """
 
 from metad_wire import __version__
-from metad_wire.cluster import ClusterMap, Done, GroupRecord, MapReply, NodeRecord, SlotMove
-from metad_wire.group import GroupId
+from metad_wire.cluster import ClusterMap, Done, GroupId, GroupRecord, MapReply, NodeRecord, SlotMove
 from metad_wire.messages import (
     Backlog,
     ConsumerGroup,

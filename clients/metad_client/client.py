@@ -11,8 +11,7 @@ from typing import Self
 import msgspec
 
 from metad_wire import methods
-from metad_wire.cluster import SLOTS
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem, Status, StatusReply
 from metad_wire.table import PlainTable
 from metad_wire.transport import Transport

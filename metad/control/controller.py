@@ -18,7 +18,7 @@ import msgspec
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
+from metad_wire.cluster import METADATA, ClusterMap, GroupId, GroupRecord, machine_count
 from metad_wire.errors import (
     ConflictError,
     InvalidRequestError,
@@ -27,7 +27,6 @@ from metad_wire.errors import (
     NotFoundError,
     NotLeaderError,
 )
-from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
 from metad_wire.policy.returns.return_budget import ReturnBudget
 
@@ -42,8 +41,8 @@ from .host import Clock, Done, Host, Line, Timer
 from .map import decisions, leaving, repair, upkeep
 from .map.bounds import check_node
 from .map.decisions import Decision
-from .map.departure import Departure
 from .map.formed import no_founder
+from .map.leaving import Departure
 from .map.presence import Presence
 from .map.seen import Reach, Seen
 from .migration import Migrations

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from metad_wire.cluster import ClusterMap, ReturnGrant, ReturnReport, StoreMap
+from metad_wire.cluster import ClusterMap, GroupId, ReturnGrant, ReturnReport, StoreMap
 from metad_wire.errors import MetadError
-from metad_wire.group import GroupId
 from metad_wire.messages import StatusReply
 from metad_wire.transport.credentials import Principal
 

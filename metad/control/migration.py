@@ -19,9 +19,8 @@ from typing import Any, Protocol
 import msgspec
 
 from metad_wire import cluster as c
-from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply, SlotMove
+from metad_wire.cluster import ClusterMap, GroupCommand, GroupId, GroupReply, SlotMove
 from metad_wire.errors import ConflictError, InternalError, MetadError, NotLeaderError
-from metad_wire.group import GroupId
 from metad_wire.messages import TenantEnd
 from metad_wire.tables import moving_rows
 

@@ -44,19 +44,16 @@ from .calls.peer_sender import PeerSender
 from .chores.backlog import backlog
 from .chores.leases import LeaseEnds
 from .chores.sweeps import Sweeps
-from .disk.checkpoints import Checkpoints
-from .disk.disk_room import DiskRoom
+from .disk.checkpoints import Checkpoints, DiskRoom
 from .disk.node_snapshots import NodeSnapshots
-from .disk.observer import Observer
-from .disk.replica_lifecycle import ReplicaLifecycle
+from .disk.replica_lifecycle import Observer, ReplicaLifecycle
 from .disk.stores import StoreIdentity, Stores, open_stores
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
 from .health import Health
 from .lives import Lives
-from .replicas.agenda import Agenda
 from .replicas.driver import GroupDriver, Work
 from .replicas.group_status import GroupStatuses
-from .replicas.groups import Groups
+from .replicas.groups import Agenda, Groups
 from .replicas.handover import Handover
 from .replicas.machines import Machines
 from .requests.gate import Gate

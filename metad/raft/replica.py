@@ -15,8 +15,7 @@ from __future__ import annotations
 import random
 
 from .base import FOLLOWER, FULL, LEADER, NEVER, BoundHost, Host, Timing, UnsafeStateError
-from .log.disk_watch import DiskWatch
-from .log.journal import REGULAR, RaftLog, record
+from .log.journal import REGULAR, DiskWatch, RaftLog, record
 from .messages import (
     AnyMessage,
     Append,

@@ -42,8 +42,7 @@ from ..logs import event
 from ..node.node import Node
 from ..node.replicas.driver import Work
 from .access import Access
-from .receive_budget import Inbox, ReceiveBudget
-from .send_budget import SMALL_BYTES, SendBudget
+from .budgets import SMALL_BYTES, Inbox, ReceiveBudget, SendBudget
 from .watching import Watching
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member takes several times as long

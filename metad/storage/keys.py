@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import struct
 
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.key import TEXT_END as TEXT_END
 from metad_wire.key import split_text as split_text
 from metad_wire.key import text as text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, unpack_slots
-from metad_wire.group import GroupId
+from metad_wire.cluster import ClusterMap, GroupId, unpack_slots
 from metad_wire.methods import By, Method
 from metad_wire.routing import KINDS, ROUTES, SLOT_MASK
 

@@ -22,9 +22,8 @@ from ..state.core.entry import Entry
 from . import frames
 from .changes import Change, keys_only
 from .filters import Interest, long_lengths
-from .frames import FRAME_BYTES, Pending, size_of
+from .frames import FRAME_BYTES, Pending, PinnedRows, size_of
 from .log_reader import LogReader
-from .rows import PinnedRows
 from .seams import Outlet, Replica
 
 _KEYS_ONLY: Final = int(StreamFlag.KEYS_ONLY)

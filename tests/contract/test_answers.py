@@ -19,6 +19,7 @@ from metad.testing.nodes.loop import Process
 from metad.testing.nodes.scenarios import Scene
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.cluster import GroupId
 from metad_wire.connection.frame import FrameType
 from metad_wire.connection.session import ClientSession, decode_error
 from metad_wire.errors import (
@@ -29,7 +30,6 @@ from metad_wire.errors import (
     NotReplicaError,
     UnknownMethodError,
 )
-from metad_wire.group import GroupId
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.tables import consumer as g

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metad.control.brokers.evidence import Answer
-from metad.server.probe import Probe
+from metad.server.network import Probe
 from metad.testing.nodes.links import SimNetwork
 from metad.testing.nodes.loop import VirtualLoop
 from metad_wire.transport import Stream, Transport, split_endpoint

@@ -22,7 +22,7 @@ from metad.storage import keys
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
 from metad_client import KvKey, KvPutItem, MetadError, blocking
 from metad_client.options import Options
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 MIB = 1024 * 1024
 VALUES = 300

@@ -13,8 +13,7 @@ from metad.config import RaftConfig, StorageConfig
 from metad.control import migration
 from metad.testing.nodes.scenarios import Scene
 from metad_client import Client, ConflictError, TablePutItem
-from metad_wire.cluster import unpack_slots
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId, unpack_slots
 from metad_wire.tables import moving_rows
 
 SENSORS = [f"boiler/{number}" for number in range(60)]

@@ -11,7 +11,7 @@ import pytest
 from metad.testing.nodes.cluster import Cluster, Settings
 from metad.testing.nodes.scenarios import SCENARIOS
 from metad.testing.simulate import Result, run_node_seed, run_seeds
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 

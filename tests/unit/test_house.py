@@ -96,8 +96,8 @@ PAGES = {
 }
 """Pages that are longer than that, in KiB."""
 MODULES = {
-    "kv_put": 77,
-    "takeover": 80,
+    "kv_put": 69,
+    "takeover": 72,
 }
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 128

@@ -1,18 +1,43 @@
 """The cluster map: which nodes there are, which of them hold which group, and which group holds which slot.
 
 One record in ``metadata-0``, with a version that grows with every change. Clients cache it to go straight to each
-group's leader; nodes follow it to know what they host.
+group's leader; nodes follow it to know what they host. And the names of groups. Pure.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from .group import GroupId
 from .messages import ItemError, Message, Revision, SessionKey, TenantEnd
 from .text.fields import U32, U63, Batch, ClientId
+
+_NAME: Final = re.compile(r"([a-z]+)-(0|[1-9][0-9]{0,4})")
+
+
+class GroupId(NamedTuple):
+    """A group: its kind, and its number among the groups of that kind."""
+
+    kind: str
+    ordinal: int
+
+    @property
+    def name(self) -> str:
+        """The text form, as in ``data-0``."""
+        return f"{self.kind}-{self.ordinal}"
+
+    @classmethod
+    def parse(cls, name: str) -> GroupId | None:
+        """Return the group that is called so. None means that no group can have this name."""
+        found = _NAME.fullmatch(name)
+        return None if found is None else cls(found[1], int(found[2]))
+
+
+METADATA: Final = GroupId("metadata", 0)
+"""The group that keeps the cluster map. Its leader decides about the cluster."""
+
 
 SLOTS: Final = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""

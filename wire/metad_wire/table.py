@@ -14,8 +14,8 @@ from zlib import crc32
 import msgspec
 
 from . import messages as m
+from .cluster import METADATA
 from .faults import plain
-from .group import METADATA
 from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
 from .method import Body, By, For, Lane, Method, Reply
 from .text.fields import KEY_FIELDS_MAX, U32

@@ -8,8 +8,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from metad_wire.cluster import SLOTS
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem
 from metad_wire.table import PlainTable
 from metad_wire.transport import Transport

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, NodeRecord, machine_count
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA, ClusterMap, NodeRecord, machine_count
 
 from ..client import Client
 from ..errors import ConflictError, DeadlineExceededError, MetadError, NotFoundError

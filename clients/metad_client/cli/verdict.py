@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA
 from metad_wire.messages import StatusReply
 
 from . import people

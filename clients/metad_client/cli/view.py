@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from metad_wire.cluster import ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA, ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
 from metad_wire.messages import FollowerStatus, GroupStatus, PeerLink, StatusReply
 
 from ..errors import MetadError

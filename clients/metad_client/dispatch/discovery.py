@@ -21,8 +21,7 @@ from .calls.alarm import Alarm
 from .calls.call import Call
 from .node_connection import NodeConnection
 from .nodes import NodeQueue, Nodes
-from .router import Router
-from .routes import Routes
+from .router import Router, Routes
 from .sender import Sender, Suspects
 
 # Interval of questions while calls wait for a leader: a part of the time for which they have waited, so that the

@@ -47,8 +47,7 @@ from .leaders import Leaders
 from .node_connection import NodeConnection
 from .nodes import NodeQueue, Nodes
 from .reports import Reports, log
-from .router import Router
-from .routes import ANY, Routes
+from .router import ANY, Router, Routes
 from .sender import SUSPECT_S, Sender, Suspects
 from .states import States
 

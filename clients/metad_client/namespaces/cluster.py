@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metad_wire import cluster as c
 from metad_wire import methods
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.messages import Status, StatusReply
 
 from ..dispatch.dispatcher import Dispatcher

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA
 from metad_wire.messages import BATCH_ITEMS_MAX, CHANGE_BYTES_MAX, VALUE_BYTES_MAX, Message
 from metad_wire.methods import By, Method, encode
 from metad_wire.policy import BatchWindow
 
 from ..dispatch.calls.call import Call, GivenIdentity
 from ..dispatch.dispatcher import BODY_BYTES_MIN, Dispatcher
-from ..dispatch.routes import ANY, ByGroup
+from ..dispatch.router import ANY, ByGroup
 from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece

@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from metad_wire.cluster import SLOTS, slot_bits, slots_in
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupId, slot_bits, slots_in
 from metad_wire.method import MALFORMED
 from metad_wire.watch import WatchChange, WatchFilter, WatchOpen, WatchRows
 

@@ -1,18 +1,19 @@
 """The stream of one group: at one replica at a time, and at another one when that fails. It keeps what has come and was
-not taken yet; the watch's :class:`~.streams.Streams` takes it, and says from where to go on.
-"""
+not taken yet; the watch's :class:`~.streams.Streams` takes it, and says from where to go on."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
+from metad_wire.cluster import GroupId
 from metad_wire.errors import ErrorBody, error_of
-from metad_wire.group import GroupId
 from metad_wire.method import MALFORMED, encode
 from metad_wire.watch import (
     BEHIND_UNKNOWN_MS,
@@ -40,7 +41,25 @@ from ..errors import (
     UnsupportedError,
 )
 from .position import Pin, bits_of
-from .replicas import choose
+
+
+def choose(
+    replicas: Sequence[str],
+    *,
+    leader: str,
+    regions: dict[str, str],
+    region: str,
+    avoid: Collection[str],
+    spare_leader: bool,
+    rng: random.Random,
+) -> str | None:
+    """One of the replicas that can be reached, but none to avoid: at best of the client's region; and, of a snapshot,
+    one that does not lead, since leaders have the most to do. Watches spread over the others. None if none is left."""
+    left = [node for node in replicas if node not in avoid]
+    near = [node for node in left if region and regions.get(node) == region] or left
+    free = [node for node in near if node != leader] if spare_leader else near
+    return rng.choice(free or near) if near else None
+
 
 OPEN_DEADLINE_S = 10.0
 """A replica that has not begun a stream by then is given up."""

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
-from metad_wire.cluster import SLOTS, unpack_slots
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupId, unpack_slots
 from metad_wire.method import MALFORMED
 from metad_wire.watch import WatchChange, WatchEntry, WatchOpen, WatchRows
 

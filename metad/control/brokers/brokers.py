@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from metad_wire.cluster import ClusterMap, FenceItem, GroupFence
+from metad_wire.cluster import METADATA, ClusterMap, FenceItem, GroupFence, GroupId
 from metad_wire.errors import (
     ERRORS,
     ConflictError,
@@ -41,7 +41,6 @@ from metad_wire.errors import (
     OverloadedError,
     QuotaExceededError,
 )
-from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
 from metad_wire.methods import BROKER_CHANGE, encode
 from metad_wire.policy.fair_room import FairRoom, Place

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from metad_wire.cluster import ClusterMap, FenceItem
-from metad_wire.group import GroupId
+from metad_wire.cluster import ClusterMap, FenceItem, GroupId
 from metad_wire.text.fields import BATCH_ITEMS_MAX
 
 

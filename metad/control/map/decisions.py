@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metad_wire.cluster import (
+    METADATA,
     SLOTS,
     ClusterMap,
+    GroupId,
     GroupRecord,
     NodeRecord,
     SlotMove,
@@ -29,7 +31,6 @@ from metad_wire.cluster import (
     unpack_slots,
 )
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
-from metad_wire.group import METADATA, GroupId
 from metad_wire.policy.slots import even_moves, even_slots
 
 from ...config import REPLICAS_MAX, Config

@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, GroupRecord, machine_count
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA, ClusterMap, GroupRecord, machine_count
 
 from .decisions import Decision, changed, regions_of, replicas_text, staying
 from .placement import completed

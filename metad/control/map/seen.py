@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable
 
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 SETTLE_S = 1.0
 """A new leader keeps a group for this long before it hands the group to the preferred one, which must have been

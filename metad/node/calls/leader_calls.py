@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from metad_wire.cluster import GroupCommand, GroupFence, GroupReply, Moved
+from metad_wire.cluster import METADATA, GroupCommand, GroupFence, GroupId, GroupReply, Moved
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
-from metad_wire.group import METADATA, GroupId
 from metad_wire.messages import WriteReply
 from metad_wire.methods import BROKER_CHANGE, CLUSTER_MOVED, GROUP_COMMAND, GROUP_FENCE, Body, Method, Reply
 from metad_wire.tables.broker import BrokerChange

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError, TooLargeError
-from metad_wire.group import GroupId
 from metad_wire.method import Method
 from metad_wire.methods import CONSUMER_EXPIRE, LEASE_EXPIRE
 from metad_wire.table import Table

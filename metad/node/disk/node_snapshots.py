@@ -16,9 +16,8 @@ from ...state.machine import Machine
 from ..calls.peer_sender import PeerSender
 from ..environment import Environment, Queue, Timer
 from ..health import Health
-from ..replicas.agenda import Agenda
 from ..replicas.driver import GroupDriver
-from ..replicas.groups import Groups
+from ..replicas.groups import Agenda, Groups
 from ..replicas.machines import Machines
 from ..watches.watches import Watches
 from .stores import Stores

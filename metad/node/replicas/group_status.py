@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metad_wire import messages as m
-from metad_wire.cluster import slots_count
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId, slots_count
 
 from ... import log_events
 from ...logs import event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId
 
 from ...config import Config
 from ...state.cluster.cluster import MapChanges

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from metad_wire import messages as m
+from metad_wire.cluster import METADATA
 from metad_wire.errors import PermissionDeniedError
-from metad_wire.group import METADATA
 from metad_wire.methods import BROKER_HEARTBEAT, BROKER_REGISTER, METHODS, For, Method
 from metad_wire.transport.credentials import Principal, Role
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from metad_wire import messages as m
-from metad_wire.cluster import GroupCommand, ReadIndexReply
+from metad_wire.cluster import METADATA, GroupCommand, ReadIndexReply
 from metad_wire.connection.session import FEATURES
 from metad_wire.errors import (
     DrainingError,
@@ -28,7 +28,6 @@ from metad_wire.errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
-from metad_wire.group import METADATA
 from metad_wire.messages import CHANGE_BYTES_MAX, LISTING_BYTES_MAX, Feature
 from metad_wire.methods import (
     BROKER_GET,

@@ -18,8 +18,8 @@ from ...state.core.part import Writes
 from ...storage.engine import Engine
 from ..environment import Environment, Timer
 from ..health import Health
-from ..replicas.agenda import Agenda
 from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work
+from ..replicas.groups import Agenda
 from .deadlines import Deadlines
 
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its

@@ -6,6 +6,8 @@ record, with term, vote, the log's base and the configurations. That record chan
 entries that change it, so no crash can tear them apart.
 
 A record is ``u64 term, u8 kind, payload``; it is stored and sent as it is, never encoded again.
+
+Whether the disk hangs is measured by what the log waits for.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from pysyncobj.journal import Journal
 
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 from ...errors import DamagedStoreError
 from ...storage import keys
 from ...storage.log import LogStore
+from ..base import Timing
 from ..messages import Configuration
 from .writer import LogWriter
 
@@ -475,3 +479,36 @@ def _nothing() -> None:
 
 def _first(run: tuple[int, int]) -> int:
     return run[0]
+
+
+DISK_ELECTIONS: Final = 4
+"""A disk that makes nothing durable for this many election timeouts hangs. Disks take a second now and then, and a
+change of the leader would cost more than that."""
+
+
+@dataclass(eq=False, slots=True)
+class DiskWatch:
+    """Measures for how long the disk has made nothing durable although something waits for it."""
+
+    _log: RaftLog
+    _timing: Timing
+    _looked_s: float
+    _durable_index: int = 0  # at the last look
+    _waited_s: float = 0.0
+
+    def look(self, now: float) -> None:
+        """Look at the log again. The time since the last look counts as two heartbeats at most: a process that was
+        suspended does not know what its disk did meanwhile."""
+        passed_s, self._looked_s = min(now - self._looked_s, 2 * self._timing.heartbeat_s), now
+        log = self._log
+        durable = log.durable_index
+        if durable != self._durable_index or (durable == log.last_index and log.hard_state_durable):
+            self._durable_index = durable
+            self._waited_s = 0.0
+        else:
+            self._waited_s += passed_s
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the disk has made nothing durable for long, although something waits for it."""
+        return self._waited_s > DISK_ELECTIONS * self._timing.election_s

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..base import CANDIDATE, FOLLOWER, LEADER, NEVER, BoundHost
-from ..log.disk_watch import DiskWatch
+from ..log.journal import DiskWatch
 from ..messages import AnyMessage, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from ..state import ReplicaState
 from .activity import Activity

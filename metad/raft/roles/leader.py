@@ -22,8 +22,7 @@ from ... import log_events
 from ...errors import JOIN_ANEW
 from ...logs import event
 from ..base import FULL, LEADER, NEVER, BoundHost, UnsafeStateError
-from ..log.disk_watch import DiskWatch
-from ..log.journal import NO_OP, RaftLog, record
+from ..log.journal import NO_OP, DiskWatch, RaftLog, record
 from ..messages import Append, AppendReply, Snapshot, TimeoutNow
 from ..state import ReplicaState
 from .activity import Activity

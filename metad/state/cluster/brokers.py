@@ -21,8 +21,8 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import METADATA
 from metad_wire.errors import ConflictError, FencedError, MetadError, NotFoundError
-from metad_wire.group import METADATA
 from metad_wire.methods import encode
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import BROKER, Broker, BrokerChange, BrokerChanged, BrokerStep

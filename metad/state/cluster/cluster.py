@@ -9,8 +9,8 @@ import msgspec
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import METADATA
 from metad_wire.errors import ConflictError
-from metad_wire.group import METADATA
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import CLUSTER
 

@@ -22,9 +22,8 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import FenceItem, GroupFence
+from metad_wire.cluster import FenceItem, GroupFence, GroupId
 from metad_wire.errors import ConflictError, FencedError
-from metad_wire.group import GroupId
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from metad_wire.cluster import SLOTS, ClusterMap
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, ClusterMap, GroupId
 from metad_wire.key import split_text
 from metad_wire.messages import SessionOwner
 from metad_wire.table import ROWS, TABLES, Shown

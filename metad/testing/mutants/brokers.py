@@ -295,7 +295,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_answer_is_a_refusal",
         "a host that does not answer says nothing",
-        "metad.server.probe:Probe.dial",
+        "metad.server.network:Probe.dial",
         "except OSError:\n        return Answer.UNKNOWN",
         "except OSError:\n        return Answer.REFUSED",
         "a_host_that_does_not_answer_ends_no_broker",

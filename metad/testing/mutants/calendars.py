@@ -74,7 +74,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_log_follows_its_leaders_calendar",
         "a log goes about as fast as time does, whatever calendars say",
-        "metad.state.core.log_time:LogTime._time_ms",
+        "metad.state.machine:LogTime._time_ms",
         "max(self._anchor_ms + least_ms, min(float(calendar_ms), self._anchor_ms + most_ms))",
         "max(self._anchor_ms + least_ms, float(calendar_ms))",
         "a_calendar_that_is_set_ends_no_session",

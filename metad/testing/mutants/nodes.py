@@ -199,7 +199,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "installing_holds_up_the_others",
         "a group that cannot apply does not keep the others from it",
-        "metad.node.disk.observer:Observer.committed",
+        "metad.node.disk.replica_lifecycle:Observer.committed",
         " and not driver.installing",
         "",
         "others_go_on_while_a_snapshot_is_installed",
@@ -208,7 +208,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_goes_back",
         "the time of an entry is not before that of an earlier one",
-        "metad.state.core.log_time:LogTime.next",
+        "metad.state.machine:LogTime.next",
         "max(self.newest_ms, int(self._anchor_ms))",
         "calendar_ms",
         "time_of_a_log_believes_no_calendar",
@@ -216,7 +216,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_stands_still",
         "a leader whose calendar is behind the log goes on",
-        "metad.state.core.log_time:LogTime._time_ms",
+        "metad.state.machine:LogTime._time_ms",
         "max(self._anchor_ms + least_ms,",
         "max(self._anchor_ms,",
         "a_calendar_that_is_set_back_keeps_no_session",
@@ -224,7 +224,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "time_of_a_log_jumps",
         "a leader whose calendar is ahead of the log does not jump",
-        "metad.state.core.log_time:LogTime._time_ms",
+        "metad.state.machine:LogTime._time_ms",
         "if not self.newest_ms:",
         "if True:",
         "time_of_a_log_believes_no_calendar",
@@ -232,7 +232,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_never_came_to_be_moves_the_time",
         "a leader whose entries are lost goes on from the time of those that are applied",
-        "metad.state.core.log_time:LogTime.forget",
+        "metad.state.machine:LogTime.forget",
         "self.newest_ms, self._anchor_s = self._applied",
         "self._anchor_s = self._applied[1]",
         "time_of_a_log_believes_no_lost_entry",
@@ -240,7 +240,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "followers_do_not_learn_the_time",
         "a new leader goes on from the time of the last entry",
-        "metad.state.core.log_time:LogTime.learn",
+        "metad.state.machine:LogTime.learn",
         "self.reach(time_ms, now_s)",
         "pass",
         "time_of_a_log_believes_no_calendar",
@@ -257,7 +257,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "no_leader_has_an_amnesty",
         "nothing has passed for a while after a leader has begun",
-        "metad.state.core.log_time:LogTime.past_ms",
+        "metad.state.machine:LogTime.past_ms",
         "0 if now_s < self._amnesty_until_s else self.newest_ms",
         "self.newest_ms",
         "a_new_leader_ends_nothing_for_a_while",
@@ -493,7 +493,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "who_has_left_lives_on",
         "a node that may not hear that it has left asks the others",
-        "metad.control.map.departure:Departure.asks",
+        "metad.control.map.leaving:Departure.asks",
         "return not member and",
         "return False and",
         "who_has_left_ends",

@@ -718,7 +718,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "pause_counts_as_a_hung_disk",
         "who was suspended cannot tell what its disk has done",
-        "disk_watch:DiskWatch.look",
+        "journal:DiskWatch.look",
         "min(now - self._looked_s, 2 * self._timing.heartbeat_s)",
         "now - self._looked_s",
         "pause_is_not_taken_for_a_disk_that_hangs",

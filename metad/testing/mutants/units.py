@@ -593,7 +593,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "full_disk_keeps_its_reserve",
         "a node whose disk is full gives its reserve up for what makes room",
-        "metad.node.disk.disk_room:DiskRoom._measure",
+        "metad.node.disk.checkpoints:DiskRoom._measure",
         "use.free_bytes < mark // _FULL_PART and ",
         "False and ",
         _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
@@ -601,7 +601,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "growth_comes_before_the_reserve",
         "the reserve is made anew before anything that grows is taken",
-        "metad.node.disk.disk_room:DiskRoom._room",
+        "metad.node.disk.checkpoints:DiskRoom._room",
         " - self._missing_bytes",
         "",
         _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
@@ -609,7 +609,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "status_tells_of_the_last_look",
         "the status says what the node goes by",
-        "metad.node.disk.disk_room:DiskRoom.status",
+        "metad.node.disk.checkpoints:DiskRoom.status",
         "min(use.free_bytes, self._room())",
         "use.free_bytes",
         _DISK + "test_what_the_status_says_is_what_the_node_goes_by",

@@ -139,7 +139,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rows_twice",
         "a row is in a snapshot once",
-        "metad.watch.rows:PinnedRows.next",
+        "metad.watch.frames:PinnedRows.next",
         'found[-1][0] + b"\\0"',
         "found[-1][0]",
         "snapshot_is_of_one_moment",

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from metad_client import Client, Options, connect
-from metad_wire.cluster import SlotMove, slot_bits, slots_count
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId, SlotMove, slot_bits, slots_count
 from metad_wire.messages import SessionOwner
 from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 from ...config import Config
 from ...errors import StorageError

@@ -12,8 +12,7 @@ import msgspec
 
 from metad_client import Client, MetadError, Options
 from metad_wire import messages as m
-from metad_wire.cluster import unpack_slots
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId, unpack_slots
 from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
 
 from ...config import CommitConfig, DedupeConfig, ExpiryConfig, RaftConfig, StorageConfig

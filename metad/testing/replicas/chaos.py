@@ -11,7 +11,7 @@ from typing import Any
 from metad_judge.linearizability import Operation
 
 from ...raft.base import Timing
-from ...raft.log.disk_watch import DISK_ELECTIONS
+from ...raft.log.journal import DISK_ELECTIONS
 from ...raft.roles.membership import ChangeRefusedError
 from ..faults import Faults, Weighted
 from ..judges.invariants import Violation

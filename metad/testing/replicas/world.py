@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 from ...errors import StorageError
 from ...raft.base import NEVER, ROLES, ROOM, Timing, UnsafeStateError

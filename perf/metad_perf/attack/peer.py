@@ -19,8 +19,8 @@ from aioquic.tls import SessionTicket
 
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import GroupId
 from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
-from metad_wire.group import GroupId
 from metad_wire.methods import Body, Method, encode
 from metad_wire.routing import KINDS
 from metad_wire.transport.credentials import TlsFiles

@@ -12,8 +12,7 @@ from metad_client import Client
 from metad_client.errors import MetadError
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import ClusterMap, unpack_slots
-from metad_wire.group import GroupId
+from metad_wire.cluster import ClusterMap, GroupId, unpack_slots
 from metad_wire.routing import ROUTES, SLOT_MASK
 
 PROBE_S = 0.02

@@ -13,8 +13,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import ClusterMap, unpack_slots
-from metad_wire.group import GroupId
+from metad_wire.cluster import ClusterMap, GroupId, unpack_slots
 from metad_wire.method import Body, Method
 from metad_wire.routing import ROUTES, SLOT_MASK
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from metad_client import Client, MetadError
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA
 from metad_wire.messages import StatusReply
 
 from ..faults.members import START_S, Member

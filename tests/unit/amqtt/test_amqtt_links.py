@@ -16,10 +16,17 @@ import pytest
 from metad_client import TlsFiles
 from metad_client.contrib.amqtt.envelope import Envelope
 from metad_client.contrib.amqtt.links import links
-from metad_client.contrib.amqtt.links.budget import Budget
 from metad_client.contrib.amqtt.links.link_proof import LinkKey, Peer
 from metad_client.contrib.amqtt.links.link_tls import LinkTls
-from metad_client.contrib.amqtt.links.links import FRAME_BYTES_MAX, STRANGERS_MAX, Delivery, Link, Listener, Unreachable
+from metad_client.contrib.amqtt.links.links import (
+    FRAME_BYTES_MAX,
+    STRANGERS_MAX,
+    Budget,
+    Delivery,
+    Link,
+    Listener,
+    Unreachable,
+)
 from metad_client.contrib.amqtt.links.routes import Target
 from metad_wire.operator.authority import issue_fleet
 

@@ -27,7 +27,7 @@ from metad_client import (
 from metad_client.dispatch.discovery import SEEK_MAX_S
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP
 from metad_wire.routing import ROUTES, split, text, text2
 from metad_wire.tables.offset import OFFSET, KnownGroup, OffsetGroupsReply

@@ -13,8 +13,8 @@ from metad_client import InternalError, MetadError, TooLargeError
 from metad_client.results import Piece, PutResult, SubscribeResult, TakeoverResult, TransactResult, WriteResult
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.cluster import GroupId
 from metad_wire.errors import FencedError, NotLeaderError, OverloadedError, UnknownOutcomeError
-from metad_wire.group import GroupId
 from metad_wire.routing import KINDS, ROUTES, split, text2
 from metad_wire.tables.retained import (
     Retained,

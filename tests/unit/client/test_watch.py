@@ -47,8 +47,7 @@ from metad_client.watch.filters import filters_of
 from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
 from metad_client.watch.token import packed_slots, to_text
-from metad_wire.cluster import SLOTS
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.methods import encode
 from metad_wire.policy import PathRule
 from metad_wire.table import Table

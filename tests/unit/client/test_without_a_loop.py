@@ -26,7 +26,7 @@ from metad_client.connections.dialer import explain
 from metad_client.dispatch.calls.call import Call, IdentitySource
 from metad_client.dispatch.calls.retry import SharedBudget, verdict
 from metad_client.dispatch.leaders import Leaders
-from metad_client.dispatch.routes import Routes
+from metad_client.dispatch.router import Routes
 from metad_client.endpoint import name_of, parse_url
 from metad_client.errors import ClosedError, another
 from metad_wire import cluster as c

@@ -8,10 +8,9 @@ import msgspec
 from scripted import Nodes, Peer, Received, Server
 
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS
+from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.connection.frame import Frame
 from metad_wire.errors import ErrorBody, LogCutError, MetadError
-from metad_wire.group import GroupId
 from metad_wire.methods import WATCH_OPEN, encode
 from metad_wire.tables import TABLES
 from metad_wire.watch import (

@@ -28,7 +28,7 @@ from metad.state.registry import VERBS
 from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, FenceItem, GroupFence, GroupRecord
+from metad_wire.cluster import METADATA, ClusterMap, FenceItem, GroupFence, GroupId, GroupRecord
 from metad_wire.errors import (
     ConflictError,
     FencedError,
@@ -42,7 +42,6 @@ from metad_wire.errors import (
     TooLargeError,
     UnknownOutcomeError,
 )
-from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import BROKER_CHANGE, CLUSTER_STORE, METHODS
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker

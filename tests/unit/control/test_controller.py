@@ -22,7 +22,18 @@ from metad.raft.roles.membership import ChangeRefusedError
 from metad.storage.keys import group_prefix
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, SlotMove, pack_slots, slot_bits, unpack_slots
+from metad_wire.cluster import (
+    METADATA,
+    SLOTS,
+    ClusterMap,
+    GroupId,
+    GroupRecord,
+    NodeRecord,
+    SlotMove,
+    pack_slots,
+    slot_bits,
+    unpack_slots,
+)
 from metad_wire.errors import (
     ConflictError,
     InvalidRequestError,
@@ -32,7 +43,6 @@ from metad_wire.errors import (
     NotLeaderError,
     OverloadedError,
 )
-from metad_wire.group import METADATA, GroupId
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_JOIN,

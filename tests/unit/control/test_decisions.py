@@ -7,8 +7,7 @@ from metad.config import Config
 from metad.control.map import decisions, leaving
 from metad.control.map.decisions import Decision
 from metad.control.map.seen import Reach
-from metad_wire.cluster import ClusterMap, GroupRecord, Transfer
-from metad_wire.group import GroupId
+from metad_wire.cluster import ClusterMap, GroupId, GroupRecord, Transfer
 from metad_wire.methods import encode
 
 

@@ -2,7 +2,7 @@
 
 from test_controller import cluster, node
 
-from metad.control.map.departure import ASK_S, Departure
+from metad.control.map.leaving import ASK_S, Departure
 from metad_wire.cluster import ClusterMap
 
 

@@ -11,9 +11,8 @@ from test_controller import cluster, leads, node
 
 from metad.control.map import decisions, leaving
 from metad.control.map.seen import Reach
-from metad_wire.cluster import ClusterMap
+from metad_wire.cluster import METADATA, ClusterMap
 from metad_wire.errors import ConflictError, MetadError, NotFoundError
-from metad_wire.group import METADATA
 
 KINDS = ("metadata", "offset", "data")
 

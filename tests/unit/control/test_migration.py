@@ -22,7 +22,7 @@ from metad.state.cluster.tenant_ends import TenantEnds
 from metad.state.core.entry import decode_entry
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, slots_in
+from metad_wire.cluster import SLOTS, GroupId, slots_in
 from metad_wire.errors import (
     ConflictError,
     ConnectionLostError,
@@ -33,7 +33,6 @@ from metad_wire.errors import (
     TooLargeError,
     UnknownOutcomeError,
 )
-from metad_wire.group import GroupId
 from metad_wire.methods import (
     CLUSTER_ADD_GROUP,
     CLUSTER_MAP,

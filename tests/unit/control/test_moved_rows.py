@@ -17,7 +17,7 @@ from metad.control import migration
 from metad.state.core import slot_assignment
 from metad.storage import keys
 from metad_wire import cluster as c
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_REBALANCE, encode
 from metad_wire.table import Table
 from metad_wire.tables import TABLES, moving_rows

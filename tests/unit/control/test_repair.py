@@ -13,8 +13,7 @@ from metad.control.map.decisions import join
 from metad.control.map.repair import AT_ONCE, lacking, repaired
 from metad.control.map.seen import Reach
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, GroupRecord, machine_of
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA, ClusterMap, GroupRecord, machine_of
 
 WORKERS = ["n1/0", "n1/1", "n2/0", "n2/1", "n3/0"]
 

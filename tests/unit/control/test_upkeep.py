@@ -7,8 +7,7 @@ from metad.control.map.seen import CROWD_S, GONE_S, SETTLE_S, Seen
 from metad.control.map.upkeep import Change, certain, due_changes, is_let_go, successor
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import CAUGHT_UP_ENTRIES
-from metad_wire.cluster import GroupRecord
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId, GroupRecord
 
 GROUP = GroupId("data", 0)
 NODES = ["n1", "n2", "n3"]

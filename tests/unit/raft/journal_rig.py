@@ -11,7 +11,7 @@ from metad.raft.messages import Configuration
 from metad.storage import keys
 from metad.storage.log import DurableMark, LogStore
 from metad.storage.memory import MemoryEngine
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 GROUP = keys.group_prefix(GroupId("data", 0))
 THREE = Configuration(("a", "b", "c"))

@@ -17,7 +17,7 @@ from metad.raft.snapshots.transfer import AnyStreamMessage, StreamLimits
 from metad.storage import keys
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.tables.kv import KV
 
 LIMITS = StreamLimits(part_bytes=100)

@@ -16,7 +16,7 @@ from metad.raft.roles.leader import _APPEND_BYTES_LEAST, APPEND_BYTES_MAX
 from metad.raft.roles.leadership import IN_FLIGHT_BYTES_MAX
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 GROUPS, ENTRIES, ENTRY = 12, 200, bytes(16 * 1024)
 

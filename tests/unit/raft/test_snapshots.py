@@ -28,7 +28,7 @@ from metad.state.machine import Machine
 from metad.storage import keys
 from metad.storage.log import DurableMark
 from metad.storage.memory import MemoryEngine
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 FOUR = Configuration(("a", "b"), ("c",))
 

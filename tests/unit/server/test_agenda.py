@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metad.node.replicas.agenda import Agenda
+from metad.node.replicas.groups import Agenda
 
 
 class Rig:

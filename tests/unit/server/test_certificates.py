@@ -13,7 +13,7 @@ import pytest
 
 from metad.log_events import EVENTS
 from metad.logs import Repeats
-from metad.server.certificates import LOOK_S, SAY_S, Certificates
+from metad.server.serve import LOOK_S, SAY_S, Certificates
 from metad_wire.operator.authority import Authority
 from metad_wire.transport import unfinished
 from metad_wire.transport.credentials import Principal, Role

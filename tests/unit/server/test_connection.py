@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+import metad.server.budgets as intake_module
+import metad.server.budgets as unsent_module
 import metad.server.connection as connection_module
-import metad.server.receive_budget as intake_module
-import metad.server.send_budget as unsent_module
 import metad.server.serve as serve_module
 from metad.config import load_config
+from metad.server.budgets import SendBudget
 from metad.server.connection import Connection
 from metad.server.network import Network
-from metad.server.send_budget import SendBudget
 from metad.server.serve import Server
 from metad.state.core.verb import SCAN_ROWS_MAX
 from metad.watch.frames import FRAME_BYTES

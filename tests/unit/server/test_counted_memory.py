@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from server_rig import Rig
 
-from metad.server.receive_budget import Inbox
+from metad.server.budgets import Inbox
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.connection.frame import FrameDecoder, FrameType, encode_frame

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from server_rig import Rig, SteppedEnvironment
 
-from metad.node.disk.disk_room import DiskRoom
+from metad.node.disk.checkpoints import DiskRoom
 from metad.raft.base import FULL, LOW, ROOM
 from metad.raft.log.journal import RaftLog
 from metad.storage.room import DiskUse, keep_reserve, mark_of, missing_to_open, release_reserve

@@ -23,8 +23,8 @@ from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError, NotLeaderError
-from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.fair_queue import Precedence

@@ -21,9 +21,8 @@ from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import SLOTS
+from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.errors import MetadError, OverloadedError, TooLargeError
-from metad_wire.group import GroupId
 from metad_wire.methods import encode
 from metad_wire.tables.consumer import CONSUMER, ConsumerGroupInfo, GroupState
 from metad_wire.tables.offset import OFFSET, OffsetExpireGroups

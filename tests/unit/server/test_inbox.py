@@ -12,9 +12,9 @@ from test_connection import HELLO, FakeStream, until
 import metad.server.connection as connection_module
 from metad.config import load_config
 from metad.node.requests.requests import Requests
+from metad.server.budgets import FRAME_BYTES, Inbox
 from metad.server.connection import Connection
 from metad.server.network import Network
-from metad.server.receive_budget import FRAME_BYTES, Inbox
 from metad.server.serve import Server
 from metad_wire import messages as m
 from metad_wire import methods

@@ -18,9 +18,8 @@ from metad.state.live.live_leases import LiveLeases
 from metad.state.machine import Machine
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
-from metad_wire.cluster import slot_bits
+from metad_wire.cluster import GroupId, slot_bits
 from metad_wire.errors import MetadError, StaleRouteError, TooLargeError
-from metad_wire.group import GroupId
 from metad_wire.messages import ItemError, WriteReply
 from metad_wire.methods import encode
 from metad_wire.tables.lease import LEASE, LeaseExpire, LeaseKey

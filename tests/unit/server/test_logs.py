@@ -20,10 +20,10 @@ from metad.control.host import Timer
 from metad.errors import ConfigError, RefusedError, ServerError
 from metad.log_events import EVENTS, Event
 from metad.logs import DISTINCT_MAX, REPEAT_S, JsonLines, Repeats, configure, event, flush, logger
-from metad.node.disk.observer import Observer
+from metad.node.disk.replica_lifecycle import Observer
 from metad.node.replicas.group_status import GroupStatuses
 from metad.server.peers.refusals import COUNTS_S, LASTS_S, Answer, Refusals, majority_of
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 ROOT = Path(__file__).resolve().parents[3]
 BY_NAME: dict[str, Event] = {name: value for name, value in vars(log_events).items() if isinstance(value, Event)}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from metad.embedded.clock import MovableClocks
+from metad.embedded.serving import MovableClocks
 
 
 async def test_timers_fire_in_order_at_their_times() -> None:

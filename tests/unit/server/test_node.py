@@ -22,6 +22,7 @@ from metad.storage.log import LogStore
 from metad.testing.naming import group_of
 from metad_wire import cluster, methods
 from metad_wire import messages as m
+from metad_wire.cluster import GroupId
 from metad_wire.errors import (
     DeadlineExceededError,
     DrainingError,
@@ -35,7 +36,6 @@ from metad_wire.errors import (
     UnknownMethodError,
     UnknownOutcomeError,
 )
-from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 
 MIB = 1024 * 1024

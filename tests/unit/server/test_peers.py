@@ -11,12 +11,12 @@ from peer_rig import Stranger, node, until
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
 from metad.raft.replicas import TERM_JUMP_MAX, PeerProtocolError, decode_payload
-from metad.server.peers import inbound
+from metad.server.peers.peers import GREETING_MAX, PER_NODE_MAX
 from metad.storage.keys import group_prefix
 from metad_wire import messages as m
+from metad_wire.cluster import GroupId
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import FrameType
-from metad_wire.group import GroupId
 from metad_wire.transport.memory import MemoryTransport
 
 METADATA = group_prefix(GroupId("metadata", 0))
@@ -182,7 +182,7 @@ async def test_a_connection_that_pings_stays() -> None:
 async def test_strangers_do_not_keep_peers_out() -> None:
     network = MemoryTransport()
     async with node(network) as server:
-        strangers = [await Stranger.dial(network) for _ in range(inbound.GREETING_MAX + 10)]
+        strangers = [await Stranger.dial(network) for _ in range(GREETING_MAX + 10)]
         await until(lambda: sum(stranger.lost for stranger in strangers) == 10)
         peer = await Stranger.dial(network)
         assert (await peer.greet(server)).type == FrameType.WELCOME
@@ -192,7 +192,7 @@ async def test_strangers_do_not_keep_peers_out() -> None:
 async def test_one_node_has_a_few_connections_and_the_longest_silent_goes() -> None:
     network = MemoryTransport()
     async with node(network) as server:
-        peers = [await Stranger.dial(network) for _ in range(inbound.PER_NODE_MAX)]
+        peers = [await Stranger.dial(network) for _ in range(PER_NODE_MAX)]
         for peer in peers:
             await peer.greet(server)
         peers[0].send(FrameType.PING)
@@ -200,4 +200,4 @@ async def test_one_node_has_a_few_connections_and_the_longest_silent_goes() -> N
         newest = await Stranger.dial(network)
         assert (await newest.greet(server)).type == FrameType.WELCOME
         await until(lambda: peers[1].lost)
-        assert [peer.lost for peer in peers] == [False, True, *[False] * (inbound.PER_NODE_MAX - 2)]
+        assert [peer.lost for peer in peers] == [False, True, *[False] * (PER_NODE_MAX - 2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from metad.server.receive_budget import ReceiveBudget
+from metad.server.budgets import ReceiveBudget
 
 
 class Peer:

@@ -15,8 +15,8 @@ from metad.raft.replica import RaftGroup
 from metad.storage.keys import group_prefix
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.cluster import GroupId
 from metad_wire.errors import NotLeaderError
-from metad_wire.group import GroupId
 from metad_wire.methods import GROUP_FENCE, KV_GET, KV_PUT, SESSION_TAKEOVER
 
 PREFIX = group_prefix(GroupId("data", 0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from metad.node.replicas.agenda import Agenda
+from metad.node.replicas.groups import Agenda
 from metad.node.requests import scheduler
 from metad.node.requests.scheduler import Scheduler, Standstills
 from metad.raft.base import Timing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad.server.send_budget import SMALL_BYTES, SendBudget
+from metad.server.budgets import SMALL_BYTES, SendBudget
 
 MIB = 1024 * 1024
 

@@ -17,9 +17,9 @@ from server_rig import Answer, Rig
 from wire_strategies import values_of
 
 import metad.node.watches.watches as watches_module
+import metad.watch.frames as rows_module
 import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
-import metad.watch.rows as rows_module
 from metad.errors import StorageError
 from metad.node.requests.reads import answer_read_index
 from metad.node.watches.watched import WatchedReplica

@@ -19,8 +19,8 @@ from metad.state.machine import Known, Machine
 from metad.state.registry import VERBS
 from metad.storage.keys import group_prefix
 from metad.storage.memory import MemoryEngine
+from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError
-from metad_wire.group import GroupId
 from metad_wire.messages import Identity
 from metad_wire.methods import Method, encode
 

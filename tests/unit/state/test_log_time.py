@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_rig import Rig
 
-from metad.state.core.log_time import CATCH_UP, LogTime
+from metad.state.machine import CATCH_UP, LogTime
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire.methods import KV_PUT

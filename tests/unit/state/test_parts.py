@@ -19,8 +19,7 @@ from metad.state.registry import PARTS, VERBS
 from metad.storage import keys
 from metad.testing.nodes.scenarios import Scene
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, GroupCommand, slot_bits
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupCommand, GroupId, slot_bits
 from metad_wire.methods import GROUP_COMMAND, KV_DELETE, KV_PUT, KV_TRANSACT, METHODS
 from metad_wire.tables import TABLES
 from metad_wire.tables.kv import KV
@@ -254,7 +253,7 @@ def test_no_table_is_named(name: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             imported |= {node.module} if node.module else {alias.name for alias in node.names}
-            imported |= {node.module.rpartition(".")[2]} if node.module else set()
+            imported |= {node.module.rpartition(".")[2]} if node.module and node.level else set()
         elif isinstance(node, ast.Name | ast.Attribute):
             named.add(node.id if isinstance(node, ast.Name) else node.attr)
     tables = {"metad_wire.tables", *(f"metad_wire.tables.{table}" for table in TABLES)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from state_rig import Rig, contents, item_errors
 
@@ -491,6 +491,7 @@ class Model:
 
 @settings(deadline=None)  # a machine that is busy takes its time
 @given(steps, st.sampled_from(LAGS))
+@example([("delete", "a"), ("advance", 1), ("forget",), ("connect", "a", False, None), ("leave", "a", False, 5)], 3)
 def test_sessions_against_a_model(steps: list[tuple[Any, ...]], lag: int) -> None:
     rig = begun(lag)
     model: dict[str, Model] = {}

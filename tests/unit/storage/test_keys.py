@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metad.storage import keys
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import TABLES
 

@@ -10,7 +10,7 @@ from metad.errors import DamagedStoreError, StorageError
 from metad.storage import keys
 from metad.storage.log import DurableMark, LogStore
 from metad.storage.memory import MemoryEngine
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 A, B = keys.group_prefix(GroupId("data", 0)), keys.group_prefix(GroupId("offset", 7))
 

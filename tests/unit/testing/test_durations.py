@@ -12,7 +12,7 @@ from metad.state.core.part import Origin
 from metad.storage import keys
 from metad.testing.judges.durations import Durations
 from metad.testing.judges.invariants import Violation
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.messages import NEVER_S, SessionOwner, SessionProperties
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP

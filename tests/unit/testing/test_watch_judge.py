@@ -16,7 +16,7 @@ from metad.testing.judges.invariants import Violation
 from metad.testing.judges.watch import ALL, Told, Wanted, WatchJudge, bit
 from metad.testing.judges.written import Change, Key, Written
 from metad_wire import messages as m
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.kv import KV

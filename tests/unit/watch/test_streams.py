@@ -12,9 +12,9 @@ from watch_rig import ALL, PREFIX, Client, World, entry, key, kv, owner
 
 import metad.watch.changes as changes_module
 import metad.watch.filters as filters_module
+import metad.watch.frames as rows_module
 import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
-import metad.watch.rows as rows_module
 import metad.watch.stream as stream_module
 from metad.state.core.part import Origin
 from metad.watch.frames import FRAME_BYTES

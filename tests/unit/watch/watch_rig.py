@@ -17,8 +17,8 @@ from metad.watch.filters import compiled
 from metad.watch.hub import Hub
 from metad.watch.stream import Stream
 from metad_wire import messages as m
+from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError, OverloadedError
-from metad_wire.group import GroupId
 from metad_wire.methods import WATCH_OPEN, encode
 from metad_wire.tables import TABLES
 from metad_wire.watch import (

@@ -2,8 +2,7 @@
 
 import pytest
 
-from metad_wire.cluster import ClusterMap, GroupRecord, NodeRecord, SlotMove
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, ClusterMap, GroupId, GroupRecord, NodeRecord, SlotMove
 
 DATA_1 = GroupId("data", 1)
 

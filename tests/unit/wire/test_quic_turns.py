@@ -14,8 +14,8 @@ from metad_perf.attack import certificates
 from metad_wire.transport import split_endpoint
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.quic import server as quic_server
+from metad_wire.transport.quic.carrier import Inbox
 from metad_wire.transport.quic.flow.recovery import PACKETS_AT_ONCE
-from metad_wire.transport.quic.inbox import Inbox
 
 TIMEOUT_S = 120.0
 SIZE = 2 * 1024 * 1024

@@ -7,14 +7,12 @@ Nothing else here needs numpy or imports that module. Times are seconds unless t
 
 from __future__ import annotations
 
-from .admission import Admission
 from .backoff import FAMILIES, Backoff, Family
-from .budget import RetryBudget
+from .bounds import Admission, BatchWindow, RetryBudget
 from .draw import draw, uniform
 from .path import PathChoice, PathRule, Way
 from .rates import QueueRate
 from .returns.returning import ReturnSlots
-from .window import BatchWindow
 
 __all__ = [
     "FAMILIES",

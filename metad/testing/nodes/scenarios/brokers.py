@@ -11,7 +11,7 @@ from unittest import mock
 from metad_client import BrokerLife, Client, Owned
 from metad_client.errors import FencedError, MetadError, NotLeaderError
 from metad_wire import messages as m
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId
 from metad_wire.methods import (
     BROKER_FENCE,
     BROKER_GET,

@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
-from metad_wire.cluster import FenceItem, GroupFence
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, FenceItem, GroupFence, GroupId
 from metad_wire.methods import BROKER_FENCE, BROKER_REGISTER, GROUP_FENCE
 from metad_wire.tables import broker as b
 

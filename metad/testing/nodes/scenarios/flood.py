@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from metad_wire import messages as m
+from metad_wire.cluster import METADATA
 from metad_wire.connection.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.connection.session import decode_error
 from metad_wire.errors import CancelledError, MetadError, OverloadedError
-from metad_wire.group import METADATA
 from metad_wire.methods import BROKER_HEARTBEAT, BROKER_REGISTER, KV_GET, KV_PUT, Method, encode
 from metad_wire.tables import broker as b
 from metad_wire.transport import Stream

@@ -8,8 +8,7 @@ from typing import Any
 
 from metad_client import Client, HeldLease, LeaseState, MetadError
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS
-from metad_wire.group import GroupId
+from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.methods import (
     KV_GET,
     KV_PUT,

@@ -6,9 +6,8 @@ from typing import Any
 from unittest import mock
 
 from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem
-from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, slot_bits
+from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, GroupId, slot_bits
 from metad_wire.errors import NotReplicaError
-from metad_wire.group import GroupId
 from metad_wire.key import text2
 from metad_wire.methods import GROUP_COMMAND, GROUP_FENCE, encode
 from metad_wire.tables.lease import LEASE

@@ -19,8 +19,7 @@ from metad_client import (
     PutResult,
 )
 from metad_wire import messages as m
-from metad_wire.cluster import unpack_slots
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA, unpack_slots
 from metad_wire.methods import KV_GET, KV_PUT, encode
 
 from ....config import CommitConfig, DedupeConfig, RaftConfig, StorageConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from metad_wire import messages as m
+from metad_wire.cluster import METADATA
 from metad_wire.errors import MetadError, OverloadedError
-from metad_wire.group import METADATA
 from metad_wire.methods import (
     BROKER_FENCE,
     BROKER_GET,

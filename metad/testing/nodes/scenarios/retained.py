@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from metad_client import Client, RetainedPutItem
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 from metad_wire.tables.retained import RETAINED
 
 from ....config import ExpiryConfig

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from metad_client import Client
 from metad_wire import messages as m
-from metad_wire.cluster import ClusterMap, unpack_slots
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, ClusterMap, GroupId, unpack_slots
 from metad_wire.methods import Method
 
 from ....control.map.decisions import MOVES_OF_A_MAP

@@ -9,8 +9,7 @@ import random
 from typing import Any
 
 from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
-from metad_wire.cluster import FenceItem, GroupFence
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, FenceItem, GroupFence, GroupId
 from metad_wire.methods import GROUP_FENCE
 from metad_wire.tables.will import WILL
 

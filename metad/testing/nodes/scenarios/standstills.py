@@ -18,7 +18,7 @@ from metad_client import (
     Will,
     WillKey,
 )
-from metad_wire.group import METADATA
+from metad_wire.cluster import METADATA
 from metad_wire.messages import SessionKey, SessionTakeover, SessionTakeoverItem
 from metad_wire.methods import SESSION_TAKEOVER
 from metad_wire.tables.will import WillDue

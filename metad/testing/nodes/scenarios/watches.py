@@ -12,7 +12,7 @@ from zlib import crc32
 
 from metad_client import Client, KvKey, KvPutItem, MetadError, SessionProperties
 from metad_wire import messages as m
-from metad_wire.group import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId
 from metad_wire.key import SLOT_MASK, text
 from metad_wire.methods import KV_PUT, encode
 from metad_wire.watch import ChangeKind

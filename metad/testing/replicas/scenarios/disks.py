@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....raft.base import FULL, LOW, ROOM
-from ....raft.log.disk_watch import DISK_ELECTIONS
+from ....raft.log.journal import DISK_ELECTIONS
 from ....raft.messages import Append
 from ....raft.roles.leadership import Sending
 from .scene import ELECTION_S, TIMING, scenario, started

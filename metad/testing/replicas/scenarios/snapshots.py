@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metad_wire.group import GroupId
+from metad_wire.cluster import GroupId
 
 from ....errors import StorageError
 from ....raft.log.journal import REGULAR, RaftLog, record

@@ -2,12 +2,15 @@
 
 The carrier takes in everything that one wake-up brings. Then handlers get their data, and what they write leaves in as
 few datagrams and system calls as possible. What handlers write at other times leaves in the loop's next turn.
+
+Datagrams of one connection that wait for its turn are kept in order. Who hands them over bounds them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -23,10 +26,48 @@ from . import certificates
 from .flow.receiving import Receiver
 from .flow.recovery import PACKETS_AT_ONCE
 from .handshake import alert_of
-from .inbox import Inbox
 from .packets import PacketEngine
 from .sockets import Address, peer_of
 from .stream import CODE_REFUSED, StreamEnd
+
+
+class Inbox:
+    """Runs of datagrams, each from one address: a peer may change its address."""
+
+    __slots__ = ("_count", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[list[bytes], Address]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, datagrams: list[bytes], address: Address) -> None:
+        """Append datagrams. Keeps the list, and may change it."""
+        self._count += len(datagrams)
+        if self._runs and self._runs[-1][1] == address:
+            self._runs[-1][0].extend(datagrams)
+        else:
+            self._runs.append((datagrams, address))
+
+    def take(self, most: int) -> tuple[list[bytes], Address]:
+        """The first datagrams, up to ``most``, all from one address. The inbox must not be empty."""
+        datagrams, address = self._runs[0]
+        if len(datagrams) <= most:
+            self._runs.popleft()
+        else:
+            self._runs[0] = datagrams[most:], address
+            datagrams = datagrams[:most]
+        self._count -= len(datagrams)
+        return datagrams, address
+
+    def clear(self) -> int:
+        """Drop all datagrams and return their number."""
+        count, self._count = self._count, 0
+        self._runs.clear()
+        return count
+
 
 TICK_S = 0.5
 """Interval at which a connection is checked for silence."""

@@ -1,4 +1,5 @@
-"""Bounds what clients have sent and is not begun: unfinished frames and whole requests, of all connections together.
+"""Bounds what all connections of clients together make a server hold: what they have sent and is not begun, which is
+unfinished frames and whole requests, and replies that they have not read.
 
 One connection may hold one unfinished frame, which the frame limit bounds; thousands of connections need a common
 bound. Over the bound, connections with an unfinished frame wait and are not read from, except one: the one that has
@@ -16,6 +17,16 @@ them until the broker is taken for dead. So :mod:`.connection` reads always, and
 All inboxes of a server share one :class:`metad_wire.policy.fair_room.FairRoom` of bytes: a crowd of brokers that send
 alike fills it, and one that sends all it can leaves room for those that send little. What finds no room, or is taken
 back for others, is turned away. This module knows frames and bytes: no clock and no stream.
+
+A request of 64 bytes may ask for 8 MiB, and a stream buffers the bytes that its peer does not read. Over the bound of
+replies
+
+- a long reply goes into no stream: the request is answered with an error that says when to retry;
+- a connection that holds more than a little takes no further requests until it holds less, or others do;
+- a connection whose peer has read nothing for a while is cut off.
+
+So replies that are read soon make room for a refused reader. A stream does not report when it drains, so its size is
+read again before anything is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +39,123 @@ from typing import Protocol
 from metad_wire.connection.frame import Frame
 from metad_wire.methods import METHODS, Lane
 from metad_wire.policy.fair_room import FairRoom, Place
+
+SMALL_BYTES = 16 * 1024
+"""Shorter replies are always sent, and connections that hold no more are always served: 4,096 of them may hold 64
+MiB."""
+_STUCK_S = 1.0  # without reading while others have no room; even over a bad path a peer reads something in that time
+
+
+class Replying(Protocol):
+    """A connection as the budget of replies sees it."""
+
+    def unsent_bytes(self) -> int:
+        """The bytes that its stream holds now, or is about to get."""
+
+    def wait_unsent(self, waiting: bool) -> None:
+        """Take no requests, or go on."""
+
+    def abort(self, reason: str) -> None:
+        """Cut it off."""
+
+
+class _Held:
+    __slots__ = ("since_s", "size")
+
+    def __init__(self, now_s: float) -> None:
+        self.size = 0
+        self.since_s = now_s  # when the size last shrank, or began
+
+
+class SendBudget:
+    """The unread replies of a server."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[Replying, _Held] = {}
+        self._waiting: dict[Replying, None] = {}
+        self._refused = False  # a reply, since the last review
+        self.held_bytes = 0
+
+    def take(self, holder: Replying, size: int, now_s: float) -> bool:
+        """Whether a reply of this size may go to the holder's stream. If so, it counts as held from now on."""
+        if size > SMALL_BYTES and self.held_bytes + size > self._bytes_max:
+            self._measure(now_s)
+            if self.held_bytes and self.held_bytes + size > self._bytes_max:
+                self._refused = True
+                return False
+        self._count(holder, self._of(holder, now_s), size)
+        return True
+
+    def has_room(self, now_s: float) -> bool:
+        """Whether anything long may go to a stream."""
+        if self.held_bytes >= self._bytes_max:
+            self._measure(now_s)
+        return self.held_bytes < self._bytes_max
+
+    def wait(self, holder: Replying) -> None:
+        """Have a holder go on, by ``wait_unsent(False)``, once there may be room. It takes requests meanwhile."""
+        self._waiting[holder] = None
+
+    def update(self, holder: Replying, now_s: float) -> None:
+        """Measure again: bytes were written to the stream, or read from it."""
+        size = holder.unsent_bytes()
+        if not size and holder not in self._held:
+            return
+        self._look(holder, size, now_s)
+        if size > SMALL_BYTES and self.held_bytes >= self._bytes_max and holder not in self._waiting:
+            self._waiting[holder] = None
+            holder.wait_unsent(True)
+        elif self._waiting and self.held_bytes < self._bytes_max:
+            self._release()
+
+    def forget(self, holder: Replying) -> None:
+        """Forget a connection that has gone, with all that it held."""
+        self._waiting.pop(holder, None)
+        held = self._held.pop(holder, None)
+        if held is not None:
+            self.held_bytes -= held.size
+
+    def review(self, now_s: float) -> None:
+        """Called at intervals: resume the connections that may go on, cut off those that hold up others."""
+        if not self._waiting and not self._refused:
+            return
+        self._refused = False
+        self._measure(now_s)
+        for holder, held in list(self._held.items()):
+            if held.size > SMALL_BYTES and now_s - held.since_s > _STUCK_S:
+                holder.abort(f"{held.size} bytes of replies are unread, and others have no room")
+        self._release()
+
+    def _of(self, holder: Replying, now_s: float) -> _Held:
+        held = self._held.get(holder)
+        if held is None:
+            held = self._held[holder] = _Held(now_s)
+        return held
+
+    def _count(self, holder: Replying, held: _Held, added: int) -> None:
+        held.size += added
+        self.held_bytes += added
+        if not held.size:
+            del self._held[holder]
+
+    def _look(self, holder: Replying, size: int, now_s: float) -> None:
+        held = self._of(holder, now_s)
+        if size < held.size or not held.size:
+            held.since_s = now_s
+        self._count(holder, held, size - held.size)
+
+    def _measure(self, now_s: float) -> None:
+        for holder in list(self._held):
+            self._look(holder, holder.unsent_bytes(), now_s)
+
+    def _release(self) -> None:
+        for holder in list(self._waiting):
+            held = self._held.get(holder)
+            if self.held_bytes < self._bytes_max or held is None or held.size <= SMALL_BYTES:
+                del self._waiting[holder]
+                holder.wait_unsent(False)
+
 
 FRAME_BYTES = 768
 """What a frame takes beside its bytes. The shortest have 16, so counting those alone would let a peer hold forty times
@@ -106,7 +234,7 @@ _TURN_BYTES = 16 * 1024
 _YIELD_S = 0.02  # time to send something before a peer that has finished more takes the turn
 
 
-class Holder(Protocol):
+class Receiving(Protocol):
     """A connection as the intake sees it."""
 
     held_bytes: int
@@ -130,15 +258,15 @@ class ReceiveBudget:
     def __init__(self, bytes_max: int, later: Callable[[float, Callable[[], None]], object]) -> None:
         self._bytes_max = bytes_max
         self._later = later
-        self._begun_s: dict[Holder, float] = {}  # in the order in which their frames were begun
-        self._waiting: dict[Holder, None] = {}
-        self._turn: Holder | None = None  # the one that goes on over the bound
+        self._begun_s: dict[Receiving, float] = {}  # in the order in which their frames were begun
+        self._waiting: dict[Receiving, None] = {}
+        self._turn: Receiving | None = None  # the one that goes on over the bound
         self._turn_finished = 0  # the finished bytes that won it the turn
         self._turn_bytes = 0  # the bytes it held at the last check
         self._turns = 0
         self.held_bytes = 0
 
-    def update(self, holder: Holder, held_bytes: int, now_s: float, *, progress: bool) -> None:
+    def update(self, holder: Receiving, held_bytes: int, now_s: float, *, progress: bool) -> None:
         """``holder`` now has this many unfinished bytes; ``progress`` if it finished a frame meanwhile."""
         self.held_bytes += held_bytes - holder.held_bytes
         holder.held_bytes = held_bytes
@@ -158,7 +286,7 @@ class ReceiveBudget:
         if self._waiting:
             self._admit()
 
-    def stuck(self, now_s: float) -> list[Holder]:
+    def stuck(self, now_s: float) -> list[Receiving]:
         """The holders that have taken too long over a frame while others wait."""
         if not self._waiting:
             return []
@@ -178,7 +306,7 @@ class ReceiveBudget:
             self._later(_TURN_S, partial(self._look, self._turns))
             holder.wait_intake(False)
 
-    def _wait(self, holder: Holder) -> None:
+    def _wait(self, holder: Receiving) -> None:
         self._waiting[holder] = None
         holder.wait_intake(True)
 
@@ -208,5 +336,5 @@ class ReceiveBudget:
         self._later(_TURN_S, partial(self._look, turn))
 
 
-def _finished(holder: Holder) -> int:
+def _finished(holder: Receiving) -> int:
     return holder.finished_bytes

@@ -1,8 +1,42 @@
-"""How much may wait at a server."""
+"""The bounds of what flows: the size of a batch, what may wait at a server, the retries of a caller."""
 
 from __future__ import annotations
 
 import msgspec
+
+_US = 1_000_000
+
+
+class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token bucket of retries, as the virtual clock of the generic cell rate algorithm (ITU-T I.371): ``burst``
+    retries may be made at once, and one more every ``interval_s``. A retry that finds no token waits for the next one.
+
+    The state is one number, the *clock*: the time, in microseconds, at which the bucket would be full again; 0 at
+    first. Raises ValueError where a value makes no sense.
+    """
+
+    burst: int = 10
+    """Retries that need not wait. Ten outlast an election with the default backoff."""
+    interval_s: float = 1.0
+    """Time after which a token comes back."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.burst < 1:
+            raise ValueError(f"burst must be at least 1, not {self.burst!r}")
+        if not 0 < self.interval_s < float("inf"):
+            raise ValueError(f"interval_s must be a number of seconds over 0, not {self.interval_s!r}")
+
+    @property
+    def interval_us(self) -> int:
+        """``interval_s`` in whole microseconds, at least one."""
+        return max(1, round(self.interval_s * _US))
+
+    def reserve_us(self, wanted_us: int, clock_us: int) -> tuple[int, int]:
+        """Take a token for a retry wanted at ``wanted_us``. Returns the time of the retry, and the new clock."""
+        interval_us = self.interval_us
+        due_us = max(wanted_us, clock_us - (self.burst - 1) * interval_us)
+        return due_us, max(clock_us, due_us) + interval_us
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,3 +90,23 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         wait_s = max(0.0, min(self.wait_max_s - waited_s, patience_s - self.round_trip_s))
         bound = max(self.items_min, int(per_s * wait_s))
         return min(bound, self.items_max) if self.items_max else bound
+
+
+class BatchWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of a batch: it closes at ``items_max`` or ``bytes_max``, or ``linger_s`` after its first item."""
+
+    items_max: int = 1_000
+    """At 1,000 items an fsync is 0.1 % of the batch's cost; more items only add latency."""
+    bytes_max: int = 1024 * 1024
+    """Bounds the memory of one batch."""
+    linger_s: float = 0.0
+    """0 closes a batch at the end of the current turn of the event loop."""
+
+    def is_full(self, items: int, size_bytes: int) -> bool:
+        """Whether a batch of this many items and bytes should be closed now."""
+        return items >= self.items_max or size_bytes >= self.bytes_max
+
+    @property
+    def linger_us(self) -> int:
+        """``linger_s`` in whole microseconds."""
+        return round(self.linger_s * 1e6)
