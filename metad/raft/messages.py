@@ -76,7 +76,7 @@ class Append(Message, frozen=True, tag=5):
     sleep: bool = False
     lease_ms: U63 = 0
     """The promise that the leader counts on: for how long the receiver is to vote for nobody else. It is the same in
-    all appends of a reign. 0: the leader does not say, and the receiver promises its own election timeout."""
+    all appends of a leadership. 0: the leader does not say, and the receiver promises its own election timeout."""
 
 
 class AppendReply(Message, frozen=True, tag=6):

@@ -7,7 +7,7 @@ this very code.
 
 Each rule is an object of its own, which is given the objects it needs, all of them above it in
 :meth:`RaftGroup.__init__`. This module holds the order of things: which rule looks at a message, what a turn does, and
-what begins and ends with a reign.
+what begins and ends with a leadership.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .roles.election_timer import ElectionTimer
 from .roles.elections import Elections
 from .roles.follower import Follower
 from .roles.leader import Leader
-from .roles.leadership import Reign
+from .roles.leadership import Leadership
 from .roles.membership import CAUGHT_UP_ENTRIES, Membership, Transfer
 from .roles.reads import Freshness, Reads
 from .state import ReplicaState
@@ -65,21 +65,21 @@ class RaftGroup:
         self._state = state = ReplicaState(log.name, node_id, log, timing=timing, applied=applied)
         self._timer = timer = ElectionTimer(state, rng, now)
         self._disk = disk = DiskWatch(log, timing, now)
-        self._reign = reign = Reign(state, Clocks(bound, timing.lease_s * timing.drift / 2))
-        self._activity = activity = Activity(state, bound, timer, reign, now)
+        self._leadership = leadership = Leadership(state, Clocks(bound, timing.lease_s * timing.drift / 2))
+        self._activity = activity = Activity(state, bound, timer, leadership, now)
         self._elections = elections = Elections(
-            state, bound, timer, disk, reign, activity, self._elected, self._deposed
+            state, bound, timer, disk, leadership, activity, self._elected, self._deposed
         )
-        self._reads = reads = Reads(state, bound, reign, activity)
-        self._transfer = transfer = Transfer(state, bound, reign, activity, reads)
-        self._leader = leader = Leader(state, log, bound, disk, reign, activity, elections, reads)
-        membership = Membership(state, bound, timer, reign, activity, transfer)
+        self._reads = reads = Reads(state, bound, leadership, activity)
+        self._transfer = transfer = Transfer(state, bound, leadership, activity, reads)
+        self._leader = leader = Leader(state, log, bound, disk, leadership, activity, elections, reads)
+        membership = Membership(state, bound, timer, leadership, activity, transfer)
         self._freshness = freshness = Freshness(state, activity, reads, now)
         self._follower = follower = Follower(state, log, bound, timer, activity, elections, membership, freshness)
 
         # What other layers see, besides the methods of this class. The rules document it.
         self.connected = state.connected
-        self.peers = reign.peers
+        self.peers = leadership.peers
         self.wake = bound.wake
         self.read = reads.read
         self.may_read = reads.may_read
@@ -276,7 +276,7 @@ class RaftGroup:
     def peer_refused(self, peer: str) -> None:
         """The connection to a peer is lost, and its host has refused a new one: evidence that the peer is dead."""
         if self._state.role == LEADER:
-            self._reign.refused(peer)
+            self._leadership.refused(peer)
         elif self._state.leader == peer:
             busy = self._host.crowded() or self._state.unapplied > CAUGHT_UP_ENTRIES
             self._timer.refused(self._host.now(), busy=busy)
@@ -285,21 +285,21 @@ class RaftGroup:
     def excuse(self, now: float) -> None:
         """This node was late: what its peers have sent meanwhile is yet to be read."""
         if self._state.role == LEADER:
-            self._reign.excuse(now)
+            self._leadership.excuse(now)
         elif self._state.role == FOLLOWER:
             self._timer.excuse(now)
 
     # --- the order of things -----------------------------------------------------------------------------
 
     def _elected(self) -> None:
-        self._reads.begin_reign()
-        self._leader.begin_reign()
+        self._reads.begin_leadership()
+        self._leader.begin_leadership()
 
     def _deposed(self) -> None:
-        self._transfer.end_reign()
-        self._reign.end()
+        self._transfer.end_leadership()
+        self._leadership.end()
         self._host.role_changed()
-        self._reads.end_reign()
+        self._reads.end_leadership()
 
     def _log_durable(self) -> None:
         """An fsync covered something of the log."""

@@ -497,7 +497,7 @@ class GroupDriver:
         self.machine = machine
         self.installing = False
 
-    # --- the end of a reign, or of the node --------------------------------------------------------------
+    # --- the end of a leadership, or of the node ---------------------------------------------------------
 
     def demoted(self) -> None:
         """This replica leads no longer."""

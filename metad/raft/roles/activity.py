@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..base import LEADER, NEVER, BoundHost
 from ..state import ReplicaState
 from .election_timer import ElectionTimer
-from .leadership import Reign
+from .leadership import Leadership
 
 
 @dataclass(eq=False, slots=True)
@@ -18,7 +18,7 @@ class Activity:
     _state: ReplicaState
     _host: BoundHost
     _timer: ElectionTimer
-    _reign: Reign
+    _leadership: Leadership
     _worked_s: float  # when there was last something to do
     asleep: bool = False
     look_due_s: float = NEVER
@@ -26,7 +26,7 @@ class Activity:
     _looked_s: float = NEVER
     _awake_round: int = 0  # the first since the group woke up: it sleeps again once a quorum has echoed it
 
-    def begin_reign(self, now: float) -> None:
+    def begin_leadership(self, now: float) -> None:
         """The replica has been elected."""
         self._awake_round = 0
         self._worked_s = now
@@ -44,13 +44,13 @@ class Activity:
         return (
             now - self._worked_s >= state.timing.sleep_after_s
             and state.applied == state.commit == last_index
-            and self._reign.quorum_echoed() >= self._awake_round
+            and self._leadership.quorum_echoed() >= self._awake_round
             and all(
                 peer in state.connected
                 and progress.match == last_index
                 and not progress.unapplied
                 and not progress.shortage
-                for peer, progress in self._reign.peers.items()
+                for peer, progress in self._leadership.peers.items()
             )
         )
 
@@ -66,7 +66,7 @@ class Activity:
 
     def followed(self) -> bool:
         """Whether a quorum has answered since the leader last said good night."""
-        answered = {peer for peer, progress in self._reign.peers.items() if progress.heard_s >= self._looked_s}
+        answered = {peer for peer, progress in self._leadership.peers.items() if progress.heard_s >= self._looked_s}
         return self._state.has_quorum(answered | {self._state.node_id})
 
     def rouse(self) -> None:
@@ -80,10 +80,10 @@ class Activity:
         self.asleep = False
         now = self._host.now()
         if self._state.role == LEADER:
-            self._reign.hasten(now)
+            self._leadership.hasten(now)
             self._worked_s = now
-            self._awake_round = self._reign.round + 1
-            for progress in self._reign.peers.values():
+            self._awake_round = self._leadership.round + 1
+            for progress in self._leadership.peers.values():
                 progress.heard_s = now
         else:
             self._timer.postpone(now)

@@ -49,7 +49,7 @@ class ElectionTimer:
 
     def heard_leader(self, now: float, lease_ms: int) -> None:
         """There is a leader: vote for nobody else for as long as it counts on. 0: it does not say for how long."""
-        # A promise is never longer than the one that is stored. Within a reign a leader always says the same.
+        # A promise is never longer than the one that is stored. Within a leadership a leader always says the same.
         self._promise_ms = min(lease_ms, self._longest_ms) if lease_ms else self._longest_ms
         self._promised_until_s = max(self._promised_until_s, now + self._promise_ms / 1000)
         self._heard_until_s = now + self._timing.election_s

@@ -27,7 +27,7 @@ from ..messages import AnyMessage, PreVote, PreVoteReply, TimeoutNow, Vote, Vote
 from ..state import ReplicaState
 from .activity import Activity
 from .election_timer import ElectionTimer
-from .leadership import Reign
+from .leadership import Leadership
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +39,7 @@ class Elections:
     _host: BoundHost
     _timer: ElectionTimer
     _disk: DiskWatch
-    _reign: Reign
+    _leadership: Leadership
     _activity: Activity
     _elected: Callable[[], None]
     _deposed: Callable[[], None]
@@ -116,7 +116,7 @@ class Elections:
     def _leader_alive(self, now: float) -> bool:
         """Whether there is a leader that must not be voted against."""
         if self._state.role == LEADER:
-            return self._activity.asleep or self._reign.heard_quorum(now)
+            return self._activity.asleep or self._leadership.heard_quorum(now)
         return self._activity.asleep or self._timer.promises(now) or self._timer.believes(now)
 
     def _may_vote(self) -> bool:

@@ -2,7 +2,7 @@
 
 - The leader knows per peer whether it probes, pipelines or waits for a snapshot (:mod:`.leadership`).
 - The leader counts itself by what is durable in its own log, and commits only entries of its own term.
-- A reply of another term changes nothing but may end a reign.
+- A reply of another term changes nothing but may end a leadership.
 - A leader that has not heard from a quorum for a time of its own steps down. Peers whose hosts refuse to be dialled are
   waited for no longer than their promise lasts, for by then others may have elected another.
 - Followers hear of a commit with the entries that follow it, or with the next heartbeats. If somebody waits for what a
@@ -27,7 +27,7 @@ from ..messages import Append, AppendReply, Snapshot, TimeoutNow
 from ..state import ReplicaState
 from .activity import Activity
 from .elections import Elections
-from .leadership import Progress, Reign, Sending
+from .leadership import Leadership, Progress, Sending
 from .reads import Reads
 
 APPEND_BYTES_MAX = 1024 * 1024
@@ -49,7 +49,7 @@ class Leader:
     _log: RaftLog
     _host: BoundHost
     _disk: DiskWatch
-    _reign: Reign
+    _leadership: Leadership
     _activity: Activity
     _elections: Elections
     _reads: Reads
@@ -57,13 +57,13 @@ class Leader:
     _told: int = 0  # the commit index that peers were told then
     _tell_due_s: float = NEVER  # when they are told of a later one
 
-    # --- the reign ---------------------------------------------------------------------------------------
+    # --- the leadership ----------------------------------------------------------------------------------
 
-    def begin_reign(self) -> None:
+    def begin_leadership(self) -> None:
         """The replica has been elected."""
         now = self._host.now()
-        self._reign.begin(now)
-        self._activity.begin_reign(now)
+        self._leadership.begin(now)
+        self._activity.begin_leadership(now)
         self._log.append([record(self._state.term, NO_OP)])
         self._sent_index, self._told, self._tell_due_s = 0, 0, NEVER
         self._host.role_changed()
@@ -71,7 +71,7 @@ class Leader:
 
     def _leave(self) -> None:
         """Order the voter with the longest log to campaign, and step down."""
-        state, peers = self._state, self._reign.peers
+        state, peers = self._state, self._leadership.peers
         voters = [(peers[v].match, v) for v in state.configuration.voters if v in peers and v in state.connected]
         if voters:
             _, best = max(voters)
@@ -82,15 +82,15 @@ class Leader:
 
     def turn(self, now: float) -> float:
         """Send the heartbeats and records that are due. Returns when to look again."""
-        reign, last_index = self._reign, self._log.last_index
-        if not reign.heard_quorum(now):
+        leadership, last_index = self._leadership, self._log.last_index
+        if not leadership.heard_quorum(now):
             self._elections.follow(self._state.term)
             return now
         if self._disk.hangs and self._others_go_on():
             self._leave()
             return now
-        if now >= min(reign.round_due_s, self._tell_due_s):
-            reign.begin_round(now)
+        if now >= min(leadership.round_due_s, self._tell_due_s):
+            leadership.begin_round(now)
             for peer, progress in self._reachable():
                 progress.paused = False
                 if not self._send_records(peer, progress):
@@ -105,23 +105,23 @@ class Leader:
         self.advance_commit()
         if self._tell_due_s == NEVER and self._state.commit > self._told and self._is_watched():
             self._tell_due_s = now + TOLD_WITHIN_HEARTBEATS * self._state.timing.heartbeat_s
-        return min(reign.round_due_s, self._tell_due_s)
+        return min(leadership.round_due_s, self._tell_due_s)
 
     def _told_all(self, last_index: int) -> None:
         """The peers that can take them have everything up to here, and know what is committed."""
         self._sent_index, self._told, self._tell_due_s = last_index, self._state.commit, NEVER
 
     def _is_watched(self) -> bool:
-        return any(progress.watched for progress in self._reign.peers.values())
+        return any(progress.watched for progress in self._leadership.peers.values())
 
     def _others_go_on(self) -> bool:
         """Whether a quorum of others has durably the entry for which this leader's disk is waited for."""
         wanted = self._log.durable_index + 1
-        return self._state.has_quorum({peer for peer, p in self._reign.peers.items() if p.match >= wanted})
+        return self._state.has_quorum({peer for peer, p in self._leadership.peers.items() if p.match >= wanted})
 
     def _reachable(self) -> list[tuple[str, Progress]]:
         connected = self._state.connected
-        return [(peer, p) for peer, p in self._reign.peers.items() if peer in connected and not p.distrusted]
+        return [(peer, p) for peer, p in self._leadership.peers.items() if peer in connected and not p.distrusted]
 
     def _send_records(self, peer: str, progress: Progress) -> bool:
         """Send the peer the records that it lacks, as far as :mod:`.leadership` allows; whether anything went out."""
@@ -165,7 +165,7 @@ class Leader:
             previous,
             previous_term,
             state.commit,
-            self._reign.round,
+            self._leadership.round,
             records,
             sleep,
             int(state.timing.lease_s * 1000),
@@ -174,17 +174,17 @@ class Leader:
 
     def say_good_night(self) -> None:
         """Tell every peer that no heartbeats will follow until something happens."""
-        for peer, progress in self._reign.peers.items():
+        for peer, progress in self._leadership.peers.items():
             self._send_empty(peer, progress, sleep=True)
 
     def peer_connected(self, peer: str) -> None:
         """Messages reach this peer again."""
-        progress = self._reign.peers.get(peer)
+        progress = self._leadership.peers.get(peer)
         if progress is not None:
             if progress.sending is not Sending.PROBE:  # what was sent, records or a snapshot, may be lost
                 progress.probe_from(self._log.last_index + 1)
             progress.paused = False
-            self._reign.hasten(self._host.now())
+            self._leadership.hasten(self._host.now())
 
     # --- snapshots ---------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Leader:
 
     def snapshot_streamed(self, peer: str, message: Snapshot) -> None:
         """The peer has all of a snapshot's bytes: have it install them."""
-        progress = self._reign.peers.get(peer)
+        progress = self._leadership.peers.get(peer)
         if self._state.role == LEADER and progress is not None and progress.sending is Sending.SNAPSHOT:
             progress.snapshot = Snapshot(
                 self._state.term, message.index, message.index_term, message.configuration, message.stream
@@ -204,7 +204,7 @@ class Leader:
 
     def snapshot_failed(self, peer: str, why: str = "") -> None:
         """Streaming broke off: begin again when the peer answers."""
-        progress = self._reign.peers.get(peer)
+        progress = self._leadership.peers.get(peer)
         if progress is not None:
             progress.obstacle = why
         if progress is not None and progress.sending is Sending.SNAPSHOT:
@@ -219,7 +219,7 @@ class Leader:
         if message.term > state.term:
             self._elections.follow(message.term)
             return
-        progress = self._reign.peers.get(peer)
+        progress = self._leadership.peers.get(peer)
         if message.term < state.term or state.role != LEADER or progress is None or progress.distrusted:
             return
         progress.heard_s = now
@@ -232,7 +232,7 @@ class Leader:
         was_short, progress.shortage = progress.shortage, message.shortage
         if message.shortage:
             self._activity.wake_up()  # in its sleep the leader would not hear that there is room again
-        if self._reign.confirm(progress, message):
+        if self._leadership.confirm(progress, message):
             self._reads.release()
         if message.match > log.last_index or message.agreed > log.last_index:
             raise UnsafeStateError(f"{state.name}: {peer} acknowledges {message.match}, {message.agreed} of ours")
@@ -257,7 +257,7 @@ class Leader:
 
     def _distrust(self, peer: str, progress: Progress, rejected: int) -> None:
         """The peer lacks an entry, and has heard of a newer round since it acknowledged it. So it had the entry durably
-        in this very reign: it runs on an older copy of its data directory, or its disk lies."""
+        in this very leadership: it runs on an older copy of its data directory, or its disk lies."""
         event(
             log_events.REPLICA_LOST_DATA,
             group=self._state.name,
@@ -282,7 +282,7 @@ class Leader:
         if state.role != LEADER:
             return
         durable = log.durable_index if log.hard_state_durable else 0
-        index = self._reign.of_quorum(durable, _match)
+        index = self._leadership.of_quorum(durable, _match)
         if index > state.commit and log.term_at(index) == state.term:
             state.set_commit(index)
             if state.applied < state.applicable:

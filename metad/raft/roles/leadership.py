@@ -1,4 +1,4 @@
-"""A leader's knowledge during its reign: what it knows of each peer's log and may send it, its rounds of heartbeats,
+"""What a leader knows: of each peer's log, what it may send it, its rounds of heartbeats,
 and its first entry."""
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ Number = TypeVar("Number", int, float)
 
 
 @dataclass(eq=False, slots=True)
-class Reign:
+class Leadership:
     """The rules of a leader share this. It has no peers while the replica does not lead."""
 
     _state: ReplicaState
@@ -156,7 +156,7 @@ class Reign:
     """The index of the leader's first entry. Once it is applied, the state machine holds everything that was committed
     before."""
     round: int = 0
-    """The number of the newest round of heartbeats; numbers begin anew with each reign."""
+    """The number of the newest round of heartbeats; numbers begin anew with each leadership."""
     round_due_s: float = NEVER
     """When the next round begins."""
     _rounds: deque[tuple[int, float]] = field(default_factory=deque)  # (number, when it began)

@@ -18,7 +18,7 @@ from ..messages import Configuration, TimeoutNow
 from ..state import ReplicaState
 from .activity import Activity
 from .election_timer import ElectionTimer
-from .leadership import Reign, Sending
+from .leadership import Leadership, Sending
 from .reads import Reads
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -39,7 +39,7 @@ class Transfer:
 
     _state: ReplicaState
     _host: BoundHost
-    _reign: Reign
+    _leadership: Leadership
     _activity: Activity
     _reads: Reads
     _target: str | None = None
@@ -77,7 +77,7 @@ class Transfer:
 
     def turn(self, now: float) -> float:
         """Order the successor to campaign once it has everything, or give up. Returns when to look again."""
-        target, peers, state = self._target, self._reign.peers, self._state
+        target, peers, state = self._target, self._leadership.peers, self._state
         if target is None:
             return NEVER
         if now >= self._until_s or target not in peers or target not in state.connected:
@@ -93,7 +93,7 @@ class Transfer:
             self._host.send(target, TimeoutNow(state.term))
         return self._until_s
 
-    def end_reign(self) -> None:
+    def end_leadership(self) -> None:
         """The replica leads no longer."""
         self._target = None
 
@@ -105,7 +105,7 @@ class Membership:
     _state: ReplicaState
     _host: BoundHost
     _timer: ElectionTimer
-    _reign: Reign
+    _leadership: Leadership
     _activity: Activity
     _transfer: Transfer
 
@@ -121,7 +121,7 @@ class Membership:
         now, state = self._may_change(), self._state
         if member not in now.learners:
             raise ChangeRefusedError(f"{member} is not a learner of {state.name}")
-        progress = self._reign.peers[member]
+        progress = self._leadership.peers[member]
         behind = state.log.last_index - progress.match
         if progress.sending is not Sending.REPLICATE or behind > CAUGHT_UP_ENTRIES:
             raise ChangeRefusedError(f"{member} still lacks {behind} entries of {state.name}")
@@ -146,7 +146,7 @@ class Membership:
         state = self._state
         if state.role != LEADER:
             raise ChangeRefusedError(f"this replica does not lead {state.name}")
-        if state.commit < self._reign.first_index:
+        if state.commit < self._leadership.first_index:
             raise ChangeRefusedError(f"the new leader of {state.name} has not committed anything yet")
         if state.log.configuration_index > state.commit:
             raise ChangeRefusedError(f"another change of {state.name} is under way")
@@ -166,7 +166,7 @@ class Membership:
         state = self._state
         state.set_members(state.configuration.members)
         if state.role == LEADER:
-            self._reign.fit(self._host.now())
+            self._leadership.fit(self._host.now())
         elif not self._activity.asleep:
             self._timer.postpone(self._host.now())
         self._host.configured()

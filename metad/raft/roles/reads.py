@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from ..base import LEADER, BoundHost
 from ..state import ReplicaState
 from .activity import Activity
-from .leadership import Reign
+from .leadership import Leadership
 
 
 @dataclass(eq=False, slots=True)
@@ -37,7 +37,7 @@ class Reads:
 
     _state: ReplicaState
     _host: BoundHost
-    _reign: Reign
+    _leadership: Leadership
     _activity: Activity
     _waiting: deque[tuple[int, Callable[[bool], None]]] = field(default_factory=deque)  # (round to be echoed, done)
     _lease_given_up: bool = False
@@ -51,7 +51,7 @@ class Reads:
     def ready(self) -> bool:
         """Whether this is a leader that has applied everything committed before it: it may evaluate commands, and
         answer reads that it can prove."""
-        return self._state.role == LEADER and self._state.applied >= self._reign.first_index
+        return self._state.role == LEADER and self._state.applied >= self._leadership.first_index
 
     def may_read(self) -> bool:
         """Whether the state may be read now: a lease is valid."""
@@ -60,14 +60,14 @@ class Reads:
             self.ready
             and self._state.is_voter
             and not self._lease_given_up
-            and self._host.now() < self._reign.lease_until_s()
+            and self._host.now() < self._leadership.lease_until_s()
         )
 
     def led_until_s(self) -> float:
         """The time until which nobody else can have led since; minus infinity if that is not known."""
         if not self.ready or not self._state.is_voter or self._lease_given_up:
             return float("-inf")
-        return self._reign.lease_until_s()
+        return self._leadership.lease_until_s()
 
     def read(self, done: Callable[[bool], None]) -> None:
         """Call ``done(True)`` once a client that asks now may read the state, ``done(False)`` if it may not."""
@@ -79,15 +79,15 @@ class Reads:
             return
         # A round begun before this read may already be under way: it proves nothing about now. All reads of a turn
         # share the next one.
-        self._waiting.append((self._reign.round + 1, done))
-        self._reign.hasten(self._host.now())
+        self._waiting.append((self._leadership.round + 1, done))
+        self._leadership.hasten(self._host.now())
         self._activity.worked()
 
     def release(self) -> None:
         """Answer the reads whose round a quorum has echoed."""
         if not self._waiting or not self.ready:
             return
-        echoed = self._reign.quorum_echoed()
+        echoed = self._leadership.quorum_echoed()
         while self._waiting:
             number, done = self._waiting[0]
             if number > echoed:
@@ -107,11 +107,11 @@ class Reads:
         """Allow no more reads by lease in this term."""
         self._lease_given_up = True
 
-    def begin_reign(self) -> None:
+    def begin_leadership(self) -> None:
         """The replica has been elected."""
         self._lease_given_up = False
 
-    def end_reign(self) -> None:
+    def end_leadership(self) -> None:
         """The replica leads no longer: refuse the reads that wait."""
         waiting, self._waiting = self._waiting, deque()
         for _, done in waiting:

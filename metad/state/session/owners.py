@@ -13,7 +13,7 @@ if it is another key's it is as good as random, and a number of one of n rows by
 Only rows of *connected* sessions are kept, because those repeat. For any other the answer is "unknown".
 
 Only leaders keep owners: for a follower to learn them would cost as much as all else that it does with a takeover. So
-what a leader knew is void once it leads no longer, and the next reign begins with nothing.
+what a leader knew is void once it leads no longer, and the next leadership begins with nothing.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class OwnerCache:
     """(session key, its CRC-32) -> owner row, or None for "ask the engine".
 
     The key is without group and table. All groups of a node share the memory, and while a session moves between two of
-    them they differ about its owner: so each reign of a leader says its CRC-32s xor a number of its own, the salt.
+    them they differ about its owner: so each leadership of a leader says its CRC-32s xor a number of its own, the salt.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -338,7 +338,9 @@ class SessionOwners(StatePart):
         """Of the owner rows' keys."""
         self.cache = context.memory.shared(_owner_cache)
         self._engine = context.engine
-        self._salt: int | None = None  # of this reign; none while nothing has been evaluated in it, or another leads
+        self._salt: int | None = (
+            None  # of this leadership; none while nothing has been evaluated in it, or another leads
+        )
         self._looked: tuple[Rows, Places | None] | None = None  # the last that :meth:`before` looked for
         self._wrote: tuple[Writes, Rows, Places | None] | None = None
         self._in_flight: deque[_Written] = deque()

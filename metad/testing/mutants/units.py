@@ -357,7 +357,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "terms_of_leaders_do_not_matter",
         "a leader of a new term gives full leases, whether or not it looked in between",
         "metad.node.chores.leases:LeaseEnds._look_at",
-        " or reign.term != group.term",
+        " or leadership.term != group.term",
         "",
         _LEASES + "test_a_leader_of_a_new_term_gives_full_leases_though_it_never_looked_in_between",
     ),

@@ -385,7 +385,7 @@ class Chaos(Faults[SimNode]):
             self._require_hand_over(node, life, group, over_s, 0.0, (0, 0))
 
     def _require_hand_over(
-        self, node: SimNode, life: int, group: bytes, over_s: float, waits_s: float, reign: tuple[int, int]
+        self, node: SimNode, life: int, group: bytes, over_s: float, waits_s: float, leadership: tuple[int, int]
     ) -> None:
         """Nobody leads for long whose disk lacks what a majority of others has."""
         now_s = self.world.clock.now
@@ -398,7 +398,7 @@ class Chaos(Faults[SimNode]):
         voters = replica.configuration
         go_on = len(set(others).intersection(voters.voters)) >= voters.quorum()
         waits = replica.is_leader and go_on and node.paused_until < now_s - _LOOK_S
-        waits_s = waits_s + _LOOK_S if waits and same == reign else 0.0
+        waits_s = waits_s + _LOOK_S if waits and same == leadership else 0.0
         if waits_s > DISK_ELECTIONS * node.replicas.timing.election_s + _HAND_OVER_S:
             raise Violation("disks that hang", f"{node.name} leads on, and has applied nothing for {waits_s:.1f} s")
         self.later(_LOOK_S, lambda: self._require_hand_over(node, life, group, over_s, waits_s, same))

@@ -875,7 +875,7 @@ def test_an_applied_index_that_runs_ahead_is_a_bug() -> None:
         rig.commit()
 
 
-# --- reigns ----------------------------------------------------------------------------------------------
+# --- leaderships -----------------------------------------------------------------------------------------
 
 
 def test_only_the_leader_takes_requests() -> None:
@@ -901,7 +901,7 @@ def test_a_leader_that_is_not_ready_lets_requests_wait() -> None:
     assert rig.names() == [(0, "ok")]
 
 
-def test_the_end_of_a_reign_answers_everything_once_and_forgets_what_may_never_be() -> None:
+def test_the_end_of_a_leadership_answers_everything_once_and_forgets_what_may_never_be() -> None:
     rig = Rig(items_max=1, pipeline=3)
     rig.submit(identity=Identity(1, 1, 0), key="a")
     rig.pump_all()
@@ -928,7 +928,7 @@ def test_the_end_of_a_reign_answers_everything_once_and_forgets_what_may_never_b
     assert methods.KV_PUT.decode_reply(rig.answers[-1][1]).versions == [2]
 
 
-def test_a_reign_that_ends_with_nothing_in_flight_keeps_what_was_done() -> None:
+def test_a_leadership_that_ends_with_nothing_in_flight_keeps_what_was_done() -> None:
     rig = Rig()
     rig.submit(identity=Identity(1, 1, 0))
     rig.pump_all()

@@ -72,7 +72,7 @@ def test_an_amnesty_gives_everybody_a_whole_lease() -> None:
     assert live.due(29.0) == ["b"]
     live.clear()
     live.add("c", 1.0, at_s=0.0)
-    assert live.due(1.0) == ["c"], "the amnesty of an earlier reign counts no more"
+    assert live.due(1.0) == ["c"], "the amnesty of an earlier leadership counts no more"
 
 
 def test_a_shorter_lease_begins_only_once_the_longer_one_is_over() -> None:

@@ -91,7 +91,7 @@ def test_what_was_refused_is_named_again_by_a_new_pass(world: LostWorld, outcome
     assert unswept(world.group) == []
 
 
-def test_a_pass_of_a_reign_that_has_ended_marks_nothing_as_swept(world: LostWorld) -> None:
+def test_a_pass_of_a_leadership_that_has_ended_marks_nothing_as_swept(world: LostWorld) -> None:
     fence(world.group, "dies")
     assert world.sweep.begin(1_000, world.done.append)
     world.driver.group.accepting = False

@@ -297,7 +297,7 @@ def test_who_does_not_lead_keeps_no_owners() -> None:
     assert follower.cache.rows == 0
     group.machine.forget()
     assert leader.get_many(columns) == [None] * 9
-    take("c")  # in the next reign
+    take("c")  # in the next leadership
     assert leader.get_many(columns) == [short("c")] * 9
 
 

@@ -243,7 +243,7 @@ def _sleep_and_wake(scene: Scene) -> None:
     successor = _successor(scene, 1.5)
     scene.until(lambda: scene.group(successor).ready, 0.1)
     scene.write(successor, "new")
-    n1.run(n1.life, scene.group("n1")._reign.compare_clocks)  # before anything else
+    n1.run(n1.life, scene.group("n1")._leadership.compare_clocks)  # before anything else
     held, scene.held = [m for m in scene.held if m[1] == "n1"], []
     for message in held:
         scene.world.deliver(*message)

@@ -89,7 +89,7 @@ def who_lost_what_it_acknowledged_is_heard_no_more() -> None:
     before = len(scene.sent)
     answer = scene.get("n1")
     scene.run(0.005)
-    scene.world.deliver("n3", "n1", AppendReply(leader.term, leader._reign.round, match, match, promise_ms=10_000))
+    scene.world.deliver("n3", "n1", AppendReply(leader.term, leader._leadership.round, match, match, promise_ms=10_000))
     scene.run(0.005)
     assert leader.commit < match, "its acknowledgement is counted"
     assert answer.outcome != "done", "its echo is counted"
@@ -112,7 +112,7 @@ def word_that_shows_a_loss_proves_nothing() -> None:
     scene.hold(AppendReply, source="n3")
     answer = scene.get("n1")
     scene.run(0.05)
-    scene.world.deliver("n3", "n1", AppendReply(leader.term, leader._reign.round, 0, 0, match))
+    scene.world.deliver("n3", "n1", AppendReply(leader.term, leader._leadership.round, 0, 0, match))
     assert leader.peers["n3"].distrusted
     assert answer.outcome != "done"
     scene.open()

@@ -152,7 +152,7 @@ def removed_replica_is_harmless() -> None:
     scene.heal()
     scene.run(4.0)
     assert scene.leads("n1")
-    assert scene.group("n1").term == term, "a removed replica ended a reign"
+    assert scene.group("n1").term == term, "a removed replica ended a leadership"
     scene.write("n1", 1)
 
 
@@ -241,7 +241,7 @@ def hand_over_is_quick_and_loses_nothing() -> None:
 
 @scenario
 def hand_over_waits_for_the_successor() -> None:
-    """n3 lacks entries: it is not told to campaign before it has them, or it would end the reign and not begin one."""
+    """n3 lacks entries: it is not told to campaign before, or it would end one leadership and begin none."""
     scene = started()
     scene.hold(Append, source="n1", target="n3")
     scene.write("n1", 1)

@@ -60,7 +60,7 @@ def forgotten_round_proves_nothing() -> None:
         answers.append(scene.get("n1"))
         scene.run(0.0005)
     assert scene.leads("n1"), "n1 was to believe that it leads"
-    assert scene.group("n1")._reign.round > ROUNDS_REMEMBERED, "n1 was to forget rounds"
+    assert scene.group("n1")._leadership.round > ROUNDS_REMEMBERED, "n1 was to forget rounds"
     assert all(answer.outcome != "done" for answer in answers), "a forgotten round was taken for a confirmed one"
     scene.converge()
     assert all(answer.outcome == "refused" for answer in answers)
@@ -221,7 +221,7 @@ def echo_is_of_this_leader() -> None:
     scene.elect("n2")
     scene.until(lambda: any(isinstance(m, AppendReply) and s == "n3" for s, _, m in scene.held), 0.5)
     echo = next(m for s, _, m in scene.held if isinstance(m, AppendReply) and s == "n3")
-    assert echo.probe <= scene.group("n2")._reign.round, "n3 echoes a round that n2 has not begun"
+    assert echo.probe <= scene.group("n2")._leadership.round, "n3 echoes a round that n2 has not begun"
 
 
 @scenario

@@ -151,7 +151,7 @@ def newer_term_beats_longer_log() -> None:
 
 @scenario
 def pre_vote_keeps_the_term() -> None:
-    """A replica that was cut off comes back and does not end a reign."""
+    """A replica that was cut off comes back and does not end a leadership."""
     scene = started()
     term = scene.group("n1").term
     scene.isolate("n3")
@@ -159,7 +159,7 @@ def pre_vote_keeps_the_term() -> None:
     scene.heal()
     scene.run(2.0)
     assert scene.leads("n1")
-    assert scene.group("n3").term == scene.group("n1").term == term, "the one that was cut off ended a reign"
+    assert scene.group("n3").term == scene.group("n1").term == term, "the one that was cut off ended a leadership"
 
 
 @scenario
@@ -210,7 +210,7 @@ def isolated_leader_steps_down() -> None:
 
 
 @scenario
-def replies_end_a_reign() -> None:
+def replies_end_a_leadership() -> None:
     """An old leader is heard again: the first reply tells it that its term is over."""
     scene = started()
     scene.isolate("n1")
@@ -355,7 +355,7 @@ def candidate_that_hears_the_elected_leader_follows() -> None:
 
 @scenario
 def leader_that_leads_again_has_a_lease_again() -> None:
-    """The rounds of its first reign say nothing about those of its second."""
+    """The rounds of its first leadership say nothing about those of its second."""
     scene = started()
     scene.run(1.0)
     scene.isolate("n1")
@@ -366,7 +366,7 @@ def leader_that_leads_again_has_a_lease_again() -> None:
     scene.start("n2", "n3")
     scene.ready("n1")
     scene.until(lambda: bool(scene.do("n1", lambda group: group.may_read())), 0.3, "it has no lease")
-    numbers = [number for number, _ in scene.group("n1")._reign._rounds]
+    numbers = [number for number, _ in scene.group("n1")._leadership._rounds]
     assert numbers == sorted(numbers)
     assert numbers[-1] - numbers[0] == len(numbers) - 1
     scene.converge()
