@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import pkgutil
 from typing import Any
 
 from metad_wire.methods import METHODS, READ_INDEX, By
 from metad_wire.tables import TABLES
 
-from .cluster import brokers, cluster, fences, slot_migration, tenant_ends
+from .cluster import cluster
 from .cluster.dedupe import DedupeWindow
 from .cluster.fences import Fences
 from .cluster.tenant_ends import TenantEnds
-from .consumer import consumers, offset_groups, offsets
 from .core.part import StatePart
 from .core.plain import verbs_of
 from .core.row_cache import HeadCache, RowCache
 from .core.slot_assignment import HeldSlots, SlotAssignment
 from .core.verb import Verb
-from .ends import expiry, tenant_steps
-from .kv import kv, leases, sequences
 from .live.live_consumers import LiveConsumers
 from .live.live_leases import LiveLeases
-from .retained import retained
-from .session import inflight, owners, sessions, subscriptions, takeover, wills
+from .session import owners
 from .session.will_news import WillNews
 
 CONTROL: frozenset[int] = frozenset(
@@ -32,38 +31,12 @@ CONTROL: frozenset[int] = frozenset(
 OF_THE_LOG: frozenset[int] = frozenset({READ_INDEX.code})
 """Methods that a group answers by its log, not by its state."""
 
-VERBS: dict[int, Verb[Any, Any]] = {
-    verb.method.code: verb
-    for verbs in (
-        *(
-            module.VERBS
-            for module in (
-                cluster,
-                slot_migration,
-                fences,
-                brokers,
-                sessions,
-                takeover,
-                expiry,
-                tenant_ends,
-                tenant_steps,
-                subscriptions,
-                inflight,
-                wills,
-                offsets,
-                offset_groups,
-                consumers,
-                kv,
-                leases,
-                sequences,
-                retained,
-            )
-        ),
-        *map(verbs_of, TABLES.values()),
-    )
-    for verb in verbs
-}
-
+VERBS: dict[int, Verb[Any, Any]] = {verb.method.code: verb for table in TABLES.values() for verb in verbs_of(table)}
+for _module in pkgutil.walk_packages([os.path.dirname(__file__)], f"{__package__}."):
+    if _module.name.count(".") > __package__.count(".") + 1:  # in a folder
+        _verbs: tuple[Verb[Any, Any], ...] = getattr(importlib.import_module(_module.name), "VERBS", ())
+        VERBS |= {verb.method.code: verb for verb in _verbs}
+"""Each module in a folder here names those of its table."""
 
 PARTS: tuple[type[StatePart], ...] = (
     RowCache,

@@ -36,7 +36,7 @@ from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
-from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
+from metad_wire.tables.inflight import Inflight, InflightDelete, InflightKey, InflightPut
 from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups, OffsetGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
@@ -50,7 +50,6 @@ from metad_wire.tables.retained import (
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
-    SubscriptionGet,
     SubscriptionKey,
     SubscriptionList,
     SubscriptionRemove,
@@ -182,11 +181,9 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "session.list": lambda name: m.SessionList(),
     "subscription.add": lambda name: SubscriptionAdd("b", 1, [Subscription("t", name, "f")]),
     "subscription.remove": lambda name: SubscriptionRemove("b", 1, [SubscriptionKey("t", name, "f")]),
-    "subscription.get": lambda name: SubscriptionGet([m.SessionKey("t", name)]),
     "subscription.list": lambda name: SubscriptionList(),
     "inflight.put": lambda name: InflightPut("b", 1, [Inflight("t", name, "n", b"v")]),
     "inflight.delete": lambda name: InflightDelete("b", 1, [InflightKey("t", name, "n")]),
-    "inflight.get": lambda name: InflightGet([m.SessionKey("t", name)]),
     "will.claim": lambda name: WillClaim("b", 1, 1000),
     "will.acknowledge": lambda name: WillAcknowledge("b", 1, [WillKey("t", name, "1")]),
     "will.release": lambda name: WillRelease("b", 1, [WillKey("t", name, "1")]),

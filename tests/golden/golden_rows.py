@@ -15,6 +15,7 @@ from metad.raft.snapshots.transfer import AnyStreamMessage
 from metad_wire import cluster, errors, messages, tables, watch
 from metad_wire.connection import peer
 from metad_wire.connection.frame import FrameType, encode_frame
+from metad_wire.methods import METHODS
 
 HERE = Path(__file__).parent
 MESSAGES = HERE / "messages.txt"
@@ -27,6 +28,7 @@ _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>
 
 MODULES = (messages, cluster, peer, watch, *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES))
 """That have messages."""
+_DECLARED = {kind.__name__: kind for method in METHODS.values() for kind in (method.body, method.reply)}
 
 
 class Row(NamedTuple):
@@ -66,6 +68,8 @@ def fill(path: Path, encode: Any) -> None:
 def message_type(name: str) -> Any:
     """``Hello`` or ``Request[KvPut]`` -> its type."""
     outer, _, inner = name.partition("[")
+    if (declared := _DECLARED.get(name)) is not None:
+        return declared
     type_ = next(getattr(module, outer) for module in (*MODULES, errors) if hasattr(module, outer))
     return type_[message_type(inner.removesuffix("]"))] if inner else type_
 

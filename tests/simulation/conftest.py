@@ -1,6 +1,7 @@
-"""Makes this folder's helpers importable: the tests have no packages."""
+"""Makes this folder's helpers and those of the SDK's tests importable: the tests have no packages."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), *(str(HERE.parent / "unit" / folder) for folder in ("client", "wire"))]

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typed_verbs import namespace_of, tables
 
 from metad.testing.nodes.cluster import DATA
 from metad.testing.nodes.scenarios.scene import Scene
@@ -25,8 +27,9 @@ from metad_client import (
     Subscription,
     SubscriptionOptions,
 )
-from metad_wire.method import For
+from metad_wire.method import For, Method
 from metad_wire.methods import METHODS
+from metad_wire.table import Table
 
 README = Path(__file__).resolve().parents[2] / "clients" / "README.md"
 METADATA, OFFSET = GroupId("metadata", 0), GroupId("offset", 0)
@@ -95,14 +98,18 @@ async def of_generations(m: Client) -> bool:
     return (await m.offsets.generations_many([ConsumerGroup("acme", "g")]))[0] > 0
 
 
+async def get(table: Table[Any], method: Method[Any, Any], m: Client) -> Any:
+    """What a method that reads keys finds of what is written."""
+    read = getattr(getattr(m, namespace_of(table)), method.name.partition(".")[2])
+    return await read(*(KEY[field] for field in table.got[method].key.__struct_fields__))
+
+
 PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "kv.get": lambda m: m.kv.get("ns", "k"),
     "kv.scan": lambda m: any_of(m.kv.scan("ns")),
     "session.get": lambda m: m.sessions.get("acme", "c1"),
     "session.list": lambda m: any_of(m.sessions.list("acme")),
-    "subscription.get": lambda m: m.subscriptions.get("acme", "c1"),
     "subscription.list": lambda m: any_of(m.subscriptions.list("acme", "c1")),
-    "inflight.get": lambda m: m.inflight.get("acme", "c1"),
     "lease.get": lambda m: m.leases.get("ns", "l1"),
     "lease.list": lambda m: any_of(m.leases.list("ns")),
     "lease.keys": lambda m: any_of(m.leases.keys("ns", "l1")),
@@ -124,6 +131,10 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "watch.open: now": of_now,
     "watch.open: one group": of_snapshot,
 }
+KEY = {"tenant": "acme", "client_id": "c1", "namespace": "ns", "key": "k", "lease": "l1", "sequence": "s1"}
+KEY |= {"topic": "t/1", "group": "g", "member": "m1"}
+"""The fields of the keys that are written, by name."""
+PATHS |= {method.name: partial(get, table, method) for table in tables() for method in table.got}
 OTHERS = {
     "system.status": "what the node knows of itself",
     "cluster.map": "what the node knows: it may be old",

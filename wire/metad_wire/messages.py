@@ -196,6 +196,25 @@ class Page(Message, frozen=True):
     cursor: bytes = b""
 
 
+# --- reads of keys ---------------------------------------------------------------------------------------
+
+
+class Get(Message, Generic[T], frozen=True):
+    """Read what there is of some keys."""
+
+    items: Batch[T]
+    min_revisions: Revisions = []
+
+
+class GetReply(Message, Generic[T], frozen=True):
+    """By position; None where there is no record, or where the item failed."""
+
+    columns: ClassVar[dict[str, int | None]] = {"found": None}
+
+    found: list[T | None]
+    errors: list[ItemError] = []
+
+
 # --- sessions --------------------------------------------------------------------------------------------
 
 
@@ -764,22 +783,6 @@ class TableRecord(Message, Generic[T], frozen=True):
     version: U63
     create_revision: U63
     mod_revision: U63
-
-
-class TableGet(Message, Generic[T], frozen=True):
-    """Read records. An item has the fields of the table's key."""
-
-    items: Batch[T]
-    min_revisions: Revisions = []
-
-
-class TableGetReply(Message, Generic[T], frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"records": None}
-
-    records: list[TableRecord[T] | None]
-    errors: list[ItemError] = []
 
 
 class TablePutItem(Message, Generic[T], frozen=True):

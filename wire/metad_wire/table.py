@@ -22,6 +22,8 @@ from .text.fields import KEY_FIELDS_MAX, U32
 
 _TEXT_END = TEXT_END.decode()
 Record = TypeVar("Record", bound=m.Message)
+Key = TypeVar("Key", bound=m.Message)
+Found = TypeVar("Found")
 
 Keys: TypeAlias = tuple[list[bytes], Iterable[int]]
 """Of each item: its key as on disk, behind the table's byte; and the CRC-32 of its routing fields."""
@@ -44,6 +46,21 @@ class Plain(NamedTuple):
     """The fields of the record that identify it."""
     values: tuple[str, ...]
     """Its other fields."""
+
+
+class Got(NamedTuple):
+    """What a method finds that reads keys."""
+
+    key: type[m.Message]
+    found: Any
+    """Of each key. A message may be missing, other values never are."""
+    about: str
+    """What it is, in a sentence about all keys of a request."""
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether there may be nothing for a key."""
+        return isinstance(self.found, type) and issubclass(self.found, m.Message)
 
 
 class Shown(NamedTuple):
@@ -113,6 +130,8 @@ class Table(Generic[Record]):
         self.routed: dict[Method[Any, Any], Keyed | None] = {}
         """Those whose items have the routing fields, or whose body has them if it has no items; and for each what of an
         item has them, None if the item itself does."""
+        self.got: dict[Method[Any, Any], Got] = {}
+        """Those that read keys."""
         self._encoders = _encoders(self)
         # The fields that the key begins with are texts for the most part, which one split parts.
         self._first_texts = next((at for at, (_, encode) in enumerate(self._encoders) if encode is not text), len(key))
@@ -226,6 +245,16 @@ class Table(Generic[Record]):
         method = Method(code, name, body, reply, lane, mutates=False, by=By.GROUP, repeatable=repeatable)
         return self._declared(method, routed, keyed)
 
+    def gets(
+        self, code: int, verb: str, key: type[Key], found: type[Found], about: str
+    ) -> Method[m.Get[Key], m.GetReply[Found]]:
+        """Declare a method that reads ``found`` of each ``key``. The SDK's methods, the rows of the pages and the cases
+        of the tests follow from this; ``about`` says what is found, in a sentence about all keys."""
+        name = f"{self.name}_{verb}".title().replace("_", "")
+        method = self.reads(code, verb, _of(name, m.Get[key]), _of(f"{name}Reply", m.GetReply[found]), Lane.RECORDS)  # type: ignore[valid-type]
+        self.got[method] = Got(key, found, about)
+        return method
+
     def writes(
         self,
         code: int,
@@ -295,12 +324,12 @@ class PlainTable(Table[Record]):
             module=record.__module__,
         )
 
-        def of(general: Any, argument: type[m.Message]) -> type[Any]:
-            name = f"{record.__name__}{general.__name__.removeprefix('Table')}"
-            return types.new_class(name, (general[argument],), {"frozen": True})
+        def of(general: Any, argument: Any) -> type[Any]:
+            return _of(f"{record.__name__}{general.__name__.removeprefix('Table')}", general[argument])
 
+        read: Any = m.TableRecord[record]  # type: ignore[valid-type]
         return Plain(
-            self.reads(code, "get", of(m.TableGet, key), of(m.TableGetReply, record), Lane.RECORDS),
+            self.reads(code, "get", of(m.Get, key), of(m.GetReply, read), Lane.RECORDS),
             self.writes(
                 code + 1, "put", of(m.TablePut, record), m.TablePutReply, Lane.RECORDS, whose=writers, keyed=_records
             ),
@@ -314,6 +343,11 @@ class PlainTable(Table[Record]):
 
     def _listed(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
         return [types.SimpleNamespace(**dict(zip(self.key, body.fields, strict=False))) for body in bodies]
+
+
+def _of(name: str, general: Any) -> type[Any]:
+    """A message of this name that is a general one of some records."""
+    return types.new_class(name, (general,), {"frozen": True})
 
 
 TABLES: Final[dict[str, Table[Any]]] = {}

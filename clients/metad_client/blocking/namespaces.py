@@ -85,8 +85,8 @@ class BrokerLife(Twin):
 class Brokers(Twin):
     """``m.brokers``: the brokers of the cluster. See :class:`metad_client.Brokers`."""
 
-    get = Call(brokers.Brokers.get)
     get_many = Call(brokers.Brokers.get_many)
+    get = Call(brokers.Brokers.get)
     list = Listing(brokers.Brokers.list)
     fence = Call(brokers.Brokers.fence)
 
@@ -166,33 +166,33 @@ class Sessions(Twin):
 class Subscriptions(Twin):
     """``m.subscriptions``: the topic filters of brokers' clients. See :class:`metad_client.Subscriptions`."""
 
+    get_many = Call(subscriptions.Subscriptions.get_many)
     add_many = Call(subscriptions.Subscriptions.add_many)
     remove_many = Call(subscriptions.Subscriptions.remove_many)
-    get_many = Call(subscriptions.Subscriptions.get_many)
+    get = Call(subscriptions.Subscriptions.get)
     list = Listing(subscriptions.Subscriptions.list)
     add = Call(subscriptions.Subscriptions.add)
     remove = Call(subscriptions.Subscriptions.remove)
-    get = Call(subscriptions.Subscriptions.get)
 
 
 class InflightStates(Twin):
     """``m.inflight``: what is in flight between brokers and their clients. See :class:`metad_client.InflightStates`."""
 
+    get_many = Call(inflight.InflightStates.get_many)
     put_many = Call(inflight.InflightStates.put_many)
     delete_many = Call(inflight.InflightStates.delete_many)
-    get_many = Call(inflight.InflightStates.get_many)
+    get = Call(inflight.InflightStates.get)
     put = Call(inflight.InflightStates.put)
     delete = Call(inflight.InflightStates.delete)
-    get = Call(inflight.InflightStates.get)
 
 
 class Wills(Twin):
     """``m.wills``: the wills that are due, for brokers that publish them. See :class:`metad_client.Wills`."""
 
-    due = Listing(wills.Wills.due, chunk=1)
-    claim = Call(wills.Wills.claim)
     acknowledge_many = Call(wills.Wills.acknowledge_many)
     release_many = Call(wills.Wills.release_many)
+    due = Listing(wills.Wills.due, chunk=1)
+    claim = Call(wills.Wills.claim)
     list = Listing(wills.Wills.list)
     acknowledge = Call(wills.Wills.acknowledge)
     release = Call(wills.Wills.release)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from metad_wire import methods
-from metad_wire.messages import Revision, SessionKey
 from metad_wire.tables.inflight import (
     Inflight,
-    InflightGetReply,
     InflightKey,
-    InflightState,
 )
 
-from ..errors import MetadError
-from ..requests.batcher import with_errors
 from ..requests.verb import Verb
-from ..results import ReadResult, WriteResult
-from . import Facade
-
-Found: TypeAlias = ReadResult[list[InflightState] | None]
+from ..results import WriteResult
+from .reads import _InflightReads
 
 
-class InflightStates(Facade):
+class InflightStates(_InflightReads):
     """Packet identifiers and states of QoS 1 and 2, by (tenant, client id, name); the name and the value are the
     broker's choice. They belong to the client's session: its owner changes them, the next owner finds them, and they
     end with it. Other brokers may leave something, such as a message for a client that is away.
@@ -62,13 +54,6 @@ class InflightStates(Facade):
             await _DELETE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
 
-    async def get_many(
-        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """All that is in flight for each client, in order of the name, by position of the clients. None if it could
-        not be read: ``raise_for_error`` says why."""
-        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
-
     async def put(
         self,
         broker: str,
@@ -106,22 +91,6 @@ class InflightStates(Facade):
             self._requests, InflightKey(tenant, client_id, name), deadline_s, broker=broker, broker_epoch=broker_epoch
         )
 
-    async def get(
-        self,
-        tenant: str,
-        client_id: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Sequence[InflightState]:
-        """All that is in flight for one client, in order of the name."""
-        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
-
-
-def _found(items: list[SessionKey], reply: InflightGetReply) -> list[Sequence[InflightState] | MetadError]:
-    return with_errors([found or () for found in reply.states], reply.errors)
-
 
 _PUT: Verb[Inflight, None] = Verb(methods.INFLIGHT_PUT)
 _DELETE: Verb[InflightKey, None] = Verb(methods.INFLIGHT_DELETE)
-_GET: Verb[SessionKey, Sequence[InflightState]] = Verb(methods.INFLIGHT_GET, _found)

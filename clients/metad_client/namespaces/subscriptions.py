@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from metad_wire import methods
-from metad_wire.messages import Revision, SessionKey
+from metad_wire.messages import Revision
 from metad_wire.tables.subscription import (
-    Subscribed,
     Subscription,
-    SubscriptionGetReply,
     SubscriptionKey,
     SubscriptionList,
     SubscriptionOptions,
 )
 
-from ..errors import MetadError
-from ..requests.batcher import with_errors
 from ..requests.listing import of_all_groups
 from ..requests.verb import Verb
-from ..results import ReadResult, SubscribeResult, WriteResult, newest
-from . import Facade
+from ..results import SubscribeResult, WriteResult, newest
+from .reads import _SubscriptionReads
 
-Found: TypeAlias = ReadResult[list[Subscribed] | None]
 _NO_OPTIONS = SubscriptionOptions()
 
 
-class Subscriptions(Facade):
+class Subscriptions(_SubscriptionReads):
     """Subscriptions by (tenant, client id, filter). They belong to the client's session: only its owner changes them,
     the next owner finds them, and they end with it.
 
@@ -58,13 +52,6 @@ class Subscriptions(Facade):
         return WriteResult(
             await _REMOVE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
-
-    async def get_many(
-        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """All filters of each client, in order, by position of the clients. None if they could not be read:
-        ``raise_for_error`` says why."""
-        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def list(
         self,
@@ -136,22 +123,6 @@ class Subscriptions(Facade):
             broker_epoch=broker_epoch,
         )
 
-    async def get(
-        self,
-        tenant: str,
-        client_id: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Sequence[Subscribed]:
-        """All filters of one client, in order."""
-        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
-
-
-def _found(items: list[SessionKey], reply: SubscriptionGetReply) -> list[Sequence[Subscribed] | MetadError]:
-    return with_errors([found or () for found in reply.subscriptions], reply.errors)
-
 
 _ADD: Verb[Subscription, bool] = Verb(methods.SUBSCRIPTION_ADD)
 _REMOVE: Verb[SubscriptionKey, None] = Verb(methods.SUBSCRIPTION_REMOVE)
-_GET: Verb[SessionKey, Sequence[Subscribed]] = Verb(methods.SUBSCRIPTION_GET, _found)

@@ -12,9 +12,8 @@ from metad_wire.methods import encode
 from metad_wire.tables import inflight as wire
 from metad_wire.tables.inflight import INFLIGHT
 
-from ..core.verb import Command, Reader, Verb, written
+from ..core.verb import Command, Verb, written
 from ..core.view import View
-from . import session_parts
 from .session_parts import SessionParts, rows_of_sessions
 
 PARTS = SessionParts(INFLIGHT, "state", rows_max=wire.INFLIGHT_MAX, bytes_max=wire.INFLIGHT_BYTES_MAX)
@@ -30,15 +29,8 @@ def _evaluate_delete(view: View, command: Command[wire.InflightDelete]) -> m.Wri
     return written(view, PARTS.remove(view, command))
 
 
-def _read_get(reader: Reader, command: Command[wire.InflightGet]) -> wire.InflightGetReply:
-    sessions = command.rows.keys
-    counts = session_parts.counts_of(reader, sessions)
-    (found,) = session_parts.read(reader, (PARTS,), sessions, counts, command.reply_bytes_max)
-    return wire.InflightGetReply(found.rows)  # type: ignore[arg-type]  # encoded
-
-
 VERBS = (
     Verb(methods.INFLIGHT_PUT, INFLIGHT, evaluate=_evaluate_put),
     Verb(methods.INFLIGHT_DELETE, INFLIGHT, evaluate=_evaluate_delete, grows=False),
-    Verb(methods.INFLIGHT_GET, INFLIGHT, rows=rows_of_sessions, read=_read_get),
+    Verb(methods.INFLIGHT_GET, INFLIGHT, rows=rows_of_sessions, read=PARTS.read_get),
 )

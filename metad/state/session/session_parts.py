@@ -215,6 +215,12 @@ class SessionParts:
                 rows[at] = _encoded(reader.engine.scan(begin, keys.after_prefix(begin), count.rows), len(begin))
         return Found(rows, size)
 
+    def read_get(self, reader: Reader, command: Command[m.Get[m.SessionKey]]) -> m.GetReply[Any]:
+        """The reply to a request for the rows of sessions."""
+        sessions = command.rows.keys
+        counts = list(map(self.count, counts_of(reader, sessions)))
+        return m.GetReply([*self.read(reader, sessions, counts, command.reply_bytes_max).rows])
+
     def restored(self, view: View, sessions: Sequence[bytes], counts: Sequence[Count], bytes_max: int) -> Found:
         """:meth:`read` for a command: what it must believe in."""
         size = _check(counts, bytes_max)

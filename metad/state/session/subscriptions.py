@@ -17,7 +17,6 @@ from metad_wire.tables.subscription import SUBSCRIPTION
 from ...storage import keys
 from ..core.verb import Command, Reader, Verb, after_cursor, key_after, written
 from ..core.view import View
-from . import session_parts
 from .session_parts import SessionParts, rows_of_sessions
 
 PARTS = SessionParts(SUBSCRIPTION, "filter", rows_max=wire.SUBSCRIPTIONS_MAX, bytes_max=wire.SUBSCRIPTION_BYTES_MAX)
@@ -32,13 +31,6 @@ def _evaluate_add(view: View, command: Command[wire.SubscriptionAdd]) -> wire.Su
 
 def _evaluate_remove(view: View, command: Command[wire.SubscriptionRemove]) -> m.WriteReply:
     return written(view, PARTS.remove(view, command))
-
-
-def _read_get(reader: Reader, command: Command[wire.SubscriptionGet]) -> wire.SubscriptionGetReply:
-    sessions = command.rows.keys
-    counts = session_parts.counts_of(reader, sessions)
-    (found,) = session_parts.read(reader, (PARTS,), sessions, counts, command.reply_bytes_max)
-    return wire.SubscriptionGetReply(found.rows)  # type: ignore[arg-type]  # encoded
 
 
 def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.SubscriptionListReply:
@@ -61,6 +53,6 @@ def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.
 VERBS = (
     Verb(methods.SUBSCRIPTION_ADD, SUBSCRIPTION, evaluate=_evaluate_add),
     Verb(methods.SUBSCRIPTION_REMOVE, SUBSCRIPTION, evaluate=_evaluate_remove, grows=False),
-    Verb(methods.SUBSCRIPTION_GET, SUBSCRIPTION, rows=rows_of_sessions, read=_read_get),
+    Verb(methods.SUBSCRIPTION_GET, SUBSCRIPTION, rows=rows_of_sessions, read=PARTS.read_get),
     Verb(methods.SUBSCRIPTION_LIST, SUBSCRIPTION, read=_read_list),
 )

@@ -10,7 +10,7 @@ from metad_wire.messages import BATCH_ITEMS_MAX
 from metad_wire.tables import broker as b
 from metad_wire.tables import lease as w
 from metad_wire.tables.retained import RetainedMatch, RetainedPut, RetainedPutItem
-from metad_wire.tables.subscription import Subscription, SubscriptionAdd, SubscriptionGet
+from metad_wire.tables.subscription import SUBSCRIPTION_GET, Subscription, SubscriptionAdd
 from metad_wire.tables.will import WillClaim, WillList
 
 from .insider import Insider
@@ -86,7 +86,7 @@ def restored_parts(target: Target, until_s: float) -> Outcome:
         keys = [m.SessionKey("attack", item.client_id) for item in items[:count]]
         asked += [
             (methods.SESSION_TAKEOVER.code, payload_of(methods.SESSION_TAKEOVER, takeover)),
-            (methods.SUBSCRIPTION_GET.code, payload_of(methods.SUBSCRIPTION_GET, SubscriptionGet(keys))),
+            (methods.SUBSCRIPTION_GET.code, payload_of(methods.SUBSCRIPTION_GET, SUBSCRIPTION_GET.body(keys))),
         ]
     return flood(target, until_s, asked, in_flight=_FULL)
 

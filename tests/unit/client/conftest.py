@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))
 sys.path.insert(0, str(Path(__file__).parent))  # the tests have no packages
 
 from scripted import Nodes, Server, a_map, a_session

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+from plain_bodies import filled
+from typed_verbs import namespace_of, tables
+
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.tables import consumer as g
@@ -52,7 +56,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "sessions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "subscriptions.add_many": {"broker": "b", "broker_epoch": 1, "items": [SUBSCRIPTION]},
     "subscriptions.remove_many": {"broker": "b", "broker_epoch": 1, "keys": [s.SubscriptionKey("t", "c", "f/#")]},
-    "subscriptions.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": []},
     "subscriptions.list": {"tenant": "t", "client_id_prefix": "", "page_size": 10, "min_revisions": []},
     "subscriptions.add": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
@@ -61,18 +64,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "subscriptions.remove": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
     },
-    "subscriptions.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "inflight.put_many": {
         "broker": "b", "broker_epoch": 1, "items": [i.Inflight("t", "c", "n", b"v")], "any_owner": False,
     },
     "inflight.delete_many": {"broker": "b", "broker_epoch": 1, "keys": [i.InflightKey("t", "c", "n")]},
-    "inflight.get_many": {"keys": [m.SessionKey("t", "c")], "min_revisions": []},
     "inflight.put": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n", "value": b"v",
         "any_owner": False,
     },
     "inflight.delete": {"broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "name": "n"},
-    "inflight.get": {"tenant": "t", "client_id": "c", "min_revisions": []},
     "wills.claim": {"broker": "b", "broker_epoch": 1, "tenant": "t", "lease_s": 30, "limit": 10},
     "wills.acknowledge_many": {"broker": "b", "broker_epoch": 1, "keys": [w.WillKey("t", "c", "1")]},
     "wills.release_many": {"broker": "b", "broker_epoch": 1, "keys": [w.WillKey("t", "c", "1")]},
@@ -165,6 +165,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "client.status": {"node": ""},
 }  # fmt: skip
 """By verb."""
+for _table in tables():
+    for _method, _got in _table.got.items():
+        _verb, _key = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_got.key, ["t"])
+        GOOD[f"{_verb}_many"] = {"keys": [_key], "min_revisions": []}
+        GOOD[_verb] = msgspec.structs.asdict(_key) | {"min_revisions": []}
 
 
 ENDLESS = {"wills.due"}

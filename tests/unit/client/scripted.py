@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
+from plain_bodies import found
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -29,7 +30,6 @@ from metad_wire.refused import Refused, without
 from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
-from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
 from metad_wire.tables.offset import (
@@ -127,12 +127,8 @@ def all_well(body: Any) -> m.Message:
             return m.SessionGetReply([a_session(key.tenant, key.client_id) for key in body.items])
         case s.SubscriptionAdd():
             return s.SubscriptionAddReply(revisions, [], [True] * len(body.items))
-        case s.SubscriptionGet():
-            return s.SubscriptionGetReply([[s.Subscribed("f")] for _ in body.items])
         case s.SubscriptionList():
             return s.SubscriptionListReply([s.Subscription("t", "c", "f")], b"")
-        case i.InflightGet():
-            return i.InflightGetReply([[i.InflightState("n", b"v")] for _ in body.items])
         case w.WillClaim():
             return w.WillClaimReply(revisions, [w.ClaimedWill("t", "c", "1", 1)], [w.WillDue(m.Will("t"), 1)], b"")
         case w.WillWait():
@@ -168,8 +164,8 @@ def all_well(body: Any) -> m.Message:
             return sequence.SequenceGetReply(records)
         case sequence.SequenceList():
             return sequence.SequenceListReply([sequence.SequenceRecord(body.namespace, "s", 1, 1, 1, 1)], b"")
-        case m.TableGet():
-            return m.TableGetReply([None] * len(body.items))
+        case m.Get():
+            return found(body)
         case m.TablePut():
             return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.SessionList():

@@ -34,7 +34,6 @@ from metad_wire.tables.consumer import (
     ConsumerMembersReply,
     MemberKey,
 )
-from metad_wire.tables.inflight import InflightGet
 from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.will import DueWill, WillClaimant, WillList, WillListReply
 from metad_wire.text.fields import U32
@@ -582,7 +581,7 @@ def test_what_is_not_there(ctl, scripted_server):
                 received.reply(m.SessionGetReply([None]))
             case WillList():
                 received.reply(WillListReply([], b""))
-            case sub.SubscriptionGet() | InflightGet():
+            case m.Get():
                 received.reply()
             case lease.LeaseGet():
                 received.reply(lease.LeaseGetReply([None]))

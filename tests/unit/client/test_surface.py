@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typed_tables
+import typed_verbs
 
 import metad_client
 import metad_wire
@@ -303,6 +304,13 @@ def test_a_type_checker_knows_what_a_program_gets(program: str, tmp_path: Path) 
 def test_what_a_type_checker_knows_of_each_table_is_what_is_declared() -> None:
     """`python tests/unit/client/typed_tables.py` writes it."""
     assert typed_tables.PATH.read_text(encoding="utf-8") == typed_tables.text()
+
+
+def test_what_follows_from_declarations_is_written_out_as_they_are() -> None:
+    """`python tests/unit/client/typed_verbs.py` writes it."""
+    assert typed_verbs.READS.read_text(encoding="utf-8") == typed_verbs.reads()
+    assert typed_verbs.TWINS.read_text(encoding="utf-8") == typed_verbs.faces()
+    assert typed_verbs.README.read_text(encoding="utf-8") == typed_verbs.readme()
 
 
 def classes(hint: object) -> Iterator[type]:

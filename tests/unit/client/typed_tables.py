@@ -131,10 +131,10 @@ def tables() -> list[Table[Any]]:
     return sorted((one for one in found if not isinstance(one, PlainTable)), key=lambda table: table.name)
 
 
-def formatted(source: str) -> str:
+def formatted(source: str, path: Path = PATH) -> str:
     """As the linter wants it."""
     for command in (["check", "--select", "I", "--fix"], ["format"]):
-        run = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(PATH), "-"]
+        run = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(path), "-"]
         source = subprocess.run(run, input=source, capture_output=True, text=True, check=True).stdout
     return source
 

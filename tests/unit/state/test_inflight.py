@@ -19,11 +19,11 @@ from metad_wire.messages import CHANGE_BYTES_MAX, SessionKey
 from metad_wire.tables.inflight import (
     INFLIGHT,
     INFLIGHT_BYTES_MAX,
+    INFLIGHT_GET,
     INFLIGHT_MAX,
     INFLIGHT_VALUE_BYTES_MAX,
     Inflight,
     InflightDelete,
-    InflightGet,
     InflightKey,
     InflightPut,
     InflightState,
@@ -58,8 +58,8 @@ def delete(rig: Rig, *items: tuple[str, str], broker: str = "b1", epoch: int = 5
 
 def of(rig: Rig, *clients: str) -> list[dict[str, bytes]]:
     rig.settle()
-    body = InflightGet([SessionKey("acme", client) for client in clients])
-    found: list[list[InflightState]] = rig.read(methods.INFLIGHT_GET, body).states
+    body = INFLIGHT_GET.body([SessionKey("acme", client) for client in clients])
+    found: list[list[InflightState]] = rig.read(methods.INFLIGHT_GET, body).found
     return [{each.name: each.value for each in one} for one in found]
 
 

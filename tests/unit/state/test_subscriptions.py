@@ -24,11 +24,11 @@ from metad_wire.messages import SessionKey
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.subscription import (
     SUBSCRIPTION,
+    SUBSCRIPTION_GET,
     Subscribed,
     Subscription,
     SubscriptionAdd,
     SubscriptionAddReply,
-    SubscriptionGet,
     SubscriptionKey,
     SubscriptionList,
     SubscriptionOptions,
@@ -60,8 +60,8 @@ def remove(rig: Rig, *items: SubscriptionKey, broker: str = "b1", epoch: int = 5
 
 def of(rig: Rig, *clients: str) -> list[dict[str, SubscriptionOptions]]:
     rig.settle()
-    body = SubscriptionGet([SessionKey("acme", client) for client in clients])
-    found: list[list[Subscribed]] = rig.read(methods.SUBSCRIPTION_GET, body).subscriptions
+    body = SUBSCRIPTION_GET.body([SessionKey("acme", client) for client in clients])
+    found: list[list[Subscribed]] = rig.read(methods.SUBSCRIPTION_GET, body).found
     return [{each.filter: each.options for each in one} for one in found]
 
 

@@ -1,10 +1,11 @@
-"""Requests about plain tables, made of their declarations: so a test of all methods needs no change for a new table."""
+"""Requests that follow from declarations, of plain tables and those that read keys: so a test of all methods needs no
+change for a new one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect
@@ -15,29 +16,47 @@ from metad_wire.table import Table
 from metad_wire.tables import TABLES
 
 PLAIN: dict[str, Table[Any]] = {
-    method.name: table for table in TABLES.values() if table.plain is not None for method in table.methods
+    method.name: table for table in TABLES.values() for method in (table.methods if table.plain else table.got)
 }
 """By the name of each of their methods."""
+_GOT = {method.body: (method, got) for table in TABLES.values() for method, got in table.got.items()}
 _EMPTY = {inspect.StrType: "", inspect.BytesType: b"", inspect.BoolType: False, inspect.IntType: 0}
 
 
-def plain_record(table: Table[Any], texts: Sequence[str]) -> Any:
-    """A record with these texts in its key, the last of them again and again; everything else is empty."""
+def filled(kind: Any, texts: Sequence[str], names: Sequence[str] | None = None) -> Any:
+    """A message with these texts in its fields of these names, by default in all, the last of them again and again;
+    everything else is empty."""
     wanted = chain(texts, repeat(texts[-1]))
-    types = inspect.type_info(table.record)
+    types = inspect.type_info(kind)
     assert isinstance(types, inspect.StructType)
     values = []
     for field in types.fields:
-        text = field.name in table.key and isinstance(field.type, inspect.StrType)
+        if not field.required and names is None:
+            break
+        text = (names is None or field.name in names) and isinstance(field.type, inspect.StrType)
         values.append(next(wanted) if text else _EMPTY.get(type(field.type)))
-    return table.record(*values)
+    return kind(*values)
+
+
+def found(body: m.Get[Any]) -> Any:
+    """A reply to a read of keys that finds something of each."""
+    if (declared := _GOT.get(type(body))) is None:  # of a plain table
+        return m.GetReply([None] * len(body.items))
+    method, got = declared
+    if got.may_miss:
+        return method.reply(
+            [filled(got.found, msgspec.structs.astuple(key), got.key.__struct_fields__) for key in body.items]
+        )
+    return method.reply([[filled(kind, ["n"]) for kind in get_args(got.found)] or 5 for _ in body.items])
 
 
 def plain_body(name: str, many: Sequence[Sequence[str]]) -> Any:
     """A request of one item for each of these texts; a listing about the first."""
     table, method = PLAIN[name], METHODS_BY_NAME[name]
+    if method in table.got:
+        return method.body([filled(table.got[method].key, texts) for texts in many])
     plain = table.plain
-    records = [plain_record(table, texts) for texts in many]
+    records = [filled(table.record, texts, table.key) for texts in many]
     keys = [plain.key(*(getattr(record, field) for field in table.key)) for record in records]
     if method is plain.put:
         return method.body([m.TablePutItem(record) for record in records])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
-from wire_document import PROTOCOL, fields_of, hex_blocks, table_rows, tables
+from wire_document import PROTOCOL, fields_of, hex_blocks, read_rows, table_rows, tables
 
 from metad.raft import messages as raft
 from metad.raft.snapshots.transfer import StreamMessage
@@ -25,16 +25,14 @@ from metad_wire.text import fields
 
 TEXT = PROTOCOL.read_text(encoding="utf-8")
 TABLES = tables(TEXT)
-PLAIN = {method for table in declared.values() if table.plain is not None for method in table.methods}
-"""Methods that all plain tables have: described once."""
+PLAIN = {method for table in declared.values() for method in (table.methods if table.plain else table.got)}
+"""Methods of all plain tables, and those that read keys: described once."""
 PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
 """Modules of plain tables, whose records the table of tables describes."""
 TABLE_MODULES = [
     sys.modules[name] for name in (f"{modules.__name__}.{n}" for n in modules.NAMES) if name not in PLAIN_RECORDS
 ]
 NAMED = {code: method for code, method in sorted(METHODS.items()) if method not in PLAIN}
-PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
-"""Modules of plain tables, whose records the table of tables describes."""
 TABLE_MODULES = [
     sys.modules[name] for name in (f"{modules.__name__}.{n}" for n in modules.NAMES) if name not in PLAIN_RECORDS
 ]
@@ -108,8 +106,9 @@ def test_method_codes() -> None:
 
 
 def test_tables() -> None:
-    """`python tests/unit/wire/wire_document.py` writes these rows."""
+    """`python tests/unit/wire/wire_document.py` writes these rows, and those of the methods that read keys."""
     assert "\n".join(table_rows()) in TEXT
+    assert "\n".join(read_rows()) in TEXT
     assert [row[0] for row in TABLES["Tables"]] == sorted(name for name, table in declared.items() if table.routing)
 
 

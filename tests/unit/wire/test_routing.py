@@ -21,7 +21,7 @@ from metad_wire.routing import ROUTES, split, text, text2
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
-from metad_wire.tables.inflight import Inflight, InflightDelete, InflightGet, InflightKey, InflightPut
+from metad_wire.tables.inflight import Inflight, InflightDelete, InflightKey, InflightPut
 from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
@@ -34,7 +34,6 @@ from metad_wire.tables.retained import (
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
-    SubscriptionGet,
     SubscriptionKey,
     SubscriptionRemove,
 )
@@ -60,10 +59,8 @@ BODIES: dict[str, Any] = {
     "session.get": lambda a, b: m.SessionGet(list(map(m.SessionKey, a, b))),
     "subscription.add": lambda a, b: SubscriptionAdd("b", 1, list(map(Subscription, a, b, ["f"] * len(a)))),
     "subscription.remove": lambda a, b: SubscriptionRemove("b", 1, list(map(SubscriptionKey, a, b, ["f"] * len(a)))),
-    "subscription.get": lambda a, b: SubscriptionGet(list(map(m.SessionKey, a, b))),
     "inflight.put": lambda a, b: InflightPut("b", 1, [Inflight(x, y, "n", b"") for x, y in zip(a, b, strict=True)]),
     "inflight.delete": lambda a, b: InflightDelete("b", 1, list(map(InflightKey, a, b, ["n"] * len(a)))),
-    "inflight.get": lambda a, b: InflightGet(list(map(m.SessionKey, a, b))),
     "will.acknowledge": lambda a, b: WillAcknowledge("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
     "will.release": lambda a, b: WillRelease("b", 1, list(map(WillKey, a, b, ["1"] * len(a)))),
     "will.expire": lambda a, b: WillExpire(list(map(WillKey, a, b, ["1"] * len(a))), 1),

@@ -1,11 +1,11 @@
 """Renders what the code says the way wire/PROTOCOL.md says it, so that a test can compare them. Run by hand, it writes
-the rows of the table of tables."""
+the rows of tables and of reads of keys."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect
@@ -14,7 +14,8 @@ from metad_wire.tables import TABLES
 
 _ANY_NAMES = {
     "Request": "the method's body",
-    "TableGet": "the table's key",
+    "Get": "the key",
+    "GetReply": "what is found",
     "TableDeleteItem": "the table's key",
 }
 PROTOCOL = Path(__file__).resolve().parents[3] / "wire" / "PROTOCOL.md"
@@ -101,13 +102,24 @@ def table_rows() -> list[str]:
     return rows
 
 
-def fill_tables() -> None:
-    """Write the rows of the table of tables anew."""
-    text = PROTOCOL.read_text(encoding="utf-8")
-    header = "| table | groups | key | routed by | record | methods |\n|---|---|---|---|---|---|\n"
-    before, rest = text.split(header)
-    rows = "\n".join(table_rows())
-    PROTOCOL.write_text(f"{before}{header}{rows}\n\n### {rest.split('### ', 1)[1]}", encoding="utf-8")
+def read_rows() -> list[str]:
+    """The rows of the methods that read keys."""
+    rows = {}
+    for table in TABLES.values():
+        for method, got in table.got.items():
+            kind = get_args(got.found)
+            found = f"array of {kind[0].__name__}" if kind else type_name(inspect.type_info(got.found))
+            cells = (f"{method.code:#06x}", f"`{method.name}`", got.key.__name__, found, got.about)
+            rows[method.code] = f"| {' | '.join(cells)} |"
+    return [row for _, row in sorted(rows.items())]
+
+
+def fill(heading: str, rows: list[str]) -> None:
+    """Write the rows of the table behind a heading anew."""
+    before, mark, rest = PROTOCOL.read_text(encoding="utf-8").partition(f"\n### {heading}\n")
+    table = re.compile(r"(^\|[-|]+\|\n)(?:\|.*\n)*", re.MULTILINE)
+    rest = table.sub(lambda found: found[1] + "".join(f"{row}\n" for row in rows), rest, count=1)
+    PROTOCOL.write_text(before + mark + rest, encoding="utf-8")
 
 
 def tables(text: str) -> dict[str, list[list[str]]]:
@@ -137,4 +149,5 @@ def hex_blocks(text: str) -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    fill_tables()
+    fill("Tables", table_rows())
+    fill("Reads of keys", read_rows())

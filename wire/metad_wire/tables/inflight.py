@@ -3,7 +3,7 @@ for a client that is away, opaque to metad. It belongs to sessions."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from .. import messages as m
 from ..messages import InflightState as InflightState
@@ -54,22 +54,6 @@ class InflightDelete(m.Message, frozen=True):
     items: Batch[InflightKey]
 
 
-class InflightGet(m.Message, frozen=True):
-    """Read all that is in flight for some clients."""
-
-    items: Batch[m.SessionKey]
-    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
-
-
-class InflightGetReply(m.Message, frozen=True):
-    """By position, in order of the name; None where the item failed. A client without a session has nothing."""
-
-    columns: ClassVar[dict[str, int | None]] = {"states": None}
-
-    states: list[list[InflightState] | None]
-    errors: list[m.ItemError] = []  # noqa: RUF012
-
-
 def _value_bytes(item: Any) -> int:
     return len(item.value) if isinstance(item, Inflight) else 0
 
@@ -92,4 +76,6 @@ INFLIGHT = Table(
 """``state``: the value of each. ``count``: of each session, how many there are, and how many bytes."""
 INFLIGHT_PUT = INFLIGHT.writes(0x0120, "put", InflightPut, m.WriteReply, Lane.RECORDS)
 INFLIGHT_DELETE = INFLIGHT.writes(0x0121, "delete", InflightDelete, m.WriteReply, Lane.RECORDS)
-INFLIGHT_GET = INFLIGHT.reads(0x0122, "get", InflightGet, InflightGetReply, Lane.RECORDS)
+INFLIGHT_GET = INFLIGHT.gets(
+    0x0122, "get", m.SessionKey, list[InflightState], "All that is in flight for each client, in order of the name."
+)

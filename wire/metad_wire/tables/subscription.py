@@ -63,22 +63,6 @@ class SubscriptionRemove(m.Message, frozen=True):
     items: Batch[SubscriptionKey]
 
 
-class SubscriptionGet(m.Message, frozen=True):
-    """Read all filters of some clients."""
-
-    items: Batch[m.SessionKey]
-    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
-
-
-class SubscriptionGetReply(m.Message, frozen=True):
-    """By position, in order of the filter; None where the item failed. A client without a session has none."""
-
-    columns: ClassVar[dict[str, int | None]] = {"subscriptions": None}
-
-    subscriptions: list[list[Subscribed] | None]
-    errors: list[m.ItemError] = []  # noqa: RUF012
-
-
 class SubscriptionList(m.Message, frozen=True):
     """Subscriptions in order of (tenant, client_id, filter). ``tenant`` matches exactly (None: any);
     ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList."""
@@ -114,7 +98,9 @@ SUBSCRIPTION = Table(
 """``filter``: the options of each."""
 SUBSCRIPTION_ADD = SUBSCRIPTION.writes(0x0110, "add", SubscriptionAdd, SubscriptionAddReply, Lane.RECORDS)
 SUBSCRIPTION_REMOVE = SUBSCRIPTION.writes(0x0111, "remove", SubscriptionRemove, m.WriteReply, Lane.RECORDS)
-SUBSCRIPTION_GET = SUBSCRIPTION.reads(0x0112, "get", SubscriptionGet, SubscriptionGetReply, Lane.RECORDS)
+SUBSCRIPTION_GET = SUBSCRIPTION.gets(
+    0x0112, "get", m.SessionKey, list[Subscribed], "All topic filters of each client, in order."
+)
 SUBSCRIPTION_LIST = SUBSCRIPTION.reads(
     0x0113, "list", SubscriptionList, SubscriptionListReply, Lane.SCANS, routed=False
 )
