@@ -84,7 +84,10 @@ def main() -> None:
     pip += ["--progress-bar", "off", "--constraint", "constraints.txt"]
     run(line, "set up the build", [*pip, "setuptools"])
     # Not isolated: an isolated build would download a setuptools of its own, which constraints.txt does not reach.
-    run(line, f"install metad-service[{extra}]", [*pip, "--no-build-isolation", "--editable", f".[{extra}]"])
+    # The MQTT brokers are a distribution of their own, which is on no package index.
+    brokers = ["--editable", "clients/metad_amqtt"] if {"amqtt", "dev"} & {*extra.split(",")} else []
+    everything = [*pip, "--no-build-isolation", "--editable", f".[{extra}]", *brokers]
+    run(line, f"install metad-service[{extra}]", everything)
     # Pip does this for what it copies, not for a checkout. A node that has to compile itself starts a third later, and
     # where the environment forbids it to write what it has compiled, it does so each time.
     sources = ["metad", "wire", "clients", "perf", "spark"]

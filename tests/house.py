@@ -26,7 +26,10 @@ PACKAGES = {
 }
 """The product, which is what the wheel brings."""
 SIMULATORS = ROOT / "metad" / "testing"
+BROKERS = ROOT / "clients" / "metad_amqtt"
+"""A distribution of its own."""
 TOOLS = {
+    "metad_amqtt": BROKERS,
     "metad_perf": ROOT / "perf" / "metad_perf",
     "metad_judge": ROOT / "perf" / "metad_judge",
     "metad_spark": ROOT / "spark" / "metad_spark",
@@ -49,6 +52,11 @@ def product() -> list[Path]:
     return [file for file in files if SIMULATORS not in file.parents]
 
 
+def shipped() -> list[Path]:
+    """The files of all distributions: the product's and the MQTT brokers'."""
+    return [*product(), *sorted(BROKERS.rglob("*.py"))]
+
+
 def pages() -> list[Path]:
     """The Markdown files that people read."""
     hidden = {page for page in ROOT.rglob("*.md") if any(part[0] == "." for part in page.relative_to(ROOT).parts)}
@@ -62,14 +70,14 @@ def page_kib() -> dict[str, int]:
 
 def every_file() -> list[Path]:
     """The Python files of the product, its simulators and its tools."""
-    folders = (*PACKAGES.values(), *PARTS.values())
+    folders = (*PACKAGES.values(), BROKERS, *PARTS.values())
     return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
 
 
 def findings(package: str, find: Callable[[str], Iterable[str]]) -> set[str]:
-    """What is found in the files of a package of the product, simulators left out: ``file: what`` of each."""
-    root = PACKAGES[package]
-    files = [file for file in product() if root in file.parents]
+    """What is found in the files of a package of users, simulators left out: ``file: what`` of each."""
+    root = (PACKAGES | TOOLS)[package]
+    files = [file for file in shipped() if root in file.parents]
     return {f"{file.relative_to(root.parent).as_posix()}: {what}" for file in files for what in find(file.read_text())}
 
 
@@ -92,7 +100,7 @@ def lines(files: list[Path]) -> int:
 def files_per_folder() -> dict[str, int]:
     """The folders of the product, by path: how many Python files each holds."""
     count: dict[str, int] = {}
-    for file in product():
+    for file in shipped():
         count[name_of(file.parent)] = count.get(name_of(file.parent), 0) + 1
     return count
 
@@ -138,7 +146,7 @@ def methods_per_class() -> dict[str, int]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {
         each.name: sum(isinstance(child, functions) for child in each.node.body)
-        for each in definitions(product())
+        for each in definitions(shipped())
         if isinstance(each.node, ast.ClassDef)
     }
 
@@ -146,7 +154,7 @@ def methods_per_class() -> dict[str, int]:
 def constructor_parameters() -> dict[str, int]:
     """The constructors that are written out in the product: how many parameters each has besides ``self``."""
     found = {}
-    for each in definitions(product()):
+    for each in definitions(shipped()):
         if not isinstance(each.node, ast.ClassDef) and each.node.name == "__init__":
             given = each.node.args
             found[each.name] = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
@@ -156,7 +164,7 @@ def constructor_parameters() -> dict[str, int]:
 def texts_without_verb() -> list[str]:
     """The public classes and functions of the product whose docstring begins with a paragraph without a verb. A word is
     taken for a verb if it is on the list, or if the product's text has its form with ``-ing``."""
-    words = {word for file in product() for word in re.findall("[a-z]+", file.read_text(encoding="utf-8").lower())}
+    words = {word for file in shipped() for word in re.findall("[a-z]+", file.read_text(encoding="utf-8").lower())}
 
     verbs = set(_VERBS.split())
 
@@ -171,7 +179,7 @@ def texts_without_verb() -> list[str]:
 
     return [
         each.name
-        for each in definitions(product())
+        for each in definitions(shipped())
         if each.public and (text := ast.get_docstring(each.node)) and not has_verb(text)
     ]
 
@@ -257,6 +265,7 @@ def numbers() -> dict[str, Any]:
     return {
         "lines": {
             "product": lines(product()),
+            "amqtt": lines(sorted(BROKERS.rglob("*.py"))),
             "tests": lines([*sorted(SIMULATORS.rglob("*.py")), *sorted(PARTS["tests"].rglob("*.py"))]),
             "perf": lines(sorted(PARTS["perf"].rglob("*.py"))),
             "spark": lines(sorted(PARTS["spark"].rglob("*.py"))),

@@ -15,11 +15,11 @@ import websockets
 from websockets import Subprotocol
 
 from metad import embedded
+from metad_amqtt import MetadBroker
+from metad_amqtt import broker as broker_module
+from metad_amqtt.handler import ARRIVING_MAX, UNSENT_MAX
+from metad_amqtt.packets import UNFINISHED_BYTES_MAX
 from metad_client import MetadError, connect
-from metad_client.contrib.amqtt import MetadBroker
-from metad_client.contrib.amqtt import broker as broker_module
-from metad_client.contrib.amqtt.handler import ARRIVING_MAX, UNSENT_MAX
-from metad_client.contrib.amqtt.packets import UNFINISHED_BYTES_MAX
 from metad_wire.tables.subscription import SUBSCRIPTIONS_MAX
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}

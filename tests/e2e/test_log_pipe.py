@@ -95,7 +95,7 @@ async def test_a_broker_whose_lines_nobody_reads(tmp_path: Path) -> None:
     pytest.importorskip("amqtt")
     (port,) = free_ports(1)
     with Server(tmp_path / "data") as server, full_pipe() as (_, writer):
-        command = [sys.executable, "-m", "metad_client.contrib.amqtt", "--metad", server.ready().url, "--name", "b"]
+        command = [sys.executable, "-m", "metad_amqtt", "--metad", server.ready().url, "--name", "b"]
         process = started([*command, "--bind", f"127.0.0.1:{port}"], writer, stdout=writer)
         try:
             async with connect(server.url) as m:

@@ -43,6 +43,8 @@ def home(tmp_path: Path) -> Path:
     """An empty directory in which the README's commands work."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "clients" / "metad_amqtt").mkdir(parents=True)
+    shutil.copy(ROOT / "clients" / "metad_amqtt" / "pyproject.toml", tmp_path / "clients" / "metad_amqtt")
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
     return tmp_path
 

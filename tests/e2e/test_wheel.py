@@ -24,19 +24,29 @@ PARTS = ["pyproject.toml", "README.md", "LICENSE", "metad", "wire", "clients", "
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources, because a build leaves files beside them."""
-    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, because a build leaves files beside them."""
+    source = tmp_path_factory.mktemp("source")
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
             shutil.copy(ROOT / part, source / part)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of everything but the MQTT brokers."""
+    return built(source, tmp_path_factory.mktemp("wheel"))
+
+
+def built(source: Path, target: Path) -> Path:
     how = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
     build = [sys.executable, "-m", "pip", "wheel", *how, "--wheel-dir", str(target), str(source)]
     subprocess.run(build, check=True, timeout=300)
-    (built,) = target.glob("*.whl")
-    return built
+    (wheel,) = target.glob("*.whl")
+    return wheel
 
 
 def copy_installed(distribution: str, environment: Path) -> None:
@@ -83,7 +93,16 @@ def test_the_wheel_carries_licence_version_and_types(wheel: Path) -> None:
     assert fields["License-Expression"] == "Apache-2.0"
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {"metad/py.typed", "metad_wire/py.typed", "metad_client/py.typed"} <= set(names)
-    assert not [name for name in names if name.startswith("tests")]
+    assert not [name for name in names if name.startswith(("tests", "metad_amqtt"))]
+
+
+def test_the_mqtt_brokers_are_a_distribution_of_their_own(source: Path, tmp_path: Path) -> None:
+    fields, names = metadata(built(source / "clients" / "metad_amqtt", tmp_path))
+    assert (fields["Name"], fields["Version"]) == ("metad-amqtt", __version__)
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"metad_amqtt"}
+    brokers = ROOT / "clients" / "metad_amqtt"
+    files = {str(file.relative_to(brokers.parent)) for file in brokers.rglob("*.py")}
+    assert files | {"metad_amqtt/py.typed"} == {name for name in names if "dist-info" not in name}
 
 
 @pytest.mark.parametrize("command", ["metad", "metadctl", "metad-perf", "metad-spark"])

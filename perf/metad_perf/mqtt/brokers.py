@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import metad_amqtt  # whoever lacks it is told so before anything starts
+
 from ..errors import ServerError
 
 _END_S = 30.0
 
 
 class BrokerProcess:
-    """``python -m metad_client.contrib.amqtt``, with more ``options``, which serves once this is made. It may open so
+    """``python -m metad_amqtt``, with more ``options``, which serves once this is made. It may open so
     many ``files``, if that is said. Raises ServerError if it does not serve."""
 
     def __init__(
@@ -27,7 +29,7 @@ class BrokerProcess:
             *limited,
             sys.executable,
             "-m",
-            "metad_client.contrib.amqtt",
+            metad_amqtt.__name__,
             "--metad",
             url,
             "--name",

@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metad_client import TlsFiles
-from metad_client.contrib.amqtt.envelope import Envelope
-from metad_client.contrib.amqtt.links import links
-from metad_client.contrib.amqtt.links.link_proof import LinkKey, Peer
-from metad_client.contrib.amqtt.links.link_tls import LinkTls
-from metad_client.contrib.amqtt.links.links import (
+from metad_amqtt.envelope import Envelope
+from metad_amqtt.links import links
+from metad_amqtt.links.link_proof import LinkKey, Peer
+from metad_amqtt.links.link_tls import LinkTls
+from metad_amqtt.links.links import (
     FRAME_BYTES_MAX,
     STRANGERS_MAX,
     Budget,
@@ -27,7 +26,8 @@ from metad_client.contrib.amqtt.links.links import (
     Listener,
     Unreachable,
 )
-from metad_client.contrib.amqtt.links.routes import Target
+from metad_amqtt.links.routes import Target
+from metad_client import TlsFiles
 from metad_wire.operator.authority import issue_fleet
 
 MESSAGE = Envelope("topic", b"payload", 1)

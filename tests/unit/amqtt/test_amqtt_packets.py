@@ -11,8 +11,8 @@ from amqtt.mqtt.packet import MQTTFixedHeader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad_client.contrib.amqtt import packets as packets_module
-from metad_client.contrib.amqtt.packets import Packets, Unfinished, WrongPacketError, check
+from metad_amqtt import packets as packets_module
+from metad_amqtt.packets import Packets, Unfinished, WrongPacketError, check
 
 ID = b"\x00\x07"
 

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from metad import embedded
+from metad_amqtt.envelope import Envelope
+from metad_amqtt.kept import Store
+from metad_amqtt.links.link_proof import LinkKey
+from metad_amqtt.links.link_proof import Peer as Called
+from metad_amqtt.links.links import Delivery, Link, Listener, Unreachable
+from metad_amqtt.links.routes import Owner, Routes, Target
+from metad_amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
+from metad_amqtt.waiting import Found, WaitingMessages, found_in
 from metad_client import Client, DeadlineExceededError, InflightState, connect
-from metad_client.contrib.amqtt.envelope import Envelope
-from metad_client.contrib.amqtt.kept import Store
-from metad_client.contrib.amqtt.links.link_proof import LinkKey
-from metad_client.contrib.amqtt.links.link_proof import Peer as Called
-from metad_client.contrib.amqtt.links.links import Delivery, Link, Listener, Unreachable
-from metad_client.contrib.amqtt.links.routes import Owner, Routes, Target
-from metad_client.contrib.amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
-from metad_client.contrib.amqtt.waiting import Found, WaitingMessages, found_in
 
 
 @pytest.fixture

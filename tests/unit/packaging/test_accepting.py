@@ -15,7 +15,7 @@ _ACCEPTS = {"accept", "create_server", "create_unix_server", "start_server", "st
 _ALLOWED = {
     "metad_wire/transport/tcp.py: sock.accept": "this is the place",
     "metad_wire/transport/tcp.py: loop.create_server": "of a transport that is not told a pace: tests listen with it",
-    "metad_client/contrib/amqtt/links/links.py: self._tls.accept": "a handshake",
+    "metad_amqtt/links/links.py: self._tls.accept": "a handshake",
     "metad/state/machine.py: view.accept": "of an entry",
 }
 
@@ -30,7 +30,7 @@ def accepts(source: str) -> Iterator[str]:
             yield name
 
 
-@pytest.mark.parametrize("package", ["metad", "metad_client", "metad_wire"])
+@pytest.mark.parametrize("package", ["metad", "metad_amqtt", "metad_client", "metad_wire"])
 def test_connections_are_accepted_in_one_place(package: str) -> None:
     assert house.findings(package, accepts) - {*_ALLOWED} == set()
 

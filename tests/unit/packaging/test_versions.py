@@ -16,7 +16,10 @@ import metad_client
 import metad_wire
 
 ROOT = Path(__file__).resolve().parents[3]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT, BROKERS = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in ("", "clients/metad_amqtt")
+)
+OWN = {PROJECT["name"], BROKERS["name"]}
 REPLACED_IN_PART = {
     "aioquic",
     "amqtt",
@@ -25,9 +28,13 @@ REPLACED_IN_PART = {
 
 
 def requirements() -> list[Requirement]:
-    """What the metadata asks for, but not the extras of the distribution itself."""
-    texts = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
-    return [one for text in texts if (one := Requirement(text)).name != PROJECT["name"]]
+    """What the metadata asks for, but not the distributions of each other."""
+    texts = [
+        *PROJECT["dependencies"],
+        *BROKERS["dependencies"],
+        *(text for extra in PROJECT["optional-dependencies"].values() for text in extra),
+    ]
+    return [one for text in texts if (one := Requirement(text)).name not in OWN]
 
 
 def pins() -> dict[str, str]:
@@ -59,6 +66,9 @@ def test_there_is_one_version() -> None:
     assert metad.__version__ == metad_client.__version__ == metad_wire.__version__
     assert "version" in PROJECT["dynamic"]
     assert "version" not in PROJECT
+    assert BROKERS["version"] == metad.__version__
+    assert f"metad-service=={metad.__version__}" in BROKERS["dependencies"]
+    assert PROJECT["optional-dependencies"]["amqtt"] == [f"metad-amqtt=={metad.__version__}"]
 
 
 @pytest.mark.parametrize(

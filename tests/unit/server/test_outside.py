@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = ("metad", "wire/metad_wire", "clients/metad_client")
+FOLDERS = ("metad", "wire/metad_wire", "clients/metad_client", "clients/metad_amqtt")
 LEFT_OUT = ("metad/testing", "metad/embedded/nodes.py", "clients/metad_client/cli", "wire/metad_wire/operator")
 """Programs of an operator or of a test, which are no servers."""
 
@@ -52,7 +52,7 @@ ALLOWED = {
     "wire/metad_wire/transport/quic/certificates.py": "by Watched, in a thread",
     "wire/metad_wire/transport/reload.py": IN_A_THREAD,
     "wire/metad_wire/transport/tls_context.py": "by Watched, in a thread",
-    "clients/metad_client/contrib/amqtt/__main__.py": AT_THE_START,
+    "clients/metad_amqtt/__main__.py": AT_THE_START,
 }
 
 

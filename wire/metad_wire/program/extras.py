@@ -7,7 +7,14 @@ run, and tell the user in one line which extra has it.
 from __future__ import annotations
 
 _OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"})
-_EXTRA_OF = {"amqtt": "amqtt", "aioquic": "quic", "cryptography": "quic", "grpc": "grpc", "grpc_tools": "grpc"}
+_EXTRA_OF = {
+    "aioquic": "quic",
+    "amqtt": "amqtt",
+    "cryptography": "quic",
+    "grpc": "grpc",
+    "grpc_tools": "grpc",
+    "metad_amqtt": "amqtt",
+}
 
 
 def advice(missing: ModuleNotFoundError, extra: str) -> str:
@@ -22,4 +29,5 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
 
 def install(extra: str) -> str:
     """How to get an extra."""
-    return f"in a clone of metad, which is on no package index, run pip install '.[{extra}]'"
+    wanted = ". ./clients/metad_amqtt" if extra == "amqtt" else f"'.[{extra}]'"  # a distribution of its own
+    return f"in a clone of metad, which is on no package index, run pip install {wanted}"

@@ -1,4 +1,4 @@
-"""MQTT brokers that share their clients through metad, made of amqtt (the extra ``amqtt``).
+"""MQTT brokers that share their clients through metad, made of amqtt. A distribution of its own, ``metad-amqtt``.
 
 A client connects to any of them, and finds its session: subscriptions, and the messages that came while it was away.
 
@@ -22,6 +22,6 @@ from metad_wire.program.extras import advice
 try:
     from .broker import MetadBroker
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"metad_client.contrib.amqtt: {advice(missing, 'amqtt')}", name=missing.name) from None
+    raise ModuleNotFoundError(f"metad_amqtt: {advice(missing, 'amqtt')}", name=missing.name) from None
 
 __all__ = ["MetadBroker"]

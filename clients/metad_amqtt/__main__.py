@@ -1,4 +1,4 @@
-"""``python -m metad_client.contrib.amqtt``: one broker in the foreground, until SIGTERM or SIGINT."""
+"""``python -m metad_amqtt``: one broker in the foreground, until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 after a signal, 1 if it cannot serve, 3 if this life of the broker is over."""
-    parser = argparse.ArgumentParser(prog="python -m metad_client.contrib.amqtt", description=_ABOUT)
+    parser = argparse.ArgumentParser(prog="python -m metad_amqtt", description=_ABOUT)
     parser.add_argument("--metad", metavar="URL", default="metad://127.0.0.1:7420", help="as for metad_client.connect")
     parser.add_argument("--name", required=True, help="of this broker; no two of a tenant have the same")
     parser.add_argument(

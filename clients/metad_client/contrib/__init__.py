@@ -1,1 +1,0 @@
-"""Adapters of brokers that others have written. Each needs an extra of its own; nothing else of the SDK imports it."""
