@@ -53,8 +53,7 @@ from ...logs import event
 from ...state.cluster.brokers import read_brokers
 from ...state.cluster.fences import aged
 from ...state.core.limits import REPLY_BYTES_MAX, check_reply
-from ...state.live.live import SLOW_S
-from ...state.live.liveness import Liveness
+from ...state.live.liveness import Liveness, Silence
 from ..host import Clock, Done, Hosted, Line, Timer, holder_of
 from .evidence import Answer, Dial, Evidence
 from .fencing import Fencing, groups_to_fence
@@ -81,7 +80,6 @@ TEXT_BYTES_MAX = 1_024  # of an address, a region or a rack
 ATTRIBUTES_BYTES_MAX = 16 * 1024
 
 _TICK_S = 0.1  # how often leases are looked at, while there are any
-_GRACE_S = 0.1  # after a lease's end, for heartbeats that have arrived and wait for their turn
 _AGAIN_S = 0.2  # until a group that was not reached is told again
 _PAGE_BYTES_MAX = 128 * 1024
 """Of one page, and as many rows as a slice has: some 300 us of encoding."""
@@ -127,7 +125,7 @@ class Brokers:
         self._host = host
         self._look = look
         self._term: int | None = None
-        """The reign; None while another node leads."""
+        """The leadership; None while another node leads."""
         self._records: dict[str, Broker] = {}
         self._names: list[str] = []  # those of the records, in order
         self._room = _room()
@@ -136,7 +134,7 @@ class Brokers:
         self._loads: dict[str, int] = {}
         self._lives: Liveness[str] = Liveness()
         self._evidence = Evidence()
-        self._silent: list[str] = []  # who may be, until it is proven that this node leads
+        self._silence = self._judge()
         self._ending: set[str] = set()  # whose end is being written
         self._new: dict[str, int] = {}  # names whose first registrations are being written, and how many of each
         self._asked: Counter[str] = Counter()  # by clients, and is being written
@@ -148,7 +146,7 @@ class Brokers:
         self._waiters: dict[str, dict[_Waiter, None]] = {}  # by broker
         self._timer: Timer | None = None
 
-    # --- the reign ---------------------------------------------------------------------------------------
+    # --- the leadership ---------------------------------------------------------------------------------------
 
     def follow(self, known: ClusterMap) -> None:
         """Go on with what this node has to do, if it leads metadata-0."""
@@ -158,25 +156,25 @@ class Brokers:
 
     def stop(self) -> None:
         """End everything: the node ends. What is written says how far it came."""
-        self._end_reign()
+        self._end_leadership()
 
     def _look_who_leads(self) -> None:
         group = self._groups.drivers[METADATA].group
         term = group.term if group.ready else None
         if term == self._term:
             return
-        self._end_reign()
+        self._end_leadership()
         if term is not None:
-            self._begin_reign(term)
+            self._begin_leadership(term)
 
-    def _begin_reign(self, term: int) -> None:
+    def _begin_leadership(self, term: int) -> None:
         self._term = term
         for record in read_brokers(self._groups.drivers[METADATA].machine.reader.engine).values():
             self._learn(record)
-        self._lives.amnesty(self._clock.now())
+        self._amnesty()
         self._tick_soon()
 
-    def _end_reign(self) -> None:
+    def _end_leadership(self) -> None:
         self._term = None
         for lane in self._lanes.values():
             lane.cancel()
@@ -189,8 +187,9 @@ class Brokers:
         self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
         self._room, self._places = _room(), {}
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
+        self._silence = self._judge()
         self._noting = False
-        self._silent, self._ending, self._new = [], set(), {}
+        self._ending, self._new = set(), {}
         self._asked.clear()
         for waiter in [waiter for waiting in waiters.values() for waiter in waiting]:
             self._answer(waiter, _led_by_another())
@@ -233,8 +232,17 @@ class Brokers:
 
     def overslept(self) -> None:
         """This node stood still: brokers may have lost their connections, and could not be heard."""
-        self._lives.amnesty(self._clock.now())
+        self._amnesty()
         self._evidence.excuse()
+
+    def _amnesty(self) -> None:
+        self._lives.amnesty(self._clock.now())
+
+    def _judge(self) -> Silence[str]:
+        def read(done: Callable[[bool], None]) -> None:
+            self._groups.drivers[METADATA].group.read(done)
+
+        return Silence(self._over, self._amnesty, read, self._clock.now)
 
     # --- leases ------------------------------------------------------------------------------------------
 
@@ -248,42 +256,18 @@ class Brokers:
         self._look_who_leads()
         if self._term is None:
             return
-        if not self._silent:
-            self._silent = self._lives.due(self._clock.now() - _GRACE_S)
-            if self._silent:
-                self._prove(partial(self._proved, self._lives))
+        self._expire(self._silence.look(), "it was silent")
         for dial in self._evidence.due(self._clock.now()):
             self._dial(dial)
         gone = [name for name in self._evidence.over(self._clock.now()) if name not in self._ending]
         self._expire(gone, "its connection has ended, and its host refuses connections")
         self._tick_soon()
 
-    def _prove(self, done: Callable[[bool], None]) -> None:
-        """Say whether it is certain that nobody else leads. If that takes long, brokers were not heard as long."""
-        lives, begun_s = self._lives, self._clock.now()
-
-        def proven(ok: bool) -> None:
-            if not ok or self._clock.now() - begun_s > SLOW_S:
-                lives.amnesty(self._clock.now())
-            done(ok)
-
-        self._groups.drivers[METADATA].group.read(proven)
-
-    def _proved(self, lives: Liveness[str], _: bool) -> None:
-        """Brokers were silent, and it is known by now whether this node leads."""
-        if lives is not self._lives:
-            return  # of an earlier reign
-        running_s = self._clock.now()
-        silent, self._silent = self._silent, []
-        over: list[str] = []
-        for name in silent:
-            ends_s = lives.ends_s(name)
-            # Who waits for the answer to its registration does not know yet which life to speak of.
-            if ends_s is not None and ends_s <= running_s - _GRACE_S and name not in self._waiters:
-                over.append(name)
-            elif ends_s is not None:
-                self._begin_lease(self._records[name])
-        self._expire(over, "it was silent")
+    def _over(self) -> list[str]:
+        """Whose leases are over. Who waits for the answer to its registration does not know yet which life to speak
+        of."""
+        over = self._lives.over(self._clock.now())
+        return [name for name in over if name not in self._ending and name not in self._waiters]
 
     def _expire(self, brokers: list[str], reason: str) -> None:
         """Have lives end."""
@@ -317,7 +301,7 @@ class Brokers:
         self._evidence.excuse()
 
     def _dial(self, dial: Dial) -> None:
-        evidence = self._evidence  # that of this reign
+        evidence = self._evidence  # that of this leadership
 
         def answered(answer: Answer) -> None:
             evidence.answered(dial, answer, self._clock.now())
@@ -435,7 +419,7 @@ class Brokers:
         lost: Callable[[MetadError], None] | None = None,
     ) -> None:
         """Write steps, learn what came of them, and go on. Where a single step failed, the error is its own. If the
-        reign ends meanwhile, only ``lost`` is told."""
+        leadership ends meanwhile, only ``lost`` is told."""
         term = self._term
 
         def changed(result: bytes | MetadError) -> None:
@@ -548,7 +532,7 @@ class Brokers:
 
         def written() -> None:
             room.forget(place)
-            if is_new and room is self._room:  # in this reign
+            if is_new and room is self._room:  # in this leadership
                 self._new[asked.broker] -= 1
                 if not self._new[asked.broker]:
                     del self._new[asked.broker]
@@ -699,7 +683,7 @@ class Brokers:
             done(result)
             return rows
 
-        self._prove(proven)
+        self._silence.prove(proven)
 
     def _shown(self, name: str) -> Broker | None:
         record = self._records.get(name)

@@ -1,10 +1,8 @@
 """Ends leases whose holders have gone silent, and sends silent members of consumer groups away, in the groups that
 this node leads.
 
-A holder must not lose its lease because the service was slow. So a lease ends only if it was over at one look and still
-is at the next, with proof in between that this node leads: what had arrived, or waited for that proof, is heard of
-meanwhile. When the node begins to lead a group, when it stood still, or when the proof took long, everybody gets a full
-lease from then on.
+A holder must not lose its lease because the service was slow: :class:`Silence` judges it, and when the node begins to
+lead a group, or stood still, everybody gets a full lease from then on.
 
 An order that is too much for one entry is given in smaller ones. What is refused even alone gets a full lease, too: the
 same few would otherwise be ordered again at each look, before all others.
@@ -24,9 +22,10 @@ from metad_wire.table import Table
 from metad_wire.tables.consumer import CONSUMER, ConsumerExpire, MemberKey
 from metad_wire.tables.lease import LEASE, LeaseExpire, LeaseKey
 
-from ...state.live.live import SLOW_S, LiveRows
+from ...state.live.live import LiveRows
 from ...state.live.live_consumers import LiveConsumers
 from ...state.live.live_leases import LiveLeases
+from ...state.live.liveness import Silence
 from ..environment import Environment, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver
@@ -70,19 +69,22 @@ _LASTING = {
 """By the kind of the groups that have them."""
 
 
-class _Reign:
+class _Leadership:
     """What is known of a group while this node leads it in one term."""
 
-    __slots__ = ("batch", "ordered", "proof_begun_s", "proven", "silent", "suspects", "term")
+    __slots__ = ("batch", "group", "lasting", "live", "ordered", "silence", "silent", "term")
 
-    def __init__(self, term: int) -> None:
-        self.term = term
+    def __init__(self, driver: GroupDriver, lasting: _Lasting, clock: Callable[[], float]) -> None:
+        group, machine = driver.group, driver.machine
+        self.group = group.name
+        self.term = group.term
+        self.lasting = lasting
+        self.live = live = machine.parts[lasting.part]
         self.batch = Batch(_BATCH)
         """How many are ended by the next order."""
-        self.suspects: frozenset[bytes] = frozenset()
-        """The leases that were over when the proof was begun."""
-        self.proof_begun_s: float | None = None
-        self.proven = False
+        self.silence: Silence[bytes] = Silence(
+            lambda: live.over(machine.holding.slots), live.amnesty, group.read, clock
+        )
         self.silent: list[bytes] = []
         """The leases whose end is still to be ordered."""
         self.ordered = False
@@ -104,9 +106,9 @@ class LeaseEnds:
         self._environment = environment
         self._health = health
         self._standstills = standstills
-        self._reigns: dict[GroupId, _Reign] = {}
+        self._leaderships: dict[GroupId, _Leadership] = {}
         self._timer: Timer | None = None
-        standstills.listeners.append(self._reigns.clear)
+        standstills.listeners.append(self._leaderships.clear)
 
     def start(self) -> None:
         """Begin to look."""
@@ -118,7 +120,7 @@ class LeaseEnds:
             self._standstills.look(now_s)
             for group_id, driver in list(self._groups.drivers.items()):
                 if group_id.kind in _LASTING:
-                    again_s = min(again_s, self._look_at(group_id, driver, now_s))
+                    again_s = min(again_s, self._look_at(group_id, driver))
         finally:
             self._timer = self._environment.call_at(now_s + again_s, self.start)
 
@@ -127,74 +129,48 @@ class LeaseEnds:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look_at(self, group_id: GroupId, driver: GroupDriver, now_s: float) -> float:
+    def _look_at(self, group_id: GroupId, driver: GroupDriver) -> float:
         """Look at one group; how soon to look again."""
-        group, lasting = driver.group, _LASTING[group_id.kind]
+        group = driver.group
         if not group.ready or driver.installing:
-            self._reigns.pop(group_id, None)
+            self._leaderships.pop(group_id, None)
             return _IDLE_S
-        live = driver.machine.parts[lasting.part]
-        reign = self._reigns.get(group_id)
-        if reign is None or reign.term != group.term:
-            self._reigns[group_id] = _Reign(group.term)
-            live.amnesty()
-        elif not reign.ordered:
-            self._end(driver, lasting, reign, live, now_s)
-        if live.lags:
+        leadership = self._leaderships.get(group_id)
+        if leadership is None or leadership.term != group.term:
+            leadership = self._leaderships[group_id] = _Leadership(
+                driver, _LASTING[group_id.kind], self._environment.now
+            )
+            leadership.live.amnesty()
+        elif not leadership.ordered and (silent := leadership.silence.look()):
+            leadership.silent = silent
+            self._order(leadership)
+        if leadership.live.lags:
             return _LAGGING_S
-        return LOOK_S if len(live) else _IDLE_S
+        return LOOK_S if len(leadership.live) else _IDLE_S
 
-    def _end(self, driver: GroupDriver, lasting: _Lasting, reign: _Reign, live: LiveRows, now_s: float) -> None:
-        over = live.over(driver.machine.holding.slots)
-        if reign.proven:
-            reign.proven = False
-            reign.silent = [lease for lease in over if lease in reign.suspects]
-            if reign.silent:
-                self._order(driver.group.name, lasting, reign, live)
-                return
-        if over and reign.proof_begun_s is None:
-            reign.suspects, reign.proof_begun_s = frozenset(over), now_s
-            driver.group.read(partial(self._proved, reign, live))
-
-    def _proved(self, reign: _Reign, live: LiveRows, ok: bool) -> None:
-        begun_s, reign.proof_begun_s = reign.proof_begun_s, None
-        if begun_s is not None and (not ok or self._environment.now() - begun_s > SLOW_S):
-            live.amnesty()  # keep-alives have waited as long, and their holders may have turned elsewhere
-        else:
-            reign.proven = ok
-
-    def _order(self, group: str, lasting: _Lasting, reign: _Reign, live: LiveRows) -> None:
+    def _order(self, leadership: _Leadership) -> None:
         """Order the end of some. The state looks once more whether each is over."""
-        reign.ordered = True
-        table = lasting.table
-        ordered = reign.silent[: reign.batch.size]
-        del reign.silent[: reign.batch.size]
-        body = lasting.order([table.fields_of(key, len(table.key)) for key in ordered])
-        done = partial(self._ended, group, lasting, reign, live, ordered)
-        self._requests.request(lasting.method, body, done, group=group)
+        leadership.ordered = True
+        lasting = leadership.lasting
+        ordered = leadership.silent[: leadership.batch.size]
+        del leadership.silent[: leadership.batch.size]
+        body = lasting.order([lasting.table.fields_of(key, len(lasting.table.key)) for key in ordered])
+        self._requests.request(lasting.method, body, partial(self._ended, leadership, ordered), group=leadership.group)
 
-    def _ended(
-        self,
-        group: str,
-        lasting: _Lasting,
-        reign: _Reign,
-        live: LiveRows,
-        ordered: list[bytes],
-        answer: bytes | MetadError,
-    ) -> None:
-        reign.ordered = False  # whatever was not done is over at the next look, too
-        reign.batch.learn(len(ordered), answer)
+    def _ended(self, leadership: _Leadership, ordered: list[bytes], answer: bytes | MetadError) -> None:
+        leadership.ordered = False  # whatever was not done is over at the next look, too
+        leadership.batch.learn(len(ordered), answer)
         refused: list[bytes] = []
         if isinstance(answer, bytes):
-            refused = [ordered[error.index] for error in lasting.method.decode_reply(answer).errors]
+            refused = [ordered[error.index] for error in leadership.lasting.method.decode_reply(answer).errors]
         elif not isinstance(answer, TooLargeError):
             return
         elif len(ordered) > 1:
-            reign.silent[:0] = ordered
+            leadership.silent[:0] = ordered
         else:
             refused = ordered
         for key in refused:
-            live.renew(key, None)
-        if reign.silent:
-            self._environment.call_soon(partial(self._order, group, lasting, reign, live))
-            reign.ordered = True
+            leadership.live.renew(key, None)
+        if leadership.silent:
+            self._environment.call_soon(partial(self._order, leadership))
+            leadership.ordered = True

@@ -19,9 +19,6 @@ from .liveness import Liveness
 STATE = GROUP.rows["state"]
 """A part that is one of these hears of this row, too."""
 _SCAN_ROWS, _SCAN_BYTES = 1_000, 1024 * 1024
-SLOW_S = 0.5
-"""What was answered or proven only after so long says that the service was slow, or away."""
-_OVER_MAX = 1_000  # what is over, held and not ended yet: what follows waits for these
 
 
 class LiveRows(StatePart):
@@ -45,8 +42,7 @@ class LiveRows(StatePart):
     def load(self) -> None:
         self._live: Liveness[bytes] = Liveness()
         self._ttl_ms: dict[bytes, int] = {}
-        self._over: dict[bytes, None] = {}  # rows that are over and have not ended yet
-        self._aside: dict[bytes, None] = {}  # those of slots that are not held
+        self._aside: dict[bytes, None] = {}  # rows that are over, of slots that are not held
         self._slots = b""  # the slots that were held when rows were put aside
         self._adopted = adopted_move(self._engine.get(self._state_key))
         now_s = self._clock()
@@ -72,7 +68,6 @@ class LiveRows(StatePart):
         """There is no such row, or it lasts for ever."""
         self._live.remove(key)
         self._ttl_ms.pop(key, None)
-        self._over.pop(key, None)
         self._aside.pop(key, None)
 
     def __len__(self) -> int:
@@ -125,17 +120,11 @@ class LiveRows(StatePart):
             return 0
         now_s = self._clock()
         self._live.answered(key, now_s if at_s is None else at_s, now_s)
-        if at_s is not None and now_s - at_s > SLOW_S:  # other holders have waited as well
-            self.amnesty()
         return ttl_ms
 
     def amnesty(self) -> None:
         """Nothing ends before its whole time from now on has passed."""
-        now_s = self._clock()
-        self._live.amnesty(now_s)
-        for key in self._over:
-            self._live.heard(key, now_s)
-        self._over.clear()
+        self._live.amnesty(self._clock())
 
     def over(self, slots: bytes) -> list[bytes]:
         """The rows of these slots that are over and have not ended, some of them if there are many. Only a leader that
@@ -147,19 +136,19 @@ class LiveRows(StatePart):
             for key in self._aside:
                 self._live.heard(key, now_s)
             self._aside.clear()
-        self._over.update(dict.fromkeys(self._live.due(now_s, _OVER_MAX - len(self._over))))
-        for key in [*self._over]:
+        found = []
+        for key in self._live.over(now_s):
             if not held[self._slot_of(key) or 0]:
-                self._aside[key] = self._over.pop(key)
-            elif not self.is_over(key):
-                del self._over[key]  # its holder was heard of
-        return [key for key in self._over if key not in self._ending]
+                self._live.put_aside(key)
+                self._aside[key] = None
+            elif key not in self._ending:
+                found.append(key)
+        return found
 
     @property
     def lags(self) -> bool:
         """Whether :meth:`over` has not looked at all rows that may be over."""
-        next_s = self._live.next_s
-        return next_s is not None and next_s <= self._clock() and len(self._over) < _OVER_MAX
+        return self._live.lags
 
     def left_ms(self, key: bytes) -> int:
         """For how long a row lasts if nothing is heard of its holder. Only a leader that hears of holders knows."""

@@ -2,14 +2,14 @@
 
 A lease ends a time to live (ttl) after its holder was last heard of. Nobody may lose it because the service itself was
 slow: in an *amnesty* everybody gets a whole ttl from now on, and no less than :data:`RESUME_S`. A leader grants one
-when it begins to lead, and when it notices that it was not running. What is adopted from another group is added anew,
-which gives a whole ttl, too.
+when it begins to lead, when it notices that it was not running, and when proofs and answers are slow. What is adopted
+from another group is added anew, which gives a whole ttl, too.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -23,6 +23,10 @@ _SPARE = 64  # void elements of the queue that are not worth making it anew
 LOOKS = 2_000
 """Elements of the queue that one call looks at, some milliseconds of it. Leases of which a leader has heard again wait
 for their new end, and an amnesty moves the end of all leases at once."""
+OVER_MAX = 1_000
+"""Leases that are over and have not ended yet: what follows waits for these."""
+SLOW_S = 0.5
+"""What was answered or proven only after so long says that the service was slow, or away."""
 
 
 class _Lease:
@@ -32,7 +36,7 @@ class _Lease:
         self.ttl_s = ttl_s
         self.heard_s = heard_s
         self.ends_s = heard_s + ttl_s
-        self.number = 0  # that of its element in the queue; 0: it was handed out
+        self.number = 0  # that of its element in the queue; 0: it has none
         self.queued_s = 0.0  # the time of that element
 
 
@@ -45,17 +49,17 @@ class Liveness(Generic[Key]):
         self._leases: dict[Key, _Lease] = {}
         self._queue: list[tuple[float, int, Key]] = []  # no later than the end of the lease
         self._number = 0
+        self._over: dict[Key, None] = {}
         self._amnesty_s = float("-inf")
+        self.lags = False
+        """Whether :meth:`over` has not looked at all leases that may be over."""
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._leases
-
     def add(self, key: Key, ttl_s: float, at_s: float) -> None:
         """Begin a lease at this time, or go on with one that has another ttl from now on. A lease that goes on never
-        ends earlier than was promised before. Also for a lease that was handed out and could not be ended."""
+        ends earlier than was promised before. Also for a lease that is over and could not be ended."""
         lease = self._leases.get(key)
         if lease is None:
             lease = self._leases[key] = _Lease(ttl_s, at_s)
@@ -84,36 +88,37 @@ class Liveness(Generic[Key]):
 
     def answered(self, key: Key, arrived_s: float, now_s: float) -> None:
         """A holder that was heard of at the first time is answered at the second. It speaks again only then, so where
-        the answer took a considerable part of a ttl, that goes on from now."""
+        the answer took a considerable part of a ttl, that goes on from now. Where it took long, others have waited as
+        well."""
         lease = self._leases.get(key)
         if lease is not None:
             self.heard(key, now_s if now_s - arrived_s > _SLOW * lease.ttl_s else arrived_s)
+            if now_s - arrived_s > SLOW_S:
+                self.amnesty(now_s)
 
     def remove(self, key: Key) -> None:
         """End a lease, if there is one."""
+        self._over.pop(key, None)
         if self._leases.pop(key, None) is not None and len(self._queue) > 2 * len(self._leases) + _SPARE:
             self._queue = [element for element in self._queue if self._counts(element)]
             heapq.heapify(self._queue)
 
-    def clear(self) -> None:
-        """Forget all leases: another leads."""
-        self._leases.clear()
-        self._queue.clear()
-        self._amnesty_s = float("-inf")
-
     def amnesty(self, now_s: float) -> None:
         """Let no lease end before a whole ttl from now has passed, or :data:`RESUME_S` if that is longer and nothing is
-        heard of its holder. Leases that were handed out are not among them."""
+        heard of its holder."""
         self._amnesty_s = max(self._amnesty_s, now_s)
 
-    def due(self, now_s: float, limit: int = 1_000) -> list[Key]:
-        """Hand out up to ``limit`` keys whose lease is over, the oldest first. Each is handed out once: the caller
-        ends it and removes the key, or adds it again. It looks at :data:`LOOKS` elements; :attr:`next_s` says whether
-        more are due."""
-        found: list[Key] = []
-        queue = self._queue
+    def over(self, now_s: float, limit: int = OVER_MAX) -> list[Key]:
+        """The keys of leases that are over, up to ``limit``, the first that ended first. They are the same at each
+        call until they are removed, added or heard of again, or put aside. It looks at :data:`LOOKS` elements."""
+        over, queue = self._over, self._queue
+        for key in [*over]:
+            if self._end(lease := self._leases[key]) > now_s:
+                del over[key]
+                if not lease.number:
+                    self._wait(key, lease)
         for _ in range(LOOKS):
-            if not queue or queue[0][0] > now_s or len(found) >= limit:
+            if not queue or queue[0][0] > now_s or len(over) >= limit:
                 break
             element = heapq.heappop(queue)
             if not self._counts(element):
@@ -124,17 +129,13 @@ class Liveness(Generic[Key]):
                 self._wait(key, lease)
             else:
                 lease.number = 0
-                found.append(key)
-        return found
+                over[key] = None
+        self.lags = bool(queue) and queue[0][0] <= now_s and len(over) < limit
+        return [*over]
 
-    @property
-    def next_s(self) -> float | None:
-        """When :meth:`due` is worth a call: no lease ends before. None: none waits."""
-        for _ in range(LOOKS):
-            if not self._queue or self._counts(self._queue[0]):
-                break
-            heapq.heappop(self._queue)
-        return self._queue[0][0] if self._queue else None
+    def put_aside(self, key: Key) -> None:
+        """Count a lease that is over no more, until it is heard of."""
+        self._over.pop(key, None)
 
     def ends_s(self, key: Key) -> float | None:
         """When a lease ends if its holder is not heard of any more; None if there is no such lease."""
@@ -154,3 +155,50 @@ class Liveness(Generic[Key]):
     def _counts(self, element: tuple[float, int, Key]) -> bool:
         lease = self._leases.get(element[2])
         return lease is not None and lease.number == element[1]
+
+
+class Silence(Generic[Key]):
+    """Judges who is silent for good: whose lease was over at one look and still is at the next, with proof in between
+    that this node leads. What had arrived, or waited for that proof, is heard of meanwhile. If the proof fails or takes
+    long, everybody gets a whole lease: holders have waited as long, and may have turned elsewhere."""
+
+    def __init__(
+        self,
+        over: Callable[[], list[Key]],
+        amnesty: Callable[[], None],
+        read: Callable[[Callable[[bool], None]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """``over``: whose lease is over now; ``read``: calls back once it is certain whether this node leads."""
+        self._over = over
+        self._amnesty = amnesty
+        self._read = read
+        self._clock = clock
+        self._suspects: frozenset[Key] = frozenset()  # whose leases were over when the proof was begun
+        self._proving = self._proven = False
+
+    def look(self) -> list[Key]:
+        """Who is to be ended. To be called from time to time."""
+        over = self._over()
+        if self._proven:
+            self._proven = False
+            if silent := [key for key in over if key in self._suspects]:
+                return silent
+        if over and not self._proving:
+            self._suspects, self._proving = frozenset(over), True
+            self.prove(self._proved)
+        return []
+
+    def prove(self, done: Callable[[bool], None]) -> None:
+        """Say whether it is certain that nobody else leads."""
+        begun_s = self._clock()
+
+        def proven(ok: bool) -> None:
+            if not ok or self._clock() - begun_s > SLOW_S:
+                self._amnesty()
+            done(ok)
+
+        self._read(proven)
+
+    def _proved(self, ok: bool) -> None:
+        self._proving, self._proven = False, ok

@@ -584,9 +584,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "leases_never_end",
         "the leader orders the end of what is over",
-        "metad.node.chores.leases:LeaseEnds._end",
-        "if leadership.silent:",
-        "if False:",
+        "metad.node.chores.leases:LeaseEnds._look_at",
+        "elif not leadership.ordered and",
+        "elif False and",
         "a_silent_holder_loses_its_lease_and_its_keys",
     ),
     Mutant(
@@ -594,7 +594,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "an order ends only what is over",
         (
             ("metad.state.live.live:LiveRows.is_over", "ends_s <= self._clock()", "ends_s <= self._clock() + 0.4"),
-            ("metad.state.live.live:LiveRows.over", "self._live.due(now_s,", "self._live.due(now_s + 0.4,"),
+            ("metad.state.live.live:LiveRows.over", "self._live.over(now_s)", "self._live.over(now_s + 0.4)"),
         ),
         ("a_silent_holder_loses_its_lease_and_its_keys",),
     ),
@@ -620,7 +620,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "no_full_lease_in_a_new_term",
         "a new leader gives full leases",
         "metad.node.chores.leases:LeaseEnds._look_at",
-        "live.amnesty()",
+        "leadership.live.amnesty()",
         "pass",
         "a_new_leader_gives_full_leases",
         "a_leader_that_leads_again_gives_full_leases",
@@ -637,12 +637,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "no_full_lease_after_being_cut_off",
         "a leader whose proof took long, or that heard of holders late, gives full leases",
         (
-            (
-                "metad.node.chores.leases:LeaseEnds._proved",
-                "(not ok or self._environment.now() - begun_s > SLOW_S)",
-                "False",
-            ),
-            ("metad.state.live.live:LiveRows.renew", "at_s is not None and now_s - at_s > SLOW_S", "False"),
+            ("metad.state.live.liveness:Silence.prove", "not ok or self._clock() - begun_s > SLOW_S", "False"),
+            ("metad.state.live.liveness:Liveness.answered", "if now_s - arrived_s > SLOW_S:", "if False:"),
             (
                 "metad.state.live.liveness:Liveness.answered",
                 "now_s if now_s - arrived_s > _SLOW * lease.ttl_s else arrived_s",
@@ -662,9 +658,9 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "leases_end_without_proof",
         "a leader proves that it leads before it ends leases",
-        "metad.node.chores.leases:LeaseEnds._end",
-        "driver.group.read(partial(self._proved, leadership, live))",
-        "self._proved(leadership, live, True)",
+        "metad.state.live.liveness:Silence.look",
+        "self.prove(self._proved)",
+        "self._proved(True)",
         "a_leader_that_was_cut_off_gives_full_leases",
     ),
     # --- holders

@@ -42,6 +42,22 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "unit/state/test_leases.py::test_who_adopts_a_slot_gives_its_leases_full_time",
     ),
+    _m(
+        "what_is_over_by_now_ends",
+        "what is over only since the proof was begun is proven once more",
+        "metad.state.live.liveness:Silence.look",
+        " if key in self._suspects",
+        "",
+        _LEASES + "test_a_lease_that_is_over_only_since_the_proof_began_needs_another",
+    ),
+    _m(
+        "an_end_that_is_lost_is_the_last",
+        "what is over is looked at again if its end is not committed",
+        "metad.state.live.live:LiveRows.over",
+        "elif key not in self._ending:",
+        "elif key in self._ending:\n            self._live.put_aside(key)\n        else:",
+        "unit/state/test_leases.py::test_a_lease_whose_end_was_not_committed_is_over_again",
+    ),
     # --- standstills
     _m(
         "leases_are_judged_before_a_standstill_is_noticed",
@@ -57,7 +73,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "metad.control.brokers.brokers:Brokers._tick",
         "self._look(self._clock.now())",
         "pass",
-        _BROKERS + "test_leases_stand_still_while_the_node_does_not_run",
+        _BROKERS + "test_who_is_suspected_of_silence_before_a_standstill_has_a_whole_lease",
     ),
     _m(
         "suspects_of_before_a_standstill",

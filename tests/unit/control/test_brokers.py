@@ -49,7 +49,8 @@ from metad_wire.transport.credentials import Principal, Role
 
 DATA, OFFSET = GroupId("data", 0), GroupId("offset", 0)
 LEASE_S = 10.0
-GRACE_S = module._GRACE_S
+LOOKS_S = 0.2
+"""Two looks end a life."""
 
 
 class World:
@@ -470,7 +471,7 @@ async def test_who_takes_all_names_that_it_can_leaves_others_theirs(monkeypatch:
     assert again.broker_epoch, "a name that there is begins its next life"
     await world.ask(b.BrokerFence("hog-1"))
     assert await fill("more") == 1
-    world.brokers._end_reign()
+    world.brokers._end_leadership()
     world.brokers.follow(world.map)
     with pytest.raises(QuotaExceededError, match="fence"):  # the next leader knows who has registered what
         await world.ask(b.BrokerRegister("hog-new"), line=Holder("hog"))
@@ -601,7 +602,7 @@ async def test_who_is_silent_for_its_lease_is_fenced_with_one_write_in_every_gro
     changes = len(world.changes)
     await world.pass_s(LEASE_S - 0.2)
     assert await world.beat("b3", world.known("b3").broker_epoch) == "active"
-    await world.pass_s(0.2 + GRACE_S + 0.1)
+    await world.pass_s(0.2 + LOOKS_S)
     assert {name: world.known(name).state for name in ("b1", "b2", "b3")} == {
         "b1": "fenced",
         "b2": "fenced",
@@ -623,7 +624,7 @@ async def test_heartbeats_write_nothing_and_count_from_their_arrival() -> None:
         await world.pass_s(LEASE_S - 1)
         assert await world.beat("b1", epoch, arrived_s=world.now_s - 0.5) == "active"
     assert len(world.changes) == changes
-    await world.pass_s(LEASE_S - 0.5 + GRACE_S - 0.15)
+    await world.pass_s(LEASE_S - 0.5 - 0.05)
     assert world.known("b1").state == "active"
     await world.pass_s(0.3)
     assert world.known("b1").state == "fenced"
@@ -651,7 +652,7 @@ async def test_a_life_whose_end_is_being_written_is_not_told_that_it_lives() -> 
     world = World()
     epoch = await world.register("b1")
     world.held = []
-    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(LEASE_S + LOOKS_S + 0.1)
     assert len(world.held) == 1
     assert await world.beat("b1", epoch) == "conflict"
     write, world.held = world.held[0], None
@@ -667,7 +668,7 @@ async def test_what_is_noted_of_a_life_meanwhile_does_not_take_its_end_back(note
     world.dark = {DATA}
     world.begin(b.BrokerRegister("b1", wait_ms=1_000))
     world.held = []
-    await world.pass_s(1.0 + LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(1.0 + LEASE_S + LOOKS_S + 0.1)
     (expire,), world.held = world.held, None
     world.brokers._change([noted], lambda *_: None)
     assert await world.beat("b1", 2) == "conflict"
@@ -679,12 +680,12 @@ async def test_an_end_that_could_not_be_written_is_none() -> None:
     world = World()
     epoch = await world.register("b1")
     world.broken = UnknownOutcomeError("")
-    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(LEASE_S + LOOKS_S + 0.1)
     assert await world.beat("b1", epoch) == "active"
-    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(LEASE_S + LOOKS_S + 0.1)
     world.broken = None
     assert world.known("b1").state == "active"
-    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(LEASE_S + LOOKS_S + 0.1)
     assert world.known("b1").state == "fenced", "it is tried again, without a heartbeat"
 
 
@@ -692,13 +693,13 @@ async def test_a_life_that_begins_while_the_end_of_the_last_one_is_written_lives
     world = World()
     await world.register("b1")
     world.held = []
-    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(LEASE_S + LOOKS_S + 0.1)
     (expire,), world.held = world.held, None
     epoch = await world.register("b1")
     expire()
     await world.settle()
     assert await world.beat("b1", epoch) == "active"
-    await world.pass_s(LEASE_S + GRACE_S + 0.2)
+    await world.pass_s(LEASE_S + LOOKS_S + 0.1)
     assert world.known("b1").state == "fenced"
 
 
@@ -716,6 +717,18 @@ async def test_leases_stand_still_while_the_node_does_not_run() -> None:
     assert world.known("b1").state == "active"
     await world.pass_s(1.0)
     assert world.known("b1").state == "fenced", "its clock goes on"
+
+
+async def test_who_is_suspected_of_silence_before_a_standstill_has_a_whole_lease() -> None:
+    world = World()
+    await world.register("b1")
+    while not world.brokers._silence._proven:
+        await world.pass_s(0.05)
+    await world.pass_s(60.0, late=True)
+    await world.pass_s(LEASE_S - 0.5)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0)
+    assert world.known("b1").state == "fenced"
 
 
 async def test_what_is_heard_before_the_late_tick_counts_for_one_lease() -> None:
@@ -1004,7 +1017,7 @@ async def test_a_new_leader_has_no_evidence_for_a_whole_lease() -> None:
     assert world.known("b1").state == b.ACTIVE
 
 
-async def test_a_dial_of_an_earlier_reign_says_nothing() -> None:
+async def test_a_dial_of_an_earlier_leadership_says_nothing() -> None:
     world = World()
     epoch, line = await probed(world)
     late: list[Callable[[Answer], None]] = []

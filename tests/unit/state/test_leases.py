@@ -450,6 +450,20 @@ def test_a_lease_whose_end_is_on_its_way_is_not_kept_alive() -> None:
     assert keep_alive(rig, "L") == [TTL_MS]
 
 
+def test_a_lease_whose_end_was_not_committed_is_over_again() -> None:
+    """Guards leases for ever: what was over while its end was on its way was not looked at again."""
+    rig = Rig(lag=1)
+    grant(rig)
+    rig.settle()
+    rig.group.now_s += TTL_MS / 1000
+    part = live(rig.group.machine)
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
+    expire(rig, "L")
+    assert part.over(ALL_SLOTS) == []
+    rig.group.machine.forget()
+    assert part.over(ALL_SLOTS) == [keys.text2("n", "L")]
+
+
 def test_a_holder_that_was_heard_of_between_order_and_entry_keeps_its_lease() -> None:
     rig = Rig()
     grant(rig)

@@ -1,4 +1,4 @@
-"""Leases that whoever leads keeps in memory: who is silent for long enough is due once, and nobody else is."""
+"""Leases that whoever leads keeps in memory: who is silent for long enough is over, and nobody else is."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from metad.state.live.liveness import LOOKS, RESUME_S, Liveness
 
 
-def test_a_lease_is_due_when_its_time_is_over_and_only_once() -> None:
+def test_a_lease_is_over_when_its_time_is_until_it_is_removed() -> None:
     live: Liveness[str] = Liveness()
     live.add("a", 10.0, at_s=0.0)
     live.add("b", 5.0, at_s=0.0)
-    assert live.next_s == 5.0
-    assert live.due(4.9) == []
-    assert live.due(10.0) == ["b", "a"]
-    assert live.due(99.0) == []
-    assert live.next_s is None
-    assert (len(live), "a" in live) == (2, True)
+    assert live.over(4.9) == []
+    assert live.over(10.0) == ["b", "a"]
+    assert live.over(99.0) == ["b", "a"]
+    live.remove("b")
+    assert live.over(99.0) == ["a"]
+    assert len(live) == 1
 
 
 def test_who_is_heard_of_goes_on_from_then_whatever_the_order_of_the_times() -> None:
@@ -26,8 +26,8 @@ def test_who_is_heard_of_goes_on_from_then_whatever_the_order_of_the_times() -> 
     assert live.heard("a", 7.0)
     assert live.heard("a", 3.0)
     assert live.ends_s("a") == 17.0
-    assert live.due(16.9) == []
-    assert live.due(17.0) == ["a"]
+    assert live.over(16.9) == []
+    assert live.over(17.0) == ["a"]
     assert not live.heard("nobody", 1.0)
     assert live.ends_s("nobody") is None
 
@@ -42,22 +42,32 @@ def test_an_answer_that_took_a_part_of_the_lease_counts_from_itself() -> None:
     live.answered("nobody", 0.3, now_s=0.5)
 
 
-def test_who_is_heard_of_after_it_was_handed_out_is_due_again_later() -> None:
+def test_who_is_heard_of_after_it_was_over_is_over_again_later() -> None:
     live: Liveness[str] = Liveness()
     live.add("a", 10.0, at_s=0.0)
-    assert live.due(10.0) == ["a"]
+    assert live.over(10.0) == ["a"]
     assert live.heard("a", 9.0)
-    assert live.next_s == 19.0
-    assert live.due(19.0) == ["a"]
+    assert live.over(18.9) == []
+    assert live.over(19.0) == ["a"]
+
+
+def test_what_is_put_aside_is_over_once_it_was_heard_of() -> None:
+    live: Liveness[str] = Liveness()
+    live.add("a", 10.0, at_s=0.0)
+    assert live.over(10.0) == ["a"]
+    live.put_aside("a")
+    assert live.over(99.0) == []
+    assert live.heard("a", 99.0)
+    assert live.over(109.0) == ["a"]
 
 
 def test_what_could_not_be_ended_is_added_again() -> None:
     live: Liveness[str] = Liveness()
     live.add("a", 10.0, at_s=0.0)
-    assert live.due(10.0) == ["a"]
+    assert live.over(10.0) == ["a"]
     live.add("a", 10.0, at_s=10.0)
-    assert live.due(19.9) == []
-    assert live.due(20.0) == ["a"]
+    assert live.over(19.9) == []
+    assert live.over(20.0) == ["a"]
 
 
 def test_an_amnesty_gives_everybody_a_whole_lease() -> None:
@@ -65,14 +75,14 @@ def test_an_amnesty_gives_everybody_a_whole_lease() -> None:
     live.add("a", 10.0, at_s=0.0)
     live.add("b", 20.0, at_s=0.0)
     live.amnesty(9.0)
-    assert live.due(18.9) == []
+    assert live.over(18.9) == []
     assert live.ends_s("a") == 19.0
-    assert live.due(19.0) == ["a"]
-    assert live.due(28.9) == []
-    assert live.due(29.0) == ["b"]
-    live.clear()
-    live.add("c", 1.0, at_s=0.0)
-    assert live.due(1.0) == ["c"], "the amnesty of an earlier leadership counts no more"
+    assert live.over(19.0) == ["a"]
+    assert live.over(28.9) == ["a"]
+    assert live.over(29.0) == ["a", "b"]
+    live.amnesty(29.0)
+    assert live.over(29.0) == [], "also what is over already"
+    assert live.over(39.0) == ["a"]
 
 
 def test_a_shorter_lease_begins_only_once_the_longer_one_is_over() -> None:
@@ -80,10 +90,10 @@ def test_a_shorter_lease_begins_only_once_the_longer_one_is_over() -> None:
     live.add("a", 10.0, at_s=0.0)
     live.add("a", 2.0, at_s=1.0)
     assert live.ends_s("a") == 10.0
-    assert live.due(9.9) == []
+    assert live.over(9.9) == []
     assert live.heard("a", 9.0)
-    assert live.due(10.9) == []
-    assert live.due(11.0) == ["a"]
+    assert live.over(10.9) == []
+    assert live.over(11.0) == ["a"]
 
 
 def test_one_that_is_removed_and_comes_back_has_no_past() -> None:
@@ -91,22 +101,25 @@ def test_one_that_is_removed_and_comes_back_has_no_past() -> None:
     live.add("a", 10.0, at_s=0.0)
     live.remove("a")
     live.remove("a")
-    assert live.due(99.0) == []
+    assert live.over(99.0) == []
     live.add("a", 3.0, at_s=0.0)
-    assert live.next_s == 3.0
-    assert live.due(3.0) == ["a"]
+    assert live.over(3.0) == ["a"]
+    live.remove("a")
     live.add("b", 10.0, at_s=0.0)
     live.remove("b")
     live.add("b", 3.0, at_s=0.0)
-    assert live.due(50.0) == ["b"]
+    assert live.over(50.0) == ["b"]
 
 
-def test_many_are_handed_out_in_parts() -> None:
+def test_many_end_in_parts() -> None:
     live: Liveness[int] = Liveness()
     for number in range(10):
         live.add(number, 1.0, at_s=number / 10)
-    assert live.due(5.0, limit=4) == [0, 1, 2, 3]
-    assert live.due(5.0, limit=99) == [4, 5, 6, 7, 8, 9]
+    assert live.over(5.0, limit=4) == [0, 1, 2, 3]
+    assert not live.lags, "the others wait for these"
+    live.remove(1)
+    assert live.over(5.0, limit=4) == [0, 2, 3, 4]
+    assert live.over(5.0, limit=99) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 def test_one_call_looks_at_a_bounded_number() -> None:
@@ -117,12 +130,15 @@ def test_one_call_looks_at_a_bounded_number() -> None:
         live.add(number, 10.0, at_s=0.0)
     live.amnesty(100.0)
     for calls in (1, 2, 3):
-        assert live.next_s is not None
-        assert live.next_s <= 100.0
-        assert live.due(100.0) == []
+        assert live.over(100.0) == []
         assert sum(at_s == 110.0 for at_s, _, _ in live._queue) == calls * LOOKS
-    assert live.next_s == 110.0
-    assert sorted(key for _ in range(10) for key in live.due(110.0)) == [*range(count)]
+        assert live.lags == (calls < 3)
+    found = []
+    while over := live.over(110.0):
+        found += over
+        for key in over:
+            live.remove(key)
+    assert sorted(found) == [*range(count)]
 
 
 def test_an_amnesty_gives_a_short_lease_as_long_as_its_holder_may_need_to_come_back() -> None:
@@ -132,10 +148,10 @@ def test_an_amnesty_gives_a_short_lease_as_long_as_its_holder_may_need_to_come_b
     live.amnesty(100.0)
     assert live.ends_s("short") == 100.0 + RESUME_S
     assert live.ends_s("long") == 160.0
-    assert live.due(100.6) == []
+    assert live.over(100.6) == []
     live.heard("short", 101.0)
     assert live.ends_s("short") == 101.5, "it is there again"
-    assert live.due(101.5) == ["short"]
+    assert live.over(101.5) == ["short"]
 
 
 def test_memory_is_bounded_by_the_keys() -> None:
@@ -149,7 +165,9 @@ def test_memory_is_bounded_by_the_keys() -> None:
 
 
 STEP = st.tuples(
-    st.sampled_from(["add", "heard", "remove", "amnesty", "due", "later"]), st.integers(0, 4), st.integers(1, 9)
+    st.sampled_from(["add", "heard", "remove", "amnesty", "over", "aside", "later"]),
+    st.integers(0, 4),
+    st.integers(1, 9),
 )
 
 
@@ -188,8 +206,7 @@ def test_it_does_what_a_plain_table_of_deadlines_does(steps: list[tuple[str, int
             now += number
         else:
             wanted = {one for one, lease in ends.items() if one not in out and over(*lease) <= now}
-            assert set(live.due(now)) == wanted
-            out |= wanted
-        first = min((over(*lease) for one, lease in ends.items() if one not in out), default=None)
-        assert (live.next_s is None) == (first is None)
-        assert first is None or live.next_s <= first  # type: ignore[operator]
+            assert set(live.over(now)) == wanted
+            if what == "aside" and key in wanted:
+                live.put_aside(key)
+                out.add(key)
