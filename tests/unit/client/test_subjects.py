@@ -105,7 +105,8 @@ def wordless(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "package", ["metad/control", "metad/server", "metad/node", "metad/state", "clients/metad_client"]
+    "package",
+    ["metad/control", "metad/server", "metad/node", "metad/state", "clients/metad_client", "clients/metad_amqtt"],
 )
 def test_no_error_about_a_record_is_raised_without_words(package: str) -> None:
     """Items get table and key from the client; what is refused as a whole has to say it itself."""

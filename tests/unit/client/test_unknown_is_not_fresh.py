@@ -10,7 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = [
     path
-    for folder in ("metad", "clients/metad_client", "wire/metad_wire", "spark/metad_spark/source")
+    for folder in (
+        "metad",
+        "clients/metad_client",
+        "clients/metad_amqtt",
+        "wire/metad_wire",
+        "spark/metad_spark/source",
+    )
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "testing" not in path.parts
 ]
