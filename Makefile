@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SMALL := $(VENV)/.installed-small
 MQTT := $(VENV)/.installed-mqtt
 ALL := $(VENV)/.installed-dev
-VERSIONS := pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
+VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
 .PHONY: setup demo mqtt run test test-fast check soak fuzz peers clean help
 .DEFAULT_GOAL := help

@@ -44,7 +44,8 @@ def home(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "clients" / "metad_amqtt").mkdir(parents=True)
-    shutil.copy(ROOT / "clients" / "metad_amqtt" / "pyproject.toml", tmp_path / "clients" / "metad_amqtt")
+    for name in ("clients/pyproject.toml", "clients/metad_amqtt/pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parent.parent)
     return tmp_path
 

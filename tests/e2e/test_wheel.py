@@ -1,6 +1,6 @@
-"""The wheel in a fresh environment with msgspec alone: the SDK works, and every other command names the extra it wants.
+"""The wheels in fresh environments with msgspec alone: the SDK works, and every other command names the extra it wants.
 
-Nothing is downloaded. The wheel is built with the setuptools beside this Python, and msgspec is copied from there.
+Nothing is downloaded. The wheels are built with the setuptools beside this Python, and msgspec is copied from there.
 """
 
 from __future__ import annotations
@@ -36,8 +36,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def sdk_wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the SDK and the wire."""
+    return built(source / "clients", tmp_path_factory.mktemp("sdk"))
+
+
+@pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of everything but the MQTT brokers."""
+    """Of the server and the tools."""
     return built(source, tmp_path_factory.mktemp("wheel"))
 
 
@@ -62,13 +68,22 @@ def copy_installed(distribution: str, environment: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``bin`` of a fresh environment that has the wheel and msgspec."""
-    environment = tmp_path_factory.mktemp("base")
+def sdk(sdk_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of a fresh environment that has msgspec and the SDK."""
+    return environment_of(tmp_path_factory.mktemp("sdk"), sdk_wheel)
+
+
+@pytest.fixture(scope="module")
+def base(sdk_wheel: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of a fresh environment that has msgspec, the SDK and the server without its extra."""
+    return environment_of(tmp_path_factory.mktemp("base"), sdk_wheel, wheel)
+
+
+def environment_of(environment: Path, *wheels: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=300)
     copy_installed("msgspec", environment)
     pip = [str(environment / "bin" / "pip")]
-    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", str(wheel)], check=True, timeout=300)
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", *map(str, wheels)], check=True, timeout=300)
     subprocess.run([*pip, "check"], check=True, timeout=300)
     return environment / "bin"
 
@@ -80,29 +95,35 @@ def run(base: Path, command: str, *arguments: str) -> subprocess.CompletedProces
     )
 
 
+def extra_of(extra: str) -> str:
+    """How a command tells to get it."""
+    return "pip install './clients[quic]'" if extra == "quic" else f"pip install ./clients '.[{extra}]'"
+
+
 def metadata(wheel: Path) -> tuple[Message, list[str]]:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return Parser().parsestr(archive.read(name).decode()), archive.namelist()
 
 
-def test_the_wheel_carries_licence_version_and_types(wheel: Path) -> None:
-    fields, names = metadata(wheel)
-    assert fields["Name"] == "metad-service"
-    assert fields["Version"] == __version__
-    assert fields["License-Expression"] == "Apache-2.0"
-    assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert {"metad/py.typed", "metad_wire/py.typed", "metad_client/py.typed"} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "metad_amqtt"))]
-
-
-def test_the_mqtt_brokers_are_a_distribution_of_their_own(source: Path, tmp_path: Path) -> None:
-    fields, names = metadata(built(source / "clients" / "metad_amqtt", tmp_path))
-    assert (fields["Name"], fields["Version"]) == ("metad-amqtt", __version__)
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"metad_amqtt"}
-    brokers = ROOT / "clients" / "metad_amqtt"
-    files = {str(file.relative_to(brokers.parent)) for file in brokers.rglob("*.py")}
-    assert files | {"metad_amqtt/py.typed"} == {name for name in names if "dist-info" not in name}
+def test_each_distribution_brings_its_packages_whole_and_nothing_else(
+    source: Path, wheel: Path, sdk_wheel: Path, tmp_path: Path
+) -> None:
+    mqtt_wheel = built(source / "clients" / "metad_amqtt", tmp_path)
+    for name, found, packages in (
+        ("metad-client", sdk_wheel, ("clients/metad_client", "wire/metad_wire")),
+        ("metad-amqtt", mqtt_wheel, ("clients/metad_amqtt",)),
+        ("metad-service", wheel, ("metad", "clients/metad_pytest", *(f"perf/metad_{of}" for of in ("judge", "perf")))),
+    ):
+        fields, names = metadata(found)
+        assert (fields["Name"], fields["Version"], fields["License-Expression"]) == (name, __version__, "Apache-2.0")
+        assert any(each.endswith("licenses/LICENSE") for each in names)
+        folders = [ROOT / package for package in packages]
+        if name == "metad-service":
+            folders.append(ROOT / "spark" / "metad_spark")
+        files = {str(file.relative_to(folder.parent)) for folder in folders for file in folder.rglob("*.py")}
+        assert {each for each in names if each.endswith(".py")} == files
+        assert {f"{folder.name}/py.typed" for folder in folders if (folder / "py.typed").exists()} <= {*names}
 
 
 @pytest.mark.parametrize("command", ["metad", "metadctl", "metad-perf", "metad-spark"])
@@ -128,7 +149,7 @@ def test_what_the_base_lacks_is_named_in_one_line(base: Path, extra: str, comman
     done = run(base, command, *arguments)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{command}: ")
-    assert f"pip install '.[{extra}]'" in line
+    assert extra_of(extra) in line
     assert done.returncode == (1 if command == "metadctl" else 2)
     assert not done.stdout
 
@@ -136,14 +157,14 @@ def test_what_the_base_lacks_is_named_in_one_line(base: Path, extra: str, comman
 def test_an_embedded_server_of_the_base_is_an_import_error_that_says_what_to_install(base: Path) -> None:
     done = run(base, "python", "-c", "import metad.embedded")
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: metad.embedded: the Python package ")
-    assert done.stderr.rstrip().endswith("pip install '.[server]'")
+    assert done.stderr.rstrip().endswith(extra_of("server"))
 
 
 def test_the_configuration_can_be_looked_up_without_the_server(base: Path) -> None:
     assert run(base, "metad", "config").stdout.startswith("# Configuration")
 
 
-def test_the_sdk_of_the_base_works(base: Path, tmp_path: Path) -> None:
+def test_the_sdk_works_alone(sdk: Path, tmp_path: Path) -> None:
     with Server(tmp_path / "data").ready() as server:
         program = f"""
 import asyncio, sys
@@ -158,9 +179,9 @@ async def main():
 asyncio.run(main())
 print(sorted(name for name in ("numpy", "uvloop", "aioquic", "metad") if name in sys.modules))
 """
-        done = run(base, "python", "-c", program)
+        done = run(sdk, "python", "-c", program)
         assert (done.stdout, done.stderr) == ("[]\n", "")
-        got = run(base, "metadctl", "--endpoint", server.endpoint, "get", "kv", "config", "greeting")
+        got = run(sdk, "metadctl", "--endpoint", server.endpoint, "get", "kv", "config", "greeting")
         assert "hello" in got.stdout, got.stderr
 
 
@@ -178,5 +199,5 @@ def test_the_pytest_plugin_of_the_base_loads_and_says_what_its_fixtures_need(bas
     assert "plugins: metad-service" in run(base, "python", "-m", "pytest", str(tmp_path)).stdout
     advice = [line for line in done.stdout.splitlines() if line.startswith("metad.embedded: the Python package")]
     assert len(advice) >= 2
-    assert all(line.endswith("pip install '.[server]'") for line in advice)
+    assert all(line.endswith(extra_of("server")) for line in advice)
     assert "Traceback" not in done.stdout

@@ -24,7 +24,7 @@ import metad_client
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "WRITE_A_BROKER.md").read_text()
 BLOCKS = fenced(PAGE)
-INSTALL = "pip install '.[server]' pytest pytest-asyncio\n"
+INSTALL = "pip install ./clients '.[server]' pytest pytest-asyncio\n"
 PORT = "127.0.0.1:7430"
 HANDLED_BY_THE_SDK = {
     "CancelledError",  # the answer to a request that its caller has given up

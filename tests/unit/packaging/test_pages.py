@@ -104,10 +104,11 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def test_nothing_is_installed_from_an_index_that_does_not_have_it() -> None:
-    """metad is installed from a clone: ``pip install '.[quic]'``."""
+    """metad is installed from a clone: ``pip install ./clients '.[server]'``."""
     named = [(place, found) for place, text in texts() for found in re.findall(r"metad-service\[[^\]]*\]", text)]
     assert named == []
-    wanted = re.compile(r"pip install(?: -e)? '?\.\[([\w,-]+)\]")
+    assert [place for place, text in texts() if re.search(r"pip install(?: -e)? '?\.(?:\[|\s|`)", text)] == []
+    wanted = re.compile(r"pip install \./clients '?\.\[([\w,-]+)\]")
     unknown = [(place, each) for place, text in texts() for one in wanted.findall(text) for each in one.split(",")]
     assert unknown
     assert [(place, each) for place, each in unknown if each not in EXTRAS] == []

@@ -16,10 +16,11 @@ import metad_client
 import metad_wire
 
 ROOT = Path(__file__).resolve().parents[3]
-PROJECT, BROKERS = (
-    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in ("", "clients/metad_amqtt")
+PROJECT, SDK, BROKERS = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    for folder in ("", "clients", "clients/metad_amqtt")
 )
-OWN = {PROJECT["name"], BROKERS["name"]}
+OWN = {PROJECT["name"], SDK["name"], BROKERS["name"]}
 REPLACED_IN_PART = {
     "aioquic",
     "amqtt",
@@ -31,7 +32,9 @@ def requirements() -> list[Requirement]:
     """What the metadata asks for, but not the distributions of each other."""
     texts = [
         *PROJECT["dependencies"],
+        *SDK["dependencies"],
         *BROKERS["dependencies"],
+        *SDK["optional-dependencies"]["quic"],
         *(text for extra in PROJECT["optional-dependencies"].values() for text in extra),
     ]
     return [one for text in texts if (one := Requirement(text)).name not in OWN]
@@ -59,15 +62,17 @@ def test_every_requirement_is_a_range_that_holds_its_pin(wanted: Requirement) ->
 
 
 def test_the_base_needs_msgspec_only() -> None:
-    assert [Requirement(text).name for text in PROJECT["dependencies"]] == ["msgspec"]
+    assert [Requirement(text).name for text in SDK["dependencies"]] == ["msgspec"]
 
 
 def test_there_is_one_version() -> None:
     assert metad.__version__ == metad_client.__version__ == metad_wire.__version__
-    assert "version" in PROJECT["dynamic"]
-    assert "version" not in PROJECT
+    for project in (PROJECT, SDK):
+        assert "version" in project["dynamic"]
+        assert "version" not in project
     assert BROKERS["version"] == metad.__version__
-    assert f"metad-service=={metad.__version__}" in BROKERS["dependencies"]
+    for project in (PROJECT, BROKERS):
+        assert f"metad-client=={metad.__version__}" in project["dependencies"]
     assert PROJECT["optional-dependencies"]["amqtt"] == [f"metad-amqtt=={metad.__version__}"]
 
 
