@@ -162,7 +162,7 @@ class Node:
             health,
             log_grown=self._log_grown,
         )
-        standstills = self._scheduler.standstills
+        standstills = self.standstills = self._scheduler.standstills
         share = self.return_share = ReturnShare(
             config.node_id,
             ServiceRate(environment.now()),
@@ -400,7 +400,7 @@ class Node:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
         self.disk_room.start()
         self.lifecycle.recover(founders(self.config))
-        self._scheduler.standstills.start()
+        self.standstills.start()
         self.controller.start()
         self._statuses.start()
         self.sweeps.start()

@@ -46,6 +46,7 @@ class Standstills:
         patience_s = min(timing.election_s, timing.step_down_s)
         self._most_s = self._show_s + min(_STOOD_S, (patience_s - timing.heartbeat_s) / 2)
         self._shown_s = 0.0  # when the loop was seen to run
+        self._over_s = environment.now()  # when the last standstill was over
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -66,8 +67,15 @@ class Standstills:
         standstill, requests and other timers may come before the timer here."""
         stood_s, self._shown_s = now_s - self._shown_s, now_s
         if stood_s > self._most_s and self._timer is not None:
+            self._over_s = now_s
             for listener in list(self.listeners):
                 listener()
+
+    def running_s(self) -> float:
+        """For how long the node has run since it stood still, or was started."""
+        now_s = self._environment.now()
+        self.look(now_s)
+        return now_s - self._over_s
 
 
 class Scheduler:

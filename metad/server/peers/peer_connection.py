@@ -74,6 +74,10 @@ class PeerConnection:
         self.heard_s = self._loop.time()
         self.refused = self._paused = False
 
+    def silent_s(self) -> float:
+        """For how long nothing was heard of the other end, while this node ran."""
+        return min(self._loop.time() - self.heard_s, self.home.node.standstills.running_s())
+
     def data_received(self, data: bytes) -> None:
         """Hand out the frames in a chunk."""
         if self.refused:

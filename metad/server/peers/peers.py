@@ -68,9 +68,9 @@ class Inbound(PeerConnection):
         self.cluster_id = ""
         self._claimed = ""  # the name that it gave itself
         self._welcomed = False
-        self._timer = self._loop.call_later(home.config.limits.handshake_timeout_ms / 1000, self._late)
-        self._heard_before_s = 0.0
-        self._silent_looks = 0
+        limits = home.config.limits
+        self._patience_s = max(limits.idle_timeout_ms, 2 * home.config.raft.election_timeout_ms) / 1000
+        self._timer = self._loop.call_later(limits.handshake_timeout_ms / 1000, self._late)
 
     def peer_name(self) -> str:
         if self.node_id or self._claimed:
@@ -106,19 +106,14 @@ class Inbound(PeerConnection):
 
     def _look(self) -> None:
         """A peer pings three times in each of its election timeouts: one that says nothing is gone, and its connection
-        half open. Looks are counted and not seconds: one that is late itself proves nothing."""
-        silent = self.heard_s == self._heard_before_s
-        self._silent_looks = self._silent_looks + 1 if silent else 0
-        self._heard_before_s = self.heard_s
-        if self._silent_looks == _LOOKS:
+        half open."""
+        if self.silent_s() > self._patience_s:
             self.refuse(SlowReaderError("nothing was heard for a long time"))
         else:
             self._look_later()
 
     def _look_later(self) -> None:
-        config = self.home.config
-        patience_s = max(config.limits.idle_timeout_ms, 2 * config.raft.election_timeout_ms) / 1000
-        self._timer = self._loop.call_later(patience_s / _LOOKS, self._look)
+        self._timer = self._loop.call_later(self._patience_s / _LOOKS, self._look)
 
     def handle(self, frame: Frame) -> None:
         node = self.home.node

@@ -23,8 +23,7 @@ _SPARE = 64  # void elements of the queue that are not worth making it anew
 LOOKS = 2_000
 """Elements of the queue that one call looks at, some milliseconds of it. Leases of which a leader has heard again wait
 for their new end, and an amnesty moves the end of all leases at once."""
-OVER_MAX = 1_000
-"""Leases that are over and have not ended yet: what follows waits for these."""
+_OVER_MAX = 1_000  # leases that are over and have not ended yet: what follows waits for these
 SLOW_S = 0.5
 """What was answered or proven only after so long says that the service was slow, or away."""
 
@@ -108,7 +107,7 @@ class Liveness(Generic[Key]):
         heard of its holder."""
         self._amnesty_s = max(self._amnesty_s, now_s)
 
-    def over(self, now_s: float, limit: int = OVER_MAX) -> list[Key]:
+    def over(self, now_s: float, limit: int = _OVER_MAX) -> list[Key]:
         """The keys of leases that are over, up to ``limit``, the first that ended first. They are the same at each
         call until they are removed, added or heard of again, or put aside. It looks at :data:`LOOKS` elements."""
         over, queue = self._over, self._queue

@@ -76,6 +76,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _BROKERS + "test_who_is_suspected_of_silence_before_a_standstill_has_a_whole_lease",
     ),
     _m(
+        "peers_are_silent_through_a_standstill",
+        "a node that stood still gives no peer up that it could not hear",
+        "metad.server.peers.peer_connection:PeerConnection.silent_s",
+        "min(self._loop.time() - self.heard_s, self.home.node.standstills.running_s())",
+        "self._loop.time() - self.heard_s",
+        "unit/server/test_peers.py::test_a_node_that_stood_still_waits_for_its_peers_as_long_as_ever",
+    ),
+    _m(
         "suspects_of_before_a_standstill",
         "a node that stood still suspects no broker, for it may not have been heard",
         "metad.control.brokers.brokers:Brokers.overslept",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -177,6 +178,19 @@ async def test_a_connection_that_pings_stays() -> None:
             living.send(FrameType.PING)
             assert (await living.next()).type == FrameType.PONG
             await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_stood_still_waits_for_its_peers_as_long_as_ever() -> None:
+    network = MemoryTransport()
+    limits = {"handshake_timeout_ms": 600_000, "idle_timeout_ms": 300}
+    async with node(network, limits=limits, raft={"election_timeout_ms": 90, "heartbeat_ms": 30}) as server:
+        peer = await Stranger.dial(network)
+        await peer.greet(server)
+        time.sleep(1.0)  # noqa: ASYNC251 - the loop stands still
+        assert server.node.standstills.running_s() < 0.3
+        await asyncio.sleep(0.05)
+        assert not peer.lost
+        assert "nothing was heard" in await peer.refused()
 
 
 async def test_strangers_do_not_keep_peers_out() -> None:

@@ -138,10 +138,11 @@ def test_a_standstill_is_told_once_whatever_looks_first(first: str) -> None:
     assert clock.told == 0
     clock.now_s += 0.36
     if first == "somebody who judges":
-        clock.standstills.look(clock.now_s)
+        assert clock.standstills.running_s() == 0.0
         assert clock.told == 1
     clock.run(10.0)
     assert clock.told == 1
+    assert clock.standstills.running_s() == pytest.approx(10.0)
 
 
 def test_a_listener_with_a_bug_leaves_the_others_their_next_standstill() -> None:
