@@ -37,7 +37,7 @@ from ..logs import event
 from ..raft.replica import RaftGroup
 from ..raft.roles.membership import ChangeRefusedError
 from .brokers.brokers import ABOUT_BROKERS, Brokers
-from .host import Clock, Done, Host, Line, Timer
+from .host import Clock, Done, Host, Source, Timer
 from .map import decisions, leaving, repair, upkeep
 from .map.bounds import check_node
 from .map.decisions import Decision
@@ -311,9 +311,9 @@ class Controller:
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def handle(self, body: m.Message, done: Done, arrived_s: float, line: Line | None = None) -> None:
-        """Answer a request about the cluster, which reached this node at ``arrived_s`` on this line. Raises MetadError
-        instead of calling ``done``."""
+    def handle(self, body: m.Message, done: Done, arrived_s: float, source: Source | None = None) -> None:
+        """Answer a request about the cluster, which reached this node at ``arrived_s`` from this source. Raises
+        MetadError instead of calling ``done``."""
         if not self.leads_metadata:
             raise NotLeaderError(
                 "this node does not lead metadata-0", leader=self._groups.drivers[METADATA].group.leader or ""
@@ -322,7 +322,7 @@ class Controller:
         if current is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
         if isinstance(body, ABOUT_BROKERS):
-            self._brokers.handle(body, done, arrived_s, line)
+            self._brokers.handle(body, done, arrived_s, source)
             return
         replicas = self._wanted(current)
         match body:

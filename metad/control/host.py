@@ -40,7 +40,7 @@ class Clock(Protocol):
         """Call back at a time of :meth:`now`."""
 
 
-class Line(Protocol):
+class Source(Protocol):
     """A client's connection."""
 
     @property
@@ -57,9 +57,9 @@ class Line(Protocol):
         checked."""
 
 
-def holder_of(line: Line | None) -> str:
+def holder_of(source: Source | None) -> str:
     """The holder of a connection. Empty: the node itself."""
-    return "" if line is None else line.holder
+    return "" if source is None else source.holder
 
 
 class Replica(Protocol):

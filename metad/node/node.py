@@ -28,7 +28,7 @@ from .. import __version__, log_events
 from ..config import Config
 from ..control.brokers.brokers import Brokers
 from ..control.controller import Controller
-from ..control.host import Done, Host, Line
+from ..control.host import Done, Host, Source
 from ..control.map.decisions import founders
 from ..control.map.formed import refusal, without_effect
 from ..control.map.presence import Presence
@@ -283,7 +283,9 @@ class Node:
 
     # --- what the node itself answers --------------------------------------------------------------------
 
-    def _control(self, method: Method[Any, Any], body: Any, done: Done, arrived_s: float, line: Line | None) -> None:
+    def _control(
+        self, method: Method[Any, Any], body: Any, done: Done, arrived_s: float, source: Source | None
+    ) -> None:
         if method is STATUS:
             done(encode(self.status()))
         elif method is CLUSTER_MAP:
@@ -293,7 +295,7 @@ class Node:
         elif self.failure is not None:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         else:
-            self.controller.handle(body, done, arrived_s, line)
+            self.controller.handle(body, done, arrived_s, source)
 
     def _sweep(self, driver: GroupDriver, body: GroupCommand, done: Done) -> None:
         if not driver.group.ready:

@@ -192,7 +192,7 @@ class Inbox:
         need its room; the inbox keeps nothing of its connection for longer, or one that has ended would stay in
         memory."""
         size = frame.length + FRAME_BYTES
-        place = self._room.take(self.holder, size, partial(self._take_back, frame, turn_away), line=self)
+        place = self._room.take(self.holder, size, partial(self._take_back, frame, turn_away), source=self)
         if place is None:
             return False
         self.held_bytes += size

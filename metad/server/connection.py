@@ -115,7 +115,7 @@ class Connection:
         self._is_quic = False  # then the end of the stream says nothing of the peer
         self.host = ""
         self.principal: Principal | None = None
-        """See :class:`metad.control.host.Line`, also for the host and the holder."""
+        """See :class:`metad.control.host.Source`, also for the host and the holder."""
         self.holder = ""
         self.held_bytes = 0  # of unfinished frames; set by the intake, as is the next
         self.finished_bytes = 0

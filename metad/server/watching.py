@@ -12,14 +12,14 @@ from metad_wire.errors import CancelledError, FrameError, MetadError, Overloaded
 from metad_wire.method import MALFORMED
 from metad_wire.watch import WatchCredit
 
-from ..control.host import Line
+from ..control.host import Source
 from ..node.watches.watches import Watches
 from ..watch.stream import Stream
 
 _decode_credit = msgspec.msgpack.Decoder(WatchCredit).decode
 
 
-class Sender(Line, Protocol):
+class Sender(Source, Protocol):
     """The connection, as its watches see it."""
 
     def room(self) -> int:

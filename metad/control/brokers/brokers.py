@@ -54,7 +54,7 @@ from ...state.cluster.brokers import read_brokers
 from ...state.cluster.fences import aged
 from ...state.core.limits import REPLY_BYTES_MAX, check_reply
 from ...state.live.liveness import Liveness, Silence
-from ..host import Clock, Done, Hosted, Line, Timer, holder_of
+from ..host import Clock, Done, Hosted, Source, Timer, holder_of
 from .evidence import Answer, Dial, Evidence
 from .fencing import Fencing, groups_to_fence
 from .forgetting import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, to_forget
@@ -288,13 +288,13 @@ class Brokers:
 
     # --- evidence ----------------------------------------------------------------------------------------
 
-    def came(self, line: Line) -> None:
+    def came(self, source: Source) -> None:
         """A client has connected."""
-        self._evidence.came(line.host)
+        self._evidence.came(source.host)
 
-    def ended(self, line: Line, *, by_peer: bool) -> None:
+    def ended(self, source: Source, *, by_peer: bool) -> None:
         """A client's connection is down."""
-        self._evidence.ended(line, by_peer=by_peer, now_s=self._clock.now())
+        self._evidence.ended(source, by_peer=by_peer, now_s=self._clock.now())
 
     def excuse(self) -> None:
         """Clients may not have been able to reach this node, or to be heard."""
@@ -443,15 +443,15 @@ class Brokers:
 
     # --- requests ----------------------------------------------------------------------------------------
 
-    def handle(self, body: Message, done: Done, arrived_s: float, line: Line | None = None) -> None:
-        """Answer a request about brokers, to the leader of metadata-0. ``line``: what it came on. Raises MetadError
+    def handle(self, body: Message, done: Done, arrived_s: float, source: Source | None = None) -> None:
+        """Answer a request about brokers, to the leader of metadata-0. ``source``: whence it came. Raises MetadError
         instead of calling ``done``."""
         self._look_who_leads()
         match body:
             case b.BrokerHeartbeat(beats):
-                self._beat(beats, done, arrived_s, line)
+                self._beat(beats, done, arrived_s, source)
             case b.BrokerRegister():
-                self._register(body, done, holder_of(line))
+                self._register(body, done, holder_of(source))
             case b.BrokerDrain(broker, epoch):
                 self._end(BrokerStep("drain", broker, epoch), 0, done)
             case b.BrokerDeregister(broker, epoch, wait_ms):
@@ -620,13 +620,13 @@ class Brokers:
 
     # --- heartbeats and reads ----------------------------------------------------------------------------
 
-    def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float, line: Line | None) -> None:
+    def _beat(self, beats: list[b.BrokerBeat], done: Done, arrived_s: float, source: Source | None) -> None:
         # It counts even if the lead cannot be proven: who leads next gives everybody a whole lease in any case.
         for beat in beats:
             if self._refusal(beat) is None:
                 self._lives.heard(beat.broker, arrived_s)
                 self._loads[beat.broker] = beat.load
-                if line is not None and (dial := self._evidence.heard(beat.broker, line, line.host)) is not None:
+                if source is not None and (dial := self._evidence.heard(beat.broker, source, source.host)) is not None:
                     self._dial(dial)
 
         def reply() -> Message:

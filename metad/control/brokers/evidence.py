@@ -50,14 +50,14 @@ class Dial(NamedTuple):
 
 
 class _Life:
-    __slots__ = ("epoch", "from_s", "lines", "port", "reached", "refused_s", "suspected_s", "suspicion", "tried")
+    __slots__ = ("epoch", "from_s", "port", "reached", "refused_s", "sources", "suspected_s", "suspicion", "tried")
 
     def __init__(self, epoch: int, port: int, from_s: float) -> None:
         self.epoch = epoch
         self.port = port
         self.from_s = from_s
-        self.lines: dict[object, str] = {}  # those that brought heartbeats and are up -> the host at the other end
-        self.tried: object = None  # the line whose host was dialled last
+        self.sources: dict[object, str] = {}  # those that brought heartbeats and are up -> the host at the other end
+        self.tried: object = None  # the source whose host was dialled last
         self.reached = ""  # the host whose port was reached
         self.suspicion = 0  # its number, 0: there is none
         self.suspected_s: float | None = None  # when the dial of this suspicion is due: it counts from then
@@ -68,11 +68,11 @@ class _Life:
 
 
 class Evidence:
-    """Of the lives that a leader of metadata-0 knows. A line is a client's connection."""
+    """Of the lives that a leader of metadata-0 knows. A source is a client's connection."""
 
     def __init__(self) -> None:
         self._lives: dict[str, _Life] = {}
-        self._brokers: dict[object, set[str]] = {}  # by line
+        self._brokers: dict[object, set[str]] = {}  # by source
         self._suspected: dict[str, None] = {}
         self._suspicions = 0
         self._dials = 0
@@ -87,32 +87,32 @@ class Evidence:
         """A life is over."""
         life = self._lives.pop(broker, None)
         self._suspected.pop(broker, None)
-        for line in () if life is None else life.lines:
-            self._forget(line, broker)
+        for source in () if life is None else life.sources:
+            self._forget(source, broker)
 
-    def heard(self, broker: str, line: object, host: str) -> Dial | None:
-        """A heartbeat of a life came on a line from this host. Returns what to dial, to learn whether it can be."""
+    def heard(self, broker: str, source: object, host: str) -> Dial | None:
+        """A heartbeat of a life came from a source at this host. Returns what to dial, to learn whether it can be."""
         life = self._lives.get(broker)
         if life is None:
             return None
         life.trust()
         self._suspected.pop(broker, None)
-        life.lines[line] = host
-        self._brokers.setdefault(line, set()).add(broker)
-        if not host or life.tried == line or self._dials >= DIALS_MAX:
+        life.sources[source] = host
+        self._brokers.setdefault(source, set()).add(broker)
+        if not host or life.tried == source or self._dials >= DIALS_MAX:
             return None
-        life.tried = line
+        life.tried = source
         if life.reached == host:
             return None
         self._dials += 1
         return Dial(broker, life.epoch, host, life.port, 0)
 
-    def ended(self, line: object, *, by_peer: bool, now_s: float) -> None:
-        """A line is down. ``by_peer``: the other end has closed it, or its host has reset it."""
-        for broker in self._brokers.pop(line, ()):
+    def ended(self, source: object, *, by_peer: bool, now_s: float) -> None:
+        """A source is down. ``by_peer``: the other end has closed it, or its host has reset it."""
+        for broker in self._brokers.pop(source, ()):
             life = self._lives[broker]
-            host = life.lines.pop(line)
-            if by_peer and not life.lines and life.reached == host and now_s >= life.from_s:
+            host = life.sources.pop(source)
+            if by_peer and not life.sources and life.reached == host and now_s >= life.from_s:
                 self._suspicions += 1
                 life.suspicion, life.suspected_s = self._suspicions, now_s + GRACE_S
                 self._suspected[broker] = None
@@ -168,9 +168,9 @@ class Evidence:
             del self._suspected[broker]
         return found
 
-    def _forget(self, line: object, broker: str) -> None:
-        brokers = self._brokers.get(line)
+    def _forget(self, source: object, broker: str) -> None:
+        brokers = self._brokers.get(source)
         if brokers is not None:
             brokers.discard(broker)
             if not brokers:
-                del self._brokers[line]
+                del self._brokers[source]

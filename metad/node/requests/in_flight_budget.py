@@ -8,7 +8,7 @@ from metad_wire.messages import Identity
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.returns.return_slots import ReturnShare
 
-from ...control.host import Line, holder_of
+from ...control.host import Source, holder_of
 
 # What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
 # take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
@@ -32,7 +32,7 @@ class InFlightBudget:
 
     def take(
         self,
-        source: Line | None,
+        source: Source | None,
         size: int,
         items: int,
         now_s: float,
@@ -42,7 +42,7 @@ class InFlightBudget:
         """Count a request of a connection. ``take_back``: ends it where others need the room, with :meth:`refusal` and
         :meth:`give`. Raises OverloadedError where there is no room. Alone, a request is always taken: however it is
         weighed, it fits."""
-        place = self._room.take(holder_of(source), size, take_back, line=source)
+        place = self._room.take(holder_of(source), size, take_back, source=source)
         if place is None:
             self._share.refused(now_s)
             raise self._share.returns.refusal("too many request bytes in flight on this node", items, now_s, identity)

@@ -30,7 +30,7 @@ from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.transport.fair_share import FairShare, Rank
 
-from ...control.host import Done, Line, holder_of
+from ...control.host import Done, Source, holder_of
 from ...errors import StorageError
 from ...logs import bug
 from ...state.core.verb import SPENT_BYTES, Command, Verb
@@ -76,7 +76,7 @@ class _Read:
         held: int,
         deadline_s: float,
         done: Done,
-        source: Line | None,
+        source: Source | None,
     ) -> None:
         self.driver = driver
         self.verb = verb
@@ -130,7 +130,7 @@ class Reads:
         self._waiting: dict[int, _Read] = {}
         self._behind = FairRoom("bytes of reads that wait for a revision", _BEHIND_BYTES_MAX, ends="ten seconds")
         self._late: set[int] = set()  # those that are about to hear that they waited too long
-        self._long: dict[Line | None, deque[_Read]] = {}  # by connection, each of which takes turns with others
+        self._long: dict[Source | None, deque[_Read]] = {}  # by connection, each of which takes turns with others
         self._expiry = Deadlines(environment, self._expire)
         self._last = 0
         self._abandoned = ""  # why the node cannot go on
@@ -148,7 +148,7 @@ class Reads:
         held: int,
         deadline_s: float,
         done: Done,
-        source: Line | None,
+        source: Source | None,
     ) -> None:
         """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
         behind = _behind(driver, command.body)
@@ -243,7 +243,7 @@ class Reads:
             now_s = self._environment.now()
             read.place = self._budget.take(read.source, read.held, read.command.items, now_s, take_back=take_back)
             return
-        read.place = self._behind.take(holder_of(read.source), read.held, take_back, line=read.source)
+        read.place = self._behind.take(holder_of(read.source), read.held, take_back, source=read.source)
         if read.place is None:
             raise _no_room()
 
@@ -273,14 +273,14 @@ class Reads:
     # --- in pieces ---------------------------------------------------------------------------------------
 
     def _begin_long(self, read: _Read) -> None:
-        line = read.source
-        reads = self._long.get(line)
+        source = read.source
+        reads = self._long.get(source)
         if reads is None:
-            reads = self._long[line] = deque()
-            FairShare.here().take(partial(self._next_piece, line, reads), holder_of(line), Rank.HEAVY)
+            reads = self._long[source] = deque()
+            FairShare.here().take(partial(self._next_piece, source, reads), holder_of(source), Rank.HEAVY)
         reads.append(read)
 
-    def _next_piece(self, line: Line | None, reads: deque[_Read]) -> bool:
+    def _next_piece(self, source: Source | None, reads: deque[_Read]) -> bool:
         """Do a piece of the first long read of a connection; whether there is more to do."""
         turns = FairShare.here()
         if wait_s := self._precedence.heavy_wait_s:
@@ -296,7 +296,7 @@ class Reads:
             self._precedence.heavy_done(begun_s)
             turns.spend(max((self.spent - spent) / PIECE_ROWS, 0.5))
         if not reads:
-            del self._long[line]
+            del self._long[source]
         return bool(reads)
 
     def _advanced(self, read: _Read) -> bytes | MetadError | None:

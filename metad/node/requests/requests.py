@@ -53,7 +53,7 @@ from metad_wire.refused import Refused
 from metad_wire.table import ANY_KIND
 
 from ...config import LimitsConfig
-from ...control.host import Done, Line, holder_of
+from ...control.host import Done, Source, holder_of
 from ...errors import DiskFullError
 from ...state.core.limits import reply_limit
 from ...state.core.verb import Command
@@ -105,8 +105,8 @@ _CONTROL_ITEMS: Final = 8  # what a request about the node or the cluster takes 
 _LENT: Final = READS | {BROKER_GET.code, BROKER_LIST.code}
 """Of these, those that only read: others that need the room may have it back."""
 _AGAIN_MS: Final = 1_000
-Control = Callable[[Method[Any, Any], Any, Done, float, Line | None], None]
-"""Answers what is about the node or the cluster, and reached the node at this time, on this line. May raise
+Control = Callable[[Method[Any, Any], Any, Done, float, Source | None], None]
+"""Answers what is about the node or the cluster, and reached the node at this time, from this source. May raise
 MetadError."""
 Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
@@ -174,7 +174,7 @@ class Requests:
         *,
         administers: bool = True,
         waited_s: float = 0.0,
-        source: Line | None = None,
+        source: Source | None = None,
     ) -> Work | None:
         """Begin a client's request whose payload is still encoded, and which has waited here already. Never raises:
         what is wrong with it goes to ``done``. Returns what :meth:`cancel` takes. ``administers``: the client may
@@ -206,7 +206,7 @@ class Requests:
                 return None
         return self._attempt(row, payload, len(payload), done, waited_s, source)
 
-    def _look_for_room(self, method: Method[Any, Any], payload: bytes, source: Line) -> None:
+    def _look_for_room(self, method: Method[Any, Any], payload: bytes, source: Source) -> None:
         """Raise OverloadedError for a long request that finds no room, before its items are decoded: that would take
         as long as doing it. It takes its room as soon as it is decoded, for exactly what it is."""
         head = method.decode_head(payload)
@@ -217,7 +217,7 @@ class Requests:
         place = self._budget.take(source, size, head.items, now_s, head.identity, take_back)
         self._budget.let_go(place)
 
-    def turn_away(self, method: int, payload: bytes, source: Line) -> MetadError:
+    def turn_away(self, method: int, payload: bytes, source: Source) -> MetadError:
         """The error for a client's request that found no room to wait until it can begin."""
         row = METHODS.get(method)
         if row is None or row.whose is For.NODES:
@@ -251,7 +251,7 @@ class Requests:
         """Do not begin it; if it has begun it runs on. Either way the request is answered."""
         work.cancelled = True
 
-    def gone(self, source: Line) -> None:
+    def gone(self, source: Source) -> None:
         """A connection has ended."""
         self._gate.gone(source)
 
@@ -264,7 +264,7 @@ class Requests:
         size: int,
         done: Done,
         waited_s: float = 0.0,
-        source: Line | None = None,
+        source: Source | None = None,
     ) -> Work | None:
         try:
             return self._begin(method, request, size, done, waited_s, source)
@@ -279,7 +279,7 @@ class Requests:
         size: int,
         done: Done,
         waited_s: float,
-        source: Line | None,
+        source: Source | None,
     ) -> Work | None:
         payload: bytes | None = None
         refused: Refused | None = None
@@ -360,7 +360,7 @@ class Requests:
         return work
 
     def _begin_wait(
-        self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Line | None
+        self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Source | None
     ) -> Work:
         place: Place | None = None
 
@@ -377,7 +377,7 @@ class Requests:
             work.cancelled = True
             answer(_too_many_wait())
 
-        place = self._waiting.take(holder_of(source), held, take_back, line=source)
+        place = self._waiting.take(holder_of(source), held, take_back, source=source)
         if place is None:
             raise _too_many_wait()
         try:
@@ -388,7 +388,7 @@ class Requests:
         return work
 
     def _begin_control(
-        self, method: Method[Any, Any], body: Any, size: int, done: Done, arrived_s: float, source: Line | None
+        self, method: Method[Any, Any], body: Any, size: int, done: Done, arrived_s: float, source: Source | None
     ) -> None:
         """Have what is about the node or the cluster answered. What clients ask counts until then, for it may wait."""
         if source is None:

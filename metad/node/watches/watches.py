@@ -35,7 +35,7 @@ from metad_wire.transport.fair_share import FairShare
 
 from ... import log_events
 from ...config import Config
-from ...control.host import Line, holder_of
+from ...control.host import Source, holder_of
 from ...errors import StorageError
 from ...logs import event
 from ...state.core.entry import Entry
@@ -100,7 +100,7 @@ class Watches:
         self._streams = FairRoom("streams of watches", config.limits.watch_streams_max, ends="its connection")
         self._interests = FairRoom("bytes of filters of watches", _INTEREST_BYTES_MAX, ends="its stream")
         self._pins = FairRoom("snapshots of watches", _PINS_MAX, ends=f"{_SLOW_S:.0f} s in which nothing is taken")
-        self._places: dict[Stream, tuple[Line | None, Place, Place]] = {}
+        self._places: dict[Stream, tuple[Source | None, Place, Place]] = {}
         """The connection of each stream, and the room of the stream and of its filters."""
         self._retained_bytes = config.storage.watch_retained_bytes
         self._retained_s = config.storage.watch_retained_ms / 1000
@@ -134,7 +134,7 @@ class Watches:
         """Of streams."""
         return self._streams.held
 
-    def open(self, payload: bytes, outlet: Outlet, line: Line | None = None) -> Stream | None:
+    def open(self, payload: bytes, outlet: Outlet, source: Source | None = None) -> Stream | None:
         """Begin the stream of a request on a connection. Never raises: what is wrong with it goes to the
         outlet."""
         try:
@@ -142,12 +142,12 @@ class Watches:
                 raise TooLargeError(
                     f"a request to watch is at most {m.CHANGE_BYTES_MAX} bytes: watch prefixes, not keys"
                 )
-            return self._open(WATCH_OPEN.decode_request(payload), outlet, line)
+            return self._open(WATCH_OPEN.decode_request(payload), outlet, source)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
             outlet.refused(failed(WATCH_OPEN.name, error, self._health))
             return None
 
-    def _open(self, request: m.Request[Any], outlet: Outlet, line: Line | None) -> Stream:
+    def _open(self, request: m.Request[Any], outlet: Outlet, source: Source | None) -> Stream:
         if request.requires & ~FEATURES:
             raise UnsupportedError(
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
@@ -166,7 +166,7 @@ class Watches:
         hub = self._hub(driver)
         stream = Stream(hub, outlet, interests, body)
         try:
-            self._take(stream, line)
+            self._take(stream, source)
         except OverloadedError:
             self._left_hubs()
             raise
@@ -183,21 +183,21 @@ class Watches:
             self._arm_progress()
         return stream
 
-    def _take(self, stream: Stream, line: Line | None) -> None:
+    def _take(self, stream: Stream, source: Source | None) -> None:
         """Take room for a stream. Where others need it, the stream ends. Raises OverloadedError."""
 
         def take_back() -> None:
             stream.end(self.full("others need the room of this stream of a watch"))
 
-        holder = holder_of(line)
-        taken = self._streams.take(holder, 1, take_back, line=line)
+        holder = holder_of(source)
+        taken = self._streams.take(holder, 1, take_back, source=source)
         if taken is None:
             raise self.full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
-        filters = self._interests.take(holder, stream.cost, take_back, line=line)
+        filters = self._interests.take(holder, stream.cost, take_back, source=source)
         if filters is None:
             self._streams.give(taken)
             raise self.full("the filters of all watches on this node take too much memory")
-        self._places[stream] = line, taken, filters
+        self._places[stream] = source, taken, filters
 
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
@@ -375,10 +375,10 @@ class Watches:
         def take_back() -> None:
             stream.end(self.full("others need the room of this snapshot of a watch"))
 
-        line = self._places[stream][0]
-        place = self._pins.take(holder_of(line), 1, take_back, line=line)
+        source = self._places[stream][0]
+        place = self._pins.take(holder_of(source), 1, take_back, source=source)
         if place is None and self._end_silent():
-            place = self._pins.take(holder_of(line), 1, take_back, line=line)
+            place = self._pins.take(holder_of(source), 1, take_back, source=source)
         if place is None:
             raise self.full(f"{_PINS_MAX} snapshots of watches are under way on this node")
         self._pinned[stream] = self._environment.now(), place

@@ -312,7 +312,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "the_first_connection_that_ends_counts",
         "another connection of a life speaks for it",
         "metad.control.brokers.evidence:Evidence.ended",
-        "not life.lines and",
+        "not life.sources and",
         "True and",
         "another_connection_of_a_broker_speaks_for_it",
     ),

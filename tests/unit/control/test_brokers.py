@@ -168,7 +168,7 @@ class World:
             await self.settle()
         self.now_s = end_s
 
-    def begin(self, body: Any, arrived_s: float | None = None, line: Any = None) -> list[Any]:
+    def begin(self, body: Any, arrived_s: float | None = None, source: Any = None) -> list[Any]:
         """The answers so far, decoded."""
         answers: list[Any] = []
         method = next(one for one in METHODS.values() if one.body is type(body))
@@ -177,14 +177,14 @@ class World:
             answers.append(result if isinstance(result, MetadError) else method.decode_reply(result))
 
         try:
-            self.brokers.handle(body, done, self.now_s if arrived_s is None else arrived_s, line)
+            self.brokers.handle(body, done, self.now_s if arrived_s is None else arrived_s, source)
         except MetadError as error:
             answers.append(error)
         return answers
 
-    async def ask(self, body: Any, arrived_s: float | None = None, line: Any = None) -> Any:
+    async def ask(self, body: Any, arrived_s: float | None = None, source: Any = None) -> Any:
         """Raises MetadError."""
-        answers = self.begin(body, arrived_s, line)
+        answers = self.begin(body, arrived_s, source)
         await self.settle()
         (answer,) = answers
         if isinstance(answer, MetadError):
@@ -197,9 +197,9 @@ class World:
         epoch: int = registered.broker_epoch
         return epoch
 
-    async def beat(self, name: str, epoch: int, arrived_s: float | None = None, line: Any = None) -> str:
+    async def beat(self, name: str, epoch: int, arrived_s: float | None = None, source: Any = None) -> str:
         """The state that the broker is in, or the name of the error."""
-        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 7)]), arrived_s, line)
+        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 7)]), arrived_s, source)
         if reply.errors:
             assert reply.leases_ms == [0]
             return {201: "fenced", 200: "not_found", 203: "conflict"}[reply.errors[0].code]
@@ -456,7 +456,7 @@ async def test_who_takes_all_names_that_it_can_leaves_others_theirs(monkeypatch:
         count = 0
         while True:
             (answer,) = world.begin(
-                b.BrokerRegister(f"{holder}-{count}", wait_ms=0, **fields), line=Holder(holder)
+                b.BrokerRegister(f"{holder}-{count}", wait_ms=0, **fields), source=Holder(holder)
             ) or [0]
             await world.settle()
             if isinstance(answer, QuotaExceededError):
@@ -467,14 +467,14 @@ async def test_who_takes_all_names_that_it_can_leaves_others_theirs(monkeypatch:
     assert world.known("hog-0").registered_by == "metad://client/hog"
     assert await fill("other") == 4
     assert await fill("large", attributes={"a": "x" * 2_000}) == 1, "names count with what they bring"
-    again = await world.ask(b.BrokerRegister("hog-0"), line=Holder("hog"))
+    again = await world.ask(b.BrokerRegister("hog-0"), source=Holder("hog"))
     assert again.broker_epoch, "a name that there is begins its next life"
     await world.ask(b.BrokerFence("hog-1"))
     assert await fill("more") == 1
     world.brokers._end_leadership()
     world.brokers.follow(world.map)
     with pytest.raises(QuotaExceededError, match="fence"):  # the next leader knows who has registered what
-        await world.ask(b.BrokerRegister("hog-new"), line=Holder("hog"))
+        await world.ask(b.BrokerRegister("hog-new"), source=Holder("hog"))
 
 
 def _again(name: str) -> b.BrokerStep:
@@ -945,30 +945,30 @@ async def test_answers_that_come_together_are_looked_at_once(monkeypatch: pytest
 # --- evidence of a death ---------------------------------------------------------------------------------
 
 
-class Line:
+class Source:
     """A connection of a client."""
 
     host = holder = "10.0.0.7"
     principal: Principal | None = None
 
 
-async def probed(world: World, *answers: Answer) -> tuple[int, Line]:
+async def probed(world: World, *answers: Answer) -> tuple[int, Source]:
     """A broker with a port that was reached, a lease ago. The dials to come end with these answers."""
     world.answers = [Answer.ACCEPTED, *answers]
-    line = Line()
+    source = Source()
     epoch = await world.register("b1", probe_port=1883)
     for _ in range(3):
-        assert await world.beat("b1", epoch, line=line) == "active"
+        assert await world.beat("b1", epoch, source=source) == "active"
         await world.pass_s(LEASE_S / 2)
-    await world.beat("b1", epoch, line=line)
+    await world.beat("b1", epoch, source=source)
     assert world.dials == [("10.0.0.7", 1883)], "once"
-    return epoch, line
+    return epoch, source
 
 
 async def test_a_broker_is_fenced_long_before_its_lease_is_over_if_its_port_refuses() -> None:
     world = World()
-    epoch, line = await probed(world, Answer.REFUSED)
-    world.brokers.ended(line, by_peer=True)
+    epoch, source = await probed(world, Answer.REFUSED)
+    world.brokers.ended(source, by_peer=True)
     await world.pass_s(REDIAL_S + 1.0)
     assert world.known("b1").state == b.FENCED
     assert world.fenced(DATA)["b1"] == epoch + 1
@@ -978,8 +978,8 @@ async def test_a_broker_is_fenced_long_before_its_lease_is_over_if_its_port_refu
 @pytest.mark.parametrize("answer", [Answer.ACCEPTED, Answer.UNKNOWN])
 async def test_a_broker_whose_port_does_not_refuse_has_its_lease(answer: Answer) -> None:
     world = World()
-    _, line = await probed(world, answer)
-    world.brokers.ended(line, by_peer=True)
+    _, source = await probed(world, answer)
+    world.brokers.ended(source, by_peer=True)
     await world.pass_s(LEASE_S - 1.0)
     assert world.known("b1").state == b.ACTIVE
     await world.pass_s(2.0)
@@ -988,20 +988,20 @@ async def test_a_broker_whose_port_does_not_refuse_has_its_lease(answer: Answer)
 
 async def test_who_is_suspected_while_the_node_stands_still_has_its_lease() -> None:
     world = World()
-    epoch, line = await probed(world, Answer.REFUSED)
-    world.brokers.ended(line, by_peer=True)
+    epoch, source = await probed(world, Answer.REFUSED)
+    world.brokers.ended(source, by_peer=True)
     await world.pass_s(3 * REDIAL_S, late=True)
     await world.pass_s(REDIAL_S - 0.3)
     assert len(world.dials) == 1, "who was not heard meanwhile has its time"
-    assert await world.beat("b1", epoch, line=line) == "active"
+    assert await world.beat("b1", epoch, source=source) == "active"
     await world.pass_s(REDIAL_S + 1.0)
     assert world.known("b1").state == b.ACTIVE
 
 
 async def test_who_may_have_been_turned_away_is_not_suspected() -> None:
     world = World()
-    _, line = await probed(world, Answer.REFUSED)
-    world.brokers.ended(line, by_peer=True)
+    _, source = await probed(world, Answer.REFUSED)
+    world.brokers.ended(source, by_peer=True)
     world.brokers.excuse()
     await world.pass_s(LEASE_S - 1.0)
     assert world.known("b1").state == b.ACTIVE
@@ -1009,19 +1009,19 @@ async def test_who_may_have_been_turned_away_is_not_suspected() -> None:
 
 async def test_a_new_leader_has_no_evidence_for_a_whole_lease() -> None:
     world = World()
-    epoch, line = await probed(world, Answer.ACCEPTED, Answer.REFUSED)
+    epoch, source = await probed(world, Answer.ACCEPTED, Answer.REFUSED)
     world.group.term = 2
-    await world.beat("b1", epoch, line=line)
-    world.brokers.ended(line, by_peer=True)
+    await world.beat("b1", epoch, source=source)
+    world.brokers.ended(source, by_peer=True)
     await world.pass_s(LEASE_S - 1.0)
     assert world.known("b1").state == b.ACTIVE
 
 
 async def test_a_dial_of_an_earlier_leadership_says_nothing() -> None:
     world = World()
-    epoch, line = await probed(world)
+    epoch, source = await probed(world)
     late: list[Callable[[Answer], None]] = []
-    world.brokers.ended(line, by_peer=True)
+    world.brokers.ended(source, by_peer=True)
     world.dial = lambda host, port, done: late.append(done)  # type: ignore[method-assign]
     await world.pass_s(REDIAL_S + 0.2)
     world.group.term = 2
@@ -1034,8 +1034,8 @@ async def test_a_dial_of_an_earlier_leadership_says_nothing() -> None:
 
 async def test_an_end_by_evidence_that_is_not_written_leaves_the_lease() -> None:
     world = World()
-    epoch, line = await probed(world, Answer.REFUSED)
-    world.brokers.ended(line, by_peer=True)
+    epoch, source = await probed(world, Answer.REFUSED)
+    world.brokers.ended(source, by_peer=True)
     world.broken = UnknownOutcomeError("lost")
     await world.pass_s(REDIAL_S + 1.0)
     world.broken = None

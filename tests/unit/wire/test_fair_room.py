@@ -40,7 +40,7 @@ class Holder:
             self.places.remove(found[0])
             self.room.give(found[0])
 
-        place = self.room.take(self.name, size, take_back if self.lends else None, line=self.line)
+        place = self.room.take(self.name, size, take_back if self.lends else None, source=self.line)
         if place is None:
             return False
         found.append(place)
@@ -229,7 +229,7 @@ def test_however_many_there_are_few_are_looked_at(monkeypatch: pytest.MonkeyPatc
     assert all(hog.take(5) for hog in hogs)
     assert room.held == room.size_max
     looks = 0
-    held = type(hogs[0].places[0].line).held
+    held = type(hogs[0].places[0].source).held
 
     class Counted:
         def __get__(self, line: object, _: object = None) -> int:
@@ -240,7 +240,7 @@ def test_however_many_there_are_few_are_looked_at(monkeypatch: pytest.MonkeyPatc
         def __set__(self, line: object, value: int) -> None:
             held.__set__(line, value)
 
-    base = type(hogs[0].places[0].line).__mro__[1]
+    base = type(hogs[0].places[0].source).__mro__[1]
     monkeypatch.setattr(base, "held", Counted())
     newcomers = [*crowd_of(room, "new", 50, lends=True), *crowd_of(room, "hog", 50, lends=True)]
     assert all(new.take(1) for new in newcomers)

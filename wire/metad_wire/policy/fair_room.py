@@ -1,7 +1,7 @@
 """Bounded room that clients share: memory for what waits, streams, names, leases. One class, one rule.
 
 The room is shared in two levels. First between *holders*: the holder of the certificate or token, or the host where
-nobody is checked. Then, for what ends with a connection, between the connections of each holder (``line``). So a
+nobody is checked. Then, for what ends with a connection, between the connections of each holder (``source``). So a
 thousand connections of one holder count as one.
 
 - What can be *taken back* may fill the room. When a holder needs room and holds less than another, the newest of the
@@ -12,7 +12,7 @@ thousand connections of one holder count as one.
   holder leaves as much as it holds. (Choudhury and Hahne, *Dynamic Queue Length Thresholds*, 1998.)
 
 So whoever takes all it can keeps nobody else out, with however many connections, and room that nobody else needs is not
-kept empty. An empty holder is the node itself, or lines without an address: it may fill the room.
+kept empty. An empty holder is the node itself, or sources without an address: it may fill the room.
 
 "Most" is within a factor of two, and equals take turns, so nothing here looks at all parties. Pure.
 """
@@ -43,7 +43,7 @@ class _Party:
 P = TypeVar("P", bound=_Party)
 
 
-class _Line(_Party):
+class _Source(_Party):
     __slots__ = ("holder", "key", "places")
 
     def __init__(self, holder: _Holder, key: object) -> None:
@@ -54,13 +54,13 @@ class _Line(_Party):
 
 
 class _Holder(_Party):
-    __slots__ = ("lenders", "lines", "name")
+    __slots__ = ("lenders", "name", "sources")
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.lines: dict[object, _Line] = {}
-        self.lenders: _Lenders[_Line] = _Lenders()
+        self.sources: dict[object, _Source] = {}
+        self.lenders: _Lenders[_Source] = _Lenders()
 
 
 class _Lenders(Generic[P]):
@@ -99,19 +99,19 @@ class _Lenders(Generic[P]):
 
 
 class Place:
-    """What a line of a holder has taken. It is given back once."""
+    """What a source of a holder has taken. It is given back once."""
 
-    __slots__ = ("line", "size", "take_back")
+    __slots__ = ("size", "source", "take_back")
 
-    def __init__(self, line: _Line, size: int, take_back: Callable[[], None] | None) -> None:
-        self.line = line
+    def __init__(self, source: _Source, size: int, take_back: Callable[[], None] | None) -> None:
+        self.source = source
         self.size = size
         self.take_back = take_back
 
     @property
     def holder(self) -> str:
         """Who has it."""
-        return self.line.holder.name
+        return self.source.holder.name
 
 
 class FairRoom:
@@ -136,25 +136,26 @@ class FairRoom:
         return 0 if of is None else of.held
 
     def take(
-        self, holder: str, size: int, take_back: Callable[[], None] | None = None, *, line: object = None
+        self, holder: str, size: int, take_back: Callable[[], None] | None = None, *, source: object = None
     ) -> Place | None:
-        """Take room; None: there is none for this party. ``line``: the connection, for what ends with it. ``take_back``
-        is called when others need the room: it makes the owner call :meth:`give` at once. Alone, anything fits."""
+        """Take room; None: there is none for this party. ``source``: the connection, for what ends with it.
+        ``take_back`` is called when others need the room: it makes the owner call :meth:`give` at once. Alone, anything
+        fits."""
         lent = take_back is not None
-        if self.has_room(holder, size, lent=lent, line=line) or self._make_room(holder, line, size, lent):
-            return self.hold(holder, size, take_back, line=line)
+        if self.has_room(holder, size, lent=lent, source=source) or self._make_room(holder, source, size, lent):
+            return self.hold(holder, size, take_back, source=source)
         return None
 
     def hold(
-        self, holder: str, size: int, take_back: Callable[[], None] | None = None, *, line: object = None
+        self, holder: str, size: int, take_back: Callable[[], None] | None = None, *, source: object = None
     ) -> Place:
         """Count what is there already, whether or not there is room."""
         of = self._holders.get(holder)
         if of is None:
             of = self._holders[holder] = _Holder(holder)
-        party = of.lines.get(line)
+        party = of.sources.get(source)
         if party is None:
-            party = of.lines[line] = _Line(of, line)
+            party = of.sources[source] = _Source(of, source)
         place = Place(party, size, take_back)
         party.held += size
         of.held += size
@@ -166,26 +167,26 @@ class FairRoom:
             self._lent += size
         return place
 
-    def has_room(self, holder: str, size: int, *, lent: bool = False, line: object = None) -> bool:
+    def has_room(self, holder: str, size: int, *, lent: bool = False, source: object = None) -> bool:
         """Whether so much is there for a party, without anything being taken back."""
-        return not self.held or self._missing(holder, line, size, lent) <= 0
+        return not self.held or self._missing(holder, source, size, lent) <= 0
 
     def give(self, place: Place) -> None:
         """It is over."""
-        line, size = place.line, place.size
-        of = line.holder
+        source, size = place.source, place.size
+        of = source.holder
         if place.take_back is not None:
-            del line.places[place]
-            of.lenders.lends(line, -size)
+            del source.places[place]
+            of.lenders.lends(source, -size)
             self._lenders.lends(of, -size)
             self._lent -= size
             place.take_back = None  # it likely knows the owner of the place: together they would stay in memory
-        line.held -= size
+        source.held -= size
         of.held -= size
         self.held -= size
-        if not line.held and not line.places:
-            del of.lines[line.key]
-            if not of.lines:
+        if not source.held and not source.places:
+            del of.sources[source.key]
+            if not of.sources:
                 del self._holders[of.name]
 
     def forget(self, place: Place | None) -> None:
@@ -193,55 +194,55 @@ class FairRoom:
         if place is not None:
             self.give(place)
 
-    def _missing(self, holder: str, line: object, size: int, lent: bool) -> int:
+    def _missing(self, holder: str, source: object, size: int, lent: bool) -> int:
         """How much more must be free; at most 0 if there is room."""
         free = self.size_max - self.held
-        if lent or (not holder and line is None):
+        if lent or (not holder and source is None):
             return size - free
         of = self._holders.get(holder)
-        held, party = (0, None) if of is None else (of.held, of.lines.get(line))
-        if holder and line is not None:
+        held, party = (0, None) if of is None else (of.held, of.sources.get(source))
+        if holder and source is not None:
             free = (free + held) * _KEPT // (_KEPT + 1) - held
         return size - free + (0 if party is None else party.held)
 
-    def _make_room(self, holder: str, line: object, size: int, lent: bool) -> bool:
+    def _make_room(self, holder: str, source: object, size: int, lent: bool) -> bool:
         """Take back from those that hold more than the party then has, if that is enough."""
-        missing = self._missing(holder, line, size, lent)
+        missing = self._missing(holder, source, size, lent)
         if self._lent < missing:
             return False  # under overload it is writes that wait: they are refused without a look at others
         of = self._holders.get(holder)
-        party = None if of is None else of.lines.get(line)
-        after, line_after = (size + (0 if one is None else one.held) for one in (of, party))
+        party = None if of is None else of.sources.get(source)
+        after, source_after = (size + (0 if one is None else one.held) for one in (of, party))
         if not lent:
             missing += missing // _KEPT + 1  # of what others give back, a part has to stay free
-        if not self._is_lent(missing, of, after, party, line_after):
+        if not self._is_lent(missing, of, after, party, source_after):
             return False
         for _ in range(_TAKEN_BACK_MAX):
-            lender = self._lender(of, after, party, line_after)
+            lender = self._lender(of, after, party, source_after)
             if lender is None:
                 return False
             newest = next(reversed(lender.places))
             assert newest.take_back is not None
             newest.take_back()
-            if self.has_room(holder, size, lent=lent, line=line):
+            if self.has_room(holder, size, lent=lent, source=source):
                 return True
         return False
 
-    def _is_lent(self, missing: int, of: _Holder | None, after: int, party: _Line | None, line_after: int) -> bool:
+    def _is_lent(self, missing: int, of: _Holder | None, after: int, party: _Source | None, source_after: int) -> bool:
         """Whether those that hold more lend so much."""
         found = 0
         for other in self._lenders.richer(after, of):
             found += min(other.held - after, other.lent)
             if found >= missing:
                 return True
-        for line in () if of is None else of.lenders.richer(line_after, party):
-            found += min(line.held - line_after, line.lent)
+        for source in () if of is None else of.lenders.richer(source_after, party):
+            found += min(source.held - source_after, source.lent)
             if found >= missing:
                 return True
         return False
 
-    def _lender(self, of: _Holder | None, after: int, party: _Line | None, line_after: int) -> _Line | None:
-        """Whose newest is taken back: a line of another holder, or else another line of the same."""
+    def _lender(self, of: _Holder | None, after: int, party: _Source | None, source_after: int) -> _Source | None:
+        """Whose newest is taken back: a source of another holder, or else another source of the same."""
         for other in self._lenders.richer(after, of):
             return next(other.lenders.richer(0, None))
-        return None if of is None else next(of.lenders.richer(line_after, party), None)
+        return None if of is None else next(of.lenders.richer(source_after, party), None)
