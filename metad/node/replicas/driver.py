@@ -29,7 +29,7 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow, QueueRate
-from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, Precedence, is_small, weight_of
+from metad_wire.policy.fair_queue import SHARE_ITEMS, FairQueue, LaneQueue, Precedence, is_small, weight_of
 from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.slices import Slices
 
@@ -41,7 +41,6 @@ from ...state.core.entry import NO_WRITES, Entry, decode_entry
 from ...state.core.part import Writes
 from ...state.core.verb import Command
 from ...state.machine import Known, Machine, Proposal
-from .lane_queue import LaneQueue
 
 Listener = Callable[[Entry], None]
 

@@ -1,9 +1,9 @@
 """Who may wait in front of a group, by the time that it would take: whoever would wait too long is turned away at once.
 
 What a request would wait is the items that go before it (its lane's turns, its tenant's and its connection's, see
-:mod:`.lane_queue`) over the rate at which its group is served. It may be neither more than the configured time nor more
-than the request has left (:class:`metad_wire.policy.Admission`). So a tenant that fills a queue is turned away, and one
-that asks for little is not, whatever waits.
+:mod:`metad_wire.policy.fair_queue`) over the rate at which its group is served. It may be neither more than the
+configured time nor more than the request has left (:class:`metad_wire.policy.Admission`). So a tenant that fills a
+queue is turned away, and one that asks for little is not, whatever waits.
 
 What a request has waited on its connection before it is looked at counts, too. One that has waited too long there, or
 that found no room to wait, is turned away.

@@ -389,7 +389,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_is_put_off_goes_first",
         "who needs an entry for each of its requests ends its turn with each",
-        "metad.node.replicas.lane_queue:LaneQueue.put_back",
+        "metad_wire.policy.fair_queue:LaneQueue.put_back",
         "self._lanes[after.lane].skip_line_of(after)",
         "pass",
         _DRIVER + "test_who_needs_an_entry_for_each_request_holds_others_up_for_few_entries",

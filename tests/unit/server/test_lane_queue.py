@@ -7,9 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad.node.replicas.lane_queue import PASSED_ITEMS, LaneQueue
 from metad_wire.methods import Lane
-from metad_wire.policy.fair_queue import SHARE_ITEMS
+from metad_wire.policy.fair_queue import PASSED_ITEMS, SHARE_ITEMS, LaneQueue
 
 
 class One:
