@@ -76,6 +76,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _BROKERS + "test_who_is_suspected_of_silence_before_a_standstill_has_a_whole_lease",
     ),
     _m(
+        "raft_does_not_hear_of_a_standstill",
+        "a node that stood still reads what its peers have sent before it elects or gives up the lead",
+        "metad.node.node:Node.__init__",
+        "[replicas.overslept, self._overslept,",
+        "[self._overslept,",
+        "unit/server/test_node.py::test_all_that_judge_silence_hear_of_a_standstill",
+    ),
+    _m(
         "peers_are_silent_through_a_standstill",
         "a node that stood still gives no peer up that it could not hear",
         "metad.server.peers.peer_connection:PeerConnection.silent_s",

@@ -600,6 +600,24 @@ async def stopped(rig: Rig) -> ServerError:
     return caught.value
 
 
+async def test_all_that_judge_silence_hear_of_a_standstill(make: MakeRig) -> None:
+    rig = await make()
+    node = rig.node
+    node._lease_ends.stop()
+    node._lease_ends.start()
+    now_s = node.environment.now()
+    assert node._lease_ends._leaderships
+    amnesties_s = {driver: driver.machine.time._amnesty_until_s for driver in node.drivers.values()}
+    node.standstills._shown_s -= 60.0
+    node.standstills.look(now_s)
+    assert not node._lease_ends._leaderships, "leases and members get their whole time at the next look"
+    assert node.brokers._lives._amnesty_s >= now_s
+    for driver, amnesty_s in amnesties_s.items():
+        assert driver.group._leadership._excused_until_s > now_s
+        assert driver.machine.time._amnesty_until_s > amnesty_s
+    assert node.standstills.running_s() < 30.0
+
+
 LOOKERS: dict[str, Callable[[Node], Any]] = {
     "sweeps": lambda node: node.sweeps,
     "group_status": lambda node: node._statuses,

@@ -3,13 +3,16 @@ stood still."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import metad
 from metad.node.replicas.groups import Agenda
 from metad.node.requests import scheduler
 from metad.node.requests.scheduler import Scheduler, Standstills
@@ -186,3 +189,12 @@ def test_a_standstill_that_nobody_is_told_of_is_short(heartbeat_s: float, electi
             longest_s = stood_s
     assert longest_s < 0.36
     assert longest_s + heartbeat_s <= min(patience_s, election_s)
+
+
+def test_nobody_else_compares_a_timer_with_the_clock() -> None:
+    """Five did, by four thresholds: what judges silence asks :class:`Standstills`, or is told."""
+    root = Path(metad.__file__).parent
+    places = [path for name in ("node", "server", "control", "state") for path in (root / name).rglob("*.py")]
+    lateness = re.compile(r"\b_?(late|stood|slept|before)_s\b|_LATE_S|_STOOD_S")
+    found = {path.relative_to(root).as_posix() for path in places if lateness.search(path.read_text())}
+    assert found == {"node/requests/scheduler.py"}
