@@ -683,7 +683,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "many_connections_keep_more_than_one_holder",
         "a holder with all of its connections leaves room free",
         "metad_wire.policy.fair_room:FairRoom._missing",
-        "holder and line is not None",
+        "holder and source is not None",
         "False",
         _ROOM + "test_with_however_many_connections_a_holder_keeps_an_eighth_free",
     ),
