@@ -30,7 +30,14 @@ from metad_wire.errors import (
     NotReplicaError,
     UnknownMethodError,
 )
-from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
+from metad_wire.methods import (
+    BETWEEN_NODES,
+    CLUSTER_TRANSFER,
+    METHODS,
+    By,
+    For,
+    Method,
+)
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
@@ -41,8 +48,6 @@ from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups, Off
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
-    RetainedGet,
-    RetainedKey,
     RetainedMatch,
     RetainedPut,
     RetainedPutItem,
@@ -176,7 +181,6 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "session.update": lambda name: m.SessionUpdate(
         "b", 1, [m.SessionUpdateItem("t", name, m.SessionProperties(1, b""))]
     ),
-    "session.get": lambda name: m.SessionGet([m.SessionKey("t", name)]),
     "session.delete": lambda name: m.SessionDelete([m.SessionDeleteItem("t", name)]),
     "session.list": lambda name: m.SessionList(),
     "subscription.add": lambda name: SubscriptionAdd("b", 1, [Subscription("t", name, "f")]),
@@ -191,7 +195,6 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "will.wait": lambda name: WillWait("b", 1),
     "will.expire": lambda name: WillExpire([WillKey("t", name, "1")], 1),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
-    "offset.fetch": lambda name: m.OffsetFetch([m.OffsetKey("t", name, "topic", 0)]),
     "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),
     "offset.list": lambda name: m.OffsetList("t", name),
     "offset.generations": lambda name: m.OffsetGenerations([m.ConsumerGroup("t", name)]),
@@ -202,12 +205,10 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "consumer.heartbeat": lambda name: g.ConsumerHeartbeat([g.MemberKey("t", name, "m")]),
     "consumer.leave": lambda name: g.ConsumerLeave([g.MemberKey("t", name, "m")]),
     "consumer.assign": lambda name: g.ConsumerAssign([g.AssignItem("t", name, "m", 1, [])]),
-    "consumer.get": lambda name: g.ConsumerGet([g.MemberKey("t", name, "m")]),
     "consumer.members": lambda name: g.ConsumerMembers("t", name),
     "consumer.describe": lambda name: g.ConsumerDescribe([m.ConsumerGroup("t", name)]),
     "consumer.expire": lambda name: g.ConsumerExpire([g.MemberKey("t", name, "m")]),
     "offset.groups": lambda name: OffsetGroups("t"),
-    "kv.get": lambda name: m.KvGet([m.KvKey(name, "k")]),
     "kv.put": lambda name: m.KvPut([m.KvPutItem(name, "k", b"v")]),
     "kv.delete": lambda name: m.KvDelete([m.KvDeleteItem(name, "k")]),
     "kv.scan": lambda name: m.KvScan(name, ""),
@@ -215,18 +216,15 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "lease.grant": lambda name: w.LeaseGrant([w.LeaseGrantItem(name, 60_000)]),
     "lease.revoke": lambda name: w.LeaseRevoke([w.LeaseKey(name, "l")]),
     "lease.keep_alive": lambda name: w.LeaseKeepAlive([w.LeaseKey(name, "l")]),
-    "lease.get": lambda name: w.LeaseGet([w.LeaseKey(name, "l")]),
     "lease.list": lambda name: w.LeaseList(name),
     "lease.keys": lambda name: w.LeaseKeys(name, "l"),
     "lease.attach": lambda name: w.LeaseAttach([w.LeaseKeyItem(name, "l", "k")]),
     "lease.detach": lambda name: w.LeaseDetach([w.LeaseKeyItem(name, "l", "k")]),
     "lease.expire": lambda name: w.LeaseExpire([w.LeaseKey(name, "l")]),
     "sequence.add": lambda name: s.SequenceAdd([s.SequenceAddItem(name, "s")]),
-    "sequence.get": lambda name: s.SequenceGet([s.SequenceKey(name, "s")]),
     "sequence.delete": lambda name: s.SequenceDelete([s.SequenceKey(name, "s")]),
     "sequence.list": lambda name: s.SequenceList(name),
     "retained.put": lambda name: RetainedPut([RetainedPutItem("t", name, b"v")]),
-    "retained.get": lambda name: RetainedGet([RetainedKey("t", name)]),
     "retained.delete": lambda name: RetainedDelete([RetainedDeleteItem("t", name)]),
     "retained.match": lambda name: RetainedMatch("t", "#"),
     **{method: partial(lambda method, name: plain_body(method, [[name]]), method) for method in PLAIN},

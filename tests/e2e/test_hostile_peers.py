@@ -166,7 +166,9 @@ def put(size: int = 10, items: int = 1) -> bytes:
     return methods.KV_PUT.encode_request(m.KvPut([m.KvPutItem("hostile", "k", bytes(size))] * items), group="data-0")
 
 
-GET_LARGE = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", f"k{i}") for i in range(3)]), group="data-0")
+GET_LARGE = methods.KV_GET.encode_request(
+    methods.KV_GET.body([m.KvKey("large", f"k{i}") for i in range(3)]), group="data-0"
+)
 
 
 # --- broken bytes ----------------------------------------------------------------------------------------
@@ -236,8 +238,10 @@ def test_an_unknown_method_and_wrong_bodies_cost_one_request_each(server: Server
             assert frame[0] == FrameType.ERROR
             answers[frame[1]] = decode_error(frame[2]).name
         assert answers == {number: name for number, (_, _, name) in enumerate(cases, 1)}
-        peer.request(99, methods.KV_GET.code, methods.KV_GET.encode_request(m.KvGet([]), group="data-0"))  # it goes on
-        assert peer.next() == (FrameType.RESPONSE, 99, encode(m.KvGetReply([])))
+        peer.request(
+            99, methods.KV_GET.code, methods.KV_GET.encode_request(methods.KV_GET.body([]), group="data-0")
+        )  # it goes on
+        assert peer.next() == (FrameType.RESPONSE, 99, encode(methods.KV_GET.reply([])))
 
 
 def test_one_byte_at_a_time_is_slow_and_no_fault(server: Server) -> None:
@@ -343,7 +347,7 @@ def test_a_reader_that_never_reads_is_cut_off(server: Server) -> None:
 
 def test_a_closed_connection_does_not_wait_for_its_reader_for_ever(server: Server) -> None:
     # Once wrong: with less unread than makes the server pause, a connection that was told to go stayed.
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("large", "k0")] * 3), group="data-0")
+    get = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("large", "k0")] * 3), group="data-0")
     with blocking.connect(server.url) as client:
         before = client.status().connections
         with Peer(server) as peer:

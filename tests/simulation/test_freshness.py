@@ -105,23 +105,16 @@ async def get(table: Table[Any], method: Method[Any, Any], m: Client) -> Any:
 
 
 PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
-    "kv.get": lambda m: m.kv.get("ns", "k"),
     "kv.scan": lambda m: any_of(m.kv.scan("ns")),
-    "session.get": lambda m: m.sessions.get("acme", "c1"),
     "session.list": lambda m: any_of(m.sessions.list("acme")),
     "subscription.list": lambda m: any_of(m.subscriptions.list("acme", "c1")),
-    "lease.get": lambda m: m.leases.get("ns", "l1"),
     "lease.list": lambda m: any_of(m.leases.list("ns")),
     "lease.keys": lambda m: any_of(m.leases.keys("ns", "l1")),
-    "sequence.get": lambda m: m.sequences.get("ns", "s1"),
     "sequence.list": lambda m: any_of(m.sequences.list("ns")),
-    "retained.get": lambda m: m.retained.get("acme", "t/1"),
     "retained.match": lambda m: any_of(m.retained.match("acme", "t/#")),
-    "offset.fetch": lambda m: m.offsets.fetch("acme", "g", "topic", 0),
     "offset.list": lambda m: any_of(m.offsets.list("acme", "g")),
     "offset.groups": lambda m: any_of(m.offsets.groups("acme")),
     "offset.generations": of_generations,
-    "consumer.get": lambda m: m.consumers.get("acme", "g", "m1"),
     "consumer.members": lambda m: any_of(m.consumers.members("acme", "g")),
     "consumer.describe": lambda m: m.consumers.describe("acme", "g"),
     "broker.get": lambda m: m.brokers.get("b1"),

@@ -440,22 +440,6 @@ class SessionUpdate(Message, frozen=True):
     items: Batch[SessionUpdateItem]
 
 
-class SessionGet(Message, frozen=True):
-    """Read sessions by key."""
-
-    items: Batch[SessionKey]
-    min_revisions: Revisions = []
-
-
-class SessionGetReply(Message, frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"sessions": None}
-
-    sessions: list[Session | None]
-    errors: list[ItemError] = []
-
-
 class SessionDeleteItem(Message, frozen=True):
     """One session. If ``disconnected_ms`` is not 0, the session must be disconnected since exactly then.
     ``attachment`` counts as it does for a disconnect."""
@@ -545,22 +529,6 @@ class OffsetCommit(Message, frozen=True):
     member: str = ""
 
 
-class OffsetFetch(Message, frozen=True):
-    """Read offsets by key."""
-
-    items: Batch[OffsetKey]
-    min_revisions: Revisions = []
-
-
-class OffsetFetchReply(Message, frozen=True):
-    """By position; None where nothing was committed, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"offsets": None}
-
-    offsets: list[Offset | None]
-    errors: list[ItemError] = []
-
-
 class OffsetDelete(Message, frozen=True):
     """Forget offsets."""
 
@@ -644,22 +612,6 @@ class Kv(Message, frozen=True):
     create_revision: U63
     mod_revision: U63
     lease: str = ""
-
-
-class KvGet(Message, frozen=True):
-    """Read keys."""
-
-    items: Batch[KvKey]
-    min_revisions: Revisions = []
-
-
-class KvGetReply(Message, frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"records": None}
-
-    records: list[Kv | None]
-    errors: list[ItemError] = []
 
 
 class KvPutItem(Message, frozen=True):

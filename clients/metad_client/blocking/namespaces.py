@@ -148,18 +148,18 @@ class Brokers(Twin):
 class Sessions(Twin):
     """``m.sessions``: the sessions of brokers' clients. See :class:`metad_client.Sessions`."""
 
+    get_many = Call(sessions.Sessions.get_many)
     takeover_many = Call(sessions.Sessions.takeover_many)
     update_many = Call(sessions.Sessions.update_many)
     disconnect_many = Call(sessions.Sessions.disconnect_many)
-    get_many = Call(sessions.Sessions.get_many)
     delete_many = Call(sessions.Sessions.delete_many)
+    get = Call(sessions.Sessions.get)
     end_tenant = Call(sessions.Sessions.end_tenant)
     endings = Call(sessions.Sessions.endings)
     list = Listing(sessions.Sessions.list)
     takeover = Call(sessions.Sessions.takeover)
     update = Call(sessions.Sessions.update)
     disconnect = Call(sessions.Sessions.disconnect)
-    get = Call(sessions.Sessions.get)
     delete = Call(sessions.Sessions.delete)
 
 
@@ -201,15 +201,15 @@ class Wills(Twin):
 class Offsets(Twin):
     """``m.offsets``: the committed offsets of consumer groups. See :class:`metad_client.Offsets`."""
 
-    commit_many = Call(offsets.Offsets.commit_many)
     fetch_many = Call(offsets.Offsets.fetch_many)
+    commit_many = Call(offsets.Offsets.commit_many)
     delete_many = Call(offsets.Offsets.delete_many)
     generations_many = Call(offsets.Offsets.generations_many)
     reset_generations_many = Call(offsets.Offsets.reset_generations_many)
+    fetch = Call(offsets.Offsets.fetch)
     list = Listing(offsets.Offsets.list)
     groups = Listing(offsets.Offsets.groups)
     commit = Call(offsets.Offsets.commit)
-    fetch = Call(offsets.Offsets.fetch)
     delete = Call(offsets.Offsets.delete)
     generation = Call(offsets.Offsets.generation)
     reset_generation = Call(offsets.Offsets.reset_generation)
@@ -219,31 +219,31 @@ class Offsets(Twin):
 class Consumers(Twin):
     """``m.consumers``: the members of consumer groups. See :class:`metad_client.Consumers`."""
 
+    get_many = Call(consumers.Consumers.get_many)
     join_many = Call(consumers.Consumers.join_many)
     heartbeat_many = Call(consumers.Consumers.heartbeat_many)
     leave_many = Call(consumers.Consumers.leave_many)
     assign_many = Call(consumers.Consumers.assign_many)
-    get_many = Call(consumers.Consumers.get_many)
     describe_many = Call(consumers.Consumers.describe_many)
+    get = Call(consumers.Consumers.get)
     members = Listing(consumers.Consumers.members)
     join = Call(consumers.Consumers.join)
     heartbeat = Call(consumers.Consumers.heartbeat)
     leave = Call(consumers.Consumers.leave)
     assign = Call(consumers.Consumers.assign)
-    get = Call(consumers.Consumers.get)
     describe = Call(consumers.Consumers.describe)
 
 
 class KeyValue(Twin):
     """``m.kv``: small values by (namespace, key). See :class:`metad_client.KeyValue`."""
 
-    put_many = Call(kv.KeyValue.put_many)
     get_many = Call(kv.KeyValue.get_many)
+    put_many = Call(kv.KeyValue.put_many)
     delete_many = Call(kv.KeyValue.delete_many)
     transact_many = Call(kv.KeyValue.transact_many)
+    get = Call(kv.KeyValue.get)
     scan = Listing(kv.KeyValue.scan)
     put = Call(kv.KeyValue.put)
-    get = Call(kv.KeyValue.get)
     delete = Call(kv.KeyValue.delete)
     transact = Call(kv.KeyValue.transact)
 
@@ -251,18 +251,18 @@ class KeyValue(Twin):
 class Leases(Twin):
     """``m.leases``: leases of namespaces. See :class:`metad_client.Leases`."""
 
+    get_many = Call(leases.Leases.get_many)
     grant_many = Call(leases.Leases.grant_many)
     revoke_many = Call(leases.Leases.revoke_many)
     keep_alive_many = Call(leases.Leases.keep_alive_many)
-    get_many = Call(leases.Leases.get_many)
     attach_many = Call(leases.Leases.attach_many)
     detach_many = Call(leases.Leases.detach_many)
+    get = Call(leases.Leases.get)
     list = Listing(leases.Leases.list)
     keys = Listing(leases.Leases.keys)
     grant = Call(leases.Leases.grant)
     revoke = Call(leases.Leases.revoke)
     keep_alive = Call(leases.Leases.keep_alive)
-    get = Call(leases.Leases.get)
     attach = Call(leases.Leases.attach)
     detach = Call(leases.Leases.detach)
 
@@ -270,24 +270,24 @@ class Leases(Twin):
 class Sequences(Twin):
     """``m.sequences``: counters that are only added to. See :class:`metad_client.Sequences`."""
 
-    add_many = Call(sequences.Sequences.add_many)
     get_many = Call(sequences.Sequences.get_many)
+    add_many = Call(sequences.Sequences.add_many)
     delete_many = Call(sequences.Sequences.delete_many)
+    get = Call(sequences.Sequences.get)
     list = Listing(sequences.Sequences.list)
     add = Call(sequences.Sequences.add)
-    get = Call(sequences.Sequences.get)
     delete = Call(sequences.Sequences.delete)
 
 
 class RetainedMessages(Twin):
     """``m.retained``: the message that each topic retains. See :class:`metad_client.RetainedMessages`."""
 
-    put_many = Call(retained.RetainedMessages.put_many)
     get_many = Call(retained.RetainedMessages.get_many)
+    put_many = Call(retained.RetainedMessages.put_many)
     delete_many = Call(retained.RetainedMessages.delete_many)
+    get = Call(retained.RetainedMessages.get)
     match = Listing(retained.RetainedMessages.match)
     put = Call(retained.RetainedMessages.put)
-    get = Call(retained.RetainedMessages.get)
     delete = Call(retained.RetainedMessages.delete)
 
 

@@ -27,14 +27,13 @@ from ..requests.listing import of_group
 from ..requests.verb import Verb
 from ..requests.wrong import argument
 from ..results import JoinResult, ReadResult, WriteResult, newest
-from . import Facade
+from .reads import _ConsumerReads
 
 Beats: TypeAlias = ReadResult[Beat | None]
-Found: TypeAlias = ReadResult[Member | None]
 Described: TypeAlias = ReadResult[ConsumerGroupInfo | None]
 
 
-class Consumers(Facade):
+class Consumers(_ConsumerReads):
     """Members by (tenant, group, member).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -61,12 +60,6 @@ class Consumers(Facade):
         """Store what the leaders of generations assign, each once. Item errors: FencedError (another generation),
         NotOwnerError (another leader), ConflictError (assigned, or a rebalance), NotFoundError."""
         return WriteResult(await _ASSIGN.many(self._requests, items, deadline_s))
-
-    async def get_many(
-        self, members: Sequence[MemberKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """Read members, by position; None for one that there is not."""
-        return await _GET.read(self._requests, members, deadline_s, min_revisions)
 
     async def describe_many(
         self,
@@ -149,18 +142,6 @@ class Consumers(Facade):
         item = AssignItem(tenant, group, member, generation, what)
         await _ASSIGN.one(self._requests, item, deadline_s)
 
-    async def get(
-        self,
-        tenant: str,
-        group: str,
-        member: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Member | None:
-        """One member, None where there is none."""
-        return await _GET.one_read(self._requests, MemberKey(tenant, group, member), deadline_s, min_revisions)
-
     async def describe(
         self,
         tenant: str,
@@ -190,5 +171,4 @@ _JOIN: Verb[JoinItem, tuple[str, int]] = Verb(methods.CONSUMER_JOIN, _joined)
 _HEARTBEAT: Verb[MemberKey, Beat | None] = Verb(methods.CONSUMER_HEARTBEAT)
 _LEAVE: Verb[MemberKey, None] = Verb(methods.CONSUMER_LEAVE)
 _ASSIGN: Verb[AssignItem, None] = Verb(methods.CONSUMER_ASSIGN)
-_GET: Verb[MemberKey, Member | None] = Verb(methods.CONSUMER_GET)
 _DESCRIBE: Verb[ConsumerGroup, ConsumerGroupInfo | None] = Verb(methods.CONSUMER_DESCRIBE)

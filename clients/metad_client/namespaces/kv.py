@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
@@ -13,7 +12,6 @@ from metad_wire.messages import (
     TRANSACTIONS_MAX,
     Kv,
     KvDeleteItem,
-    KvKey,
     KvPutItem,
     KvScan,
     KvTransaction,
@@ -26,14 +24,13 @@ from ..errors import MetadError, error_of_item
 from ..requests.listing import of_group
 from ..requests.verb import Verb
 from ..requests.wrong import UNFIT, sequence_of
-from ..results import PutResult, ReadResult, TransactResult, WriteResult, newest
-from . import Facade
+from ..results import PutResult, TransactResult, WriteResult, newest
+from .reads import _KvReads
 
-Found: TypeAlias = ReadResult[Kv | None]
 _PARTS_MAX = 4 * TRANSACTION_ITEMS_MAX
 
 
-class KeyValue(Facade):
+class KeyValue(_KvReads):
     """Keys by (namespace, key).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -51,12 +48,6 @@ class KeyValue(Facade):
         that ends; without one they stay, also those that had one. Item errors: ConflictError; with a lease
         NotFoundError and QuotaExceededError."""
         return PutResult(await _PUT.many(self._requests, items, deadline_s, lease=lease))
-
-    async def get_many(
-        self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """Read keys, by position; None for a key that does not exist."""
-        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, items: Sequence[KvDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
         """Delete keys. Item errors: NotFoundError, ConflictError."""
@@ -110,17 +101,6 @@ class KeyValue(Facade):
             self._requests, KvPutItem(namespace, key, value, expected_version), deadline_s, lease=lease
         )
 
-    async def get(
-        self,
-        namespace: str,
-        key: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Kv | None:
-        """One key, None where there is none."""
-        return await _GET.one_read(self._requests, KvKey(namespace, key), deadline_s, min_revisions)
-
     async def delete(
         self, namespace: str, key: str, *, expected_version: int | None = None, deadline_s: float | None = None
     ) -> None:
@@ -147,6 +127,5 @@ def _transacted(items: list[KvTransaction], reply: KvTransactReply) -> list[KvTr
 
 
 _PUT: Verb[KvPutItem, int] = Verb(methods.KV_PUT)
-_GET: Verb[KvKey, Kv | None] = Verb(methods.KV_GET)
 _DELETE: Verb[KvDeleteItem, None] = Verb(methods.KV_DELETE)
 _TRANSACT: Verb[KvTransaction, KvTransactionResult] = Verb(methods.KV_TRANSACT, _transacted, items_max=TRANSACTIONS_MAX)

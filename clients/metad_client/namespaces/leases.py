@@ -23,13 +23,12 @@ from ..requests.batcher import with_errors
 from ..requests.listing import of_group
 from ..requests.verb import Verb
 from ..results import GrantResult, ReadResult, WriteResult, newest
-from . import Facade
+from .reads import _LeaseReads
 
-Found: TypeAlias = ReadResult[Lease | None]
 Ttls: TypeAlias = ReadResult[int]
 
 
-class Leases(Facade):
+class Leases(_LeaseReads):
     """Leases by (namespace, lease).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -51,12 +50,6 @@ class Leases(Facade):
         """Say that the holders of leases live. By position: for how many milliseconds from when this was called the
         lease lasts; 0 if there is no such lease."""
         return await _KEEP_ALIVE.read(self._requests, leases, deadline_s)
-
-    async def get_many(
-        self, leases: Sequence[LeaseKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """Read leases, by position; None for one that does not exist."""
-        return await _GET.read(self._requests, leases, deadline_s, min_revisions)
 
     async def attach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
         """Attach keys to leases: they end with them. Item errors: NotFoundError, QuotaExceededError."""
@@ -138,17 +131,6 @@ class Leases(Facade):
         item = LeaseKey(namespace, lease)
         return await _KEEP_ALIVE.one(self._requests, item, deadline_s)
 
-    async def get(
-        self,
-        namespace: str,
-        lease: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Lease | None:
-        """One lease, None where there is none."""
-        return await _GET.one_read(self._requests, LeaseKey(namespace, lease), deadline_s, min_revisions)
-
     async def attach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
         """Attach one key, as :meth:`attach_many` does."""
         item = LeaseKeyItem(namespace, lease, key)
@@ -167,6 +149,5 @@ def _granted(items: list[LeaseGrantItem], reply: LeaseGrantReply) -> list[str | 
 _GRANT: Verb[LeaseGrantItem, str] = Verb(methods.LEASE_GRANT, _granted)
 _REVOKE: Verb[LeaseKey, None] = Verb(methods.LEASE_REVOKE)
 _KEEP_ALIVE: Verb[LeaseKey, int] = Verb(methods.LEASE_KEEP_ALIVE)
-_GET: Verb[LeaseKey, Lease | None] = Verb(methods.LEASE_GET)
 _ATTACH: Verb[LeaseKeyItem, None] = Verb(methods.LEASE_ATTACH)
 _DETACH: Verb[LeaseKeyItem, None] = Verb(methods.LEASE_DETACH)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import (
@@ -23,12 +22,10 @@ from ..requests.batcher import with_errors
 from ..requests.listing import of_all_groups, of_group
 from ..requests.verb import Verb
 from ..results import ReadResult, WriteResult, newest
-from . import Facade
-
-Fetched: TypeAlias = ReadResult[Offset | None]
+from .reads import _OffsetReads
 
 
-class Offsets(Facade):
+class Offsets(_OffsetReads):
     """Offsets by (tenant, group, topic, partition).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -54,12 +51,6 @@ class Offsets(Facade):
         ConflictError (``expected`` differs), OffsetRegressionError.
         """
         return WriteResult(await _COMMIT.many(self._requests, items, deadline_s, monotonic=monotonic, member=member))
-
-    async def fetch_many(
-        self, keys: Sequence[OffsetKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Fetched:
-        """Read offsets, by position of their keys; None for a key without an offset."""
-        return await _FETCH.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete offsets. Item errors: NotFoundError."""
@@ -158,21 +149,6 @@ class Offsets(Facade):
             member=member,
         )
 
-    async def fetch(
-        self,
-        tenant: str,
-        group: str,
-        topic: str,
-        partition: int,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Offset | None:
-        """Read one offset; None if there is none."""
-        return await _FETCH.one_read(
-            self._requests, OffsetKey(tenant, group, topic, partition), deadline_s, min_revisions
-        )
-
     async def delete(
         self, tenant: str, group: str, topic: str, partition: int, *, deadline_s: float | None = None
     ) -> None:
@@ -214,7 +190,6 @@ def _deleted(items: list[ConsumerGroup], reply: OffsetDeleteGroupsReply) -> list
 
 
 _COMMIT: Verb[OffsetCommitItem, None] = Verb(methods.OFFSET_COMMIT)
-_FETCH: Verb[OffsetKey, Offset | None] = Verb(methods.OFFSET_FETCH)
 _DELETE: Verb[OffsetKey, None] = Verb(methods.OFFSET_DELETE)
 _GENERATIONS: Verb[ConsumerGroup, int] = Verb(methods.OFFSET_GENERATIONS)
 _RESET_GENERATIONS: Verb[GenerationReset, None] = Verb(methods.OFFSET_RESET_GENERATIONS)

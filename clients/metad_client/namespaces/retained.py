@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import Revision
 from metad_wire.tables.retained import (
     Retained,
     RetainedDeleteItem,
-    RetainedKey,
     RetainedMatch,
     RetainedPutItem,
 )
 
 from ..requests.listing import of_all_groups
 from ..requests.verb import Verb
-from ..results import ReadResult, WriteResult, newest
-from . import Facade
-
-Found: TypeAlias = ReadResult[Retained | None]
+from ..results import WriteResult, newest
+from .reads import _RetainedReads
 
 
-class RetainedMessages(Facade):
+class RetainedMessages(_RetainedReads):
     """Retained messages by (tenant, topic).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -40,12 +36,6 @@ class RetainedMessages(Facade):
         """Retain messages, each in place of the one that its topic retained. An empty payload deletes that one, as in
         MQTT. Item errors: InvalidItemError (nobody may publish to a topic of this name)."""
         return WriteResult(await _PUT.many(self._requests, items, deadline_s))
-
-    async def get_many(
-        self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """Read messages, by position of their topics; None for a topic that retains none."""
-        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, items: Sequence[RetainedDeleteItem], *, deadline_s: float | None = None) -> WriteResult:
         """Delete messages, also expired ones that are still there. Item errors: NotFoundError, ConflictError (another
@@ -95,17 +85,6 @@ class RetainedMessages(Facade):
             self._requests, RetainedPutItem(tenant, topic, payload, qos, properties, expiry_interval_s), deadline_s
         )
 
-    async def get(
-        self,
-        tenant: str,
-        topic: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Retained | None:
-        """The message that a topic retains; None if there is none."""
-        return await _GET.one_read(self._requests, RetainedKey(tenant, topic), deadline_s, min_revisions)
-
     async def delete(self, tenant: str, topic: str, *, revision: int = 0, deadline_s: float | None = None) -> None:
         """Delete one message. With ``revision`` only the one that this entry wrote. Raises NotFoundError,
         ConflictError."""
@@ -113,5 +92,4 @@ class RetainedMessages(Facade):
 
 
 _PUT: Verb[RetainedPutItem, None] = Verb(methods.RETAINED_PUT)
-_GET: Verb[RetainedKey, Retained | None] = Verb(methods.RETAINED_GET)
 _DELETE: Verb[RetainedDeleteItem, None] = Verb(methods.RETAINED_DELETE)

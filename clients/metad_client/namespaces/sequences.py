@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.messages import Revision
@@ -17,13 +16,11 @@ from metad_wire.tables.sequence import (
 
 from ..requests.listing import of_group
 from ..requests.verb import Verb
-from ..results import AddResult, ReadResult, WriteResult, newest
-from . import Facade
-
-Found: TypeAlias = ReadResult[SequenceRecord | None]
+from ..results import AddResult, WriteResult, newest
+from .reads import _SequenceReads
 
 
-class Sequences(Facade):
+class Sequences(_SequenceReads):
     """Sequences by (namespace, sequence).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -35,12 +32,6 @@ class Sequences(Facade):
         """Add to sequences. The result has their new ``values``: with a delta of 100, the 100 numbers up to the value
         are the caller's. Item errors: ConflictError (the value would be below 0, or over 63 bits)."""
         return AddResult(await _ADD.many(self._requests, items, deadline_s))
-
-    async def get_many(
-        self, keys: Sequence[SequenceKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """Read sequences, by position; None for one that does not exist."""
-        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(self, keys: Sequence[SequenceKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete sequences: they begin again. Item errors: NotFoundError."""
@@ -74,17 +65,6 @@ class Sequences(Facade):
         item = SequenceAddItem(namespace, sequence, delta)
         return await _ADD.one(self._requests, item, deadline_s)
 
-    async def get(
-        self,
-        namespace: str,
-        sequence: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> SequenceRecord | None:
-        """One sequence, None where there is none."""
-        return await _GET.one_read(self._requests, SequenceKey(namespace, sequence), deadline_s, min_revisions)
-
     async def delete(self, namespace: str, sequence: str, *, deadline_s: float | None = None) -> None:
         """Delete one sequence. Raises NotFoundError."""
         item = SequenceKey(namespace, sequence)
@@ -92,5 +72,4 @@ class Sequences(Facade):
 
 
 _ADD: Verb[SequenceAddItem, int] = Verb(methods.SEQUENCE_ADD)
-_GET: Verb[SequenceKey, SequenceRecord | None] = Verb(methods.SEQUENCE_GET)
 _DELETE: Verb[SequenceKey, None] = Verb(methods.SEQUENCE_DELETE)

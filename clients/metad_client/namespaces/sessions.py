@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
 
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
@@ -30,13 +29,11 @@ from ..errors import MetadError, StaleRouteError
 from ..requests.batcher import with_errors
 from ..requests.listing import of_all_groups
 from ..requests.verb import Verb
-from ..results import ReadResult, Takeover, TakeoverResult, WriteResult, attachment_of, newest
-from . import Facade
-
-Found: TypeAlias = ReadResult[Session | None]
+from ..results import Takeover, TakeoverResult, WriteResult, attachment_of, newest
+from .reads import _SessionReads
 
 
-class Sessions(Facade):
+class Sessions(_SessionReads):
     """Sessions by (tenant, client id).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -111,12 +108,6 @@ class Sessions(Facade):
         return WriteResult(
             await _DISCONNECT.many(self._requests, items, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
-
-    async def get_many(
-        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
-    ) -> Found:
-        """Read sessions, by position of their keys; None for a key without a session."""
-        return await _GET.read(self._requests, keys, deadline_s, min_revisions)
 
     async def delete_many(
         self,
@@ -302,17 +293,6 @@ class Sessions(Facade):
             broker_epoch=broker_epoch,
         )
 
-    async def get(
-        self,
-        tenant: str,
-        client_id: str,
-        *,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> Session | None:
-        """Read one session; None if there is none."""
-        return await _GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
-
     async def delete(
         self,
         tenant: str,
@@ -355,5 +335,4 @@ def _taken(items: list[SessionTakeoverItem], reply: SessionTakeoverReply) -> lis
 _TAKEOVER: Verb[SessionTakeoverItem, Takeover] = Verb(methods.SESSION_TAKEOVER, _taken)
 _UPDATE: Verb[SessionUpdateItem, None] = Verb(methods.SESSION_UPDATE)
 _DISCONNECT: Verb[SessionDisconnectItem, None] = Verb(methods.SESSION_DISCONNECT)
-_GET: Verb[SessionKey, Session | None] = Verb(methods.SESSION_GET)
 _DELETE: Verb[SessionDeleteItem, None] = Verb(methods.SESSION_DELETE)

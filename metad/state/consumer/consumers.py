@@ -297,11 +297,6 @@ def _read_heartbeat(reader: Reader, command: Command[w.ConsumerHeartbeat]) -> w.
     )
 
 
-def _read_get(reader: Reader, command: Command[w.ConsumerGet]) -> w.ConsumerGetReply:
-    reply: w.ConsumerGetReply = read_records(reader, command, _MEMBER)
-    return reply
-
-
 def _read_members(reader: Reader, command: Command[w.ConsumerMembers]) -> w.ConsumerMembersReply:
     body = command.body
     reply: w.ConsumerMembersReply = read_page(reader, command, _MEMBER, keys.text2(body.tenant, body.group))
@@ -335,7 +330,7 @@ VERBS = (
     Verb(methods.CONSUMER_HEARTBEAT, CONSUMER, read=_read_heartbeat),
     Verb(methods.CONSUMER_LEAVE, CONSUMER, evaluate=_evaluate_leave, grows=False),
     Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign, grows=None),
-    Verb(methods.CONSUMER_GET, CONSUMER, read=_read_get),
+    Verb(methods.CONSUMER_GET, CONSUMER, read=partial(read_records, row=_MEMBER)),
     Verb(methods.CONSUMER_MEMBERS, CONSUMER, read=_read_members),
     Verb(methods.CONSUMER_DESCRIBE, CONSUMER, read=_read_describe),
     Verb(methods.CONSUMER_EXPIRE, CONSUMER, evaluate=_evaluate_expire, origin=Origin.EXPIRY, grows=False),

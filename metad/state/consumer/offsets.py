@@ -7,6 +7,7 @@ only when it grows, or is reset; a commit of an older generation is fenced.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -130,11 +131,6 @@ def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteRep
     return written(view, errors)
 
 
-def _read_fetch(reader: Reader, command: Command[m.OffsetFetch]) -> m.OffsetFetchReply:
-    reply: m.OffsetFetchReply = read_records(reader, command, _OFFSET)
-    return reply
-
-
 def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> m.OffsetGenerationsReply:
     values = read_values(reader, command, _GENERATION)
     return m.OffsetGenerationsReply([0 if value is None else _decode_generation(value) for value in values])
@@ -243,7 +239,7 @@ def _read_list(reader: Reader, command: Command[m.OffsetList]) -> m.OffsetListRe
 
 VERBS = (
     Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True, grows=None),
-    Verb(methods.OFFSET_FETCH, OFFSET, read=_read_fetch),
+    Verb(methods.OFFSET_FETCH, OFFSET, read=partial(read_records, row=_OFFSET)),
     Verb(methods.OFFSET_DELETE, OFFSET, evaluate=_evaluate_delete, grows=False),
     Verb(methods.OFFSET_LIST, OFFSET, read=_read_list),
     Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),

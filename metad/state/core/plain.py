@@ -158,10 +158,6 @@ class Plain:
                 writes[key] = heads.written[key] = None
         return written(view, errors)
 
-    def read_get(self, reader: Reader, command: Command[Any]) -> Any:
-        """Records by position."""
-        return read_records(reader, command, self.row)
-
     def list_rows(self, body: m.TableList) -> Rows:
         """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
         table, fields = self.table, body.fields
@@ -236,7 +232,7 @@ def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
         return ()
     plain = Plain(table)
     return (
-        Verb(declared.get, table, read=plain.read_get),
+        Verb(declared.get, table, read=partial(read_records, row=plain.row)),
         Verb(declared.put, table, evaluate=plain.evaluate_put),
         Verb(declared.delete, table, evaluate=plain.evaluate_delete, grows=False),
         Verb(declared.list, table, rows=plain.list_rows, read=plain.read_list),

@@ -397,10 +397,11 @@ def read_values(reader: Reader, command: Command[Any], row: int) -> list[bytes |
     return reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
 
 
-def read_records(reader: Reader, command: Command[Any], row: int) -> Any:
+def read_records(reader: Reader, command: Command[Any], row: int) -> m.GetReply[Any]:
     """The reply to a read of a row that is a record as the wire has it, by position."""
     values = read_values(reader, command, row)
-    return command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
+    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
+    return reply
 
 
 def read_page(

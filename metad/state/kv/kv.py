@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -18,7 +19,7 @@ from ..core.limits import check_change, check_reply
 from ..core.part import Writes
 from ..core.plain import CommandHeads
 from ..core.rows import Rows, crcs_of
-from ..core.verb import Command, Reader, Verb, check_same_rows, read_page
+from ..core.verb import Command, Reader, Verb, check_same_rows, read_page, read_records
 from ..core.view import View
 from ..live.live_leases import LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
@@ -171,7 +172,7 @@ def _read_scan(reader: Reader, command: Command[m.KvScan]) -> m.KvScanReply:
 
 
 VERBS = (
-    Verb(methods.KV_GET, KV, read=RECORDS.read_get),
+    Verb(methods.KV_GET, KV, read=partial(read_records, row=RECORDS.row)),
     Verb(methods.KV_PUT, KV, evaluate=RECORDS.evaluate_put),
     Verb(methods.KV_DELETE, KV, evaluate=RECORDS.evaluate_delete, grows=False),
     Verb(methods.KV_SCAN, KV, read=_read_scan),

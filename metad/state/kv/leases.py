@@ -154,11 +154,11 @@ def _read_keep_alive(reader: Reader, command: Command[w.LeaseKeepAlive]) -> w.Le
     return w.LeaseKeepAliveReply([live.renew(suffix, command.arrived_s) for suffix in command.rows.keys])
 
 
-def _read_get(reader: Reader, command: Command[w.LeaseGet]) -> w.LeaseGetReply:
+def _read_get(reader: Reader, command: Command[m.Get[w.LeaseKey]]) -> m.GetReply[w.Lease]:
     values = read_values(reader, command, _ROW)
     suffixes = command.rows.keys
     found = [row and _as_read(reader, suffix, row) for suffix, row in zip(suffixes, values, strict=True)]
-    return w.LeaseGetReply(found)  # type: ignore[arg-type]  # encoded
+    return m.GetReply(found)  # type: ignore[arg-type]  # encoded
 
 
 def _read_list(reader: Reader, command: Command[w.LeaseList]) -> w.LeaseListReply:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from metad_wire import messages as m
@@ -56,11 +58,6 @@ def _evaluate_delete(view: View, command: Command[w.SequenceDelete]) -> m.WriteR
     return written(view, errors)
 
 
-def _read_get(reader: Reader, command: Command[w.SequenceGet]) -> w.SequenceGetReply:
-    reply: w.SequenceGetReply = read_records(reader, command, _ROW)
-    return reply
-
-
 def _read_list(reader: Reader, command: Command[w.SequenceList]) -> w.SequenceListReply:
     body = command.body
     start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
@@ -70,7 +67,7 @@ def _read_list(reader: Reader, command: Command[w.SequenceList]) -> w.SequenceLi
 
 VERBS = (
     Verb(methods.SEQUENCE_ADD, SEQUENCE, evaluate=_evaluate_add, grows=None),
-    Verb(methods.SEQUENCE_GET, SEQUENCE, read=_read_get),
+    Verb(methods.SEQUENCE_GET, SEQUENCE, read=partial(read_records, row=_ROW)),
     Verb(methods.SEQUENCE_DELETE, SEQUENCE, evaluate=_evaluate_delete, grows=False),
     Verb(methods.SEQUENCE_LIST, SEQUENCE, read=_read_list),
 )

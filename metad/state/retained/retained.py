@@ -15,9 +15,9 @@ from metad_wire.errors import ConflictError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables.retained import (
     RETAINED,
+    Retained,
     RetainedDelete,
-    RetainedGet,
-    RetainedGetReply,
+    RetainedKey,
     RetainedMatch,
     RetainedMatchReply,
     RetainedPut,
@@ -146,11 +146,11 @@ def _is_over(row: bytes, now_ms: int) -> bool:
     return 0 < _decode(row).expires_ms <= now_ms
 
 
-def _read_get(reader: Reader, command: Command[RetainedGet]) -> RetainedGetReply:
+def _read_get(reader: Reader, command: Command[m.Get[RetainedKey]]) -> m.GetReply[Retained]:
     now_ms = reader.now_ms()
     values = read_values(reader, command, _MESSAGE)
     found = [None if value is None or _is_over(value, now_ms) else msgspec.Raw(value) for value in values]
-    return RetainedGetReply(found)  # type: ignore[arg-type]  # rows are encoded messages
+    return m.GetReply(found)  # type: ignore[arg-type]  # rows are encoded messages
 
 
 def _read_match(reader: Reader, command: Command[RetainedMatch]) -> RetainedMatchReply:

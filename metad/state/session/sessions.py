@@ -204,7 +204,7 @@ def _session(suffix_fields: bytes, shown: tuple[bytes, bytes], properties: bytes
     return _SESSION_HEADER + suffix_fields + owner + (properties or _DEFAULT_PROPERTIES) + deadlines
 
 
-def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetReply:
+def _read_get(reader: Reader, command: Command[m.Get[m.SessionKey]]) -> m.GetReply[m.Session]:
     values = read_values(reader, command, _PROPERTIES)
     rows, raw = command.rows, msgspec.Raw
     known_owners = reader.parts[SessionOwners]
@@ -222,7 +222,7 @@ def _read_get(reader: Reader, command: Command[m.SessionGet]) -> m.SessionGetRep
             raise AssertionError(f"session without owner: {item}")
         fields, deadlines = shown[owner]
         sessions.append(raw(_SESSION_HEADER + encode(item)[1:] + fields + properties + deadlines))
-    return m.SessionGetReply(sessions)  # type: ignore[arg-type]  # encoded
+    return m.GetReply(sessions)  # type: ignore[arg-type]  # encoded
 
 
 def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionListReply:

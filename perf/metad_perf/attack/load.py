@@ -35,8 +35,8 @@ _HONEST_BATCHES = 3
 _SLOWER_MAX = 5.0
 _TRICKLED = 8  # connections that send one byte at a time
 
-_GET_ALL = payload_of(methods.KV_GET, m.KvGet([m.KvKey("large", f"k{n}") for n in range(LARGE_KEYS)]))
-_GET_SMALL = m.KvGet([m.KvKey("small", "k")])
+_GET_ALL = payload_of(methods.KV_GET, methods.KV_GET.body([m.KvKey("large", f"k{n}") for n in range(LARGE_KEYS)]))
+_GET_SMALL = methods.KV_GET.body([m.KvKey("small", "k")])
 
 
 def unread_replies(target: Target, until_s: float) -> Outcome:
@@ -113,8 +113,8 @@ def restores(target: Target, until_s: float) -> Outcome:
 
 def wide_reads(target: Target, until_s: float) -> Outcome:
     """Reads of as many records as a request may name: of missing keys, and of existing sessions."""
-    keys = m.KvGet([m.KvKey("small", f"absent-{n}") for n in range(BATCH_ITEMS_MAX)])
-    sessions = m.SessionGet([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))])
+    keys = methods.KV_GET.body([m.KvKey("small", f"absent-{n}") for n in range(BATCH_ITEMS_MAX)])
+    sessions = methods.SESSION_GET.body([m.SessionKey("crowd", f"c{n}") for n in range(min(CROWD, BATCH_ITEMS_MAX))])
     asked = [
         (methods.KV_GET.code, payload_of(methods.KV_GET, keys)),
         (methods.SESSION_GET.code, payload_of(methods.SESSION_GET, sessions)),

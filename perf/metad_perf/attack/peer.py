@@ -80,7 +80,7 @@ def payload_of(
     return method.encode_request(body, deadline_ms, identity, group or group_of(method))
 
 
-GET_LARGE = payload_of(methods.KV_GET, m.KvGet([m.KvKey("large", "k0")]))
+GET_LARGE = payload_of(methods.KV_GET, methods.KV_GET.body([m.KvKey("large", "k0")]))
 
 
 def put(namespace: str, key: str, value: bytes) -> bytes:

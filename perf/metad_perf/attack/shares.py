@@ -80,10 +80,10 @@ def one_holder_with_many_connections(target: Target, until_s: float) -> Outcome:
 def long_reads_at_once(target: Target, until_s: float) -> Outcome:
     """Many new connections, each of which reads a thousand keys at the same moment as all others; and again."""
     keys = [m.KvKey("small", f"{number:014}") for number in range(_BURST_KEYS)]
-    payload = payload_of(methods.KV_GET, m.KvGet(keys))
+    payload = payload_of(methods.KV_GET, methods.KV_GET.body(keys))
     tried, problem = 0, ""
     while time.monotonic() < until_s or not tried:
-        with leader_of(target, methods.KV_GET, m.KvGet(keys[:1])) as leader, ExitStack() as stack:
+        with leader_of(target, methods.KV_GET, methods.KV_GET.body(keys[:1])) as leader, ExitStack() as stack:
             made: list[Insider] = []
             while len(made) < _BURST:
                 with contextlib.suppress(OSError, GoneError):
@@ -95,7 +95,7 @@ def long_reads_at_once(target: Target, until_s: float) -> Outcome:
 
 def reads_of_no_revision(target: Target, until_s: float) -> Outcome:
     """Reads that wait for a revision that never comes, as many as there is room for."""
-    body = m.KvGet([m.KvKey("small", "k")], [m.Revision("data-0", _NEVER)])
+    body = methods.KV_GET.body([m.KvKey("small", "k")], [m.Revision("data-0", _NEVER)])
     with _hoarders(target) as hoarders:
         tried = _posted(hoarders, methods.KV_GET, [payload_of(methods.KV_GET, body, 60_000)] * _READS, wait=False)
         problem = _denied(target, methods.KV_PUT, m.KvPut([m.KvPutItem("small", "k", b"v")]))

@@ -93,7 +93,7 @@ def _false_done(insider: Insider, client_id: int, seq: int) -> bool:
         reply = insider.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("reused", second, b"2")]), identity=identity)
     except MetadError:
         return False
-    found = insider.ask(methods.KV_GET, m.KvGet([m.KvKey("reused", second)])).records[0]
+    found = insider.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey("reused", second)])).found[0]
     return not reply.errors and found is None
 
 

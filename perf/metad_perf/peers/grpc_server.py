@@ -67,9 +67,9 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
 
     async def Get(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
-        body = m.SessionGet([m.SessionKey(item.tenant, item.client_id) for item in request.items])
+        body = methods.SESSION_GET.body([m.SessionKey(item.tenant, item.client_id) for item in request.items])
         reply = await self._call(methods.SESSION_GET, body, context)
-        return pb.GetReply(sessions=[pb.Session() if one is None else _session(one) for one in reply.sessions])
+        return pb.GetReply(sessions=[pb.Session() if one is None else _session(one) for one in reply.found])
 
     async def Disconnect(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
@@ -85,9 +85,9 @@ class Sessions(stubs.SessionsServicer):  # type: ignore[misc]  # made at run tim
 
     async def Read(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""
-        body = m.KvGet([m.KvKey(item.namespace, item.key) for item in request.items])
+        body = methods.KV_GET.body([m.KvKey(item.namespace, item.key) for item in request.items])
         reply = await self._call(methods.KV_GET, body, context)
-        return pb.ReadReply(items=[_found(None if one is None else one.value) for one in reply.records])
+        return pb.ReadReply(items=[_found(None if one is None else one.value) for one in reply.found])
 
     async def Delete(self, request: Any, context: Any) -> Any:
         """See baseline.proto."""

@@ -7,10 +7,15 @@ cluster do, and ``tests/contract/test_answers.py`` holds them to what real ones 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+
+sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "wire"))
+
 from plain_bodies import found
 
 from metad_wire import cluster as c
@@ -25,7 +30,20 @@ from metad_wire.errors import (
     UnauthenticatedError,
     UnknownMethodError,
 )
-from metad_wire.methods import BETWEEN_NODES, CLUSTER_MAP, METHODS, By, encode
+from metad_wire.methods import (
+    BETWEEN_NODES,
+    CLUSTER_MAP,
+    CONSUMER_GET,
+    KV_GET,
+    LEASE_GET,
+    METHODS,
+    OFFSET_FETCH,
+    RETAINED_GET,
+    SEQUENCE_GET,
+    SESSION_GET,
+    By,
+    encode,
+)
 from metad_wire.refused import Refused, without
 from metad_wire.tables import TABLES, lease, sequence
 from metad_wire.tables import broker as b
@@ -41,8 +59,6 @@ from metad_wire.tables.offset import (
 )
 from metad_wire.tables.retained import (
     Retained,
-    RetainedGet,
-    RetainedGetReply,
     RetainedMatch,
     RetainedMatchReply,
 )
@@ -123,8 +139,8 @@ def all_well(body: Any) -> m.Message:
             count = len(body.items)
             restored = [m.SessionProperties(60, i.client_id.encode()) for i in body.items] if body.restore else []
             return m.SessionTakeoverReply(revisions, [], [m.Owner("old", 1)], [0] * count, list(restored))
-        case m.SessionGet():
-            return m.SessionGetReply([a_session(key.tenant, key.client_id) for key in body.items])
+        case m.Get() if isinstance(body, SESSION_GET.body):
+            return SESSION_GET.reply([a_session(key.tenant, key.client_id) for key in body.items])
         case s.SubscriptionAdd():
             return s.SubscriptionAddReply(revisions, [], [True] * len(body.items))
         case s.SubscriptionList():
@@ -135,14 +151,14 @@ def all_well(body: Any) -> m.Message:
             return w.WillWaitReply(True, b"")
         case w.WillList():
             return w.WillListReply([w.DueWill("t", "c", "1", m.Will("t"), 1)], b"")
-        case m.OffsetFetch():
-            return m.OffsetFetchReply(
+        case m.Get() if isinstance(body, OFFSET_FETCH.body):
+            return OFFSET_FETCH.reply(
                 [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]
             )
         case m.OffsetGenerations():
             return m.OffsetGenerationsReply([5] * len(body.items))
-        case m.KvGet():
-            return m.KvGetReply([m.Kv(k.namespace, k.key, k.key.encode(), 1, 1, 1) for k in body.items])
+        case m.Get() if isinstance(body, KV_GET.body):
+            return KV_GET.reply([m.Kv(k.namespace, k.key, k.key.encode(), 1, 1, 1) for k in body.items])
         case m.KvPut():
             return m.KvPutReply(revisions, [], [int(item.value) if item.value.isdigit() else 1 for item in body.items])
         case m.KvTransact():
@@ -151,21 +167,19 @@ def all_well(body: Any) -> m.Message:
             return lease.LeaseGrantReply(revisions, [], [item.lease or "1.1" for item in body.items])
         case lease.LeaseKeepAlive():
             return lease.LeaseKeepAliveReply([60_000] * len(body.items))
-        case lease.LeaseGet():
-            return lease.LeaseGetReply([a_lease(key.namespace, key.lease) for key in body.items])
+        case m.Get() if isinstance(body, LEASE_GET.body):
+            return LEASE_GET.reply([a_lease(key.namespace, key.lease) for key in body.items])
         case lease.LeaseList():
             return lease.LeaseListReply([a_lease(body.namespace, "l")], b"")
         case lease.LeaseKeys():
             return lease.LeaseKeysReply(["k"], b"")
         case sequence.SequenceAdd():
             return sequence.SequenceAddReply(revisions, [], [max(item.delta, 0) for item in body.items])
-        case sequence.SequenceGet():
+        case m.Get() if isinstance(body, SEQUENCE_GET.body):
             records = [sequence.SequenceRecord(k.namespace, k.sequence, 1, 1, 1, 1) for k in body.items]
-            return sequence.SequenceGetReply(records)
+            return SEQUENCE_GET.reply(records)
         case sequence.SequenceList():
             return sequence.SequenceListReply([sequence.SequenceRecord(body.namespace, "s", 1, 1, 1, 1)], b"")
-        case m.Get():
-            return found(body)
         case m.TablePut():
             return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.SessionList():
@@ -185,16 +199,16 @@ def all_well(body: Any) -> m.Message:
             return g.ConsumerJoinReply(revisions, [], list(joined), [1] * len(body.items))
         case g.ConsumerHeartbeat():
             return g.ConsumerHeartbeatReply([g.Beat(60_000, 3, 1) for _ in body.items])
-        case g.ConsumerGet():
-            return g.ConsumerGetReply([a_member(key.tenant, key.group, key.member) for key in body.items])
+        case m.Get() if isinstance(body, CONSUMER_GET.body):
+            return CONSUMER_GET.reply([a_member(key.tenant, key.group, key.member) for key in body.items])
         case g.ConsumerMembers():
             return g.ConsumerMembersReply([a_member(body.tenant, body.group, "1.1")], b"")
         case g.ConsumerDescribe():
             return g.ConsumerDescribeReply([a_group(key.tenant, key.group) for key in body.items])
         case OffsetGroups():
             return OffsetGroupsReply([KnownGroup(body.tenant, "group", 5)], b"")
-        case RetainedGet():
-            return RetainedGetReply([Retained(k.tenant, k.topic, k.topic.encode()) for k in body.items])
+        case m.Get() if isinstance(body, RETAINED_GET.body):
+            return RETAINED_GET.reply([Retained(k.tenant, k.topic, k.topic.encode()) for k in body.items])
         case RetainedMatch():
             return RetainedMatchReply([Retained(body.tenant, "topic", b"v")], b"")
         case b.BrokerList() | b.BrokerGet():
@@ -204,6 +218,8 @@ def all_well(body: Any) -> m.Message:
             return b.BrokerEnded(b.Broker(body.broker, 7, "fenced", 10_000), ["data-0"])
         case WatchOpen():
             return WatchOpened(1, pinned=True, held=b"")
+        case m.Get():
+            return found(body)
     return m.WriteReply(revisions, [])
 
 

@@ -20,6 +20,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, ConnectionLostError
 from metad_wire.method import METHODS, METHODS_BY_NAME
+from metad_wire.methods import KV_GET, LEASE_GET, OFFSET_FETCH, RETAINED_GET, SEQUENCE_GET, SESSION_GET
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.table import PlainTable
 from metad_wire.tables import ROWS, TABLES, lease, sequence
@@ -98,7 +99,7 @@ def ctl(scripted_server, capsys):
         ("wills --unclaimed --limit 5", WillList(page=m.Page(1000), slots=ALL_SLOTS)),
         ("retained --tenant t --limit 5", r.RetainedMatch("t", "#", ALL_SLOTS, "", m.Page(6))),
         ("retained --tenant t --filter a/+", r.RetainedMatch("t", "a/+", ALL_SLOTS, "", m.Page(1000))),
-        ("retained get t a/b", r.RetainedGet([r.RetainedKey("t", "a/b")])),
+        ("retained get t a/b", RETAINED_GET.body([r.RetainedKey("t", "a/b")])),
         ("retained put t a/b v --qos 1 --expiry 60", r.RetainedPut([r.RetainedPutItem("t", "a/b", b"v", 1, b"", 60)])),
         ("retained delete t a/b --revision 7", r.RetainedDelete([r.RetainedDeleteItem("t", "a/b", 7)])),
         ("leases --namespace ns --prefix l --limit 5", lease.LeaseList("ns", "l", m.Page(6))),
@@ -109,8 +110,8 @@ def ctl(scripted_server, capsys):
         ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
         ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
         ("leave n2", c.Leave("n2")),
-        ("get offset t g topic 3", m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])),
-        ("get kv ns k", m.KvGet([m.KvKey("ns", "k")])),
+        ("get offset t g topic 3", OFFSET_FETCH.body([m.OffsetKey("t", "g", "topic", 3)])),
+        ("get kv ns k", KV_GET.body([m.KvKey("ns", "k")])),
         ("put kv ns k v", m.KvPut([m.KvPutItem("ns", "k", b"v")])),
         ("put kv ns k v --expected-version 0", m.KvPut([m.KvPutItem("ns", "k", b"v", 0)])),
         ("put offset t g topic 3 42", m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 3, 42)])),
@@ -121,7 +122,7 @@ def ctl(scripted_server, capsys):
         ("delete offset t g topic 3", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 3)])),
         ("delete kv ns k --expected-version 4", m.KvDelete([m.KvDeleteItem("ns", "k", 4)])),
         ("list kv ns --prefix k --limit 0", m.KvScan("ns", "k", m.Page(1000))),
-        ("get sequence ns s", sequence.SequenceGet([sequence.SequenceKey("ns", "s")])),
+        ("get sequence ns s", SEQUENCE_GET.body([sequence.SequenceKey("ns", "s")])),
         ("put sequence ns s", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 1)])),
         ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
         ("delete sequence ns s", sequence.SequenceDelete([sequence.SequenceKey("ns", "s")])),
@@ -300,9 +301,9 @@ def clients(scripted_server):
         match received.body:
             case m.SessionList():
                 received.reply(m.SessionListReply(sessions, b""))
-            case m.SessionGet():
+            case m.Get() if isinstance(received.body, SESSION_GET.body):
                 (key,) = received.body.items
-                received.reply(m.SessionGetReply([one for one in sessions if one.client_id == key.client_id]))
+                received.reply(SESSION_GET.reply([one for one in sessions if one.client_id == key.client_id]))
             case WillList():
                 received.reply(WillListReply(dues, b""))
             case _:
@@ -346,7 +347,7 @@ def test_everything_of_one_client(ctl, clients, now):
     document = json.loads(ctl("sessions", "get", "t", "c1", "--json").out)
     assert [*document] == ["session", "subscriptions", "inflight", "inflight_count", "wills_due"]
     assert document["session"]["will_ms"] == NOW_MS - 5_000
-    assert (document["subscriptions"][0]["filter"], document["inflight_count"]) == ("f", 1)
+    assert (document["subscriptions"][0]["filter"], document["inflight_count"]) == ("n", 1)
     assert [one["id"] for one in document["wills_due"]] == ["1", "2"]
     done = ctl("sessions", "get", "t", "c1")
     facts, filters, inflight, dues = done.out.split("\n\n")
@@ -377,7 +378,7 @@ def test_wills_say_for_how_long_they_are_due_and_who_has_them(ctl, clients, now)
 def test_a_session_that_has_ended_may_have_left_a_will(ctl, clients, now, scripted_server):
     before = scripted_server.answer
     scripted_server.answer = lambda received: (
-        received.reply(m.SessionGetReply([None])) if isinstance(received.body, m.SessionGet) else before(received)
+        received.reply(SESSION_GET.reply([None])) if isinstance(received.body, SESSION_GET.body) else before(received)
     )
     document = json.loads(ctl("sessions", "get", "t", "c1", "--json").out)
     assert (document["session"], len(document["wills_due"])) == (None, 2)
@@ -546,7 +547,7 @@ def test_an_empty_listing_says_so(ctl, scripted_server):
 
 
 def test_json_holds_bytes_that_are_no_text(ctl, scripted_server):
-    scripted_server.answer = lambda received: received.reply(m.KvGetReply([m.Kv("ns", "k", b"\xff", 1, 1, 1)]))
+    scripted_server.answer = lambda received: received.reply(KV_GET.reply([m.Kv("ns", "k", b"\xff", 1, 1, 1)]))
     assert json.loads(ctl("get", "kv", "ns", "k", "--json").out)["value_base64"] == "/w=="
 
 
@@ -577,16 +578,14 @@ def test_a_listing_stops_at_its_limit_and_says_so(ctl, scripted_server):
 def test_what_is_not_there(ctl, scripted_server):
     def answer(received):
         match received.body:
-            case m.SessionGet():
-                received.reply(m.SessionGetReply([None]))
+            case m.Get() if isinstance(received.body, SESSION_GET.body):
+                received.reply(SESSION_GET.reply([None]))
             case WillList():
                 received.reply(WillListReply([], b""))
-            case m.Get():
-                received.reply()
-            case lease.LeaseGet():
-                received.reply(lease.LeaseGetReply([None]))
-            case r.RetainedGet():
-                received.reply(r.RetainedGetReply([None]))
+            case m.Get() if isinstance(received.body, LEASE_GET.body):
+                received.reply(LEASE_GET.reply([None]))
+            case m.Get() if isinstance(received.body, RETAINED_GET.body):
+                received.reply(RETAINED_GET.reply([None]))
             case b.BrokerGet():
                 received.reply(b.BrokerGetReply([None]))
             case ConsumerDescribe():
@@ -597,10 +596,12 @@ def test_what_is_not_there(ctl, scripted_server):
                 received.reply(m.OffsetGenerationsReply([0]))
             case m.OffsetList():
                 received.reply(m.OffsetListReply([], b""))
-            case m.OffsetFetch():
-                received.reply(m.OffsetFetchReply([None]))
-            case m.KvGet():
-                received.reply(m.KvGetReply([None]))
+            case m.Get() if isinstance(received.body, OFFSET_FETCH.body):
+                received.reply(OFFSET_FETCH.reply([None]))
+            case m.Get() if isinstance(received.body, KV_GET.body):
+                received.reply(KV_GET.reply([None]))
+            case m.Get():
+                received.reply()
             case _:
                 received.reply(m.WriteReply([], [m.ItemError(0, 200)]))
 

@@ -15,13 +15,12 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import GroupId
 from metad_wire.errors import FencedError, NotLeaderError, OverloadedError, UnknownOutcomeError
+from metad_wire.methods import KV_GET, OFFSET_FETCH, RETAINED_GET, SESSION_GET
 from metad_wire.routing import KINDS, ROUTES, split, text2
 from metad_wire.tables.retained import (
     Retained,
     RetainedDelete,
     RetainedDeleteItem,
-    RetainedGet,
-    RetainedGetReply,
     RetainedKey,
     RetainedPut,
     RetainedPutItem,
@@ -61,10 +60,10 @@ def reply_to(body: Any, group: str = "data-0") -> m.Message:
                 for i, item in enumerate(items)
             ]
             return m.SessionTakeoverReply(revisions, errors, owners, previous, restored if any(restored) else [])
-        case m.SessionGet():
-            return m.SessionGetReply([None if number(i) % 3 == 0 else session(i.tenant, i.client_id) for i in items])
-        case m.OffsetFetch():
-            return m.OffsetFetchReply(
+        case m.Get() if isinstance(body, SESSION_GET.body):
+            return SESSION_GET.reply([None if number(i) % 3 == 0 else session(i.tenant, i.client_id) for i in items])
+        case m.Get() if isinstance(body, OFFSET_FETCH.body):
+            return OFFSET_FETCH.reply(
                 [
                     None
                     if number(i) % 3 == 0
@@ -74,12 +73,12 @@ def reply_to(body: Any, group: str = "data-0") -> m.Message:
             )
         case m.OffsetGenerations():
             return m.OffsetGenerationsReply([number(i) % 9 for i in items])
-        case m.KvGet():
-            return m.KvGetReply(
+        case m.Get() if isinstance(body, KV_GET.body):
+            return KV_GET.reply(
                 [None if number(i) % 3 == 0 else m.Kv(i.namespace, i.key, b"v", number(i), 1, 1) for i in items]
             )
-        case RetainedGet():
-            return RetainedGetReply(
+        case m.Get() if isinstance(body, RETAINED_GET.body):
+            return RETAINED_GET.reply(
                 [None if number(i) % 3 == 0 else Retained(i.tenant, i.topic, b"%d" % number(i)) for i in items]
             )
         case m.KvPut():
@@ -238,7 +237,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
     "get": (
         lambda rng: m.SessionKey(*_pair(rng)),
         lambda client, items: client.sessions.get_many(items),
-        lambda items: (m.SessionGet(items), lambda pieces: pieces[0].reply.sessions),
+        lambda items: (SESSION_GET.body(items), lambda pieces: pieces[0].reply.found),
     ),
     "delete": (
         lambda rng: m.SessionDeleteItem(*_pair(rng)),
@@ -263,7 +262,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
     "fetch": (
         lambda rng: m.OffsetKey(*_offset(rng)),
         lambda client, items: client.offsets.fetch_many(items),
-        lambda items: (m.OffsetFetch(items), lambda pieces: pieces[0].reply.offsets),
+        lambda items: (OFFSET_FETCH.body(items), lambda pieces: pieces[0].reply.found),
     ),
     "forget": (
         lambda rng: m.OffsetKey(*_offset(rng)),
@@ -288,7 +287,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
     "read": (
         lambda rng: m.KvKey(*_pair(rng)),
         lambda client, items: client.kv.get_many(items),
-        lambda items: (m.KvGet(items), lambda pieces: pieces[0].reply.records),
+        lambda items: (KV_GET.body(items), lambda pieces: pieces[0].reply.found),
     ),
     "remove": (
         lambda rng: m.KvDeleteItem(*_pair(rng)),
@@ -303,7 +302,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
     "retained": (
         lambda rng: RetainedKey(*_pair(rng)),
         lambda client, items: client.retained.get_many(items),
-        lambda items: (RetainedGet(items), lambda pieces: pieces[0].reply.messages),
+        lambda items: (RETAINED_GET.body(items), lambda pieces: pieces[0].reply.found),
     ),
     "retain no more": (
         lambda rng: RetainedDeleteItem(*_pair(rng)),
@@ -385,7 +384,7 @@ async def test_a_read_that_one_group_refuses_is_asked_for_in_halves(cluster, dia
     )
     client = await dial()
     keys = [m.SessionKey("t", f"c{i}") for i in range(40)]
-    assert await client.sessions.get_many(keys) == reply_to(m.SessionGet(keys)).sessions
+    assert await client.sessions.get_many(keys) == reply_to(SESSION_GET.body(keys)).found
 
 
 async def test_replies_that_do_not_fit_are_the_servers_fault(cluster, dial):

@@ -32,6 +32,7 @@ from metad_client import (
     Takeover,
 )
 from metad_wire import messages as m
+from metad_wire.methods import KV_GET, OFFSET_FETCH, SESSION_GET
 from metad_wire.tables.retained import RetainedPut, RetainedPutItem
 
 PROPERTIES = SessionProperties(60, b"subscriptions")
@@ -74,7 +75,7 @@ async def test_status(dial):
         ),
         (
             lambda c: c.sessions.get("t", "c"),
-            m.SessionGet([SessionKey("t", "c")]),
+            SESSION_GET.body([SessionKey("t", "c")]),
             "the session",
         ),
         (
@@ -91,7 +92,7 @@ async def test_status(dial):
         ),
         (
             lambda c: c.offsets.fetch("t", "g", "topic", 1),
-            m.OffsetFetch([OffsetKey("t", "g", "topic", 1)]),
+            OFFSET_FETCH.body([OffsetKey("t", "g", "topic", 1)]),
             m.Offset("t", "g", "topic", 1, 42, 1, 1_700_000_000_000, ""),
         ),
         (
@@ -106,7 +107,7 @@ async def test_status(dial):
             None,
         ),
         (lambda c: c.kv.put("ns", "k", b"7", expected_version=6), m.KvPut([KvPutItem("ns", "k", b"7", 6)]), 7),
-        (lambda c: c.kv.get("ns", "k"), m.KvGet([KvKey("ns", "k")]), m.Kv("ns", "k", b"k", 1, 1, 1)),
+        (lambda c: c.kv.get("ns", "k"), KV_GET.body([KvKey("ns", "k")]), m.Kv("ns", "k", b"k", 1, 1, 1)),
         (lambda c: c.kv.delete("ns", "k", expected_version=1), m.KvDelete([KvDeleteItem("ns", "k", 1)]), None),
         (
             lambda c: c.kv.transact(KvTransaction("ns", [], [KvOperation("k", b"v")])),
@@ -205,9 +206,9 @@ async def test_batches_of_reads_answer_by_position(dial, server, a_session):
     client = await dial()
     server.answer = lambda received: received.reply(
         {
-            "session.get": m.SessionGetReply([None, a_session("t", "b")]),
-            "offset.fetch": m.OffsetFetchReply([None, m.Offset("t", "g", "topic", 1, 5, 0, 0, "")]),
-            "kv.get": m.KvGetReply([None, m.Kv("ns", "b", b"", 1, 1, 1)]),
+            "session.get": SESSION_GET.reply([None, a_session("t", "b")]),
+            "offset.fetch": OFFSET_FETCH.reply([None, m.Offset("t", "g", "topic", 1, 5, 0, 0, "")]),
+            "kv.get": KV_GET.reply([None, m.Kv("ns", "b", b"", 1, 1, 1)]),
         }[received.method.name]
     )
     missing, found = await client.sessions.get_many([SessionKey("t", "a"), SessionKey("t", "b")])

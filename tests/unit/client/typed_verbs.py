@@ -48,7 +48,7 @@ METHODS = '''
     async def {verb}(
         self, {fields}, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> {one}:
-        """One item of :meth:`{verb}_many`."""
+        """Read one, as :meth:`{verb}_many` does{none}."""
         return await _{constant}.one_read(self._requests, {key}({names}), deadline_s, min_revisions)
 '''
 MISSING = " None if there is none, or if it could not be read: ``raise_for_error`` says why."
@@ -85,6 +85,7 @@ def reads() -> str:
                 key=name(got.key),
                 found=found,
                 one=one,
+                none="; None if there is none" if got.may_miss else "",
                 many=docstring(got),
                 constant=constant,
                 fields=", ".join(f"{field.name}: {plain_name(field.type)}" for field in fields),

@@ -205,7 +205,7 @@ class Scenario:
         assert sorted((s.client_id, s.broker) for s in sessions) == sorted(self.owners.items())
 
     async def check(self) -> None:
-        records = [(await self.ask(KV_GET, m.KvGet([m.KvKey(name, "k")]))).records[0] for name in NAMESPACES]
+        records = [(await self.ask(KV_GET, KV_GET.body([m.KvKey(name, "k")]))).found[0] for name in NAMESPACES]
         assert {r.namespace: (r.value, r.version) for r in records} == self.kv
         assert {r.namespace: r.mod_revision for r in records} == self.revisions
         await self.check_list()

@@ -13,6 +13,7 @@ from metad_perf.errors import UsageError
 from metad_perf.load.workload import BROKER, TENANT, VERBS, Settings, kv_keys
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, NotOwnerError
+from metad_wire.methods import KV_GET, SESSION_GET
 
 
 def _settings(verb: str, **changes: Any) -> Settings:
@@ -137,7 +138,7 @@ async def test_a_restoring_takeover_must_restore() -> None:
 
 
 def _read(reply: Any, *lost: Piece[Any]) -> ReadResult[Any]:
-    records = list(reply.sessions if isinstance(reply, m.SessionGetReply) else reply.records)
+    records = list(reply.found)
     return ReadResult([Piece(0, len(records), reply, None), *lost], lambda _: records, None)
 
 
@@ -156,18 +157,18 @@ async def test_gets_must_find_the_record_asked_for_whole() -> None:
     keys = [m.SessionKey(TENANT, name) for name in "abcd"]
     found = [session("a", 50), None, session("x", 50), session("d", 49)]
     workload = VERBS["session.get"](
-        _client(sessions_get_many=_read(m.SessionGetReply(found))), _settings("session.get")
+        _client(sessions_get_many=_read(SESSION_GET.reply(found))), _settings("session.get")
     )
     assert list(await workload.send(keys)) == ["absent", "different", "different"]
 
     kv = [m.Kv("n", "a", bytes(50), 1, 1, 1), None, m.Kv("n", "x", bytes(50), 1, 1, 1), m.Kv("n", "d", b"", 1, 1, 1)]
-    workload = VERBS["kv.get"](_client(kv_get_many=_read(m.KvGetReply(kv))), _settings("kv.get"))
+    workload = VERBS["kv.get"](_client(kv_get_many=_read(KV_GET.reply(kv))), _settings("kv.get"))
     assert list(await workload.send([m.KvKey("n", name) for name in "abcd"])) == ["absent", "different", "different"]
 
 
 @pytest.mark.parametrize("verb", ["session.get", "kv.get"])
 async def test_what_could_not_be_read_is_a_failure_and_not_an_absent_record(verb: str) -> None:
-    empty = m.SessionGetReply([]) if verb == "session.get" else m.KvGetReply([])
+    empty = SESSION_GET.reply([]) if verb == "session.get" else KV_GET.reply([])
     found = _read(empty, Piece(0, 1, None, NotOwnerError("lost")))
     workload = VERBS[verb](_client(sessions_get_many=found, kv_get_many=found), _settings(verb))
     with pytest.raises(NotOwnerError, match="lost"):

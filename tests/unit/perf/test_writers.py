@@ -23,6 +23,7 @@ from metad_wire.errors import (
     OffsetRegressionError,
     OverloadedError,
 )
+from metad_wire.methods import KV_GET
 
 HONEST, LOSE, REPEAT, UNKNOWN_DONE, UNKNOWN_NOT_DONE, REFUSE = range(6)
 
@@ -43,7 +44,7 @@ class Store:
 
     async def _reader(self, keys: Sequence[Any], deadline_s: float | None = None) -> ReadResult[Any]:
         found = [self._records.get(key) for key in keys]
-        return ReadResult([Piece(0, len(found), m.KvGetReply(found), None)], lambda reply: reply.records, None)
+        return ReadResult([Piece(0, len(found), KV_GET.reply(found), None)], lambda reply: reply.found, None)
 
     def _happen(self, write: Callable[[], Any]) -> Any:
         self.requests += 1

@@ -155,7 +155,7 @@ async def test_small_requests_that_cost_much_take_turns(server: Server) -> None:
     connection.data_received(b"".join(listing(i) for i in range(2, 102)))
     assert node.requests.spent - before <= connection_module._SLICE_SPENT + SCAN_ROWS_MAX
     assert len(stream.frames()) <= 4
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]), group="data-0")
+    get = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("n", "k")]), group="data-0")
     other.data_received(encode_frame(FrameType.REQUEST, get, 2, methods.KV_GET.code))
     assert len(other_stream.frames()) == 3
     await until(lambda: len(stream.frames()) == 102)
@@ -181,7 +181,7 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
     # 150 connections that each asked for 7 MB, once, held the loop for 2 s: each was the first slice of its own.
     node = server.node
     await put_three_mib(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
+    get = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     greedy, modest = [connect(server) for _ in range(3)], connect(server)
     modest[0].data_received(put(1))
     await until(lambda: len(modest[1].frames()) == 2)
@@ -193,7 +193,7 @@ async def test_many_connections_that_ask_for_much_take_turns(server: Server) -> 
             assert [len(stream.frames()) for _, stream in greedy] == [2, 1, 1]
         else:
             assert node.requests.spent == before  # nothing yet: in the turns that follow, one at a time
-        small = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", "k")]), group="data-0")
+        small = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("n", "k")]), group="data-0")
         modest[0].data_received(encode_frame(FrameType.REQUEST, small, number + 1, methods.KV_GET.code))
         for _ in range(4):  # turns: the first times it was not known how much the others would ask
             await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def put_three_mib(server: Server) -> None:
 async def test_replies_that_nobody_reads_are_bounded_for_all_connections_together(server: Server) -> None:
     # 64 bytes of request held 8 MiB: 150 connections took 1.2 GB.
     await put_three_mib(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
+    get = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     server._unsent = SendBudget(4 * MIB)
     (first, first_stream), (second, second_stream) = connect(server), connect(server)
     for connection, stream in ((first, first_stream), (second, second_stream)):
@@ -238,7 +238,7 @@ async def test_a_long_reply_to_a_write_is_not_said_to_be_undone(server: Server) 
     transaction = m.KvTransaction("n", [], [m.KvOperation("done", b"")], [], [f"k{i}" for i in range(3)])
     body, identity = m.KvTransact([transaction]), m.Identity(1, 1, 0)
     frame = partial(encode_frame, FrameType.REQUEST, methods.KV_TRANSACT.encode_request(body, 0, identity, "data-0"))
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
+    get = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     first_stream.read = False
     first.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
     await until(lambda: len(first_stream.frames()) == 2)
@@ -262,7 +262,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off_while_others_have_no_room(
     await put_three_mib(server)
     server._unsent = SendBudget(3 * MIB)
     connection, stream = connect(server)
-    get = methods.KV_GET.encode_request(m.KvGet([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
+    get = methods.KV_GET.encode_request(methods.KV_GET.body([m.KvKey("n", f"k{i}") for i in range(3)]), group="data-0")
     stream.read = False
     connection.data_received(encode_frame(FrameType.REQUEST, get, 1, methods.KV_GET.code))
     await until(lambda: len(stream.frames()) == 2)  # once wrong: on a busy machine the other one was answered first
@@ -392,8 +392,8 @@ async def test_a_lost_connection_cancels_what_was_not_begun_and_hears_no_more(se
     before = stream.written
     await until(lambda: all(driver.idle for driver in server.node.drivers.values()))
     assert stream.written == before
-    reply = await server.node.requests.call(methods.KV_GET, m.KvGet([m.KvKey("n", "gone")]), group="data-0")
-    assert reply.records == [None]
+    reply = await server.node.requests.call(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "gone")]), group="data-0")
+    assert reply.found == [None]
     assert server.node.status().in_flight_bytes == 0
 
 

@@ -34,12 +34,14 @@ def _batch(rig: Rig, number: int) -> None:
 
 
 def _read(rig: Rig, number: int) -> None:
-    body = m.KvGet([m.KvKey("n", f"k{number}")], [m.Revision("data-0", 1_000_000)])
+    body = methods.KV_GET.body([m.KvKey("n", f"k{number}")], [m.Revision("data-0", 1_000_000)])
     rig.send(methods.KV_GET, body, deadline_ms=_LONG_MS)
 
 
 def _empty_read(rig: Rig, number: int) -> None:
-    rig.send(methods.KV_GET, m.KvGet([], [m.Revision("data-0", 1_000_000)]), deadline_ms=_LONG_MS, group="data-0")
+    rig.send(
+        methods.KV_GET, methods.KV_GET.body([], [m.Revision("data-0", 1_000_000)]), deadline_ms=_LONG_MS, group="data-0"
+    )
 
 
 @pytest.mark.parametrize("send", [_small, _batch, _read, _empty_read])

@@ -63,8 +63,8 @@ class Writer:
     async def check(self) -> None:
         bodies = [*self.acknowledged, *(body for body, _, _ in self.waiting.values())]
         for number, body in enumerate(bodies):
-            read = m.KvGet([m.KvKey(item.namespace, item.key) for item in body.items])
-            records = self.rig.send(methods.KV_GET, read).reply(methods.KV_GET).records
+            read = methods.KV_GET.body([m.KvKey(item.namespace, item.key) for item in body.items])
+            records = self.rig.send(methods.KV_GET, read).reply(methods.KV_GET).found
             for item, record in zip(body.items, records, strict=True):
                 if number < len(self.acknowledged):
                     assert record is not None, f"{item.key} was acknowledged and is lost"

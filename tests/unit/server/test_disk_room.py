@@ -77,7 +77,7 @@ async def test_what_grows_is_refused_and_deletes_go_on(monkeypatch: pytest.Monke
     assert error.outcome_known
     assert rig.entries == entries, "a refusal took room in the log"
     await rig.ask(methods.KV_DELETE, m.KvDelete([m.KvDeleteItem("n", "k")]))
-    assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k")]))).records == [None]
+    assert (await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "k")]))).found == [None]
     register = (await rig.answered(rig.send(methods.BROKER_REGISTER, BrokerRegister("b"), group=""))).error
     assert isinstance(register, NoRoomError)
     assert await seen(rig, world, 2 * MARK) == ROOM

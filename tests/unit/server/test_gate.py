@@ -112,7 +112,7 @@ async def test_control_waits_for_control_only(storm: Storm) -> None:
     assert not beat.results or not isinstance(beat.results[0], OverloadedError)
     scan = storm.send(methods.KV_SCAN, m.KvScan("loud", "", m.Page(10)))
     assert isinstance(scan.error, OverloadedError)
-    found = storm.send(methods.KV_GET, m.KvGet([m.KvKey("loud", "k")]))
+    found = storm.send(methods.KV_GET, methods.KV_GET.body([m.KvKey("loud", "k")]))
     assert not found.results or not isinstance(found.results[0], OverloadedError)
 
 

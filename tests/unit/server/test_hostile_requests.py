@@ -244,8 +244,8 @@ async def test_a_failed_command_leaves_nothing_behind(monkeypatch: pytest.Monkey
     answers.append(rig.send(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "other", b"good")])))
     await rig.settle()
     assert [isinstance(answer.results[0], InternalError) for answer in answers] == [True, True, False]
-    found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k"), m.KvKey("n", "other")]))
-    assert [record and record.value for record in found.records] == [None, b"good"]
+    found = await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "k"), m.KvKey("n", "other")]))
+    assert [record and record.value for record in found.found] == [None, b"good"]
     monkeypatch.undo()
     assert (await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"v")]))).versions == [1]
     await rig.close()
@@ -287,7 +287,7 @@ async def test_a_bug_that_is_met_often_fills_no_log(
     monkeypatch.setattr("metad.logs._bugs", Sparing(3, 1e9))
     with caplog.at_level(logging.ERROR, "metad"):
         for _ in range(50):
-            rig.send(methods.KV_GET, m.KvGet([m.KvKey("n", "k")]))
+            rig.send(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "k")]))
     assert len([record for record in caplog.records if record.message == "bug"]) == 3
     await rig.close()
 
@@ -336,7 +336,7 @@ async def test_errors_are_short_whatever_a_request_names() -> None:
     rig = Rig()
     await rig.open()
     key = m.KvKey("n", "k")
-    unknown = await rig.answered(rig.send(methods.KV_GET, m.KvGet([key]), group=LONG))
+    unknown = await rig.answered(rig.send(methods.KV_GET, methods.KV_GET.body([key]), group=LONG))
     assert len(encode_error(unknown.error)) < 8 * 1024
     beats = b.BrokerHeartbeat([b.BrokerBeat(LONG[:100_000], 1)] * 3)
     refused = await rig.answered(rig.send(methods.BROKER_HEARTBEAT, beats, group=""))

@@ -75,8 +75,8 @@ async def test_a_request_is_answered_in_order(make: MakeRig) -> None:
     reply = answer.reply(methods.KV_PUT)
     assert reply.versions == [1] * 30
     assert [revision.group for revision in reply.revisions] == ["data-0"]
-    found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(31)]))
-    assert [record and record.namespace for record in found.records] == [*(f"n{i}" for i in range(30)), None]
+    found = await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey(f"n{i}", "k") for i in range(31)]))
+    assert [record and record.namespace for record in found.found] == [*(f"n{i}" for i in range(30)), None]
     assert rig.node.status().in_flight_bytes == 0
 
 
@@ -201,9 +201,9 @@ async def test_the_records_of_a_reply_fit_a_frame(make: MakeRig) -> None:
     for i in range(30):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem(f"n{i}", "k", bytes(MIB - 100))]))
     for count in (1, 3, 4, 5, 30):
-        answer = rig.send(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(count)]))
+        answer = rig.send(methods.KV_GET, methods.KV_GET.body([m.KvKey(f"n{i}", "k") for i in range(count)]))
         if count < 5:
-            assert all(answer.reply(methods.KV_GET).records)
+            assert all(answer.reply(methods.KV_GET).found)
         else:
             assert isinstance(answer.error, InvalidRequestError)
 
@@ -215,10 +215,10 @@ async def test_keys_count_for_what_fits_a_frame(make: MakeRig) -> None:
         part = keys_[start : start + 100]
         items = [m.SessionTakeoverItem("t", k.client_id, False, m.SessionProperties(0, bytes(1_500))) for k in part]
         await rig.ask(methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
-    answer = await rig.answered(rig.send(methods.SESSION_GET, m.SessionGet(keys_)))
+    answer = await rig.answered(rig.send(methods.SESSION_GET, methods.SESSION_GET.body(keys_)))
     assert isinstance(answer.error, TooLargeError)
     assert "would not fit a frame" in answer.error.message
-    assert all((await rig.ask(methods.SESSION_GET, m.SessionGet(keys_[:500]))).sessions)
+    assert all((await rig.ask(methods.SESSION_GET, methods.SESSION_GET.body(keys_[:500]))).found)
 
 
 async def test_a_read_of_many_records_is_done_in_pieces_between_others_requests(make: MakeRig) -> None:
@@ -226,18 +226,18 @@ async def test_a_read_of_many_records_is_done_in_pieces_between_others_requests(
     items = [m.KvPutItem(f"n{i % 8}", f"k{i}", b"%d" % i) for i in range(1_000)]
     await rig.ask(methods.KV_PUT, m.KvPut(items))
     keys_ = [m.KvKey(item.namespace, item.key) for item in items]
-    long = rig.send(methods.KV_GET, m.KvGet(keys_))
+    long = rig.send(methods.KV_GET, methods.KV_GET.body(keys_))
     assert not long.done
     before = rig.node.requests.spent
     await asyncio.sleep(0)
     assert rig.node.requests.spent - before <= 300
-    short = rig.send(methods.KV_GET, m.KvGet(keys_[:1]))
+    short = rig.send(methods.KV_GET, methods.KV_GET.body(keys_[:1]))
     assert short.done
     while not long.done:
         before = rig.node.requests.spent
         await asyncio.sleep(0)
         assert rig.node.requests.spent - before <= 300
-    found = [record.value for record in long.reply(methods.KV_GET).records]
+    found = [record.value for record in long.reply(methods.KV_GET).found]
     assert found == [item.value for item in items]
     assert rig.node.status().in_flight_bytes == 0
 
@@ -249,22 +249,22 @@ async def test_a_read_in_pieces_counts_what_all_of_them_found(make: MakeRig, cou
     for i in range(count):
         await rig.ask(methods.KV_PUT, m.KvPut([m.KvPutItem("n", f"large{i}", bytes(MIB - 1_000))]))
     keys_ = [m.KvKey("n", f"large{i // 200}" if i % 200 == 0 else f"absent{i}") for i in range(1_000)]
-    answer = await rig.answered(rig.send(methods.KV_GET, m.KvGet(keys_)))
+    answer = await rig.answered(rig.send(methods.KV_GET, methods.KV_GET.body(keys_)))
     if count > 4:
         assert isinstance(answer.error, TooLargeError)
         assert "ask for fewer" in answer.error.message
     else:
-        assert sum(record is not None for record in answer.reply(methods.KV_GET).records) == count
+        assert sum(record is not None for record in answer.reply(methods.KV_GET).found) == count
     assert rig.node.status().in_flight_bytes == 0
 
 
 async def test_a_read_in_pieces_ends_with_its_deadline_and_with_the_node(make: MakeRig) -> None:
     rig = await make(groups={"data": 1})
     keys_ = [m.KvKey("n", f"k{i}") for i in range(1_000)]
-    late = rig.send(methods.KV_GET, m.KvGet(keys_), deadline_ms=1)
+    late = rig.send(methods.KV_GET, methods.KV_GET.body(keys_), deadline_ms=1)
     time.sleep(0.002)  # noqa: ASYNC251 - the loop is busy
     await rig.answered(late)
-    abandoned = rig.send(methods.KV_GET, m.KvGet(keys_))
+    abandoned = rig.send(methods.KV_GET, methods.KV_GET.body(keys_))
     assert isinstance(late.error, DeadlineExceededError)
     rig.node.health.fail(FULL)
     assert isinstance(abandoned.error, UnknownOutcomeError)
@@ -396,7 +396,7 @@ async def test_a_draining_node_takes_no_writes_and_still_reads(make: MakeRig) ->
     await rig.settle()
     assert before.reply(methods.KV_PUT).versions == [1, 1, 1]
     assert await draining
-    assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n0", "k")]))).records[0] is not None
+    assert (await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey("n0", "k")]))).found[0] is not None
 
 
 async def test_a_draining_node_says_who_leads_what_it_leads_no_longer(make: MakeRig) -> None:
@@ -455,7 +455,7 @@ async def test_a_bug_in_a_verb_costs_one_request(make: MakeRig, monkeypatch: pyt
     await rig.settle()
     assert isinstance(bad.error, InternalError)
     assert good.reply(methods.KV_TRANSACT).errors == []
-    records = (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "k"), m.KvKey("n", "k2")]))).records
+    records = (await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "k"), m.KvKey("n", "k2")]))).found
     assert [record and record.value for record in records] == [None, b"v"]
     assert rig.node.failure is None
 
@@ -516,7 +516,7 @@ async def electing(make: MakeRig) -> Rig:
     return rig
 
 
-READ = m.KvGet([m.KvKey(f"n{i}", "k") for i in range(30)])
+READ = methods.KV_GET.body([m.KvKey(f"n{i}", "k") for i in range(30)])
 
 
 async def test_a_read_waits_for_a_leader_that_may_answer(make: MakeRig) -> None:
@@ -524,7 +524,7 @@ async def test_a_read_waits_for_a_leader_that_may_answer(make: MakeRig) -> None:
     answer = rig.send(methods.KV_GET, READ)
     assert not answer.done
     await rig.settle()
-    assert all(answer.reply(methods.KV_GET).records)
+    assert all(answer.reply(methods.KV_GET).found)
 
 
 async def test_a_bug_in_a_read_that_waited_costs_one_request(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,7 +540,7 @@ async def test_a_bug_in_a_read_that_waited_costs_one_request(make: MakeRig, monk
         await rig.settle()
     assert isinstance(bad.error, InternalError)
     assert rig.node.failure is None
-    assert all((await rig.ask(methods.KV_GET, READ)).records)
+    assert all((await rig.ask(methods.KV_GET, READ)).found)
 
 
 async def test_a_read_that_waited_and_finds_the_storage_broken_is_answered_once(make: MakeRig) -> None:
@@ -681,7 +681,7 @@ async def test_a_full_disk_answers_unknown_and_stops_the_node(make: MakeRig, eng
 @pytest.mark.parametrize(
     ("call", "method", "body"),
     [
-        ("get get_many", methods.KV_GET, m.KvGet([m.KvKey("n0", "k")])),
+        ("get get_many", methods.KV_GET, methods.KV_GET.body([m.KvKey("n0", "k")])),
         ("get", methods.KV_PUT, puts(1)),
         ("get get_many", methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, [m.SessionTakeoverItem("t", "c")])),
     ],
@@ -731,7 +731,7 @@ async def test_nothing_is_applied_behind_a_write_that_failed(make: MakeRig) -> N
     assert isinstance(second.error, UnknownOutcomeError)
     rig.kill()
     await rig.open()
-    records = (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey("n", "first")]))).records
+    records = (await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "first")]))).found
     assert records[0] is not None  # it is in the log, so it happened
 
 
@@ -914,5 +914,5 @@ async def test_a_lost_state_is_made_again_from_a_log_that_reaches_back(make: Mak
     rig.state_engine = type(rig.state_engine)()
     node = await rig.open()
     assert node._stores.rebuild
-    found = await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(f"n{i}", "k") for i in range(30)]))
-    assert all(found.records)
+    found = await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey(f"n{i}", "k") for i in range(30)]))
+    assert all(found.found)

@@ -29,7 +29,7 @@ async def test_a_long_read_does_not_take_what_is_dropped_for_absent() -> None:
     names = [f"k{number}" for number in range(1_000)]
     for at in range(0, len(names), 100):
         await rig.ask(KV_PUT, m.KvPut([m.KvPutItem("n", name, b"v") for name in names[at : at + 100]]))
-    answer = rig.send(KV_GET, m.KvGet([m.KvKey("n", name) for name in names]))
+    answer = rig.send(KV_GET, KV_GET.body([m.KvKey("n", name) for name in names]))
     assert not answer.done
     node.lifecycle.close(GroupId("data", 0))
     await rig.settle()

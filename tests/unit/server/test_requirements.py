@@ -42,7 +42,7 @@ def ahead(rig: Rig, by: int, group: str = "data-0") -> m.Revision:
 
 
 def get(rig: Rig, *wanted: m.Revision, deadline_ms: int = LONG_MS) -> Answer:
-    return rig.send(methods.KV_GET, m.KvGet(KEY, list(wanted)), deadline_ms=deadline_ms)
+    return rig.send(methods.KV_GET, methods.KV_GET.body(KEY, list(wanted)), deadline_ms=deadline_ms)
 
 
 async def answered(rig: Rig, answer: Answer) -> None:
@@ -55,17 +55,17 @@ async def test_what_was_answered_is_there_at_once(rig: Rig) -> None:
     reply = await rig.ask(methods.KV_PUT, PUT)
     answer = get(rig, *reply.revisions)
     assert answer.done, "nothing to wait for"
-    (record,) = answer.reply(methods.KV_GET).records
+    (record,) = answer.reply(methods.KV_GET).found
     assert record.mod_revision == reply.revisions[0].index == rig.driver("data-0").machine.revision
 
 
 async def test_a_read_behind_a_write_that_is_not_answered_may_see_the_state_before_it(rig: Rig) -> None:
     write, read = rig.send(methods.KV_PUT, PUT), get(rig)
     assert not write.done
-    assert read.reply(methods.KV_GET).records == [None]
+    assert read.reply(methods.KV_GET).found == [None]
     await rig.settle()
     assert write.reply(methods.KV_PUT).versions == [1]
-    assert get(rig).reply(methods.KV_GET).records[0].version == 1
+    assert get(rig).reply(methods.KV_GET).found[0].version == 1
 
 
 async def test_a_read_waits_for_its_revision_and_sees_what_has_it(rig: Rig) -> None:
@@ -73,11 +73,11 @@ async def test_a_read_waits_for_its_revision_and_sees_what_has_it(rig: Rig) -> N
     await rig.settle()
     assert not near.done
     await rig.ask(methods.KV_PUT, PUT)
-    assert near.reply(methods.KV_GET).records[0].version == 1
+    assert near.reply(methods.KV_GET).found[0].version == 1
     await rig.ask(methods.KV_PUT, PUT)
     assert not far.done
     await rig.ask(methods.KV_PUT, PUT)
-    assert far.reply(methods.KV_GET).records[0].version == 3
+    assert far.reply(methods.KV_GET).found[0].version == 3
     assert waits_for_nothing(rig)
 
 
@@ -108,7 +108,7 @@ async def test_nobody_waits_longer_than_the_deadline_and_the_bound(
 
 def empty_reads(rig: Rig, count: int) -> list[Answer]:
     """Reads of the next revision that look at no row."""
-    body = m.KvGet([], [ahead(rig, 1)])
+    body = methods.KV_GET.body([], [ahead(rig, 1)])
     return [rig.send(methods.KV_GET, body, deadline_ms=LONG_MS, group="data-0") for _ in range(count)]
 
 
@@ -129,7 +129,7 @@ async def test_reads_that_look_at_nothing_are_answered_in_turns_too(rig: Rig) ->
     rig.turn()
     assert rig.step()
     assert await answered_at_once(answers) <= 128
-    assert [answer.reply(methods.KV_GET).records for answer in answers] == [[]] * 1_000
+    assert [answer.reply(methods.KV_GET).found for answer in answers] == [[]] * 1_000
     assert waits_for_nothing(rig)
 
 
@@ -148,7 +148,7 @@ async def test_a_read_that_waits_is_counted_with_what_it_takes_itself(rig: Rig) 
     """Once wrong: one without items took forty bytes of the budget, and a kilobyte of memory."""
     empty_reads(rig, 10)
     assert rig.node.status().in_flight_bytes > 10 * 5 * ITEM_BYTES
-    rig.send(methods.KV_GET, m.KvGet([], [ahead(rig, 1)] * 100), group="data-0")
+    rig.send(methods.KV_GET, methods.KV_GET.body([], [ahead(rig, 1)] * 100), group="data-0")
     assert rig.node.status().in_flight_bytes > (11 * 4 + 110) * ITEM_BYTES
     await rig.ask(methods.KV_PUT, PUT)
     assert waits_for_nothing(rig)
@@ -192,7 +192,7 @@ async def test_too_many_revisions_are_refused(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     ("method", "body"),
-    [(methods.KV_PUT, PUT), (methods.KV_GET, m.KvGet(KEY)), (methods.STATUS, m.Status())],
+    [(methods.KV_PUT, PUT), (methods.KV_GET, methods.KV_GET.body(KEY)), (methods.STATUS, m.Status())],
     ids=lambda value: getattr(value, "name", ""),
 )
 async def test_a_request_that_requires_what_is_not_here_is_not_done(
@@ -207,7 +207,7 @@ async def test_a_request_that_requires_what_is_not_here_is_not_done(
 
     for requires in (FEATURES + 1, 1 << 62, FEATURES | 1 << 40):
         assert isinstance((await ask(requires)).error, UnsupportedError)
-    assert get(rig).reply(methods.KV_GET).records == [None]
+    assert get(rig).reply(methods.KV_GET).found == [None]
     (await ask(FEATURES)).reply(method)
 
 
@@ -219,20 +219,20 @@ async def test_a_request_that_requires_what_is_not_here_is_not_done(
 async def test_a_group_that_does_not_exist_is_led_by_nobody(
     rig: Rig, method: methods.Method[Any, Any], group: str
 ) -> None:
-    answer = rig.send(method, PUT if method is methods.KV_PUT else m.KvGet(KEY), group=group)
+    answer = rig.send(method, PUT if method is methods.KV_PUT else methods.KV_GET.body(KEY), group=group)
     await rig.settle()
     assert isinstance(answer.error, NotLeaderError)
     assert answer.error.leader == ""
-    assert get(rig).reply(methods.KV_GET).records == [None]
+    assert get(rig).reply(methods.KV_GET).found == [None]
 
 
 @pytest.mark.parametrize("method", [methods.KV_PUT, methods.KV_GET], ids=lambda method: method.name)
 async def test_a_request_that_names_no_group_is_refused(rig: Rig, method: methods.Method[Any, Any]) -> None:
-    answer = rig.send(method, PUT if method is methods.KV_PUT else m.KvGet(KEY), group="")
+    answer = rig.send(method, PUT if method is methods.KV_PUT else methods.KV_GET.body(KEY), group="")
     await rig.settle()
     assert isinstance(answer.error, InvalidRequestError)
     assert "names no group" in str(answer.error)
-    assert get(rig).reply(methods.KV_GET).records == [None]
+    assert get(rig).reply(methods.KV_GET).found == [None]
 
 
 @pytest.mark.parametrize("method", [methods.KV_PUT, methods.KV_GET], ids=lambda method: method.name)
@@ -240,7 +240,7 @@ async def test_a_request_with_an_item_of_another_group_is_refused_whole(method: 
     rig = Rig(groups={"data": 2})
     await rig.open()
     names = [f"n{i}" for i in range(9)]
-    body: Any = m.KvGet([m.KvKey(name, "k") for name in names])
+    body: Any = methods.KV_GET.body([m.KvKey(name, "k") for name in names])
     if method is methods.KV_PUT:
         body = m.KvPut([m.KvPutItem(name, "k", b"v") for name in names])
     for group in ("data-0", "data-1"):
@@ -248,7 +248,7 @@ async def test_a_request_with_an_item_of_another_group_is_refused_whole(method: 
         await rig.settle()
         assert isinstance(answer.error, StaleRouteError)
     for name in names:
-        assert (await rig.ask(methods.KV_GET, m.KvGet([m.KvKey(name, "k")]))).records == [None]
+        assert (await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey(name, "k")]))).found == [None]
     assert waits_for_nothing(rig)
     await rig.close()
 
@@ -267,7 +267,7 @@ async def test_what_is_cancelled_or_too_late_has_done_nothing_and_will_not(rig: 
     assert isinstance(cancelled.error, CancelledError)
     assert isinstance(late.error, DeadlineExceededError)
     await rig.settle()
-    (record,) = get(rig).reply(methods.KV_GET).records
+    (record,) = get(rig).reply(methods.KV_GET).found
     assert record.version == 1
 
 
@@ -275,12 +275,12 @@ async def test_what_is_cancelled_or_too_late_has_done_nothing_and_will_not(rig: 
 async def test_nothing_is_read_while_a_snapshot_is_installed(rig: Rig, keys: int) -> None:
     """Half of the state is another's by then. A read may have been proven before, and a long one be on its way."""
     driver = rig.driver("data-0")
-    body = m.KvGet([m.KvKey("n", f"k{number}") for number in range(keys)])
+    body = methods.KV_GET.body([m.KvKey("n", f"k{number}") for number in range(keys)])
     driver.installing = True
     answer = await rig.answered(rig.send(methods.KV_GET, body))
     assert isinstance(answer.error, NotLeaderError)
     driver.installing = False
-    assert len((await rig.ask(methods.KV_GET, body)).records) == keys
+    assert len((await rig.ask(methods.KV_GET, body)).found) == keys
 
 
 async def test_nothing_is_applied_while_a_snapshot_is_installed(rig: Rig) -> None:

@@ -62,7 +62,7 @@ def _watch(**fields: Any) -> Request:
 
 
 def _read(_: int) -> Asked:
-    return methods.KV_GET, m.KvGet([m.KvKey("n", "k")], [m.Revision("data-0", 2**62)]), "data-0"
+    return methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "k")], [m.Revision("data-0", 2**62)]), "data-0"
 
 
 def _wait(number: int) -> Asked:

@@ -147,7 +147,7 @@ async def test_the_status_goes_before_a_crowds_long_reads(server: Server) -> Non
     clients = [connect(server) for _ in range(CROWD)]
     modest, heard = connect(server)
     keys = [m.KvKey("n", f"{number:032}") for number in range(SLICE_ROWS)]
-    long = methods.KV_GET.encode_request(m.KvGet(keys), 60_000, None, "data-0")
+    long = methods.KV_GET.encode_request(methods.KV_GET.body(keys), 60_000, None, "data-0")
     status, _ = request_of(methods.STATUS, 1)
     loop = asyncio.get_running_loop()
     for connection, _ in clients:

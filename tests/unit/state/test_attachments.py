@@ -51,7 +51,7 @@ def leave(rig: Rig, broker: str, attachment: int, name: str = "x", epoch: int = 
 
 def connected(rig: Rig, name: str = "x") -> bool:
     rig.settle()
-    (session,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", name)])).sessions
+    (session,) = rig.read(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", name)])).found
     return bool(session.connected)
 
 
@@ -139,7 +139,7 @@ def test_updates_and_deletes_say_it_too(rig: Rig) -> None:
     assert update(last) == {}
     assert update(first) == CONFLICT
     rig.settle()
-    (session,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", "x")])).sessions
+    (session,) = rig.read(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", "x")])).found
     assert session.properties.payload == b"%d" % last
     assert delete(first) == CONFLICT
     assert delete(last) == {}

@@ -92,7 +92,7 @@ def members_of(rig: Rig, group: str = "g") -> list[w.Member]:
         if not cursor:
             break
     keys = [MemberKey("t", group, member.member) for member in found]
-    assert rig.read(methods.CONSUMER_GET, w.ConsumerGet(keys)).members == found
+    assert rig.read(methods.CONSUMER_GET, methods.CONSUMER_GET.body(keys)).found == found
     return found
 
 

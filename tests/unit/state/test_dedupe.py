@@ -51,12 +51,12 @@ def put(value: bytes = b"v", key: str = "k") -> Command[Any]:
 
 def version(group: Group, key: str = "k") -> int:
     group.apply(len(group.in_flight))
-    body = m.KvGet([m.KvKey("n", key)])
+    body = methods.KV_GET.body([m.KvKey("n", key)])
     rows = VERBS[methods.KV_GET.code].rows(body)
     verb = VERBS[methods.KV_GET.code]
     assert verb.read is not None
     reply = verb.read(group.machine.reader, Command(methods.KV_GET, body, rows))
-    record = methods.KV_GET.decode_reply(methods.encode(reply)).records[0]
+    record = methods.KV_GET.decode_reply(methods.encode(reply)).found[0]
     return record.version if record else 0
 
 

@@ -90,7 +90,7 @@ def test_commits_of_an_offset_share_an_entry_that_has_the_last() -> None:
     found = []
     while group.in_flight:
         group.apply(1)
-        (fetched,) = methods.OFFSET_FETCH.decode_reply(encode(_fetched(group))).offsets
+        (fetched,) = methods.OFFSET_FETCH.decode_reply(encode(_fetched(group))).found
         found.append(None if fetched is None else (fetched.offset, fetched.generation))
     assert found == [(6, 5), (8, 6), None, (10, 6)]
     assert contents(group.engine) == contents(group.follower_engine)
@@ -100,7 +100,8 @@ def _fetched(group: Group) -> Any:
     read = VERBS[methods.OFFSET_FETCH.code].read
     assert read is not None
     return read(
-        group.machine.reader, command_of(methods.OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 0)]))
+        group.machine.reader,
+        command_of(methods.OFFSET_FETCH, methods.OFFSET_FETCH.body([m.OffsetKey("t", "g", "topic", 0)])),
     )
 
 
@@ -216,10 +217,10 @@ def test_an_entry_says_the_revision_that_its_records_have() -> None:
         group.apply(1)
         assert group.machine.revision == group.follower.revision == said[-1]
     assert said == [1, 406, 407, 408, 409]
-    get = command_of(methods.KV_GET, m.KvGet([m.KvKey("n", "a"), m.KvKey("n", "b")]))
+    get = command_of(methods.KV_GET, methods.KV_GET.body([m.KvKey("n", "a"), m.KvKey("n", "b")]))
     read = VERBS[methods.KV_GET.code].read
     assert read is not None
-    records = methods.KV_GET.decode_reply(encode(read(group.machine.reader, get))).records
+    records = methods.KV_GET.decode_reply(encode(read(group.machine.reader, get))).found
     assert [record.mod_revision for record in records] == [409, 408]
 
 

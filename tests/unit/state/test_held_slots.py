@@ -62,8 +62,8 @@ def namespaces() -> list[str]:
     return [found[block] for block in range(BLOCKS)]
 
 
-def get(namespace: str) -> m.KvGet:
-    return m.KvGet([m.KvKey(namespace, "k")])
+def get(namespace: str) -> methods.KV_GET.body:
+    return methods.KV_GET.body([m.KvKey(namespace, "k")])
 
 
 NAMES = namespaces()

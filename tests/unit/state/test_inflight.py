@@ -88,11 +88,15 @@ def test_another_broker_leaves_something_and_the_owner_stays_as_it_is(rig: Rig) 
     away = m.SessionDisconnect("b1", 5, [m.SessionDisconnectItem("acme", "b", 100)])
     rig.write(methods.SESSION_DISCONNECT, away)
     rig.settle()
-    before = rig.read(methods.SESSION_GET, m.SessionGet([SessionKey("acme", name) for name in ("a", "b")])).sessions
+    before = rig.read(
+        methods.SESSION_GET, methods.SESSION_GET.body([SessionKey("acme", name) for name in ("a", "b")])
+    ).found
     left = [("a", "w/1", b"x"), ("nobody", "w/1", b"x"), ("b", "w/1", b"y")]
     assert put(rig, *left, broker="b2", epoch=1, any_owner=True) == {1: "not_found"}
     assert of(rig, "a", "b", "nobody") == [{"w/1": b"x"}, {"w/1": b"y"}, {}]
-    after = rig.read(methods.SESSION_GET, m.SessionGet([SessionKey("acme", name) for name in ("a", "b")])).sessions
+    after = rig.read(
+        methods.SESSION_GET, methods.SESSION_GET.body([SessionKey("acme", name) for name in ("a", "b")])
+    ).found
     assert after == before
     assert delete(rig, ("a", "w/1"), broker="b2", epoch=1) == {0: "not_owner"}, "only the owner takes it away"
     take(rig, "b3", 1, "b")

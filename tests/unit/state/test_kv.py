@@ -39,7 +39,7 @@ def transact(rig: Rig, *items: Transaction) -> m.KvTransactReply:
 
 def get(rig: Rig, *keys: Key) -> list[m.Kv | None]:
     rig.settle()
-    records: list[m.Kv | None] = rig.read(methods.KV_GET, m.KvGet(list(keys))).records
+    records: list[m.Kv | None] = rig.read(methods.KV_GET, methods.KV_GET.body(list(keys))).found
     return records
 
 
@@ -171,8 +171,8 @@ def test_a_key_that_is_too_long_refuses_its_item_wherever_it_is_named(rig: Rig) 
     assert reply.errors[0].message.startswith("its key fields take 4")
     assert reply.versions == [1, 0, 0]
     rig.settle()
-    reply = rig.read(methods.KV_GET, m.KvGet([Key("n", "a"), Key("n", long), Key("n", "b")]))
-    assert [record and record.version for record in reply.records] == [5, None, 1]
+    reply = rig.read(methods.KV_GET, methods.KV_GET.body([Key("n", "a"), Key("n", long), Key("n", "b")]))
+    assert [record and record.version for record in reply.found] == [5, None, 1]
     assert item_errors(reply) == {1: "invalid_item"}
 
 

@@ -55,7 +55,7 @@ def put(rig: Rig, *items: Put, lease: str = "") -> m.KvPutReply:
 def leases_of(rig: Rig, *names: str) -> dict[str, str]:
     """Key -> the lease that its record names, of the records there are; the rows that say the same are compared."""
     rig.settle()
-    records = rig.read(methods.KV_GET, m.KvGet([Key("n", name) for name in names])).records
+    records = rig.read(methods.KV_GET, methods.KV_GET.body([Key("n", name) for name in names])).found
     found = {record.key: record.lease for record in records if record is not None}
     check_rows(rig)
     return found
@@ -74,7 +74,7 @@ def check_rows(rig: Rig) -> None:
     expected: set[bytes] = set()
     count: dict[bytes, tuple[int, int]] = {}
     for suffix, value in rows(KV.rows["record"]):
-        record = methods.KV_GET.decode_reply(b"\x91\x91" + value).records[0]
+        record = methods.KV_GET.decode_reply(b"\x91\x91" + value).found[0]
         assert record is not None
         if record.lease:
             lease = keys.text2(record.namespace, record.lease)
@@ -84,7 +84,7 @@ def check_rows(rig: Rig) -> None:
             count[lease] = before[0] + 1, before[1] + size
     assert {key for key, _ in rows(LEASE.rows["key"])} == expected
     for suffix, value in rows(LEASE.rows["lease"]):
-        lease_row = methods.LEASE_GET.decode_reply(b"\x91\x91" + value).leases[0]
+        lease_row = methods.LEASE_GET.decode_reply(b"\x91\x91" + value).found[0]
         assert lease_row is not None
         assert (lease_row.keys, lease_row.key_bytes) == count.pop(suffix, (0, 0))
     assert not count, "a record names a lease that does not exist"
@@ -113,13 +113,13 @@ def keep_alive(rig: Rig, *names: str, arrived_s: float | None = None) -> list[in
 def test_a_lease_is_read_as_it_was_granted(rig: Rig) -> None:
     assert grant(rig) == "L"
     rig.settle()
-    found = rig.read(methods.LEASE_GET, w.LeaseGet([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])).leases
+    found = rig.read(methods.LEASE_GET, methods.LEASE_GET.body([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])).found
     assert found == [w.Lease("n", "L", TTL_MS, "holder", b"a", 1, 1, 1, 0, 0, TTL_MS), None]
 
 
 def test_a_lease_is_read_with_the_time_that_is_left(rig: Rig) -> None:
     def left() -> int:
-        (got,) = rig.read(methods.LEASE_GET, w.LeaseGet([w.LeaseKey("n", "L")])).leases
+        (got,) = rig.read(methods.LEASE_GET, methods.LEASE_GET.body([w.LeaseKey("n", "L")])).found
         (listed,) = rig.read(methods.LEASE_LIST, w.LeaseList("n")).leases
         assert got == listed
         return int(got.left_ms)
@@ -194,7 +194,7 @@ def test_who_takes_all_leases_that_it_can_leaves_others_theirs(rig: Rig) -> None
     rig.group.restart()
     restarted = rig.group.machine.parts[LiveLeases].room
     assert (restarted.held_by("first"), len(restarted)) == (held, 2)
-    lease = rig.read(methods.LEASE_GET, w.LeaseGet([w.LeaseKey("n", "first-0")])).leases[0]
+    lease = rig.read(methods.LEASE_GET, methods.LEASE_GET.body([w.LeaseKey("n", "first-0")])).found[0]
     assert lease.granted_by == "first"
 
 
@@ -294,7 +294,7 @@ def test_keys_are_attached_and_detached_as_they_are(rig: Rig) -> None:
     detach = w.LeaseDetach([w.LeaseKeyItem("n", "L", "a"), w.LeaseKeyItem("n", "L", "b")])
     assert item_errors(rig.write(methods.LEASE_DETACH, detach)) == {1: "conflict"}
     assert leases_of(rig, "a", "b") == {"a": "", "b": "M"}
-    (record,) = rig.read(methods.KV_GET, m.KvGet([Key("n", "a")])).records
+    (record,) = rig.read(methods.KV_GET, methods.KV_GET.body([Key("n", "a")])).found
     assert (record.value, record.version) == (b"1", 3)
 
 
@@ -304,7 +304,7 @@ def test_a_key_that_the_lease_has_already_is_not_written_again(rig: Rig) -> None
     attach = w.LeaseAttach([w.LeaseKeyItem("n", "L", "a")])
     assert rig.write(methods.LEASE_ATTACH, attach).errors == []
     rig.settle()
-    (record,) = rig.read(methods.KV_GET, m.KvGet([Key("n", "a")])).records
+    (record,) = rig.read(methods.KV_GET, methods.KV_GET.body([Key("n", "a")])).found
     assert (record.version, record.lease) == (1, "L")
 
 

@@ -159,12 +159,12 @@ class KvAgainstModel(RuleBasedStateMachine):
 
     def compare_state(self) -> None:
         keys = [m.KvKey(namespace, key) for namespace in ("n", "n\0", "m") for key in ("", "a", "a\0", "b", "\0", "é")]
-        body = m.KvGet(keys)
+        body = methods.KV_GET.body(keys)
         verb = VERBS[methods.KV_GET.code]
         rows = verb.rows(body)
         assert verb.read is not None
         reply = verb.read(self.group.machine.reader, Command(methods.KV_GET, body, rows))
-        records = methods.KV_GET.decode_reply(methods.encode(reply)).records
+        records = methods.KV_GET.decode_reply(methods.encode(reply)).found
         assert records == [self.model.state.get((key.namespace, key.key)) for key in keys]
 
     @invariant()

@@ -164,7 +164,7 @@ def test_a_fence_is_as_old_in_every_group(ahead_ms: int) -> None:
     told = FenceItem("b", 2, rig.now_ms + ahead_ms - 5_000, age_ms=5_000)
     rig.write(methods.GROUP_FENCE, GroupFence([told]))
     rig.settle()
-    (session,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", "x")])).sessions
+    (session,) = rig.read(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", "x")])).found
     assert (session.connected, session.disconnected_ms) == (False, rig.now_ms - 5_000)
 
 

@@ -91,8 +91,10 @@ def test_a_takeover_of_a_session_that_is_there_goes_on() -> None:
     assert item_errors(reply) == {0: "no_room", 3: "no_room", 4: "no_room"}
     assert {error.message for error in reply.errors} == {"no room"}
     rig.settle()
-    found = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", name) for name in ("new", "old", "away")]))
-    assert [one is not None for one in found.sessions] == [False, True, True]
+    found = rig.read(
+        methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", name) for name in ("new", "old", "away")])
+    )
+    assert [one is not None for one in found.found] == [False, True, True]
     rig.group.no_room = ""
     assert not rig.write(methods.SESSION_TAKEOVER, m.SessionTakeover("c", 1, items)).errors
 

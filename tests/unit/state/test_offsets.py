@@ -31,7 +31,7 @@ def item(
 
 def fetch(rig: Rig, *keys: Key) -> list[m.Offset | None]:
     rig.settle()
-    offsets: list[m.Offset | None] = rig.read(methods.OFFSET_FETCH, m.OffsetFetch(list(keys))).offsets
+    offsets: list[m.Offset | None] = rig.read(methods.OFFSET_FETCH, methods.OFFSET_FETCH.body(list(keys))).found
     return offsets
 
 

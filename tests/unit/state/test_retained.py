@@ -28,7 +28,6 @@ from metad_wire.tables.retained import (
     Retained,
     RetainedDelete,
     RetainedDeleteItem,
-    RetainedGet,
     RetainedKey,
     RetainedMatch,
     RetainedMatchReply,
@@ -60,8 +59,8 @@ def delete(rig: Rig, *items: RetainedDeleteItem) -> m.WriteReply:
 def get(rig: Rig, *topics: str) -> list[Retained | None]:
     rig.settle()
     found: list[Retained | None] = rig.read(
-        methods.RETAINED_GET, RetainedGet([RetainedKey("t", topic) for topic in topics])
-    ).messages
+        methods.RETAINED_GET, methods.RETAINED_GET.body([RetainedKey("t", topic) for topic in topics])
+    ).found
     return found
 
 

@@ -13,7 +13,6 @@ from metad_wire.tables.sequence import (
     SequenceAddItem,
     SequenceAddReply,
     SequenceDelete,
-    SequenceGet,
     SequenceKey,
     SequenceList,
     SequenceRecord,
@@ -35,7 +34,9 @@ def test_several_are_added_to_in_one_call_in_order(rig: Rig) -> None:
     assert reply.values == [1, 100, 6]
     assert add(rig, SequenceAddItem("n", "b", -1), SequenceAddItem("o", "a")).values == [99, 1]
     rig.settle()
-    found = rig.read(methods.SEQUENCE_GET, SequenceGet([SequenceKey("n", "b"), SequenceKey("n", "c")])).sequences
+    found = rig.read(
+        methods.SEQUENCE_GET, methods.SEQUENCE_GET.body([SequenceKey("n", "b"), SequenceKey("n", "c")])
+    ).found
     assert found == [SequenceRecord("n", "b", 99, 2, 1, 2), None]
     assert [s.sequence for s in rig.read(methods.SEQUENCE_LIST, SequenceList("n")).sequences] == ["a", "b"]
 

@@ -447,7 +447,7 @@ def test_rows_without_deadlines_are_read(rig: Rig) -> None:
                 keys.table_prefix(rig.group.prefix, SESSION.rows["properties"]) + session: encode((60, b"p")),
             }
         )
-    (found,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", "a")])).sessions
+    (found,) = rig.read(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", "a")])).found
     assert found == m.Session("t", "a", False, "b", 1, 99, SessionProperties(60, b"p"))
     reply = connect(rig)
     assert (present(reply), reply.properties) == (True, [SessionProperties(60, b"p")])
@@ -587,7 +587,7 @@ def lose(rig: Rig, *names: str, swept: bool = False, adopted_move: int = 0, slot
 
 def read(rig: Rig, name: str = "a") -> m.Session:
     rig.settle()
-    (found,) = rig.read(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", name)])).sessions
+    (found,) = rig.read(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", name)])).found
     listed = {one.client_id: one for one in rig.read(methods.SESSION_LIST, m.SessionList("t")).sessions}
     assert found is not None
     assert listed[name] == found

@@ -52,7 +52,7 @@ def delete(rig: Rig, *keys: Key, broker: str = "", epoch: int = 0) -> m.WriteRep
 
 def get(rig: Rig, *keys: Key) -> list[m.Session | None]:
     rig.settle()
-    sessions: list[m.Session | None] = rig.read(methods.SESSION_GET, m.SessionGet(list(keys))).sessions
+    sessions: list[m.Session | None] = rig.read(methods.SESSION_GET, methods.SESSION_GET.body(list(keys))).found
     return sessions
 
 
@@ -269,7 +269,7 @@ def test_a_restore_of_more_than_a_reply_holds_does_nothing() -> None:
         takeover(rig, "b2", 1, *(Take("acme", name) for name in names), restore=True)
     assert {s.broker for s in get(rig, *(Key("acme", name) for name in names[:3])) if s is not None} == {"b1"}
     with pytest.raises(TooLargeError, match="ask for fewer"):
-        rig.read(methods.SESSION_GET, m.SessionGet([Key("acme", name) for name in names]))
+        rig.read(methods.SESSION_GET, methods.SESSION_GET.body([Key("acme", name) for name in names]))
     assert takeover(rig, "b2", 1, *(Take("acme", name) for name in names)).errors == []
 
 

@@ -63,7 +63,7 @@ def names(moving: bool, count: int = 3) -> list[str]:
 
 
 def slot_of(namespace: str) -> int:
-    rows = VERBS[KV_GET.code].rows(m.KvGet([m.KvKey(namespace, "k")]))
+    rows = VERBS[KV_GET.code].rows(KV_GET.body([m.KvKey(namespace, "k")]))
     return int(rows.crcs[0]) % SLOTS
 
 
@@ -156,7 +156,7 @@ def test_a_slot_is_held_by_one_group_or_none_at_every_step_and_rows_arrive_once(
     pair.step(pair.target, "import", batch=1, rows=pair.rows(pair.source))
     assert (held(pair.source), held(pair.target)) == (whole, set())
     with pytest.raises(StaleRouteError):
-        read(pair.target, KV_GET, m.KvGet([m.KvKey(moving[0], "k")]))
+        read(pair.target, KV_GET, KV_GET.body([m.KvKey(moving[0], "k")]))
     pair.step(pair.source, "seal")
     assert (held(pair.source), held(pair.target)) == (whole - set(MOVING), set())
     pair.step(pair.target, "adopt", batch=2)
@@ -164,7 +164,7 @@ def test_a_slot_is_held_by_one_group_or_none_at_every_step_and_rows_arrive_once(
     pair.step(pair.source, "close")
     assert pair.source.machine.holding.sealed_move == 0
     for name in moving:
-        (record,) = read(pair.target, KV_GET, m.KvGet([m.KvKey(name, "k")])).records
+        (record,) = read(pair.target, KV_GET, KV_GET.body([m.KvKey(name, "k")])).found
         assert (record.value, record.version) == (name.encode(), 1)
         put(pair.target, name)
         for refused in (lambda name=name: put(pair.source, name), lambda name=name: scan(pair.source, name)):
@@ -201,7 +201,7 @@ def test_a_batch_with_one_item_elsewhere_is_refused_whole() -> None:
     both = m.KvPut([m.KvPutItem(stays, "k", b"v"), m.KvPutItem(goes, "k", b"v")])
     with pytest.raises(StaleRouteError):
         do(pair.source, KV_PUT, both)
-    assert read(pair.source, KV_GET, m.KvGet([m.KvKey(stays, "k")])).records == [None]
+    assert read(pair.source, KV_GET, KV_GET.body([m.KvKey(stays, "k")])).found == [None]
 
 
 def test_sealed_slots_are_refused_from_the_entry_on_that_seals_them_not_only_once_it_is_applied() -> None:
@@ -235,7 +235,7 @@ def test_an_entry_that_is_applied_does_not_undo_what_a_later_one_says() -> None:
 
 
 def record_of(group: Group, namespace: str) -> m.Kv:
-    (record,) = read(group, KV_GET, m.KvGet([m.KvKey(namespace, "k")])).records
+    (record,) = read(group, KV_GET, KV_GET.body([m.KvKey(namespace, "k")])).found
     assert isinstance(record, m.Kv)
     return record
 
@@ -529,7 +529,7 @@ def test_a_move_back_waits_until_the_move_before_is_closed_and_undoes_no_delete(
         pair.step(pair.source, "open", move=2)
     pair.step(pair.source, "close")
     pair.move(2, back=True)
-    records = read(pair.source, KV_GET, m.KvGet([m.KvKey(kept, "k"), m.KvKey(deleted, "k")])).records
+    records = read(pair.source, KV_GET, KV_GET.body([m.KvKey(kept, "k"), m.KvKey(deleted, "k")])).found
     assert [record is not None for record in records] == [True, False]
 
 
@@ -606,7 +606,7 @@ def test_batches_come_in_order_and_a_repeated_one_changes_nothing() -> None:
     pair.step(pair.target, "import", batch=1, rows=old)  # the network's copy
     pair.step(pair.source, "seal")
     pair.step(pair.target, "adopt", batch=3)
-    (record,) = read(pair.target, KV_GET, m.KvGet([m.KvKey(name, "k")])).records
+    (record,) = read(pair.target, KV_GET, KV_GET.body([m.KvKey(name, "k")])).found
     assert (record.value, record.version) == (b"new", 2)
 
 
@@ -721,7 +721,7 @@ def test_groups_that_share_the_memory_of_owners_may_differ_about_a_session() -> 
         takeover(group, broker, "c")
     gone = m.SessionDisconnect("new", 1, [m.SessionDisconnectItem("t", "c", 60)])
     assert do(groups[0], SESSION_DISCONNECT, gone).errors == []
-    (session,) = read(groups[0], SESSION_GET, m.SessionGet([m.SessionKey("t", "c")])).sessions
+    (session,) = read(groups[0], SESSION_GET, SESSION_GET.body([m.SessionKey("t", "c")])).found
     assert (session.broker, session.connected) == ("new", False)
 
 
@@ -761,7 +761,7 @@ def test_a_retry_does_not_read_again_what_has_moved_away() -> None:
 
 
 def session_slot(client_id: str) -> int:
-    rows = VERBS[SESSION_GET.code].rows(m.SessionGet([m.SessionKey("t", client_id)]))
+    rows = VERBS[SESSION_GET.code].rows(SESSION_GET.body([m.SessionKey("t", client_id)]))
     return int(rows.crcs[0]) % SLOTS
 
 
@@ -914,7 +914,7 @@ def test_cached_rows_are_what_the_engine_and_the_entries_in_flight_say(
         assert max(len(heads._young), len(heads._old)) * 192 <= 2_000 + 6_000
     group.apply(len(group.in_flight))
     for key in KEYS:
-        (record,) = read(group, KV_GET, m.KvGet([m.KvKey("n", key)])).records
+        (record,) = read(group, KV_GET, KV_GET.body([m.KvKey("n", key)])).found
         assert (None if record is None else (record.value, record.version)) == model.get(key)
     assert contents(group.engine) == contents(group.follower_engine)
 

@@ -70,7 +70,7 @@ def test_reads_hand_records_on_whole() -> None:
     rig = Rig("data")
     put_row(rig, KV.rows["record"], keys.text2("n", "k"), longer(m.Kv("n", "k", b"v", 1, 1, 1)))
     expected = ["n", "k", b"v", 1, 1, 1, "", *LATER]
-    assert answer(rig, KV_GET, m.KvGet([m.KvKey("n", "k")])) == [[expected], []]
+    assert answer(rig, KV_GET, KV_GET.body([m.KvKey("n", "k")])) == [[expected], []]
     assert answer(rig, KV_SCAN, m.KvScan("n"))[0] == [expected]
     transaction = m.KvTransaction("n", [m.KvCompare("k", 1, b"v")], [], reads=["k"])
     assert answer(rig, KV_TRANSACT, m.KvTransact([transaction]))[2] == [[True, [expected]]]
@@ -78,7 +78,7 @@ def test_reads_hand_records_on_whole() -> None:
     suffix = keys.text2("t", "g") + keys.text("topic") + u32(3)
     put_row(offsets, OFFSET.rows["offset"], suffix, longer(m.Offset("t", "g", "topic", 3, 7, 0, 0, "")))
     expected = ["t", "g", "topic", 3, 7, 0, 0, "", *LATER]
-    assert answer(offsets, OFFSET_FETCH, m.OffsetFetch([m.OffsetKey("t", "g", "topic", 3)])) == [[expected], []]
+    assert answer(offsets, OFFSET_FETCH, OFFSET_FETCH.body([m.OffsetKey("t", "g", "topic", 3)])) == [[expected], []]
     assert answer(offsets, OFFSET_LIST, m.OffsetList("t", "g"))[0] == [expected]
 
 
@@ -92,12 +92,12 @@ def test_a_takeover_and_a_disconnect_leave_a_sessions_properties_whole() -> None
     expected = [60, b"p", None, *LATER]
     assert answer(rig, SESSION_TAKEOVER, m.SessionTakeover("new", 1, [item], restore=True))[4] == [expected]
     answer(rig, SESSION_DISCONNECT, m.SessionDisconnect("new", 1, [m.SessionDisconnectItem("t", "c")]))
-    assert answer(rig, SESSION_GET, m.SessionGet([key]))[0][0][6] == expected
+    assert answer(rig, SESSION_GET, SESSION_GET.body([key]))[0][0][6] == expected
     assert answer(rig, SESSION_LIST, m.SessionList())[0][0][6] == expected
     # What a client writes replaces it as a whole.
     changed = m.SessionUpdateItem("t", "c", m.SessionProperties(1))
     answer(rig, SESSION_UPDATE, m.SessionUpdate("new", 1, [changed]))
-    assert answer(rig, SESSION_GET, m.SessionGet([key]))[0][0][6] == [1, b"", None]
+    assert answer(rig, SESSION_GET, SESSION_GET.body([key]))[0][0][6] == [1, b"", None]
 
 
 def test_a_retried_restore_hands_them_on_whole_too() -> None:
@@ -123,7 +123,7 @@ def test_elements_of_a_request_that_nobody_here_knows_are_skipped_and_not_stored
     payload = encode([0, None, ["b", 1, items, False, False, *LATER], "", 0, None, *LATER])
     body = SESSION_TAKEOVER.decode_request(payload).body
     answer(rig, SESSION_TAKEOVER, body)
-    assert answer(rig, SESSION_GET, m.SessionGet([m.SessionKey("t", "c")]))[0][0][6] == [60, b"p", None]
+    assert answer(rig, SESSION_GET, SESSION_GET.body([m.SessionKey("t", "c")]))[0][0][6] == [60, b"p", None]
 
 
 # --- what nodes write --------------------------------------------------------------------------------------

@@ -496,7 +496,7 @@ def test_a_session_at_the_place_of_the_order_was_looked_at_and_what_comes_later_
     at = SESSION.key_of(("t", NAMES[2]))
 
     def over(name: str) -> bool:
-        rows = command_of(methods.SESSION_GET, m.SessionGet([m.SessionKey("t", name)])).rows
+        rows = command_of(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", name)])).rows
         return bool(ends.over(rows))
 
     assert over(NAMES[2])

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from metad_wire import messages as m
-from metad_wire.methods import METHODS, For
+from metad_wire.methods import METHODS, RETAINED_GET, For
 from metad_wire.tables import subscription as s
-from metad_wire.tables.retained import RetainedGet, RetainedKey, RetainedMatch, RetainedPutItem
+from metad_wire.tables.retained import RetainedKey, RetainedMatch, RetainedPutItem
 from metad_wire.text.fields import Grammar, check_of
 
 NAMES = ("topic", "filter", "client_id")
@@ -73,7 +73,10 @@ def test_every_text_that_is_called_a_topic_a_filter_or_a_client_id_says_its_kind
             "topic: a topic of",
         ),
         (m.SessionUpdateItem("t", "c", m.SessionProperties(will=m.Will("sur\ud800"))), "no lone surrogates"),
-        (RetainedGet([RetainedKey("t", "a"), RetainedKey("t", "#")]), "items: [1]: topic: a topic has no wildcards"),
+        (
+            RETAINED_GET.body([RetainedKey("t", "a"), RetainedKey("t", "#")]),
+            "items: [1]: topic: a topic has no wildcards",
+        ),
     ],
 )
 def test_what_is_wrong_is_found_wherever_it_stands(value: Any, why: str) -> None:

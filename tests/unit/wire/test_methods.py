@@ -75,7 +75,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
 def test_a_taken_code_or_name_is_refused() -> None:
     for code, name in ((KV_GET.code, "kv.copy"), (0x0399, KV_GET.name)):
         with pytest.raises(TypeError, match="taken"):
-            Method(code, name, messages.KvGet, messages.KvGetReply, Lane.RECORDS, mutates=False, by=By.GROUP)
+            Method(code, name, KV_GET.body, KV_GET.reply, Lane.RECORDS, mutates=False, by=By.GROUP)
     assert METHODS[KV_GET.code] is KV_GET
     assert "kv.copy" not in METHODS_BY_NAME
     assert 0x0399 not in METHODS

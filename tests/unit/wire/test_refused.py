@@ -62,7 +62,7 @@ def test_what_is_wrong_is_said_by_the_names_of_fields() -> None:
         payload = encode([0, None, [[msgspec.Raw(item) for item in items]]])
         _, refused = method.decode_what_fits(payload)
         assert refused is not None
-        reply = refused.widened(m.KvGetReply([]))
+        reply = refused.widened(KV_GET.reply([]))
         return [error.message for error in reply.errors]
 
     assert why(

@@ -16,7 +16,9 @@ from wire_document import PROTOCOL, tables
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
-from metad_wire.methods import METHODS
+from metad_wire.methods import (
+    METHODS,
+)
 from metad_wire.routing import ROUTES, split, text, text2
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
@@ -26,8 +28,6 @@ from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
-    RetainedGet,
-    RetainedKey,
     RetainedPut,
     RetainedPutItem,
 )
@@ -56,7 +56,6 @@ BODIES: dict[str, Any] = {
     "session.update": lambda a, b: m.SessionUpdate(
         "b", 1, [m.SessionUpdateItem(x, y, PROPERTIES) for x, y in zip(a, b, strict=True)]
     ),
-    "session.get": lambda a, b: m.SessionGet(list(map(m.SessionKey, a, b))),
     "subscription.add": lambda a, b: SubscriptionAdd("b", 1, list(map(Subscription, a, b, ["f"] * len(a)))),
     "subscription.remove": lambda a, b: SubscriptionRemove("b", 1, list(map(SubscriptionKey, a, b, ["f"] * len(a)))),
     "inflight.put": lambda a, b: InflightPut("b", 1, [Inflight(x, y, "n", b"") for x, y in zip(a, b, strict=True)]),
@@ -68,7 +67,6 @@ BODIES: dict[str, Any] = {
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
     ),
-    "offset.fetch": lambda a, b: m.OffsetFetch([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
     "offset.delete": lambda a, b: m.OffsetDelete([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
     "offset.generations": lambda a, b: m.OffsetGenerations(list(map(m.ConsumerGroup, a, b))),
     "offset.reset_generations": lambda a, b: m.OffsetResetGenerations(
@@ -82,12 +80,10 @@ BODIES: dict[str, Any] = {
     "consumer.assign": lambda a, b: g.ConsumerAssign(
         [g.AssignItem(x, y, "m", 1, []) for x, y in zip(a, b, strict=True)]
     ),
-    "consumer.get": lambda a, b: g.ConsumerGet(members(a, b)),
     "consumer.members": lambda a, b: g.ConsumerMembers(a[0], b[0]),
     "consumer.describe": lambda a, b: g.ConsumerDescribe(list(map(m.ConsumerGroup, a, b))),
     "consumer.expire": lambda a, b: g.ConsumerExpire(members(a, b)),
     "offset.list": lambda a, b: m.OffsetList(a[0], b[0]),
-    "kv.get": lambda a, b: m.KvGet(list(map(m.KvKey, a, b))),
     "kv.put": lambda a, b: m.KvPut([m.KvPutItem(x, y, b"") for x, y in zip(a, b, strict=True)]),
     "kv.delete": lambda a, b: m.KvDelete(list(map(m.KvDeleteItem, a, b))),
     "kv.transact": lambda a, b: m.KvTransact([m.KvTransaction(x, [], []) for x in a]),
@@ -95,18 +91,15 @@ BODIES: dict[str, Any] = {
     "lease.grant": lambda a, b: w.LeaseGrant([w.LeaseGrantItem(x, 1_000, y) for x, y in zip(a, b, strict=True)]),
     "lease.revoke": lambda a, b: w.LeaseRevoke(list(map(w.LeaseKey, a, b))),
     "lease.keep_alive": lambda a, b: w.LeaseKeepAlive(list(map(w.LeaseKey, a, b))),
-    "lease.get": lambda a, b: w.LeaseGet(list(map(w.LeaseKey, a, b))),
     "lease.list": lambda a, b: w.LeaseList(a[0], b[0]),
     "lease.keys": lambda a, b: w.LeaseKeys(a[0], b[0]),
     "lease.attach": lambda a, b: w.LeaseAttach([w.LeaseKeyItem(x, y, "key") for x, y in zip(a, b, strict=True)]),
     "lease.detach": lambda a, b: w.LeaseDetach([w.LeaseKeyItem(x, y, "key") for x, y in zip(a, b, strict=True)]),
     "lease.expire": lambda a, b: w.LeaseExpire(list(map(w.LeaseKey, a, b))),
     "sequence.add": lambda a, b: s.SequenceAdd(list(map(s.SequenceAddItem, a, b))),
-    "sequence.get": lambda a, b: s.SequenceGet(list(map(s.SequenceKey, a, b))),
     "sequence.delete": lambda a, b: s.SequenceDelete(list(map(s.SequenceKey, a, b))),
     "sequence.list": lambda a, b: s.SequenceList(a[0], b[0]),
     "retained.put": lambda a, b: RetainedPut([RetainedPutItem(x, y, b"v") for x, y in zip(a, b, strict=True)]),
-    "retained.get": lambda a, b: RetainedGet(list(map(RetainedKey, a, b))),
     "retained.delete": lambda a, b: RetainedDelete(list(map(RetainedDeleteItem, a, b))),
     **{name: partial(lambda name, a, b: plain_body(name, list(zip(a, b, strict=True))), name) for name in PLAIN},
 }

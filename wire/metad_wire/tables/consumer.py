@@ -187,22 +187,6 @@ class ConsumerAssign(m.Message, frozen=True):
     items: Batch[AssignItem]
 
 
-class ConsumerGet(m.Message, frozen=True):
-    """Read members."""
-
-    items: Batch[MemberKey]
-    min_revisions: m.Revisions = []  # noqa: RUF012
-
-
-class ConsumerGetReply(m.Message, frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"members": None}
-
-    members: list[Member | None]
-    errors: list[m.ItemError] = []  # noqa: RUF012
-
-
 class ConsumerMembers(m.Message, frozen=True):
     """The members of one group, in order of their ids."""
 
@@ -279,7 +263,7 @@ CONSUMER_HEARTBEAT = CONSUMER.reads(
 )
 CONSUMER_LEAVE = CONSUMER.writes(0x0209, "leave", ConsumerLeave, m.WriteReply, Lane.RECORDS)
 CONSUMER_ASSIGN = CONSUMER.writes(0x020A, "assign", ConsumerAssign, m.WriteReply, Lane.RECORDS)
-CONSUMER_GET = CONSUMER.reads(0x020B, "get", ConsumerGet, ConsumerGetReply, Lane.RECORDS)
+CONSUMER_GET = CONSUMER.gets(0x020B, "get", MemberKey, Member, "Each member as it is.")
 CONSUMER_MEMBERS = CONSUMER.reads(0x020C, "members", ConsumerMembers, ConsumerMembersReply, Lane.SCANS)
 CONSUMER_DESCRIBE = CONSUMER.reads(
     0x020D, "describe", ConsumerDescribe, ConsumerDescribeReply, Lane.SCANS, keyed=_groups

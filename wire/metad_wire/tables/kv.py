@@ -54,7 +54,7 @@ KV = Table(
     crcs=_crcs,
     keys=_keys,
 )
-KV_GET = KV.reads(0x0301, "get", m.KvGet, m.KvGetReply, Lane.RECORDS)
+KV_GET = KV.gets(0x0301, "get", m.KvKey, m.Kv, "Each key as it is.")
 KV_PUT = KV.writes(0x0302, "put", m.KvPut, m.KvPutReply, Lane.RECORDS)
 KV_DELETE = KV.writes(0x0303, "delete", m.KvDelete, m.WriteReply, Lane.RECORDS)
 KV_SCAN = KV.reads(0x0304, "scan", m.KvScan, m.KvScanReply, Lane.SCANS)

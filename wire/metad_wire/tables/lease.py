@@ -101,22 +101,6 @@ class LeaseKeepAliveReply(m.Message, frozen=True):
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 
-class LeaseGet(m.Message, frozen=True):
-    """Read leases."""
-
-    items: Batch[LeaseKey]
-    min_revisions: m.Revisions = []  # noqa: RUF012
-
-
-class LeaseGetReply(m.Message, frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"leases": None}
-
-    leases: list[Lease | None]
-    errors: list[m.ItemError] = []  # noqa: RUF012
-
-
 class LeaseList(m.Message, frozen=True):
     """Leases of one namespace whose name starts with ``prefix``, in order."""
 
@@ -195,7 +179,7 @@ LEASE_REVOKE = LEASE.writes(0x0311, "revoke", LeaseRevoke, m.WriteReply, Lane.RE
 LEASE_KEEP_ALIVE = LEASE.reads(
     0x0312, "keep_alive", LeaseKeepAlive, LeaseKeepAliveReply, Lane.CONTROL, repeatable=False
 )
-LEASE_GET = LEASE.reads(0x0313, "get", LeaseGet, LeaseGetReply, Lane.RECORDS)
+LEASE_GET = LEASE.gets(0x0313, "get", LeaseKey, Lease, "Each lease as it is.")
 LEASE_LIST = LEASE.reads(0x0314, "list", LeaseList, LeaseListReply, Lane.SCANS)
 LEASE_KEYS = LEASE.reads(0x0315, "keys", LeaseKeys, LeaseKeysReply, Lane.SCANS)
 LEASE_ATTACH = LEASE.writes(0x0316, "attach", LeaseAttach, m.WriteReply, Lane.RECORDS)

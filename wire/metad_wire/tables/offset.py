@@ -127,7 +127,7 @@ OFFSET = Table(
     keys=_keys,
 )
 OFFSET_COMMIT = OFFSET.writes(0x0201, "commit", m.OffsetCommit, m.WriteReply, Lane.RECORDS)
-OFFSET_FETCH = OFFSET.reads(0x0202, "fetch", m.OffsetFetch, m.OffsetFetchReply, Lane.RECORDS)
+OFFSET_FETCH = OFFSET.gets(0x0202, "fetch", m.OffsetKey, m.Offset, "The offset that was committed last for each key.")
 OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply, Lane.RECORDS)
 OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply, Lane.SCANS)
 OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply, Lane.SCANS)

@@ -6,7 +6,7 @@ broker that retains much. The price is that a filter is put to every group, each
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -56,22 +56,6 @@ class RetainedPut(m.Message, frozen=True):
     """Retain messages. Item errors: invalid_item (no topic that anybody may publish to)."""
 
     items: Batch[RetainedPutItem]
-
-
-class RetainedGet(m.Message, frozen=True):
-    """Read retained messages by their topics."""
-
-    items: Batch[RetainedKey]
-    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
-
-
-class RetainedGetReply(m.Message, frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"messages": None}
-
-    messages: list[Retained | None]
-    errors: list[m.ItemError] = []  # noqa: RUF012 - msgspec copies it
 
 
 class RetainedDeleteItem(m.Message, frozen=True):
@@ -124,6 +108,8 @@ RETAINED = Table(
     shows={"message": Shown(RetainedKey, Retained)},
 )
 RETAINED_PUT = RETAINED.writes(0x0400, "put", RetainedPut, m.WriteReply, Lane.RECORDS)
-RETAINED_GET = RETAINED.reads(0x0401, "get", RetainedGet, RetainedGetReply, Lane.RECORDS)
+RETAINED_GET = RETAINED.gets(
+    0x0401, "get", RetainedKey, Retained, "The message that each topic retains and that has not expired."
+)
 RETAINED_DELETE = RETAINED.writes(0x0402, "delete", RetainedDelete, m.WriteReply, Lane.RECORDS)
 RETAINED_MATCH = RETAINED.reads(0x0403, "match", RetainedMatch, RetainedMatchReply, Lane.SCANS, routed=False)

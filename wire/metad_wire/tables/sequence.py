@@ -58,22 +58,6 @@ class SequenceAddReply(m.Message, frozen=True):
     values: list[U63]
 
 
-class SequenceGet(m.Message, frozen=True):
-    """Read sequences."""
-
-    items: Batch[SequenceKey]
-    min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
-
-
-class SequenceGetReply(m.Message, frozen=True):
-    """By position; None where there is none, or where the item failed."""
-
-    columns: ClassVar[dict[str, int | None]] = {"sequences": None}
-
-    sequences: list[SequenceRecord | None]
-    errors: list[m.ItemError] = []  # noqa: RUF012
-
-
 class SequenceDelete(m.Message, frozen=True):
     """Delete sequences: they begin at 0 again. An absent one answers not_found."""
 
@@ -106,6 +90,6 @@ SEQUENCE = Table(
     shows={"sequence": Shown(SequenceKey, SequenceRecord, counted=True)},
 )
 SEQUENCE_ADD = SEQUENCE.writes(0x0320, "add", SequenceAdd, SequenceAddReply, Lane.RECORDS)
-SEQUENCE_GET = SEQUENCE.reads(0x0321, "get", SequenceGet, SequenceGetReply, Lane.RECORDS)
+SEQUENCE_GET = SEQUENCE.gets(0x0321, "get", SequenceKey, SequenceRecord, "Each sequence as it is.")
 SEQUENCE_DELETE = SEQUENCE.writes(0x0322, "delete", SequenceDelete, m.WriteReply, Lane.RECORDS)
 SEQUENCE_LIST = SEQUENCE.reads(0x0323, "list", SequenceList, SequenceListReply, Lane.SCANS)

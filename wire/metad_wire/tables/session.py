@@ -60,7 +60,7 @@ stand in front of the session's key. Retained messages that expire are in it, to
 SESSION_TAKEOVER = SESSION.writes(0x0101, "takeover", m.SessionTakeover, m.SessionTakeoverReply, Lane.RECORDS)
 SESSION_DISCONNECT = SESSION.writes(0x0102, "disconnect", m.SessionDisconnect, m.WriteReply, Lane.RECORDS)
 SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply, Lane.RECORDS)
-SESSION_GET = SESSION.reads(0x0104, "get", m.SessionGet, m.SessionGetReply, Lane.RECORDS)
+SESSION_GET = SESSION.gets(0x0104, "get", m.SessionKey, m.Session, "The session of each client.")
 SESSION_DELETE = SESSION.writes(0x0105, "delete", m.SessionDelete, m.WriteReply, Lane.RECORDS)
 SESSION_LIST = SESSION.reads(0x0106, "list", m.SessionList, m.SessionListReply, Lane.SCANS, routed=False)
 SESSION_END_TENANT = SESSION.writes(0x0107, "end_tenant", m.SessionEndTenant, m.WriteReply, Lane.RECORDS, routed=False)

@@ -110,7 +110,7 @@ def who_does_not_read_its_answers_is_heard_and_what_it_asked_too_long_ago_is_not
 
         def stop_reading() -> None:
             line.stream.pause_reading()
-            line.send(KV_GET, m.KvGet([m.KvKey("space", f"long-{n}") for n in (1, 2)]), DATA.name)
+            line.send(KV_GET, KV_GET.body([m.KvKey("space", f"long-{n}") for n in (1, 2)]), DATA.name)
             scene.run(0.1)  # the answer fills the connection
 
         stop_reading()

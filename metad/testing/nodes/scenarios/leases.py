@@ -20,7 +20,6 @@ from metad_wire.methods import (
 )
 from metad_wire.tables.lease import (
     LEASE,
-    LeaseGet,
     LeaseGrant,
     LeaseGrantItem,
     LeaseKeepAlive,
@@ -64,11 +63,11 @@ def _there(scene: Scene, at: SimNode) -> tuple[bool, int]:
     before and after, and both times must agree with the lease in between."""
 
     def keys() -> int:
-        records = scene.at(at, KV_GET, m.KvGet([m.KvKey("space", "a"), m.KvKey("space", "b")])).records
+        records = scene.at(at, KV_GET, KV_GET.body([m.KvKey("space", "a"), m.KvKey("space", "b")])).found
         return sum(record is not None for record in records)
 
     before = keys()
-    (lease,) = scene.at(at, LEASE_GET, LeaseGet([_LEASE])).leases
+    (lease,) = scene.at(at, LEASE_GET, LEASE_GET.body([_LEASE])).found
     after = keys()
     assert before in (0, 2), "one key of a lease is gone, and the other is not"
     assert after in (0, 2), "one key of a lease is gone, and the other is not"
@@ -100,8 +99,8 @@ def many_silent_holders_lose_their_leases_soon() -> None:
         items = [LeaseGrantItem("space", int(_TTL_S * 1000), f"l{number}") for number in range(900)]
         assert scene.at(leader, LEASE_GRANT, LeaseGrant(items)).errors == []
         scene.run(_TTL_S + _ENDED_S)
-        found = scene.at(leader, LEASE_GET, LeaseGet([LeaseKey("space", f"l{number}") for number in range(900)]))
-        assert found.leases == [None] * 900
+        found = scene.at(leader, LEASE_GET, LEASE_GET.body([LeaseKey("space", f"l{number}") for number in range(900)]))
+        assert found.found == [None] * 900
 
 
 @scenario
@@ -226,7 +225,7 @@ def a_lease_that_moves_is_a_full_one() -> None:
         scene.run(_TTL_S / 2)
         assert ask(LEASE_KEEP_ALIVE, LeaseKeepAlive([_LEASE])).ttl_ms == [_TTL_S * 1000], "it is over by a move"
         scene.run(RESUME_S + _ENDED_S)
-        assert ask(KV_GET, m.KvGet([m.KvKey("space", "a")])).records == [None]
+        assert ask(KV_GET, KV_GET.body([m.KvKey("space", "a")])).found == [None]
         scene.require_settled(20.0)
 
 

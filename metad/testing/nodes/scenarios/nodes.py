@@ -416,7 +416,7 @@ def cut_off_leader_does_not_answer_reads() -> None:
                 continue
             met += 1
             try:
-                found = scene.at(old, KV_GET, m.KvGet([m.KvKey("space", "a")])).records
+                found = scene.at(old, KV_GET, KV_GET.body([m.KvKey("space", "a")])).found
             except MetadError:
                 continue
             assert found[0].version == 2, f"seed {seed}: an old leader reads {found}"

@@ -186,7 +186,7 @@ def at_three_times_the_capacity_nobody_is_elected_fenced_or_expired() -> None:
         assert storm.terms_now() == storm.terms, "there was an election"
         (alive,) = storm.reply(BROKER_GET, b.BrokerGet(["alive"])).brokers
         assert alive.state == "active"
-        (session,) = storm.reply(SESSION_GET, m.SessionGet([m.SessionKey("t", "c")]), DATA.name).sessions
+        (session,) = storm.reply(SESSION_GET, SESSION_GET.body([m.SessionKey("t", "c")]), DATA.name).found
         assert session is not None
         assert session.connected
         storm.end()
