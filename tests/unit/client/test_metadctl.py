@@ -358,7 +358,7 @@ def test_everything_of_one_client(ctl, clients, now):
     for client, stays in (("c1", "1 h"), ("c2", "no longer than its client"), ("c3", "ever")):
         assert f"stays for      {stays}\n" in ctl("sessions", "get", "t", client).out
     assert filters.splitlines()[0] == "subscriptions"
-    assert inflight.splitlines() == ["in flight", "name  bytes", "n     1"]
+    assert inflight.splitlines() == ["in flight", "name  bytes", "n     0"]
     assert len(dues.splitlines()) == 4
 
 
