@@ -692,7 +692,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "a holder that has less takes back what one that has more lends, however many connections hold that",
         "metad_wire.policy.fair_room:FairRoom._lender",
         "other.lenders.richer(0, None)",
-        "other.lenders.richer(line_after, None), None",
+        "other.lenders.richer(source_after, None), None",
         _ROOM + "test_with_however_many_connections_a_holder_takes_back_no_more_than_its_share",
     ),
     _m(

@@ -419,7 +419,7 @@ def a_firewall_that_rejects_ends_no_broker() -> None:
         assert broker.life.over is None
 
 
-class _Line:
+class _Source:
     """A connection from a broker's host on which nothing comes of itself."""
 
     def __init__(self, host: str) -> None:
@@ -429,11 +429,11 @@ class _Line:
 
 class _Frozen:
     """A broker whose process stands still: it sends nothing, opens no connection, and does not die. What it has sent
-    before came on this line."""
+    before came from this source."""
 
     def __init__(self, scene: Scene, *, reached: bool = True) -> None:
         self.scene = scene
-        self.line = _Line("frozen")
+        self.source = _Source("frozen")
         self.epoch = _register(scene, "b1", _LONG_MS, _PORT)
         if reached:
             self.listens()
@@ -441,8 +441,8 @@ class _Frozen:
 
     def listens(self) -> None:
         """Its host accepts connections on the port."""
-        transport = self.scene.network.transport(self.line.host)
-        self.scene.ask(self.scene.one, lambda _: transport.listen(self.line.host, _PORT, _Mute))
+        transport = self.scene.network.transport(self.source.host)
+        self.scene.ask(self.scene.one, lambda _: transport.listen(self.source.host, _PORT, _Mute))
 
     def beats(self, seconds: float) -> None:
         """It is heard of all the while, by the leader of the metadata."""
@@ -450,18 +450,17 @@ class _Frozen:
             self.beat()
             self.scene.run(1.0)
 
-    def beat(self, line: _Line | None = None) -> None:
+    def beat(self, source: _Source | None = None) -> None:
         """One heartbeat."""
         payload = BROKER_HEARTBEAT.encode_request(b.BrokerHeartbeat([b.BrokerBeat("b1", self.epoch)]))
         answers: list[Any] = []
-        self._at_leader(
-            lambda node: node.requests.submit(BROKER_HEARTBEAT.code, payload, answers.append, source=line or self.line)
-        )
+        by = source or self.source
+        self._at_leader(lambda node: node.requests.submit(BROKER_HEARTBEAT.code, payload, answers.append, source=by))
         assert self.scene.run_until(partial(bool, answers), 10.0)
 
     def ends(self, *, by_peer: bool = True) -> None:
         """Its connection is down."""
-        self._at_leader(lambda node: node.brokers.ended(self.line, by_peer=by_peer))
+        self._at_leader(lambda node: node.brokers.ended(self.source, by_peer=by_peer))
 
     def _at_leader(self, what: Callable[[Node], object]) -> None:
         """In the process that leads the metadata."""
@@ -477,7 +476,7 @@ class _Frozen:
 
     def rejects(self) -> None:
         """From now on its host refuses whoever dials the port."""
-        self.scene.network.reject(self.line.host, _PORT)
+        self.scene.network.reject(self.source.host, _PORT)
 
     def is_fenced_after(self, seconds: float) -> bool:
         """Whether it is by then."""
@@ -522,7 +521,7 @@ def a_host_that_does_not_answer_ends_no_broker() -> None:
     """The network is cut, and nobody knows what is behind."""
     with Scene() as scene:
         broker = _Frozen(scene)
-        scene.network.partition([broker.line.host], [*scene.nodes])
+        scene.network.partition([broker.source.host], [*scene.nodes])
         broker.ends()
         assert not broker.is_fenced_after(_SOON_S)
 
@@ -542,7 +541,7 @@ def another_connection_of_a_broker_speaks_for_it() -> None:
     """Only the last one that ends is evidence."""
     with Scene() as scene:
         broker = _Frozen(scene)
-        broker.beat(_Line(broker.line.host))
+        broker.beat(_Source(broker.source.host))
         broker.rejects()
         broker.ends()
         assert not broker.is_fenced_after(_SOON_S)
@@ -556,7 +555,7 @@ def a_heartbeat_in_time_cancels_the_evidence() -> None:
         broker.rejects()
         broker.ends()
         scene.run(GRACE_S / 2)
-        broker.beat(_Line("elsewhere"))
+        broker.beat(_Source("elsewhere"))
         assert not broker.is_fenced_after(_SOON_S)
 
 
@@ -568,7 +567,7 @@ def a_connection_from_the_host_in_time_cancels_the_evidence() -> None:
         broker.rejects()
         broker.ends()
         scene.run(GRACE_S / 2)
-        transport, leader = scene.network.transport(broker.line.host), scene.lead(METADATA)
+        transport, leader = scene.network.transport(broker.source.host), scene.lead(METADATA)
         scene.ask(scene.one, lambda _: transport.dial(leader.name, CLIENT_PORT, _Mute, 5.0))
         assert not broker.is_fenced_after(_SOON_S)
 
