@@ -63,7 +63,7 @@ async def test_two_brokers_hand_clients_over_and_a_third_watches(tmp_path: Path)
         found.raise_for_error()
         assert found == [[Subscribed(f"{client}/{n}/#", QOS_1) for n in (0, 2)] for client in clients]
         assert await m.subscriptions.get("t", "c007") == found[7]
-        assert await m.subscriptions.get("t", "nobody") == ()
+        assert await m.subscriptions.get("t", "nobody") == []
         assert [one async for one in m.subscriptions.list("t", page_size=7)] == left
         assert [one async for one in m.subscriptions.list("t", "c01")] == [
             one for one in left if one.client_id.startswith("c01")

@@ -48,7 +48,7 @@ async def written(m: Client) -> None:
     await m.leases.grant("ns", 60_000, "l1")
     await m.leases.attach("ns", "l1", "k")
     await m.sequences.add("ns", "s1", 5)
-    await m.retained.put("acme", "t/1", b"1")
+    await m.retained.put("acme", "topic", b"1")
     (await m.offsets.commit_many([OffsetCommitItem("acme", "g", "topic", 0, 7, generation=3)])).raise_for_error()
     await m.consumers.join("acme", "g", 30_000, "m1")
 
@@ -111,7 +111,7 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "lease.list": lambda m: any_of(m.leases.list("ns")),
     "lease.keys": lambda m: any_of(m.leases.keys("ns", "l1")),
     "sequence.list": lambda m: any_of(m.sequences.list("ns")),
-    "retained.match": lambda m: any_of(m.retained.match("acme", "t/#")),
+    "retained.match": lambda m: any_of(m.retained.match("acme", "topic/#")),
     "offset.list": lambda m: any_of(m.offsets.list("acme", "g")),
     "offset.groups": lambda m: any_of(m.offsets.groups("acme")),
     "offset.generations": of_generations,
@@ -124,8 +124,15 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "watch.open: now": of_now,
     "watch.open: one group": of_snapshot,
 }
-KEY = {"tenant": "acme", "client_id": "c1", "namespace": "ns", "key": "k", "lease": "l1", "sequence": "s1"}
-KEY |= {"topic": "t/1", "group": "g", "member": "m1"}
+KEY: dict[str, Any] = {
+    "tenant": "acme",
+    "client_id": "c1",
+    "namespace": "ns",
+    "key": "k",
+    "lease": "l1",
+    "sequence": "s1",
+}
+KEY |= {"topic": "topic", "partition": 0, "group": "g", "member": "m1"}
 """The fields of the keys that are written, by name."""
 PATHS |= {method.name: partial(get, table, method) for table in tables() for method in table.got}
 OTHERS = {
