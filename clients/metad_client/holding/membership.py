@@ -11,6 +11,7 @@ from typing import Final, Self
 from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
 
 from ..behind import Behind
+from ..causes import stays
 from ..errors import (
     ClosedError,
     ConflictError,
@@ -210,21 +211,26 @@ class Membership(AsyncParts[Generation]):
     # --- generations -------------------------------------------------------------------------------------
 
     async def next(self) -> Generation | None:
-        """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
-        a MetadError where the group refuses the member, InvalidRequestError where ``assign`` names others than its
-        members, and whatever ``assign`` raises."""
+        """Let go of the generation that there is, and wait for the next one, however long no server answers; None once
+        the membership is closed. Raises a MetadError where the group refuses the member, InvalidRequestError where
+        ``assign`` names others than its members, and whatever ``assign`` raises."""
         if self.state is not LeaseState.CONNECTED:
             self._doubted()
         self._let_go()
         wait_s = _ASK_S_MIN
         while not self._closed:
-            if self.state is LeaseState.LOST or self._alive.belief is None:
-                await self._join_anew()
-                continue
-            beat = await self._ask()
-            if beat is None:
-                continue
-            generation = await self._advance(beat)
+            try:
+                if self.state is LeaseState.LOST or self._alive.belief is None:
+                    await self._join_anew()
+                    continue
+                beat = await self._ask()
+                if beat is None:
+                    continue
+                generation = await self._advance(beat)
+            except MetadError as error:
+                if stays(error):
+                    raise
+                generation = None  # no server answers now; whatever was done of it, the next beat says what to do
             if self._closed:
                 return None
             if generation is not None:

@@ -10,6 +10,13 @@ import pytest
 from scripted import settled
 
 from metad_client import ClosedError, InvalidRequestError, LeaseState, Membership
+from metad_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    MetadError,
+    NoRoomError,
+    UnknownOutcomeError,
+)
 from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
 
 
@@ -216,6 +223,32 @@ async def test_a_leader_that_assigns_to_strangers_is_told_so(assigned: Any, comp
     with pytest.raises(InvalidRequestError, match=complaint):
         await asyncio.wait_for(member.next(), 60)
     assert group.assigned is None
+    await member.close()
+
+
+@pytest.mark.parametrize("error", [DeadlineExceededError, UnknownOutcomeError, ConnectionLostError, NoRoomError])
+@pytest.mark.parametrize("call", ["join", "heartbeat", "describe", "members", "get", "assign"])
+async def test_a_member_waits_for_servers_whatever_they_do_not_answer(call: str, error: type[MetadError]) -> None:
+    """It ended with the error of a disk that had taken half a second. What a group refuses ends it all the same."""
+    group = Group()
+    group.state = GroupState.ASSIGNING
+    work, failures = getattr(group, call), iter([error("not now"), error("nor now")])
+
+    def fails(*asked: Any, **named: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return work(*asked, **named)
+
+    setattr(group, call, fails)
+    member = member_of(group)
+    asking = asyncio.wait_for(member.next(), 60)
+    if error is NoRoomError and call != "heartbeat":
+        with pytest.raises(NoRoomError):
+            await asking
+    else:
+        generation = await asking
+        assert generation is not None
+        assert generation.number == 1
     await member.close()
 
 
