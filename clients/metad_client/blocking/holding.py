@@ -221,9 +221,9 @@ class Membership(_Kept):
         return self
 
     def next(self) -> Generation | None:
-        """Let go of the generation that there is, and wait for the next one; None once the membership is closed. Raises
-        a MetadError where the group refuses the member, InvalidRequestError where ``assign`` names others than its
-        members, and whatever ``assign`` raises."""
+        """Let go of the generation that there is, and wait for the next one, however long no server answers; None once
+        the membership is closed. Raises a MetadError where the group refuses the member, InvalidRequestError where
+        ``assign`` names others than its members, and whatever ``assign`` raises."""
         generation = self._portal.run(self._membership.next())
         return None if generation is None else Generation(self._portal, generation)
 
