@@ -1,5 +1,5 @@
 # `demo` and `run` set up what a server and the demo need; the other targets set up the rest, too. Setting up is a no-op
-# while pyproject.toml and constraints.txt are older than the environment.
+# while each pyproject.toml and constraints.txt are older than the environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

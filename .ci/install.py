@@ -83,13 +83,13 @@ def main() -> None:
     pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install"]
     pip += ["--progress-bar", "off", "--constraint", "constraints.txt"]
     run(line, "set up the build", [*pip, "setuptools"])
-    # Not isolated: an isolated build would download a setuptools of its own, which constraints.txt does not reach.
     # An older metad-service would take metadctl with it when it goes.
     remove = [pip[0], "-m", "pip", "--disable-pip-version-check", "uninstall", "--yes", "metad-service"]
     run(line, "remove what was there", remove)
     # The SDK and the MQTT brokers are distributions of their own, which are on no package index.
     folders = ["clients", *(["clients/metad_amqtt"] if {"amqtt", "dev"} & {*extra.split(",")} else []), f".[{extra}]"]
     editable = [word for folder in folders for word in ("--editable", folder)]
+    # Not isolated: an isolated build would download a setuptools of its own, which constraints.txt does not reach.
     run(line, f"install metad-service[{extra}]", [*pip, "--no-build-isolation", *editable])
     # Pip does this for what it copies, not for a checkout. A node that has to compile itself starts a third later, and
     # where the environment forbids it to write what it has compiled, it does so each time.

@@ -24,7 +24,7 @@ PACKAGES = {
     "metad_client": ROOT / "clients" / "metad_client",
     "metad_pytest": ROOT / "clients" / "metad_pytest",
 }
-"""The product, which is what the wheel brings."""
+"""The product: what metad-client and metad-service bring, but for the tools."""
 SIMULATORS = ROOT / "metad" / "testing"
 BROKERS = ROOT / "clients" / "metad_amqtt"
 """A distribution of its own."""
@@ -75,7 +75,7 @@ def every_file() -> list[Path]:
 
 
 def findings(package: str, find: Callable[[str], Iterable[str]]) -> set[str]:
-    """What is found in the files of a package of users, simulators left out: ``file: what`` of each."""
+    """What is found in the files of a package that is shipped, simulators left out: ``file: what`` of each."""
     root = (PACKAGES | TOOLS)[package]
     files = [file for file in shipped() if root in file.parents]
     return {f"{file.relative_to(root.parent).as_posix()}: {what}" for file in files for what in find(file.read_text())}

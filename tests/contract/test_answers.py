@@ -30,14 +30,7 @@ from metad_wire.errors import (
     NotReplicaError,
     UnknownMethodError,
 )
-from metad_wire.methods import (
-    BETWEEN_NODES,
-    CLUSTER_TRANSFER,
-    METHODS,
-    By,
-    For,
-    Method,
-)
+from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.routing import KINDS, ROUTES, split
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w

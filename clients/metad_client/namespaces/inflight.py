@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metad_wire import methods
-from metad_wire.tables.inflight import (
-    Inflight,
-    InflightKey,
-)
+from metad_wire.tables.inflight import Inflight, InflightKey
 
 from ..requests.verb import Verb
 from ..results import WriteResult

@@ -146,7 +146,7 @@ class Brokers:
         self._waiters: dict[str, dict[_Waiter, None]] = {}  # by broker
         self._timer: Timer | None = None
 
-    # --- the leadership ---------------------------------------------------------------------------------------
+    # --- the leadership ----------------------------------------------------------------------------------
 
     def follow(self, known: ClusterMap) -> None:
         """Go on with what this node has to do, if it leads metadata-0."""

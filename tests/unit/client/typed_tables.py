@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import metad_client
 from metad_client.watch.image import label_of
@@ -83,15 +83,36 @@ class ImageTables(OfTables[Wanted]):
 '''
 
 
+class Names:
+    """The names that a written module uses, and what it imports for them."""
+
+    def __init__(self, module: str, *names: str) -> None:
+        self._names: dict[str, set[str]] = {}
+        self.add(module, *names)
+
+    def add(self, module: str, *names: str) -> None:
+        """Use these names of a module."""
+        self._names.setdefault(module, set()).update(names)
+
+    def of(self, kind: Any) -> str:
+        """A type as it is written there."""
+        if arguments := get_args(kind):
+            return f"{kind.__name__}[{', '.join(map(self.of, arguments))}]"
+        if kind is not None and kind.__module__ != "builtins":
+            self.add(kind.__module__, kind.__name__)
+        return "None" if kind is None else str(kind.__name__)
+
+    @property
+    def imports(self) -> str:
+        """The lines that import them."""
+        return "\n".join(f"from {of} import {', '.join(sorted(names))}" for of, names in sorted(self._names.items()))
+
+
 def text() -> str:
     """Of the module."""
-    names: dict[str, set[str]] = {"metad_wire.messages": {"Message", "TableRecord"}}
-    names["metad_wire.table"] = {"PlainTable", "Table"}
-
-    def name(kind: Any) -> str:
-        if kind is not None and kind.__module__ != "builtins":
-            names.setdefault(kind.__module__, set()).add(kind.__name__)
-        return "None" if kind is None else str(kind.__name__)
+    names = Names("metad_wire.messages", "Message", "TableRecord")
+    names.add("metad_wire.table", "PlainTable", "Table")
+    name = names.of
 
     def named(label: str, table: Table[Any]) -> str:
         declared = f" | Table[{name(table.record)}]" if label == table.name and table.record is not None else ""
@@ -115,7 +136,7 @@ def text() -> str:
             items.append(f"    @overload\n    def __getitem__(self, table: {named(label, table)}) -> {result}: ...")
     return formatted(
         TEXT.format(
-            imports="\n".join(f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names)),
+            imports=names.imports,
             names=", ".join(f'"{table.name}"' for table in tables()),
             aliases="\n".join(aliases),
             events=" | ".join(alias.partition(":")[0] for alias in aliases),

@@ -8,10 +8,10 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
-from typed_tables import formatted
+from typed_tables import Names, formatted
 
 import metad_client
 from metad_client import namespaces
@@ -63,21 +63,14 @@ def tables() -> list[Table[Any]]:
 
 def reads() -> str:
     """Of the module with the methods that read keys."""
-    names: dict[str, set[str]] = {"metad_wire.messages": {"Revision"}}
-
-    def name(kind: Any) -> str:
-        if arguments := get_args(kind):
-            return f"{kind.__name__}[{', '.join(map(name, arguments))}]"
-        if kind.__module__ != "builtins":
-            names.setdefault(kind.__module__, set()).add(kind.__name__)
-        return str(kind.__name__)
-
+    names = Names("metad_wire.messages", "Revision")
+    name = names.of
     classes, constants = "", ""
     for table in tables():
         classes += CLASS.format(table=table.name.title())
         for method, got in table.got.items():
             constant = method.name.upper().replace(".", "_")
-            names.setdefault(f"metad_wire.tables.{table.name}", set()).add(constant)
+            names.add(f"metad_wire.tables.{table.name}", constant)
             found, fields = name(got.found), msgspec.structs.fields(got.key)
             one = f"{found} | None" if got.may_miss else found
             classes += METHODS.format(
@@ -92,8 +85,7 @@ def reads() -> str:
                 names=", ".join(field.name for field in fields),
             )
             constants += f"_{constant}: Verb[{name(got.key)}, {one}] = Verb({constant})\n"
-    imports = "\n".join(f"from {module} import {', '.join(sorted(names[module]))}" for module in sorted(names))
-    return formatted(MODULE.format(imports=imports) + classes + "\n\n" + constants, READS)
+    return formatted(MODULE.format(imports=names.imports) + classes + "\n\n" + constants, READS)
 
 
 def docstring(got: Got) -> str:

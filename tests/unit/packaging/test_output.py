@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client"))  # the tests have no packages
+
 from scripted import Received, Server
 
 from metad_client import cli

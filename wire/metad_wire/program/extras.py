@@ -29,6 +29,6 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
 
 def install(extra: str) -> str:
     """How to get an extra."""
-    wanted = {"quic": "'./clients[quic]'", "amqtt": "./clients ./clients/metad_amqtt"}.get(extra)
-    wanted = wanted or f"./clients '.[{extra}]'"  # the SDK is a distribution of its own
+    own = {"quic": "'./clients[quic]'", "amqtt": "./clients ./clients/metad_amqtt"}
+    wanted = own.get(extra, f"./clients '.[{extra}]'")  # the SDK is a distribution of its own
     return f"in a clone of metad, which is on no package index, run pip install {wanted}"
