@@ -28,15 +28,14 @@ from .messages import (
     Vote,
     VoteReply,
 )
-from .roles.activity import Activity
 from .roles.clocks import Clocks
-from .roles.election_timer import ElectionTimer
 from .roles.elections import Elections
 from .roles.follower import Follower
 from .roles.leader import Leader
 from .roles.leadership import Leadership
 from .roles.membership import CAUGHT_UP_ENTRIES, Membership, Transfer
 from .roles.reads import Freshness, Reads
+from .roles.timers import Activity, ElectionTimer
 from .state import ReplicaState
 
 

@@ -16,9 +16,9 @@ from .cluster.fences import Fences
 from .cluster.tenant_ends import TenantEnds
 from .core.part import StatePart
 from .core.plain import verbs_of
-from .core.row_cache import HeadCache, RowCache
 from .core.slot_assignment import HeldSlots, SlotAssignment
 from .core.verb import Verb
+from .core.view import HeadCache, RowCache
 from .live.live_consumers import LiveConsumers
 from .live.live_leases import LiveLeases
 from .session import owners

@@ -96,8 +96,8 @@ PAGES = {
 }
 """Pages that are longer than that, in KiB."""
 MODULES = {
-    "kv_put": 68,
-    "takeover": 71,
+    "kv_put": 63,
+    "takeover": 66,
 }
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 128

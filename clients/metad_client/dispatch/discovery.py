@@ -21,8 +21,7 @@ from .calls.alarm import Alarm
 from .calls.call import Call
 from .node_connection import NodeConnection
 from .nodes import NodeQueue, Nodes
-from .router import Router, Routes
-from .sender import Sender, Suspects
+from .router import Router, Routes, Sender, Suspects
 
 # Interval of questions while calls wait for a leader: a part of the time for which they have waited, so that the
 # question adds little to it, be it an election of 200 ms or of some seconds. An answer costs a node microseconds.

@@ -47,8 +47,7 @@ from .leaders import Leaders
 from .node_connection import NodeConnection
 from .nodes import NodeQueue, Nodes
 from .reports import Reports, log
-from .router import ANY, Router, Routes
-from .sender import SUSPECT_S, Sender, Suspects
+from .router import ANY, SUSPECT_S, Router, Routes, Sender, Suspects
 from .states import States
 
 _UNOPENED = 'the client is not opened: enter it with "async with", or await its open(); nothing was done'

@@ -251,6 +251,7 @@ class DiskRoom:
         self._environment = environment
         self._checkpoints = checkpoints
         self._use = DiskUse(0, 0)
+        self._mark = 0
         self._grown_bytes = 0  # when that was looked for
         self._missing_bytes = 0  # of the reserve
         self._looking = False
@@ -273,10 +274,6 @@ class DiskRoom:
     def has_room_for(self, size: int) -> bool:
         """Whether a file of so many bytes leaves more than the mark."""
         return not self.shortage and (not self._use.total_bytes or self._room() - size >= self._mark)
-
-    @property
-    def _mark(self) -> int:
-        return mark_of(self._use, self._low_room_bytes)
 
     @property
     def _grown(self) -> int:
@@ -333,6 +330,7 @@ class DiskRoom:
 
     def _judge(self, use: DiskUse, missing_bytes: int, grown_bytes: int) -> None:
         self._use, self._missing_bytes, self._grown_bytes = use, missing_bytes, grown_bytes
+        self._mark = mark_of(use, self._low_room_bytes)
         room, mark, before = self._room(), self._mark, self._level
         if use.free_bytes < mark // _FULL_PART:
             self._level = FULL

@@ -25,9 +25,8 @@ from ..base import CANDIDATE, FOLLOWER, LEADER, NEVER, BoundHost
 from ..log.journal import DiskWatch
 from ..messages import AnyMessage, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from ..state import ReplicaState
-from .activity import Activity
-from .election_timer import ElectionTimer
 from .leadership import Leadership
+from .timers import Activity, ElectionTimer
 
 
 @dataclass(eq=False, slots=True)

@@ -16,11 +16,10 @@ from ..base import CANDIDATE, FOLLOWER, FULL, LEADER, NEVER, BoundHost, UnsafeSt
 from ..log.journal import RaftLog
 from ..messages import Append, AppendReply, Snapshot
 from ..state import ReplicaState
-from .activity import Activity
-from .election_timer import ElectionTimer
 from .elections import Elections
 from .membership import Membership
 from .reads import Freshness
+from .timers import Activity, ElectionTimer
 
 
 @dataclass(eq=False, slots=True)

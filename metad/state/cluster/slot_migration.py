@@ -37,10 +37,9 @@ from metad_wire.watch import MarkerStep, SlotMarker
 from ...storage import keys
 from ..core import tails
 from ..core.part import Origin, Writes
-from ..core.rows import Numbers
 from ..core.slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, decode_moves, moves_key, pack, unpack
 from ..core.verb import Command, Verb
-from ..core.view import View
+from ..core.view import Numbers, View
 from .fences import Fences
 from .tenant_ends import TenantEnds
 

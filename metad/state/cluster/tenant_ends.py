@@ -32,10 +32,9 @@ from metad_wire.tables.session import SESSION
 
 from ...storage import keys
 from ..core.part import Origin, PartContext, StatePart, Writes
-from ..core.rows import NO_ROWS, Numbers, Rows
 from ..core.slot_assignment import ALL_SLOTS, SlotAssignment, pack, unpack
 from ..core.verb import Command, Reader, Verb, wanted_slots, written
-from ..core.view import View
+from ..core.view import NO_ROWS, Numbers, Rows, View
 
 _END: Final = GROUP.rows["end"]
 ORDER_BYTES: Final = 1_024

@@ -28,9 +28,8 @@ from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGro
 from ...storage import keys
 from ..core.limits import ENTRY_BYTES_FULL
 from ..core.part import Origin
-from ..core.rows import Rows, crcs_of
 from ..core.verb import Command, Reader, Verb, mismatch, read_page, read_records, read_values, written
-from ..core.view import View
+from ..core.view import Rows, View, crcs_of
 from .consumer_groups import generation_of, group_row
 
 _OFFSET, _GENERATION = OFFSET.rows["offset"], OFFSET.rows["generation"]

@@ -20,10 +20,8 @@ from metad_wire.table import Table
 
 from ...storage import keys
 from .part import Writes
-from .row_cache import Head, HeadCache, Heads, Missing
-from .rows import NO_ROWS, Rows, crcs_of
 from .verb import Command, Reader, Verb, mismatch, read_page, read_records, written
-from .view import View
+from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, crcs_of
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
 """(item of a put, its version, its create revision, revision) -> its row."""

@@ -11,7 +11,7 @@ from metad_wire.tables.cluster import GROUP
 
 from ...storage import keys
 from .part import Origin, PartContext, StatePart, Writes
-from .rows import Numbers, Rows
+from .view import Numbers, Rows
 
 ALL_SLOTS = b"\xff" * (SLOTS // 8)
 """A bit map."""

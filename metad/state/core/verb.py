@@ -23,9 +23,8 @@ from ...storage.engine import Engine
 from ...storage.keys import after_prefix, table_prefix
 from .limits import REPLY_BYTES_MAX, check_reply
 from .part import Origin, Parts
-from .rows import NO_ROWS, Numbers, Rows, column
 from .slot_assignment import ALL_SLOTS, SlotAssignment, is_held, unpack
-from .view import View, in_chunks
+from .view import NO_ROWS, Numbers, Rows, View, column, in_chunks
 
 PAGE_BYTES_MAX = 1024 * 1024  # of one page; a client that reads on gets the rest with the next
 SCAN_ROWS_MAX = 256  # looked at for one page: a filter that matches little must not delay others

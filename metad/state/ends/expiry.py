@@ -24,10 +24,9 @@ from ..core import due as index
 from ..core.due import DUE, DueKind, due_key
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin
-from ..core.rows import Rows, column
 from ..core.slot_assignment import SlotAssignment
 from ..core.verb import Command, Verb, written
-from ..core.view import View
+from ..core.view import Rows, View, column
 from ..retained import retained
 from ..session.owned import owner_left
 from ..session.owners import CONNECTED, SessionOwners

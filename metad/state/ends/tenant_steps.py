@@ -23,10 +23,9 @@ from ..cluster.tenant_ends import RETAINED, SESSIONS, WILLS, TenantEnds
 from ..core import due as index
 from ..core.due import DUE
 from ..core.limits import LOOKED_AT_BYTES_MAX
-from ..core.rows import Rows, column
 from ..core.slot_assignment import SlotAssignment
 from ..core.verb import Command, Verb
-from ..core.view import View
+from ..core.view import Rows, View, column
 from ..retained import retained
 from ..session.owners import CONNECTED, SessionOwners
 from ..session.session_end import end_sessions

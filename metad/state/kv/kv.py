@@ -18,9 +18,8 @@ from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.part import Writes
 from ..core.plain import CommandHeads
-from ..core.rows import Rows, crcs_of
 from ..core.verb import Command, Reader, Verb, check_same_rows, read_page, read_records
-from ..core.view import View
+from ..core.view import Rows, View, crcs_of
 from ..live.live_leases import LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
 

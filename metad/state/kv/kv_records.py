@@ -20,9 +20,8 @@ from metad_wire.tables.lease import LEASE_NAME_BYTES_MAX
 from ...storage import keys
 from ..core.limits import check_change
 from ..core.plain import Plain, conflict
-from ..core.row_cache import Head, HeadCache
 from ..core.verb import Command, written
-from ..core.view import View
+from ..core.view import Head, HeadCache, View
 from ..live.live_leases import LiveLeases
 from .lease_keys import Attachments
 

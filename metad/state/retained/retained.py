@@ -29,7 +29,6 @@ from ...storage.engine import Pin
 from ..core import due as index
 from ..core.due import DUE, DueKind, due_key
 from ..core.limits import LOOKED_AT_BYTES_MAX
-from ..core.rows import Numbers
 from ..core.slot_assignment import is_held
 from ..core.verb import (
     PAGE_BYTES_MAX,
@@ -42,7 +41,7 @@ from ..core.verb import (
     wanted_slots,
     written,
 )
-from ..core.view import View, in_chunks
+from ..core.view import Numbers, View, in_chunks
 from .topic_scan import AFTER, TopicScan
 
 _MESSAGE = RETAINED.rows["message"]

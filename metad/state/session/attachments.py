@@ -36,9 +36,8 @@ from metad_wire.tables.session import SESSION
 from ...storage import keys
 from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX
-from ..core.rows import Rows
 from ..core.verb import mismatch
-from ..core.view import View
+from ..core.view import Rows, View
 
 _LEAST = SESSION.rows["attachment"]
 _attachment = attrgetter("attachment")

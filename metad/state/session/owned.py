@@ -9,9 +9,8 @@ from metad_wire.errors import FencedError, NotFoundError, NotOwnerError
 
 from ..cluster.fences import Fence
 from ..core import due as index
-from ..core.rows import Rows
 from ..core.verb import mismatch
-from ..core.view import View
+from ..core.view import Rows, View
 from .owners import SessionOwners
 
 SHORT_OWNER = 0x94

@@ -32,8 +32,7 @@ from metad_wire.tables.session import SESSION
 from ...config import Config
 from ...storage.keys import table_prefix
 from ..core.part import Origin, PartContext, StatePart, Writes
-from ..core.rows import Flags, Numbers, Rows, column, crcs_of
-from ..core.view import View
+from ..core.view import Flags, Numbers, Rows, View, column, crcs_of
 
 _SLOT_BYTES = 8
 _SLOTS_MIN = 1 << 16

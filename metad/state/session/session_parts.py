@@ -24,9 +24,8 @@ from ...storage import keys
 from ..core.counts import Changes, Count, Counts, changed_counts, decode_counts, with_properties
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_reply
 from ..core.part import Writes
-from ..core.rows import Rows, column
 from ..core.verb import SPENT_BYTES, Command, Reader
-from ..core.view import View
+from ..core.view import Rows, View, column
 from .owned import absences, refusals
 
 _PROPERTIES, _COUNTS = SESSION.rows["properties"], SESSION.rows["parts"]

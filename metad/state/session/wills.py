@@ -24,10 +24,9 @@ from ...storage import keys
 from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_broker
 from ..core.part import Origin, Writes
-from ..core.rows import NO_ROWS, Rows, column
 from ..core.slot_assignment import SlotAssignment, is_held
 from ..core.verb import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, key_after, written
-from ..core.view import View
+from ..core.view import NO_ROWS, Rows, View, column
 from .will_news import WillNews
 
 DUE = WILL.rows["due"]

@@ -255,7 +255,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "impatient_callers_ask_a_hanging_node_for_ever",
         "calls that were given up say that a node does not answer",
-        "metad_client.dispatch.sender:Suspects.give_up",
+        "metad_client.dispatch.router:Suspects.give_up",
         "self.given_up.setdefault(call.connection, call.sent)",
         "pass",
         "a_standstill_of_the_leader_of_the_metadata_ends_nothing",

@@ -183,7 +183,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "rows_are_remembered",
         "who leads no longer forgets the rows it has read",
-        "metad.state.core.row_cache:_Generations.forget",
+        "metad.state.core.view:_Generations.forget",
         "self._young, self._old = {}, {}",
         "pass",
         "what_others_wrote_is_known",

@@ -17,8 +17,7 @@ from metad_client.dispatch.calls.retries import Deadlines, Retries
 from metad_client.dispatch.discovery import PROBE_AFTER_S, SEEK_DEADLINE_S, SEEK_MAX_S, SEEK_MIN_S, Discovery
 from metad_client.dispatch.leaders import Leaders
 from metad_client.dispatch.nodes import NodeQueue, Nodes
-from metad_client.dispatch.router import ANY, Router, Routes
-from metad_client.dispatch.sender import SUSPECT_S, Sender, Suspects
+from metad_client.dispatch.router import ANY, SUSPECT_S, Router, Routes, Sender, Suspects
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import StaleRouteError, UnknownMethodError, UnknownOutcomeError

@@ -13,8 +13,8 @@ import pytest
 from metad.node.replicas.driver import Work
 from metad.node.watches.will_turns import LOOK_S, PAUSE_S, TURN_S, WillTurns
 from metad.state.cluster.fences import Fences
-from metad.state.core.rows import NO_ROWS
 from metad.state.core.verb import Command
+from metad.state.core.view import NO_ROWS
 from metad.state.session.will_news import Hears, WillNews
 from metad_wire.errors import (
     CancelledError,

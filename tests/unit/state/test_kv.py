@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from state_rig import MIB, Rig, command_of, item_errors
 
-from metad.state.core.row_cache import HeadCache
+from metad.state.core.view import HeadCache
 from metad.state.kv.kv_records import RECORDS
 from metad_wire import messages as m
 from metad_wire import methods

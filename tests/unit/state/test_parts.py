@@ -244,7 +244,7 @@ def kinds(part: CountRecords) -> set[tuple[Any, ...]]:
 # --- what View and Machine know --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["core/entry", "machine", "core/part", "core/row_cache", "core/view"])
+@pytest.mark.parametrize("name", ["core/entry", "machine", "core/part", "core/view"])
 def test_no_table_is_named(name: str) -> None:
     """Only the registry brings tables together: the rest hears of rows, and of commands."""
     tree = ast.parse((STATE / f"{name}.py").read_text(encoding="utf-8"))

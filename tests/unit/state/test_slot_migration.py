@@ -15,9 +15,9 @@ from wire_strategies import values_of
 from metad.config import Config, DedupeConfig, StorageConfig
 from metad.state.core.entry import decode_entry
 from metad.state.core.part import NodeMemory, PartContext
-from metad.state.core.row_cache import MISSING, HeadCache, RowCache
 from metad.state.core.slot_assignment import ALL_SLOTS, HeldSlots, moves_key, pack, unpack
 from metad.state.core.verb import Command, Verb
+from metad.state.core.view import MISSING, HeadCache, RowCache
 from metad.state.machine import Known, Machine
 from metad.state.registry import VERBS
 from metad.storage import keys

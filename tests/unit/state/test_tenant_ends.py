@@ -11,9 +11,9 @@ from sweep_rig import BATCH, World, do
 from metad.config import DedupeConfig
 from metad.node.chores.tenant_sweep import TenantSweep
 from metad.state.cluster.tenant_ends import ORDER_BYTES, ORDERS_BYTES_MAX, TenantEnds
-from metad.state.core.rows import NO_ROWS
 from metad.state.core.slot_assignment import ALL_SLOTS, pack, unpack
 from metad.state.core.verb import Command
+from metad.state.core.view import NO_ROWS
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods

@@ -6,8 +6,8 @@ from random import Random
 
 from ....raft.base import FOLLOWER, LEADER
 from ....raft.messages import Append, AppendReply, PreVote
-from ....raft.roles.election_timer import BUSY_PART, OWN_PART
 from ....raft.roles.membership import CAUGHT_UP_ENTRIES
+from ....raft.roles.timers import BUSY_PART, OWN_PART
 from .scene import ELECTION_S, LEASE_S, PARTED, REDIALLED, Scene, parted, scenario
 
 SOON_S = LEASE_S * (1 + OWN_PART) + 0.05
