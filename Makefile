@@ -84,7 +84,7 @@ check: setup
 SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= $(shell nproc)
 soak: setup
-	nice $(BIN)/python -m metad.testing.simulate --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
+	nice $(BIN)/python tests/simulate.py --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
 FUZZ_SECONDS ?= 60
 fuzz: setup

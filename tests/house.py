@@ -25,7 +25,6 @@ PACKAGES = {
     "metad_pytest": ROOT / "clients" / "metad_pytest",
 }
 """The product: what metad-client and metad-service bring, but for the tools."""
-SIMULATORS = ROOT / "metad" / "testing"
 BROKERS = ROOT / "clients" / "metad_amqtt"
 """A distribution of its own."""
 TOOLS = {
@@ -47,9 +46,8 @@ _ROUNDS = 3  # of a request: what not every round enters belongs to a timer
 
 
 def product() -> list[Path]:
-    """The files of the product, simulators left out."""
-    files = [file for folder in PACKAGES.values() for file in sorted(folder.rglob("*.py"))]
-    return [file for file in files if SIMULATORS not in file.parents]
+    """The files of the product."""
+    return [file for folder in PACKAGES.values() for file in sorted(folder.rglob("*.py"))]
 
 
 def shipped() -> list[Path]:
@@ -69,13 +67,13 @@ def page_kib() -> dict[str, int]:
 
 
 def every_file() -> list[Path]:
-    """The Python files of the product, its simulators and its tools."""
+    """The Python files of the product, its tools and its tests, simulators among them."""
     folders = (*PACKAGES.values(), BROKERS, *PARTS.values())
     return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
 
 
 def findings(package: str, find: Callable[[str], Iterable[str]]) -> set[str]:
-    """What is found in the files of a package that is shipped, simulators left out: ``file: what`` of each."""
+    """What is found in the files of a package that is shipped: ``file: what`` of each."""
     root = (PACKAGES | TOOLS)[package]
     files = [file for file in shipped() if root in file.parents]
     return {f"{file.relative_to(root.parent).as_posix()}: {what}" for file in files for what in find(file.read_text())}
@@ -132,7 +130,7 @@ def definitions(files: list[Path]) -> Iterator[Definition]:
 
 
 def long_functions() -> dict[str, int]:
-    """The functions of more than 60 lines, in the product, its simulators and its tools: how many lines each has."""
+    """The functions of more than 60 lines, in the product, its tools and its tests: how many lines each has."""
     found = {}
     for each in definitions(every_file()):
         size = (each.node.end_lineno or 0) - each.node.lineno + 1
@@ -184,6 +182,39 @@ def texts_without_verb() -> list[str]:
     ]
 
 
+def dangling_references() -> list[str]:
+    """The relative references of docstrings (``:mod:`` and its kin) that name no module, or nothing in that module."""
+
+    def is_there(file: Path, role: str, dots: str, names: list[str]) -> bool:
+        at = file.parents[len(dots) - 1]
+        while names and ((at / names[0]).is_dir() or (at / f"{names[0]}.py").exists()):
+            at /= names.pop(0)
+        module = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
+        if at == file.parent and len(dots) == 1:
+            module = file  # a name beside
+        return not names if role == "mod" else bool(names) and _is_defined(module, names[0])
+
+    return [
+        f"{name_of(file)}: {found[0]}"
+        for file in every_file()
+        for found in re.finditer(r":(\w+):`(\.+)([\w.]+)`", file.read_text(encoding="utf-8"))
+        if not is_there(file, found[1], found[2], found[3].split("."))
+    ]
+
+
+def _is_defined(module: Path, name: str) -> bool:
+    """Whether a module's text defines, assigns or imports the name at its top level."""
+    for node in tree(module).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            return True
+        if isinstance(node, ast.Import | ast.ImportFrom) and any(name in (it.asname, it.name) for it in node.names):
+            return True
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return True
+    return False
+
+
 def modules() -> dict[str, Path]:
     """The modules of all packages by their dotted names."""
     found = {}
@@ -220,8 +251,8 @@ def modules_of_requests() -> dict[str, set[str]]:
     """The modules that one ``kv.put`` and one ``takeover_many`` of 1,000 enter, by their paths: of the client, of the
     leader and of two followers, in the simulation of whole nodes. A request is repeated, and what not every round
     enters is left out: timers run beside it."""
-    from metad.testing.nodes.scenarios import Scene
     from metad_client import Client, SessionTakeoverItem
+    from sim.nodes.scenarios import Scene
 
     async def register(client: Client) -> int:
         epoch: int = (await client.brokers.register("broker-1", lease_s=600.0)).epoch
@@ -266,7 +297,7 @@ def numbers() -> dict[str, Any]:
         "lines": {
             "product": lines(product()),
             "amqtt": lines(sorted(BROKERS.rglob("*.py"))),
-            "tests": lines([*sorted(SIMULATORS.rglob("*.py")), *sorted(PARTS["tests"].rglob("*.py"))]),
+            "tests": lines(sorted(PARTS["tests"].rglob("*.py"))),
             "perf": lines(sorted(PARTS["perf"].rglob("*.py"))),
             "spark": lines(sorted(PARTS["spark"].rglob("*.py"))),
         },

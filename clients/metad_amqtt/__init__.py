@@ -12,7 +12,7 @@ A client connects to any of them, and finds its session: subscriptions, and the 
 - :mod:`.listening`: how connections come, and how many may be open; :mod:`.arrivals`: whose CONNECT waits
 - :mod:`.kept`: what metad has of clients and brokers, and how it is written
 - :mod:`.waiting`: messages for clients that are away
-- :mod:`.routes`: who gets a message, and through which broker
+- :mod:`.links.routes`: who gets a message, and through which broker
 - :mod:`.outbox`: what goes to one connected client
 - :mod:`.links`: messages from broker to broker
 """

@@ -1,8 +1,8 @@
 """The controller: every node has one; what it may decide depends on which groups its node leads.
 
-- The leader of ``metadata-0`` decides about the map (:mod:`.decisions`): it forms the cluster, takes nodes in and lets
-  them go, adds groups, and says where replicas should be and who should lead.
-- A group's leader makes that true for it, step by step (:mod:`.upkeep`).
+- The leader of ``metadata-0`` decides about the map (:mod:`.map.decisions`): it forms the cluster, takes nodes in and
+  lets them go, adds groups, and says where replicas should be and who should lead.
+- A group's leader makes that true for it, step by step (:mod:`.map.upkeep`).
 - Every node says where it is, until the map says the same.
 
 Nothing here is remembered outside of the map and the groups' own configurations, so any step may be the last one before
@@ -56,7 +56,7 @@ TEND_S = 1.0
 
 
 class Controller:
-    """Observes the node, asks :mod:`.decisions` and :mod:`.upkeep` what to do, and does it."""
+    """Observes the node, asks :mod:`.map.decisions` and :mod:`.map.upkeep` what to do, and does it."""
 
     def __init__(
         self, config: Config, presence: Presence, clock: Clock, host: Host, migrations: Migrations, brokers: Brokers

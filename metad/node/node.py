@@ -1,7 +1,7 @@
 """One node: everything of a server but its sockets, put together; how it begins, works, fails and ends.
 
-:mod:`.requests` has the way of a request, :mod:`.scheduler` what the event loop does in its turns, :mod:`.groups` the
-replicas that are here, :mod:`.health` whether the node goes on.
+:mod:`.requests` has the way of a request, :mod:`.requests.scheduler` what the event loop does in its turns,
+:mod:`.replicas.groups` the replicas that are here, :mod:`.health` whether the node goes on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Consensus: a Raft that can be trusted, on pysyncobj's SyncObj. Nothing above this package knows pysyncobj.
 
-A replica (:mod:`.replica`) is composed of one object for each rule: elections (:mod:`.elections`, with
-:mod:`.election_timer` and :mod:`.disk_watch`), replication (:mod:`.leader`, :mod:`.follower`), linearizable reads
-(:mod:`.reads`), membership and hand-over (:mod:`.membership`), sleep (:mod:`.activity`). The rules share the replica's
-state (:mod:`.state`, the only SyncObj), its log (:mod:`.journal`) and a leader's knowledge of its peers
-(:mod:`.leadership`). :mod:`.writer` makes the logs of a node durable; :mod:`.replicas` drives all groups of a node and
-carries their messages.
+A replica (:mod:`.replica`) is composed of one object for each rule, in :mod:`.roles`: elections (``elections``, with
+``timers``), replication (``leader``, ``follower``), linearizable reads (``reads``), membership and hand-over
+(``membership``), sleep (``timers``). The rules share the replica's state (:mod:`.state`, the only SyncObj), its log
+(:mod:`.log.journal`) and a leader's knowledge of its peers (``leadership``). :mod:`.log.writer` makes the logs of a
+node durable; :mod:`.replicas` drives all groups of a node and carries their messages.
 
 pysyncobj 0.3.17 as it stands loses acknowledged writes. What of SyncObj is kept, and what is replaced:
 
@@ -14,7 +13,7 @@ SyncObj                        here     why
 ============================== ======== ==============================================================================
 role, term, vote, leader,      kept     plain state with its setters; term and vote go through the Journal
 commit and applied index
-Journal interface              kept     :class:`.journal.RaftLog` implements it over the log store
+Journal interface              kept     :class:`.log.journal.RaftLog` implements it over the log store
 connected and other nodes,     kept     for ``getStatus``; the configuration in the log is what counts
 getStatus
 FileJournal, MemoryJournal     replaced not synced before votes and acknowledgements; ``kill -9`` loses it compacting

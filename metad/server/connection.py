@@ -7,8 +7,8 @@ nothing (:data:`metad_wire.methods.AHEAD`); nor do cancels, pings, credits.
 
 This module bounds what a peer can make the server hold: an unfinished frame by the frame limit, requests by the credit
 window (the session closes a peer that exceeds it), and replies by beginning no further requests while the peer does not
-read, then reading no more of them, and closing the connection if that lasts. :mod:`.receive_budget` and
-:mod:`.send_budget` bound all connections together. No task runs per request.
+read, then reading no more of them, and closing the connection if that lasts. :mod:`.budgets` bounds all connections
+together. No task runs per request.
 """
 
 from __future__ import annotations

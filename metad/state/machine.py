@@ -3,7 +3,7 @@
 ``evaluate`` runs commands against the applied state plus what is in flight and yields the *writes* to replicate; the
 entry holds those, so applying one reads nothing, decodes nothing of a record, and cannot differ between replicas. The
 applied index goes into the same batch as the writes it covers. The machine knows no table: what has to be remembered of
-one is a :class:`.part.StatePart`.
+one is a :class:`.core.part.StatePart`.
 
 Deadlines are judged by the time of the group's log. The time of an entry never goes back. A leader whose calendar is
 ahead of the log does not jump either: a calendar that was set wrong and an outage look the same, and a jump would end

@@ -14,9 +14,6 @@ from msgspec.structs import replace
 from plain_bodies import PLAIN, plain_body
 from scripted import METADATA, Nodes, Server
 
-from metad.testing.nodes.cluster import CLIENT_PORT
-from metad.testing.nodes.loop import Process
-from metad.testing.nodes.scenarios import Scene
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import GroupId
@@ -56,6 +53,9 @@ from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillK
 from metad_wire.transport import Transport
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchFilter, WatchOpen
+from sim.nodes.cluster import CLIENT_PORT
+from sim.nodes.loop import Process
+from sim.nodes.scenarios import Scene
 
 Answer = bytes | MetadError
 

@@ -22,7 +22,7 @@ from metad.storage import rocks
 from metad.storage.engine import Engine
 from metad.storage.memory import MemoryEngine
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
-from metad.testing.disk import SimDisk
+from sim.disk import SimDisk
 
 MIB = 1024 * 1024
 SMALL = StorageConfig(block_cache_bytes=8 * MIB, memtable_bytes=16 * MIB)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metad.storage.log import DurableMark, MarkFile, SystemFile
-from metad.testing.disk import SimFile
+from sim.disk import SimFile
 
 Open = Callable[[], MarkFile]
 

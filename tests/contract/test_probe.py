@@ -9,10 +9,10 @@ import pytest
 
 from metad.control.brokers.evidence import Answer
 from metad.server.network import Probe
-from metad.testing.nodes.links import SimNetwork
-from metad.testing.nodes.loop import VirtualLoop
 from metad_wire.transport import Stream, Transport, split_endpoint
 from metad_wire.transport.tcp import TcpTransport
+from sim.nodes.links import SimNetwork
+from sim.nodes.loop import VirtualLoop
 
 HOST = "127.0.0.1"
 TRANSPORTS: dict[str, tuple[Callable[[], Transport], Callable[[], asyncio.AbstractEventLoop]]] = {

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from metad.testing.nodes.links import SimNetwork
-from metad.testing.nodes.loop import VirtualLoop
 from metad_perf.attack import certificates
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
@@ -25,6 +23,8 @@ from metad_wire.transport.pace import Pace
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
+from sim.nodes.links import SimNetwork
+from sim.nodes.loop import VirtualLoop
 
 uvloop = pytest.importorskip("uvloop", reason="the TCP transport is also held to the contract on uvloop's loop")
 

@@ -11,10 +11,10 @@ from metad_wire.tables.reading import READING, Reading
 
 from metad.config import RaftConfig, StorageConfig
 from metad.control import migration
-from metad.testing.nodes.scenarios import Scene
 from metad_client import Client, ConflictError, TablePutItem
 from metad_wire.cluster import METADATA, GroupId, unpack_slots
 from metad_wire.tables import moving_rows
+from sim.nodes.scenarios import Scene
 
 SENSORS = [f"boiler/{number}" for number in range(60)]
 QUIET = [f"boiler/quiet-{number}" for number in range(20)]

@@ -9,10 +9,10 @@ import random
 import pytest
 
 from metad.config import ExpiryConfig
-from metad.testing.nodes.actors.cast import Cast
-from metad.testing.nodes.actors.subscribers import Subscriber
-from metad.testing.nodes.cluster import Cluster, Settings
-from metad.testing.nodes.trouble import CONVERGE_S, TROUBLE_S, Trouble
+from sim.nodes.actors.cast import Cast
+from sim.nodes.actors.subscribers import Subscriber
+from sim.nodes.cluster import Cluster, Settings
+from sim.nodes.trouble import CONVERGE_S, TROUBLE_S, Trouble
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 3_000
 SEEDS = 4

@@ -1,10 +1,10 @@
-"""Situations that decide whether a rule of Raft holds, played out by hand: see metad/testing/replicas/scenarios/."""
+"""Situations that decide whether a rule of Raft holds, played out by hand: see tests/sim/replicas/scenarios/."""
 
 from __future__ import annotations
 
 import pytest
 
-from metad.testing.replicas.scenarios import SCENARIOS
+from sim.replicas.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

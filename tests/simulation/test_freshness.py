@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from typed_verbs import namespace_of, tables
 
-from metad.testing.nodes.cluster import DATA
-from metad.testing.nodes.scenarios.scene import Scene
 from metad_client import (
     BrokerKey,
     Client,
@@ -30,6 +28,8 @@ from metad_client import (
 from metad_wire.method import For, Method
 from metad_wire.methods import METHODS
 from metad_wire.table import Table
+from sim.nodes.cluster import DATA
+from sim.nodes.scenarios.scene import Scene
 
 README = Path(__file__).resolve().parents[2] / "clients" / "README.md"
 METADATA, OFFSET = GroupId("metadata", 0), GroupId("offset", 0)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from metad.testing.mutants.nodes import NODE_MUTANTS
-from metad.testing.mutants.planting import Mutant, planted
-from metad.testing.mutants.replicas import MUTANTS
-from metad.testing.mutants.units import UNIT_MUTANTS
-from metad.testing.nodes.scenarios import SCENARIOS as NODE_SCENARIOS
-from metad.testing.replicas.scenarios import SCENARIOS
-from metad.testing.simulate import killers
+from sim.mutants.nodes import NODE_MUTANTS
+from sim.mutants.planting import Mutant, planted
+from sim.mutants.replicas import MUTANTS
+from sim.mutants.units import UNIT_MUTANTS
+from sim.nodes.scenarios import SCENARIOS as NODE_SCENARIOS
+from sim.replicas.scenarios import SCENARIOS
+from simulate import killers
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -62,7 +62,7 @@ def test_every_mutant_of_units_is_killed_by_its_test() -> None:
         "-p",
         "no:cacheprovider",
         "-p",
-        "metad.testing.mutants.units",
+        "sim.mutants.units",
         *named,
     ]
     ran = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600, check=False)

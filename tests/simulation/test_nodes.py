@@ -1,4 +1,4 @@
-"""Whole nodes with their clients, in virtual time. More of them: ``python -m metad.testing.simulate --level node``."""
+"""Whole nodes with their clients, in virtual time. More of them: ``python tests/simulate.py --level node``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from metad.testing.nodes.cluster import Cluster, Settings
-from metad.testing.nodes.scenarios import SCENARIOS
-from metad.testing.simulate import Result, run_node_seed, run_seeds
 from metad_wire.cluster import METADATA
+from sim.nodes.cluster import Cluster, Settings
+from sim.nodes.scenarios import SCENARIOS
+from simulate import Result, run_node_seed, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 
@@ -50,7 +50,7 @@ def test_scenario(name: str) -> None:
 
 def test_a_seed_is_the_same_every_time() -> None:
     code = (
-        "from metad.testing.simulate import run_node_seed; import zlib; "
+        "from simulate import run_node_seed; import zlib; "
         "runs = [run_node_seed(seed, 3, wide=wide, trace=True) for seed in range(2) for wide in (False, True)]; "
         "print([zlib.crc32('\\n'.join(run.trace).encode()) for run in runs])"
     )

@@ -1,5 +1,5 @@
 """Some hundred clusters, each with clients and faults of its own, and the same every time. More of them:
-``python -m metad.testing.simulate``."""
+``python tests/simulate.py``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from metad.testing import simulate
-from metad.testing.simulate import Result, main, run_seed, run_seeds
+from sim import simulate
+from simulate import Result, main, run_seed, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 SEEDS = 50
@@ -50,7 +50,7 @@ def test_wide_seeds(nodes: int, seeds: int) -> None:
 def test_a_seed_is_the_same_every_time() -> None:
     """Also where strings hash differently: no set decides anything."""
     code = (
-        "from metad.testing.simulate import run_seed; import zlib; "
+        "from simulate import run_seed; import zlib; "
         "runs = [run_seed(seed, 3, wide=wide, trace=True) for seed in range(3) for wide in (False, True)]; "
         "print([zlib.crc32('\\n'.join(run.trace).encode()) for run in runs])"
     )

@@ -9,11 +9,11 @@ import os
 
 import pytest
 
-from metad.testing.judges.invariants import Violation
-from metad.testing.mutants.planting import planted
-from metad.testing.mutants.watches import WATCH_MUTANTS
-from metad.testing.nodes.scenarios import SCENARIOS
-from metad.testing.simulate import run_seeds
+from metad_judge.invariants import Violation
+from sim.mutants.planting import planted
+from sim.mutants.watches import WATCH_MUTANTS
+from sim.nodes.scenarios import SCENARIOS
+from simulate import run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 1_000
 SEEDS = 4

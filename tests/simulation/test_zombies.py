@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from metad.testing.nodes.cluster import Cluster, Settings
-from metad.testing.nodes.zombies import play_brokers
+from sim.nodes.cluster import Cluster, Settings
+from sim.nodes.zombies import play_brokers
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 2_000
 SEEDS = 8

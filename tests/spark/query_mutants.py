@@ -12,7 +12,7 @@ import metad_spark.queries.lag
 import metad_spark.queries.orphans
 import metad_spark.queries.postmortem
 import metad_spark.queries.skew  # noqa: F401  # planting finds modules that are imported
-from metad.testing.mutants.planting import Mutant, one_edit
+from sim.mutants.planting import Mutant, one_edit
 
 CENSUS: Final = "a_census_has_each_session_once_with_what_is_its_own"
 ORPHANS: Final = "each_kind_of_orphan_is_found_and_nothing_else"

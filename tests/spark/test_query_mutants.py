@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from query_mutants import MUTANTS
 
-from metad.testing.mutants.planting import Mutant, planted
 from metad_spark.pipeline.context import Context
 from metad_spark.queries import postmortem
+from sim.mutants.planting import Mutant, planted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

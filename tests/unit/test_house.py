@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import house
 import pytest
+
+import house
 
 FILES_PER_FOLDER_MAX = 15
 METHODS_MAX = 25
@@ -121,6 +122,10 @@ def test_nothing_new_is_over_a_limit(found: Callable[[], dict[str, int]], limit:
     grown = {name: size for name, size in over.items() if size > listed.get(name, limit)}
     assert not grown, f"more than {limit}, or than is listed"
     assert not listed.keys() - over.keys(), "these are within the limit by now: strike them off the list"
+
+
+def test_references_lead_somewhere() -> None:
+    assert house.dangling_references() == []
 
 
 def test_a_request_enters_no_more_modules() -> None:

@@ -5,8 +5,8 @@ retried, until its deadline. All of it happens in callbacks: a request costs no 
 
 A call concerns one group, and goes to the node that the client believes to lead it. The dispatcher decides what happens
 to a call after each event. Each component knows one thing: :mod:`.router` where a call goes, :mod:`.leaders` which node
-leads, :mod:`.discovery` how to find out, :mod:`.sender` how an attempt is sent and which nodes do not answer,
-:mod:`.retries` when the next one is and when time is up, :mod:`.reports` who is told about it.
+leads, :mod:`.discovery` how to find out, :class:`.router.Sender` how an attempt is sent and which nodes do not answer,
+:mod:`.calls.retries` when the next one is and when time is up, :mod:`.reports` who is told about it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One group at work: requests wait here, become entries, are committed, applied and answered.
 
 Coalescing: what waits when the node's turn comes shares an entry, up to the window's size. The node gives a turn when
-nothing is on its way to the disk or enough waits (:mod:`.node`), so a lone request pays one fsync, and many share one.
+nothing is on its way to the disk or enough waits (:mod:`..node`), so a lone request pays one fsync, and many share one.
 
 Only a leader that is ready evaluates. When it leads no longer, what it had in flight may or may not survive, and says
 so; what it had not begun goes to the next leader.

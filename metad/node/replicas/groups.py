@@ -101,7 +101,7 @@ def _nothing() -> None:
 
 
 class Groups:
-    """A registry. :mod:`.replica_lifecycle` puts the groups in and takes them out."""
+    """A registry. :mod:`..disk.replica_lifecycle` puts the groups in and takes them out."""
 
     def __init__(self, environment: Environment, health: Health) -> None:
         self.map: ClusterMap | None = None

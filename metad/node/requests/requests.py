@@ -1,6 +1,6 @@
 """The way of a request: decoded, weighed, and begun at the group that it names.
 
-Reads go on in :mod:`.reads`; writes queue at their group's driver (:mod:`.driver`) until the loop's turn
+Reads go on in :mod:`.reads`; writes queue at their group's driver (:mod:`..replicas.driver`) until the loop's turn
 (:mod:`.scheduler`).
 
 A digest binds an identity to the first request that used it. A retry repeats a request byte by byte except its deadline

@@ -4,7 +4,7 @@
 - A replica asks first whether it *would* be elected (pre-vote), so one that was cut off does not raise the term.
 - A replica does not vote, or say that it would, while it has promised its leader not to. Each reply to the leader names
   that promise, and leases rest on it; so the longest promise is stored, and after a start the replica keeps that of the
-  life before (:mod:`.election_timer`). A hand-over at the leader's wish is the exception. A candidate is a voter too.
+  life before (:mod:`.timers`). A hand-over at the leader's wish is the exception. A candidate is a voter too.
 - Beyond its promise it does not vote either while it takes its leader for alive: heard within the voter's own election
   timeout, and no evidence to the contrary. So one replica's evidence alone deposes nobody.
 - Of replicas that ask at the same time, the one with the newest log, or the greatest name, goes on, and the others
@@ -13,7 +13,7 @@
   the others asks, because that one has no promise left.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
-- A replica whose disk hangs (:mod:`.disk_watch`) does not campaign.
+- A replica whose disk hangs (:class:`..log.journal.DiskWatch`) does not campaign.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Snapshots of groups, from the wish of a leader to the state of a follower.
 
 A leader whose log no longer holds what a peer lacks asks for a snapshot (``Observer.snapshot_wanted``). The group's key
-range is exported as of its applied index, streamed (:mod:`.snapshot_transfer`), and announced to the peer by Raft's own
-:class:`.messages.Snapshot`, which says index, term and configuration. The peer then replaces its range with the parts
+range is exported as of its applied index, streamed (:mod:`.transfer`), and announced to the peer by Raft's own
+:class:`..messages.Snapshot`, which says index, term and configuration. The peer then replaces its range with the parts
 and, in the same atomic step, writes the *mark*: those three, as the announcement said them, under a key of the range.
 So the mark never travels in the parts (one that the sender has from a snapshot of its own is overwritten), and state
 and mark cannot disagree, whenever the peer dies: after the replacement its log may still be the old one, and
 :func:`restore_log` puts it behind the mark.
 
-Without I/O, like :mod:`.replicas`: whoever drives it brings clock and network, and a thread for the replacement.
+Without I/O, like :mod:`..replicas`: whoever drives it brings clock and network, and a thread for the replacement.
 """
 
 from __future__ import annotations

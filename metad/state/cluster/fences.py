@@ -1,7 +1,7 @@
 """The fences of brokers: from which epoch on a broker's writes are done. They belong to the group, not to its slots.
 
 A *life* of a broker is its name and an epoch. Once a group has fenced a broker, its log has no entry of a life with a
-lower epoch any more: :mod:`.machine` asks :class:`Fences` once per request, before the request is evaluated. What is
+lower epoch any more: :mod:`..machine` asks :class:`Fences` once per request, before the request is evaluated. What is
 in flight counts. So a fence that is acknowledged is a barrier, whichever session's last owner the life was.
 
 A broker without a fence is allowed: one that never registers is never fenced. A fence is only ever raised. It is an

@@ -1,4 +1,4 @@
-"""The steps in which slots move from one group to another. :mod:`.slot_assignment` has the row that they change.
+"""The steps in which slots move from one group to another. :mod:`..core.slot_assignment` has the row that they change.
 
 The cluster map only says where to ask. A slot moves in steps, each an entry in the log of one of the two groups:
 

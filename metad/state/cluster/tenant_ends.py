@@ -2,8 +2,8 @@
 
 An order is about the sessions that the tenant has when its entry is evaluated, in the slots that the group holds then.
 They are over from that entry on: a takeover that follows finds no session, and begins one. What they leave is cleared
-up by steps (:mod:`.tenant_steps`), each an entry, in the order of the keys. The row says how far they have come, so
-the next leader goes on there, and the order is done when the row is gone.
+up by steps (:mod:`..ends.tenant_steps`), each an entry, in the order of the keys. The row says how far they have come,
+so the next leader goes on there, and the order is done when the row is gone.
 
 A session that is taken over in front of that place says in its owner row which order it *outlives*; behind it, no step
 comes any more. What else the tenant has is told apart by its revision: wills and messages of before have lower ones.

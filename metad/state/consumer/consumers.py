@@ -1,7 +1,8 @@
 """The members of consumer groups: they join, leave, are assigned something, or are silent for too long.
 
-Only the leader of the metad group knows who is silent: it hears of the members (:mod:`.live_consumers`), and orders
-their end through the log (:mod:`metad.node.chores.leases`). What becomes of a group is in :mod:`.consumer_groups`.
+Only the leader of the metad group knows who is silent: it hears of the members (:mod:`..live.live_consumers`), and
+orders their end through the log (:mod:`metad.node.chores.leases`). What becomes of a group is in
+:mod:`.consumer_groups`.
 """
 
 from __future__ import annotations

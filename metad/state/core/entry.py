@@ -27,9 +27,9 @@ the row; no positions if all writes replace this value. ``b""``: there was no va
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """``now_ms`` is the log's time when the entry was evaluated, see :mod:`.log_time`. ``heard`` are the writes to rows
-    that a :class:`.part.StatePart` hears of, by row. The other writes are applied without being looked at. The fields
-    behind those are newer than some logs."""
+    """``now_ms`` is the log's time when the entry was evaluated, see :class:`..machine.LogTime`. ``heard`` are the
+    writes to rows that a :class:`.part.StatePart` hears of, by row. The other writes are applied without being looked
+    at. The fields behind those are newer than some logs."""
 
     format: int
     origin: Origin

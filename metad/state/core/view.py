@@ -268,7 +268,7 @@ def in_chunks(engine: Engine, keys: Sequence[bytes]) -> Iterator[tuple[list[byte
 class View:
     """Passed to ``evaluate``. A command gets the writes it has made to a row, to add to them, from :meth:`writes_of`.
     ``now_ms`` is the log's time, ``past_ms`` that by which deadlines are judged: it is 0 while nothing has passed, see
-    :mod:`.log_time`. ``index`` is the entry's, and ``revision`` the group's once the entry is applied."""
+    :class:`..machine.LogTime`. ``index`` is the entry's, and ``revision`` the group's once the entry is applied."""
 
     __slots__ = (
         "_engine",

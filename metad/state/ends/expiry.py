@@ -1,8 +1,8 @@
 """What the time of a log ends: sessions whose clients have been away for too long, the silence of their wills, and
 retained messages (:func:`.retained.expire`).
 
-The sweep names what it has found in the rows of :mod:`.due`. Each item counts only if the session is still away with
-that very deadline, and only once the deadline has passed. An item that is no more what it was loses its row.
+The sweep names what it has found in the rows of :mod:`..core.due`. Each item counts only if the session is still away
+with that very deadline, and only once the deadline has passed. An item that is no more what it was loses its row.
 
 The sessions of a broker whose life is over look connected in their owner rows, because a fence is one write and they
 are many. The sweep names those, too, and they get their deadlines, which count from the fence on.

@@ -1,4 +1,4 @@
-"""The steps in which an order to end a tenant (:mod:`.tenant_ends`) is carried out.
+"""The steps in which an order to end a tenant (:mod:`..cluster.tenant_ends`) is carried out.
 
 A step names what the leader has found behind the place to which the order has come: sessions, then the wills that are
 due if they are to be dropped, then the retained messages if they are to go. The evaluation leaves alone what has come

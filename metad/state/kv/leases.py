@@ -1,7 +1,7 @@
 """Leases: granted, kept alive, revoked, or over; with a lease end the keys attached to it, in one entry.
 
-Only the leader of the group knows whether a lease is over: it hears of the holders (:mod:`.live_leases`), and orders
-the end through the log (:mod:`metad.node.chores.leases`).
+Only the leader of the group knows whether a lease is over: it hears of the holders (:mod:`..live.live_leases`), and
+orders the end through the log (:mod:`metad.node.chores.leases`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Retained messages: put, get, delete by topic, and all whose topics match a filter.
 
-On disk a message is the wire's Retained. What has expired is left out by reads, and deleted by the sweep (:mod:`.due`).
+On disk a message is the wire's Retained. What has expired is left out by reads, and deleted by the sweep
+(:mod:`..core.due`).
 """
 
 from __future__ import annotations

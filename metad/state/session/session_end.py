@@ -1,7 +1,7 @@
 """The end of a session: everything that belongs to it goes in one entry.
 
 What belongs to it is derived from the declarations: the rows of every table that is ``part_of`` the session's. Those of
-the tables in :data:`.counts.COUNTED` are looked for only where a session has any.
+the tables in :data:`..core.counts.COUNTED` are looked for only where a session has any.
 """
 
 from __future__ import annotations

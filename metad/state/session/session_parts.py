@@ -3,7 +3,7 @@
 A session may have a limited number of such rows, and of bytes in them. So its end, which drops them all, fits an entry,
 and what is restored of it fits a reply. One row of the session counts both, for all tables. While the session's rows
 are short, it has a copy of them and of its properties, encoded as they go on the wire: so all sessions of a storm are
-restored by one look-up, without a scan. See :mod:`.counts`.
+restored by one look-up, without a scan. See :mod:`..core.counts`.
 """
 
 from __future__ import annotations

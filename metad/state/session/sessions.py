@@ -8,9 +8,9 @@ The rules: a takeover always wins, except that a past life of a broker (same nam
 else may only be done by the owner.
 
 A session whose client has gone holds in its owner row when it ends, and when its will is due. Both are by the time of
-the log, and :mod:`.due` has a row for each. The sweep carries them out; a takeover that comes first judges by its own
-time. What belongs to a session goes with it: see :mod:`.session_end`. Who speaks for an earlier connection of a session
-is refused: see :mod:`.attachments`.
+the log, and :mod:`..core.due` has a row for each. The sweep carries them out; a takeover that comes first judges by its
+own time. What belongs to a session goes with it: see :mod:`.session_end`. Who speaks for an earlier connection of a
+session is refused: see :mod:`.attachments`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from metad.testing.nodes.scenarios import Scene
 from metad_client import (
     BrokerLife,
     Client,
@@ -28,6 +27,7 @@ from metad_wire import messages as m
 from metad_wire.connection.session import AHEAD_BYTES
 from metad_wire.errors import ConflictError
 from metad_wire.tables import broker as b
+from sim.nodes.scenarios import Scene
 
 LEASE_S = 10.0
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import house
 import pytest
+
+import house
 
 _ACCEPTS = {"accept", "create_server", "create_unix_server", "start_server", "start_unix_server"}
 _ALLOWED = {

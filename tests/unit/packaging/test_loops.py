@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import house
 import pytest
+
+import house
 
 _FIXED = {
     "metad/server/serve.py: self._listeners": "complete before anything can end",

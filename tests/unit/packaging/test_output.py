@@ -22,7 +22,7 @@ from metad_wire import messages as m
 from metad_wire.transport.memory import MemoryTransport
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "metad.testing.simulate"]
+MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "simulate"]
 PAGES = [["metad.cli", "config"], ["metad.cli", "config", "--sample"], ["metad.cli", "logs"]]
 COMMANDS = [*PAGES, *([module, "--help"] for module in MODULES)]
 ENCODINGS = {
@@ -37,6 +37,7 @@ def run(command: list[str], *options: str, **environment: str) -> bytes:
     done = subprocess.run(
         [sys.executable, *options, "-m", *command],
         env=clean | {"COLUMNS": "80", "LC_ALL": "C.UTF-8"} | environment,
+        cwd=ROOT / "tests",  # simulate is there
         capture_output=True,
         timeout=120,
         check=False,

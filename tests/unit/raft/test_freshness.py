@@ -6,7 +6,7 @@ import pytest
 
 from metad.raft.base import Timing
 from metad.raft.messages import Append, AppendReply, Snapshot
-from metad.testing.replicas.scenarios.scene import ELECTION_S, Scene, started
+from sim.replicas.scenarios.scene import ELECTION_S, Scene, started
 
 
 def behind_s(scene: Scene, name: str) -> float:

@@ -16,11 +16,11 @@ from metad.raft.log.writer import LogWriter
 from metad.storage.engine import UNBOUNDED_BYTES, Writes
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
-from metad.testing.naming import group_of
 from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError
 from metad_wire.messages import Identity
 from metad_wire.methods import Method
+from sim.naming import group_of
 
 
 class SteppedSyncer:

@@ -19,7 +19,6 @@ from metad.state.core.verb import SCAN_ROWS_MAX
 from metad.state.registry import VERBS
 from metad.storage import keys
 from metad.storage.log import LogStore
-from metad.testing.naming import group_of
 from metad_wire import cluster, methods
 from metad_wire import messages as m
 from metad_wire.cluster import GroupId
@@ -37,6 +36,7 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.messages import Identity
+from sim.naming import group_of
 
 MIB = 1024 * 1024
 MakeRig = Callable[..., Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("metad", "wire/metad_wire", "clients/metad_client", "clients/metad_amqtt")
-LEFT_OUT = ("metad/testing", "metad/embedded/nodes.py", "clients/metad_client/cli", "wire/metad_wire/operator")
+LEFT_OUT = ("metad/embedded/nodes.py", "clients/metad_client/cli", "wire/metad_wire/operator")
 """Programs of an operator or of a test, which are no servers."""
 
 NAMES = {"print", "open", "input"}

@@ -9,9 +9,9 @@ import pytest
 from test_watches import ALL, Client
 
 from metad.config import RaftConfig, StorageConfig
-from metad.testing.nodes.cluster import SimNode
-from metad.testing.nodes.scenarios import Scene
 from metad_wire.watch import WatchFilter
+from sim.nodes.cluster import SimNode
+from sim.nodes.scenarios import Scene
 
 NAMES = ("n1", "n2", "n3")
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metad.control.map import decisions
-from metad.testing.mutants.planting import Mutant, one_edit, planted
 from metad_spark.queries import skew
 from metad_wire.cluster import SLOTS, ClusterMap, GroupRecord, NodeRecord, pack_slots, slots_in
 from metad_wire.policy.slots import even_slots
+from sim.mutants.planting import Mutant, one_edit, planted
 
 FLAT = [10] * SLOTS
 

@@ -16,11 +16,11 @@ from metad.state.core.entry import decode_entry
 from metad.state.core.verb import Command
 from metad.state.machine import Known
 from metad.state.registry import VERBS
-from metad.testing.counting import lines_run
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError
 from metad_wire.messages import Identity
+from sim.counting import lines_run
 
 NOW = 1_700_000_000_000
 

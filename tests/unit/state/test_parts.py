@@ -17,12 +17,12 @@ from metad.state.core.verb import Command
 from metad.state.machine import Machine
 from metad.state.registry import PARTS, VERBS
 from metad.storage import keys
-from metad.testing.nodes.scenarios import Scene
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, GroupCommand, GroupId, slot_bits
 from metad_wire.methods import GROUP_COMMAND, KV_DELETE, KV_PUT, KV_TRANSACT, METHODS
 from metad_wire.tables import TABLES
 from metad_wire.tables.kv import KV
+from sim.nodes.scenarios import Scene
 
 NOW_MS = 1_700_000_000_000
 ROW = KV.rows["record"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad.testing.replicas.clock import Clock
+from sim.replicas.clock import Clock
 
 
 def test_events_happen_by_time_and_those_of_one_moment_as_they_were_asked_for() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metad.errors import DamagedStoreError, StorageError
-from metad.testing.disk import SimDisk
+from sim.disk import SimDisk
 
 
 def everything(disk: SimDisk) -> dict[bytes, bytes]:

@@ -10,8 +10,8 @@ import pytest
 from metad.state.core.entry import ENTRY_FORMAT, Entry
 from metad.state.core.part import Origin
 from metad.storage import keys
-from metad.testing.judges.durations import Durations
-from metad.testing.judges.invariants import Violation
+from metad_judge.durations import Durations
+from metad_judge.invariants import Violation
 from metad_wire.cluster import GroupId
 from metad_wire.messages import NEVER_S, SessionOwner, SessionProperties
 from metad_wire.methods import encode

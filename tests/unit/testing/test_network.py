@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.testing.replicas.clock import Clock
-from metad.testing.replicas.network import Link, Node, SimNetwork
+from sim.replicas.clock import Clock
+from sim.replicas.network import Link, Node, SimNetwork
 
 Event = tuple[str, Node, bytes]
 """("received" | "connected" | "disconnected", peer, payload)."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metad.testing import stock
-from metad.testing.replicas.scenarios import SCENARIOS
+from sim import stock
+from sim.replicas.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves a file open
 PAGE = Path(__file__).parents[3] / "metad" / "raft" / "README.md"

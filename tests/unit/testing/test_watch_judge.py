@@ -12,9 +12,9 @@ from metad.state.core.entry import ENTRY_FORMAT, Entry
 from metad.state.core.part import Origin
 from metad.state.core.slot_assignment import ALL_SLOTS, AssignedSlots
 from metad.storage import keys
-from metad.testing.judges.invariants import Violation
-from metad.testing.judges.watch import ALL, Told, Wanted, WatchJudge, bit
-from metad.testing.judges.written import Change, Key, Written
+from metad_judge.invariants import Violation
+from metad_judge.watch import ALL, Told, Wanted, WatchJudge, bit
+from metad_judge.written import Change, Key, Written
 from metad_wire import messages as m
 from metad_wire.cluster import GroupId
 from metad_wire.methods import encode

@@ -7,10 +7,10 @@ import random
 from watch_rig import PREFIX, entry, key
 
 from metad.state.core.part import Writes
-from metad.testing.counting import lines_run
 from metad.watch.changes import EntryChanges
 from metad.watch.filters import Interest
 from metad.watch.index import Index
+from sim.counting import lines_run
 
 OWNER, PROPERTIES, RECORD = 0x10, 0x11, 0x30
 

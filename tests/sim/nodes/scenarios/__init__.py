@@ -1,0 +1,44 @@
+"""Situations of whole nodes, each played out by hand. A scenario fails by raising."""
+
+from __future__ import annotations
+
+from . import (
+    brokers,
+    calendars,
+    consumers,
+    deaths,
+    flood,
+    leases,
+    moves,
+    nodes,
+    overload,
+    retained,
+    rooms,
+    sessions,
+    standstills,
+    storms,
+    watches,
+    wills,
+)
+from .scene import SCENARIOS, Scene
+
+__all__ = [
+    "SCENARIOS",
+    "Scene",
+    "brokers",
+    "calendars",
+    "consumers",
+    "deaths",
+    "flood",
+    "leases",
+    "moves",
+    "nodes",
+    "overload",
+    "retained",
+    "rooms",
+    "sessions",
+    "standstills",
+    "storms",
+    "watches",
+    "wills",
+]
