@@ -196,7 +196,7 @@ class Page(Message, frozen=True):
     cursor: bytes = b""
 
 
-# --- reads of keys ---------------------------------------------------------------------------------------
+# --- reads -----------------------------------------------------------------------------------------------
 
 
 class Get(Message, Generic[T], frozen=True):
@@ -213,6 +213,13 @@ class GetReply(Message, Generic[T], frozen=True):
 
     found: list[T | None]
     errors: list[ItemError] = []
+
+
+class ListReply(Message, Generic[T], frozen=True):
+    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
+
+    found: list[T]
+    cursor: bytes
 
 
 # --- sessions --------------------------------------------------------------------------------------------
@@ -473,13 +480,6 @@ class SessionList(Message, frozen=True):
     after: SessionKey | None = None
 
 
-class SessionListReply(Message, frozen=True):
-    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
-
-    sessions: list[Session]
-    cursor: bytes
-
-
 # --- offsets ---------------------------------------------------------------------------------------------
 
 
@@ -543,13 +543,6 @@ class OffsetList(Message, frozen=True):
     topic_prefix: OwnTopic = ""
     page: Page = Page()
     min_revisions: Revisions = []
-
-
-class OffsetListReply(Message, frozen=True):
-    """One page."""
-
-    offsets: list[Offset]
-    cursor: bytes
 
 
 class ConsumerGroup(Message, frozen=True):
@@ -662,13 +655,6 @@ class KvScan(Message, frozen=True):
     prefix: str = ""
     page: Page = Page()
     min_revisions: Revisions = []
-
-
-class KvScanReply(Message, frozen=True):
-    """One page."""
-
-    records: list[Kv]
-    cursor: bytes
 
 
 class KvCompare(Message, frozen=True):
@@ -785,13 +771,6 @@ class TableList(Message, frozen=True):
     min_revisions: Revisions = []
     slots: bytes = b""
     after: KeyFields = []
-
-
-class TableListReply(Message, Generic[T], frozen=True):
-    """One page."""
-
-    records: list[TableRecord[T]]
-    cursor: bytes
 
 
 # --- system ----------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from .method import Body, By, For, Lane, Method, Reply
 from .text.fields import KEY_FIELDS_MAX, U32
 
 _TEXT_END = TEXT_END.decode()
+_HOW: Final = frozenset({"page", "min_revisions", "slots", "after"})
+"""The fields in the body of a listing that do not say what is wanted."""
 Record = TypeVar("Record", bound=m.Message)
 Key = TypeVar("Key", bound=m.Message)
 Found = TypeVar("Found")
@@ -61,6 +63,18 @@ class Got(NamedTuple):
     def may_miss(self) -> bool:
         """Whether there may be nothing for a key."""
         return isinstance(self.found, type) and issubclass(self.found, m.Message)
+
+
+class Listed(NamedTuple):
+    """What a method finds that lists."""
+
+    found: Any
+    order: tuple[str, ...]
+    """The fields of what is found that tell one from the others, in the order of the listing."""
+    asked: tuple[str, ...]
+    """The fields of the body that say what is wanted."""
+    about: str
+    """What it is, in sentences about all."""
 
 
 class Shown(NamedTuple):
@@ -132,6 +146,8 @@ class Table(Generic[Record]):
         item has them, None if the item itself does."""
         self.got: dict[Method[Any, Any], Got] = {}
         """Those that read keys."""
+        self.listed: dict[Method[Any, Any], Listed] = {}
+        """Those that list."""
         self._encoders = _encoders(self)
         # The fields that the key begins with are texts for the most part, which one split parts.
         self._first_texts = next((at for at, (_, encode) in enumerate(self._encoders) if encode is not text), len(key))
@@ -236,13 +252,14 @@ class Table(Generic[Record]):
         reply: type[Reply],
         lane: Lane,
         *,
+        by: By = By.GROUP,
         routed: bool = True,
         keyed: Keyed | None = None,
         repeatable: bool = True,
     ) -> Method[Body, Reply]:
         """Declare a method that writes nothing."""
         name = f"{self.name}.{verb}"
-        method = Method(code, name, body, reply, lane, mutates=False, by=By.GROUP, repeatable=repeatable)
+        method = Method(code, name, body, reply, lane, mutates=False, by=by, repeatable=repeatable)
         return self._declared(method, routed, keyed)
 
     def gets(
@@ -250,9 +267,33 @@ class Table(Generic[Record]):
     ) -> Method[m.Get[Key], m.GetReply[Found]]:
         """Declare a method that reads ``found`` of each ``key``. The SDK's methods, the rows of the pages and the cases
         of the tests follow from this; ``about`` says what is found, in a sentence about all keys."""
-        name = f"{self.name}_{verb}".title().replace("_", "")
-        method = self.reads(code, verb, _of(name, m.Get[key]), _of(f"{name}Reply", m.GetReply[found]), Lane.RECORDS)  # type: ignore[valid-type]
+        body, reply = self._of(verb, m.Get[key]), self._of(f"{verb}_reply", m.GetReply[found])  # type: ignore[valid-type]
+        method = self.reads(code, verb, body, reply, Lane.RECORDS)
         self.got[method] = Got(key, found, about)
+        return method
+
+    def lists(
+        self,
+        code: int,
+        verb: str,
+        body: type[Body],
+        found: type[Found],
+        about: str,
+        *,
+        order: Sequence[str] = (),
+        lane: Lane = Lane.SCANS,
+        by: By = By.GROUP,
+        keyed: Keyed | None = None,
+    ) -> Method[Body, m.ListReply[Found]]:
+        """Declare a method that lists ``found``, a page at a time: of all groups if its body names ``slots``, else of
+        the one that has its routing fields. The same follows as from :meth:`gets`. ``order``: of what is found; by
+        default it is the table's."""
+        fields = body.__struct_fields__
+        routed = bool(self.routing) and ("slots" not in fields or keyed is not None)
+        reply = self._of(f"{verb}_reply", m.ListReply[found])  # type: ignore[valid-type]
+        method = self.reads(code, verb, body, reply, lane, by=by, routed=routed, keyed=keyed)
+        asked = fields[: min(map(fields.index, _HOW.intersection(fields)))]
+        self.listed[method] = Listed(found, tuple(order) or self.key, asked, about)
         return method
 
     def writes(
@@ -277,6 +318,10 @@ class Table(Generic[Record]):
         if routed:
             self.routed[method] = keyed
         return method
+
+    def _of(self, what: str, general: Any) -> type[Any]:
+        """A message of this table that is a general one of some records."""
+        return _of(f"{self.name}_{what}".title().replace("_", ""), general)
 
     def _key_bytes(self, item: Any) -> int:
         return len(self.key_of([getattr(item, field) for field in self.key]))
@@ -328,6 +373,7 @@ class PlainTable(Table[Record]):
             return _of(f"{record.__name__}{general.__name__.removeprefix('Table')}", general[argument])
 
         read: Any = m.TableRecord[record]  # type: ignore[valid-type]
+        order = [f"record.{name}" for name in self.key]
         return Plain(
             self.reads(code, "get", of(m.Get, key), of(m.GetReply, read), Lane.RECORDS),
             self.writes(
@@ -336,12 +382,12 @@ class PlainTable(Table[Record]):
             self.writes(
                 code + 2, "delete", of(m.TableDelete, key), m.WriteReply, Lane.RECORDS, whose=writers, keyed=_keys
             ),
-            self.reads(code + 3, "list", m.TableList, of(m.TableListReply, record), Lane.SCANS, keyed=self._listed),
+            self.lists(code + 3, "list", m.TableList, read, "", order=order, keyed=self._fields_listed),
             key,
             tuple(name for name in fields if name not in self.key),
         )
 
-    def _listed(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
+    def _fields_listed(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
         return [types.SimpleNamespace(**dict(zip(self.key, body.fields, strict=False))) for body in bodies]
 
 

@@ -154,9 +154,9 @@ class Sessions(Twin):
     disconnect_many = Call(sessions.Sessions.disconnect_many)
     delete_many = Call(sessions.Sessions.delete_many)
     get = Call(sessions.Sessions.get)
+    list = Listing(sessions.Sessions.list)
     end_tenant = Call(sessions.Sessions.end_tenant)
     endings = Call(sessions.Sessions.endings)
-    list = Listing(sessions.Sessions.list)
     takeover = Call(sessions.Sessions.takeover)
     update = Call(sessions.Sessions.update)
     disconnect = Call(sessions.Sessions.disconnect)
@@ -191,9 +191,9 @@ class Wills(Twin):
 
     acknowledge_many = Call(wills.Wills.acknowledge_many)
     release_many = Call(wills.Wills.release_many)
+    list = Listing(wills.Wills.list)
     due = Listing(wills.Wills.due, chunk=1)
     claim = Call(wills.Wills.claim)
-    list = Listing(wills.Wills.list)
     acknowledge = Call(wills.Wills.acknowledge)
     release = Call(wills.Wills.release)
 

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from metad_wire import methods
-from metad_wire.messages import Owner, Page
+from metad_wire.messages import Owner
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
-from metad_wire.text.fields import Limit
 
 from ..behind import Behind
 from ..broker_life import BrokerLife, Lease, LifeState
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import FencedError, InvalidRequestError, MetadError
+from ..requests.listing import Listing
 from ..requests.requests import Requests
 from ..requests.wrong import argument
 from . import Facade
@@ -127,21 +127,12 @@ class Brokers(Facade):
             raise InvalidRequestError(f"brokers: expected a sequence of str, got {type(brokers).__name__}")
         return (await self._requests.one(methods.BROKER_GET, b.BrokerGet([*brokers]), deadline_s)).brokers
 
-    async def list(
+    def list(
         self, prefix: str = "", *, state: str = "", page_size: int = 1000, deadline_s: float | None = None
     ) -> AsyncIterator[Broker]:
         """Brokers in order of their names, a page at a time: those that start with ``prefix``, in this ``state``
         (``registered``, ``active``, ``draining``, ``fenced``, ``gone``; empty: any)."""
-        argument("page_size", page_size, Limit)
-        cursor = b""
-        while True:
-            body = b.BrokerList(prefix, state, Page(page_size, cursor))
-            page = await self._requests.one(methods.BROKER_LIST, body, deadline_s)
-            for record in page.brokers:
-                yield record
-            cursor = page.cursor
-            if not cursor:
-                return
+        return _LIST.of_group(self._requests, page_size, deadline_s, prefix=prefix, state=state)
 
     async def fence(
         self,
@@ -156,6 +147,9 @@ class Brokers(Facade):
         return await self._requests.one(
             methods.BROKER_FENCE, b.BrokerFence(broker, epoch, _ms("wait_s", wait_s)), deadline_s
         )
+
+
+_LIST: Listing[Broker] = Listing(methods.BROKER_LIST)
 
 
 def _ms(name: str, seconds: float) -> int:

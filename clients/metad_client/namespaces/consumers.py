@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from metad_wire import methods
@@ -13,9 +12,7 @@ from metad_wire.tables.consumer import (
     Beat,
     ConsumerGroupInfo,
     ConsumerJoinReply,
-    ConsumerMembers,
     JoinItem,
-    Member,
     MemberAssignment,
     MemberKey,
     Protocols,
@@ -23,10 +20,9 @@ from metad_wire.tables.consumer import (
 
 from ..errors import InvalidRequestError, MetadError
 from ..requests.batcher import with_errors
-from ..requests.listing import of_group
 from ..requests.verb import Verb
 from ..requests.wrong import argument
-from ..results import JoinResult, ReadResult, WriteResult, newest
+from ..results import JoinResult, ReadResult, WriteResult
 from .reads import _ConsumerReads
 
 Beats: TypeAlias = ReadResult[Beat | None]
@@ -70,29 +66,6 @@ class Consumers(_ConsumerReads):
     ) -> Described:
         """Read what consumer groups do, by position; None for one that never had a member."""
         return await _DESCRIBE.read(self._requests, groups, deadline_s, min_revisions)
-
-    async def members(
-        self,
-        tenant: str,
-        group: str,
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Member]:
-        """The members of one group, in order of their ids, a page at a time; the deadline is each page's."""
-        wanted = newest(min_revisions)
-        listing = of_group(
-            self._requests,
-            methods.CONSUMER_MEMBERS,
-            lambda page: ConsumerMembers(tenant, group, page, wanted),
-            lambda reply: reply.members,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for member in listing:
-                yield member
 
     async def join(
         self,

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from metad_wire import methods
 from metad_wire.messages import (
     BATCH_ITEMS_MAX,
     TRANSACTION_ITEMS_MAX,
     TRANSACTIONS_MAX,
-    Kv,
     KvDeleteItem,
     KvPutItem,
-    KvScan,
     KvTransaction,
     KvTransactionResult,
     KvTransactReply,
-    Revision,
 )
 
 from ..errors import MetadError, error_of_item
-from ..requests.listing import of_group
 from ..requests.verb import Verb
 from ..requests.wrong import UNFIT, sequence_of
-from ..results import PutResult, TransactResult, WriteResult, newest
+from ..results import PutResult, TransactResult, WriteResult
 from .reads import _KvReads
 
 _PARTS_MAX = 4 * TRANSACTION_ITEMS_MAX
@@ -60,29 +55,6 @@ class KeyValue(_KvReads):
         longest = max(map(_parts_of, items), default=0)
         items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1))
         return TransactResult(await _TRANSACT.many(self._requests, items, deadline_s, items_max=items_max))
-
-    async def scan(
-        self,
-        namespace: str,
-        prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Kv]:
-        """Keys that start with ``prefix``, in order, read a page at a time; the deadline is each page's."""
-        wanted = newest(min_revisions)
-        listing = of_group(
-            self._requests,
-            methods.KV_SCAN,
-            lambda page: KvScan(namespace, prefix, page, wanted),
-            lambda reply: reply.records,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for record in listing:
-                yield record
 
     async def put(
         self,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from metad_wire import methods
-from metad_wire.messages import Revision
 from metad_wire.tables.lease import (
-    Lease,
     LeaseGrantItem,
     LeaseGrantReply,
     LeaseKey,
     LeaseKeyItem,
-    LeaseKeys,
-    LeaseList,
 )
 
 from ..errors import MetadError
 from ..requests.batcher import with_errors
-from ..requests.listing import of_group
 from ..requests.verb import Verb
-from ..results import GrantResult, ReadResult, WriteResult, newest
+from ..results import GrantResult, ReadResult, WriteResult
 from .reads import _LeaseReads
 
 Ttls: TypeAlias = ReadResult[int]
@@ -59,53 +53,6 @@ class Leases(_LeaseReads):
         """Detach keys from leases: they stay. Item errors: NotFoundError, ConflictError (another lease has the key, or
         none)."""
         return WriteResult(await _DETACH.many(self._requests, items, deadline_s))
-
-    async def list(
-        self,
-        namespace: str,
-        prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Lease]:
-        """Leases of a namespace whose names start with ``prefix``, in order, a page at a time; the deadline is each
-        page's."""
-        wanted = newest(min_revisions)
-        listing = of_group(
-            self._requests,
-            methods.LEASE_LIST,
-            lambda page: LeaseList(namespace, prefix, page, wanted),
-            lambda reply: reply.leases,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for lease in listing:
-                yield lease
-
-    async def keys(
-        self,
-        namespace: str,
-        lease: str,
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[str]:
-        """The keys attached to a lease, in order."""
-        wanted = newest(min_revisions)
-        listing = of_group(
-            self._requests,
-            methods.LEASE_KEYS,
-            lambda page: LeaseKeys(namespace, lease, page, wanted),
-            lambda reply: reply.keys,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for key in listing:
-                yield key
 
     async def grant(
         self,

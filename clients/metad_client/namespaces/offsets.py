@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from metad_wire import methods
 from metad_wire.messages import (
     ConsumerGroup,
     GenerationReset,
-    Offset,
     OffsetCommitItem,
     OffsetKey,
-    OffsetList,
     Revision,
 )
-from metad_wire.tables.offset import KnownGroup, OffsetDeleteGroupsReply, OffsetGroups
+from metad_wire.tables.offset import OffsetDeleteGroupsReply
 
 from ..errors import MetadError
 from ..requests.batcher import with_errors
-from ..requests.listing import of_all_groups, of_group
 from ..requests.verb import Verb
-from ..results import ReadResult, WriteResult, newest
+from ..results import ReadResult, WriteResult
 from .reads import _OffsetReads
 
 
@@ -72,57 +68,6 @@ class Offsets(_OffsetReads):
         """Set the generations of consumer groups, even to lower ones. Item errors: ConflictError (``expected``
         differs)."""
         return WriteResult(await _RESET_GENERATIONS.many(self._requests, items, deadline_s))
-
-    async def list(
-        self,
-        tenant: str,
-        group: str,
-        topic_prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Offset]:
-        """List the offsets of a consumer group in order of (topic, partition), a page at a time. The deadline is that
-        of each page."""
-        wanted = newest(min_revisions)
-        listing = of_group(
-            self._requests,
-            methods.OFFSET_LIST,
-            lambda page: OffsetList(tenant, group, topic_prefix, page, wanted),
-            lambda reply: reply.offsets,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for offset in listing:
-                yield offset
-
-    async def groups(
-        self,
-        tenant: str,
-        prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[KnownGroup]:
-        """List the consumer groups of a tenant that have offsets or a generation, in order of their names, a page at a
-        time. All groups of metad are asked; the deadline is that of each page. A group that stays comes once, wherever
-        its slot moves."""
-        wanted = newest(min_revisions)
-        listing = of_all_groups(
-            self._requests,
-            methods.OFFSET_GROUPS,
-            lambda slots, after, page: OffsetGroups(tenant, prefix, slots, after or "", page, wanted),
-            lambda reply: reply.groups,
-            lambda group: group.group,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for group in listing:
-                yield group
 
     async def commit(
         self,

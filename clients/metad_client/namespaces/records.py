@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 from metad_wire.messages import (
     Message,
-    Page,
     Revision,
     TableDeleteItem,
-    TableList,
-    TableListReply,
     TablePutItem,
     TableRecord,
 )
 from metad_wire.methods import Method
 from metad_wire.table import PlainTable
 
-from ..requests.listing import of_all_groups, of_group
+from ..requests.listing import Listing
 from ..requests.requests import Requests
 from ..requests.verb import Verb
 from ..requests.wrong import sequence_of
-from ..results import PutResult, ReadResult, WriteResult, newest
+from ..results import PutResult, ReadResult, WriteResult
 from . import Facade
 
 Record = TypeVar("Record", bound=Message)
@@ -50,6 +46,7 @@ class Records(Facade, Generic[Record]):
         self._put: Verb[TablePutItem[Record], int] = Verb(table.plain.put)
         self._get: Verb[Message, TableRecord[Record] | None] = Verb(table.plain.get)
         self._delete: Verb[TableDeleteItem[Message], None] = Verb(table.plain.delete)
+        self._list: Listing[TableRecord[Record]] = Listing(table.plain.list)
 
     async def put_many(self, items: Sequence[TablePutItem[Record]], *, deadline_s: float | None = None) -> PutResult:
         """Write records. The result has their new ``versions``. Item errors: ConflictError."""
@@ -70,7 +67,7 @@ class Records(Facade, Generic[Record]):
         items = [TableDeleteItem(key) for key in self._keys(self._plain.delete, keys)]
         return WriteResult(await self._delete.many(self._requests, items, deadline_s))
 
-    async def list(
+    def list(
         self,
         *fields: str | int,
         prefix: str = "",
@@ -81,24 +78,10 @@ class Records(Facade, Generic[Record]):
         """List the records whose key begins with these fields and whose next field starts with ``prefix``, in order of
         the key, a page at a time. The deadline is that of each page. A record that stays comes once, wherever its slot
         moves."""
-        method, wanted, table = self._plain.list, newest(min_revisions), self._table
-
-        def of_one(page: Page) -> TableList:
-            return TableList([*fields], prefix, page, wanted)
-
-        def of_several(slots: bytes, after: Sequence[str | int] | None, page: Page) -> TableList:
-            return TableList([*fields], prefix, page, wanted, slots, [*(after or ())])
-
-        def key_of(found: TableRecord[Record]) -> Sequence[str | int]:
-            return [getattr(found.record, field) for field in table.key]
-
-        if len(fields) >= len(table.routing):
-            listing = of_group(self._requests, method, of_one, _listed, page_size, deadline_s)
-        else:
-            listing = of_all_groups(self._requests, method, of_several, _listed, key_of, page_size, deadline_s)
-        async with aclosing(listing):
-            async for record in listing:
-                yield record
+        table, listing = self._table, self._list
+        spread = len(fields) < len(table.routing)
+        pages = listing.of_all_groups if spread else listing.of_group
+        return pages(self._requests, page_size, deadline_s, min_revisions, fields=[*fields], prefix=prefix)
 
     async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
         """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
@@ -125,7 +108,3 @@ class Records(Facade, Generic[Record]):
         if isinstance(key, list | tuple) and len(key) == len(self._table.key):
             return self._plain.key(*key)
         return key
-
-
-def _listed(reply: TableListReply[Record]) -> list[TableRecord[Record]]:
-    return reply.records

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from metad_wire import methods
-from metad_wire.messages import Revision
 from metad_wire.tables.retained import (
-    Retained,
     RetainedDeleteItem,
-    RetainedMatch,
     RetainedPutItem,
 )
 
-from ..requests.listing import of_all_groups
 from ..requests.verb import Verb
-from ..results import WriteResult, newest
+from ..results import WriteResult
 from .reads import _RetainedReads
 
 
@@ -41,33 +36,6 @@ class RetainedMessages(_RetainedReads):
         """Delete messages, also expired ones that are still there. Item errors: NotFoundError, ConflictError (another
         write than that of ``revision`` was the last)."""
         return WriteResult(await _DELETE.many(self._requests, items, deadline_s))
-
-    async def match(
-        self,
-        tenant: str,
-        filter: str,
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Retained]:
-        """All messages of a tenant whose topics match a filter of MQTT, in order of the topic. All groups are asked, a
-        page at a time; the deadline is that of each page. A message that stays comes once, wherever its slot moves.
-        Raises InvalidRequestError if the filter is not right, or is of a shared subscription, which MQTT sends no
-        retained messages."""
-        wanted = newest(min_revisions)
-        listing = of_all_groups(
-            self._requests,
-            methods.RETAINED_MATCH,
-            lambda slots, after, page: RetainedMatch(tenant, filter, slots, after or "", page, wanted),
-            lambda reply: reply.messages,
-            lambda message: message.topic,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for message in listing:
-                yield message
 
     async def put(
         self,

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from metad_wire import methods
-from metad_wire.messages import Revision
 from metad_wire.tables.sequence import (
     SequenceAddItem,
     SequenceKey,
-    SequenceList,
-    SequenceRecord,
 )
 
-from ..requests.listing import of_group
 from ..requests.verb import Verb
-from ..results import AddResult, WriteResult, newest
+from ..results import AddResult, WriteResult
 from .reads import _SequenceReads
 
 
@@ -36,29 +31,6 @@ class Sequences(_SequenceReads):
     async def delete_many(self, keys: Sequence[SequenceKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete sequences: they begin again. Item errors: NotFoundError."""
         return WriteResult(await _DELETE.many(self._requests, keys, deadline_s))
-
-    async def list(
-        self,
-        namespace: str,
-        prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[SequenceRecord]:
-        """Sequences whose names start with ``prefix``, in order, read a page at a time; the deadline is each page's."""
-        wanted = newest(min_revisions)
-        listing = of_group(
-            self._requests,
-            methods.SEQUENCE_LIST,
-            lambda page: SequenceList(namespace, prefix, page, wanted),
-            lambda reply: reply.sequences,
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for record in listing:
-                yield record
 
     async def add(self, namespace: str, sequence: str, delta: int = 1, *, deadline_s: float | None = None) -> int:
         """Add to one sequence; returns its new value, as :meth:`add_many` does. Raises ConflictError."""

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
 from metad_wire.messages import (
-    Revision,
-    Session,
     SessionDeleteItem,
     SessionDisconnectItem,
     SessionEndings,
     SessionEndTenant,
-    SessionKey,
-    SessionList,
     SessionProperties,
     SessionTakeoverItem,
     SessionTakeoverReply,
@@ -27,9 +22,8 @@ from metad_wire.messages import (
 from ..dispatch.calls.call import Call
 from ..errors import MetadError, StaleRouteError
 from ..requests.batcher import with_errors
-from ..requests.listing import of_all_groups
 from ..requests.verb import Verb
-from ..results import Takeover, TakeoverResult, WriteResult, attachment_of, newest
+from ..results import Takeover, TakeoverResult, WriteResult, attachment_of
 from .reads import _SessionReads
 
 
@@ -196,37 +190,6 @@ class Sessions(_SessionReads):
             finally:
                 for call in calls.values():
                     self._requests.abandon(call)
-
-    async def list(
-        self,
-        tenant: str | None = None,
-        client_id_prefix: str = "",
-        broker: str | None = None,
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Session]:
-        """List sessions in order of (tenant, client id), a page at a time. The deadline is that of each page.
-
-        ``tenant`` and ``broker`` match exactly, None matches any; ``client_id_prefix`` needs a tenant. The listing may
-        or may not contain writes made while it runs. A session that stays comes once, wherever its slot moves.
-        """
-        wanted = newest(min_revisions)
-        listing = of_all_groups(
-            self._requests,
-            methods.SESSION_LIST,
-            lambda slots, after, page: SessionList(
-                tenant, client_id_prefix, broker, page, wanted, slots, None if after is None else SessionKey(*after)
-            ),
-            lambda reply: reply.sessions,
-            lambda session: (session.tenant, session.client_id),
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for session in listing:
-                yield session
 
     async def takeover(
         self,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 
 from metad_wire import methods
-from metad_wire.messages import Revision
 from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionKey,
-    SubscriptionList,
     SubscriptionOptions,
 )
 
-from ..requests.listing import of_all_groups
 from ..requests.verb import Verb
-from ..results import SubscribeResult, WriteResult, newest
+from ..results import SubscribeResult, WriteResult
 from .reads import _SubscriptionReads
 
 _NO_OPTIONS = SubscriptionOptions()
@@ -52,37 +48,6 @@ class Subscriptions(_SubscriptionReads):
         return WriteResult(
             await _REMOVE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
-
-    async def list(
-        self,
-        tenant: str | None = None,
-        client_id_prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[Subscription]:
-        """List subscriptions in order of (tenant, client id, filter), a page at a time. The deadline is that of each
-        page.
-
-        ``tenant`` matches exactly, None matches any; ``client_id_prefix`` needs a tenant. The listing may or may not
-        contain writes made while it runs. A subscription that stays comes once, wherever its slot moves.
-        """
-        wanted = newest(min_revisions)
-        listing = of_all_groups(
-            self._requests,
-            methods.SUBSCRIPTION_LIST,
-            lambda slots, after, page: SubscriptionList(
-                tenant, client_id_prefix, page, wanted, slots, None if after is None else SubscriptionKey(*after)
-            ),
-            lambda reply: reply.subscriptions,
-            lambda one: (one.tenant, one.client_id, one.filter),
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for one in listing:
-                yield one
 
     async def add(
         self,

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
 import msgspec
 
 from metad_wire import methods
-from metad_wire.messages import Revision, Will
+from metad_wire.messages import Will
 from metad_wire.tables.will import (
     WILL_WAIT_MS_MAX,
     ClaimLimit,
-    DueWill,
     WillAcknowledge,
     WillClaim,
     WillClaimReply,
     WillKey,
-    WillList,
     WillRelease,
     WillWait,
 )
@@ -38,12 +36,11 @@ from ..errors import (
     StaleRouteError,
 )
 from ..requests.batcher import wrote
-from ..requests.listing import of_all_groups
 from ..requests.requests import Requests
 from ..requests.verb import Verb
 from ..requests.wrong import argument
-from ..results import WriteResult, newest
-from . import Facade
+from ..results import WriteResult
+from .reads import _WillReads
 
 _ANSWER_S = 5.0
 """The answer to a wait that is over comes within this, or the group is asked again."""
@@ -133,7 +130,7 @@ class TakenWill(msgspec.Struct, frozen=True):
     claims: int
 
 
-class Wills(Facade):
+class Wills(_WillReads):
     """Wills that are due, because a client went without a word and did not come back, or its session has ended. One
     broker claims a will, publishes it and acknowledges it; each is acknowledged once. A broker that dies in between, or
     takes longer than its lease, loses its claim, and the next one publishes the will, perhaps again
@@ -272,34 +269,6 @@ class Wills(Facade):
         return WriteResult(
             await _RELEASE.many(self._requests, keys, deadline_s, broker=broker, broker_epoch=broker_epoch)
         )
-
-    async def list(
-        self,
-        tenant: str | None = None,
-        client_id_prefix: str = "",
-        *,
-        page_size: int = 1000,
-        min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
-    ) -> AsyncIterator[DueWill]:
-        """List the wills that are due, in order of (tenant, client id, id), a page at a time. The deadline is that of
-        each page. ``tenant`` matches exactly, None matches any; ``client_id_prefix`` needs a tenant. A will that stays
-        comes once, wherever its slot moves."""
-        wanted = newest(min_revisions)
-        listing = of_all_groups(
-            self._requests,
-            methods.WILL_LIST,
-            lambda slots, after, page: WillList(
-                tenant, client_id_prefix, page, wanted, slots, None if after is None else WillKey(*after)
-            ),
-            lambda reply: reply.wills,
-            lambda one: (one.tenant, one.client_id, one.id),
-            page_size,
-            deadline_s,
-        )
-        async with aclosing(listing):
-            async for one in listing:
-                yield one
 
     async def acknowledge(
         self, broker: str, broker_epoch: int, key: WillKey, *, deadline_s: float | None = None

@@ -6,21 +6,25 @@ import heapq
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from metad_wire.messages import Message, Page
+from msgspec import convert
+from msgspec.structs import fields
+
+from metad_wire.messages import ListReply, Message, Page, Revision
 from metad_wire.methods import Method
+from metad_wire.tables import TABLES
 from metad_wire.text.fields import Limit
 
 from ..dispatch.calls.call import Call
 from ..errors import StaleRouteError
+from ..results import newest
 from .requests import Requests
 from .wrong import argument
 
-Body = TypeVar("Body", bound=Message)
-Reply = TypeVar("Reply", bound=Message)
 Record = TypeVar("Record")
-Key = TypeVar("Key", bound="Sequence[str | int] | str")
+Key: TypeAlias = "tuple[str | int, ...]"
 """What tells the records of a listing apart, in their order."""
 
 
@@ -35,7 +39,6 @@ class _Pages(Generic[Record]):
         method: Method[Any, Any],
         group: str,
         body_of: Callable[[Page], Message],
-        records_of: Callable[[Any], Sequence[Record]],
         page: Page,
         deadline_s: float | None,
         *,
@@ -47,7 +50,6 @@ class _Pages(Generic[Record]):
         self._method = method
         self._group = group
         self._body_of = body_of
-        self._records_of = records_of
         self._page = page
         self._deadline_s = deadline_s
         self._call: Call | None = None
@@ -78,7 +80,7 @@ class _Pages(Generic[Record]):
                 self._group = await self._requests.group_of(self._method, body, self._deadline_s)
                 continue
             self._call = None
-            self.records, self.read = self._records_of(reply), 0
+            self.records, self.read = reply.found, 0
             self._page = Page(self._page.limit, reply.cursor)
             self._complete = not reply.cursor
             if self.records:
@@ -92,58 +94,86 @@ class _Pages(Generic[Record]):
             self._requests.abandon(self._call)
 
 
-async def of_group(
-    requests: Requests,
-    method: Method[Body, Reply],
-    body_of: Callable[[Page], Body],
-    records_of: Callable[[Reply], Sequence[Record]],
-    page_size: int,
-    deadline_s: float | None,
-) -> AsyncGenerator[Record, None]:
-    """A listing that one group answers, in order."""
-    argument("page_size", page_size, Limit)
-    group = await requests.group_of(method, body_of(Page()), deadline_s)
-    page = Page(page_size)
-    pages: _Pages[Record] = _Pages(requests, method, group, body_of, records_of, page, deadline_s, follows=True)
-    while await pages.more():
-        for record in pages.records:
-            yield record
+class Listing(Generic[Record]):
+    """The listing of such records that a method is for, as its table declares it."""
 
+    def __init__(self, method: Method[Any, ListReply[Record]]) -> None:
+        listed = TABLES[method.name.partition(".")[0]].listed[method]
+        self._method = method
+        order: Callable[[Record], Any] = attrgetter(*listed.order)
+        self._key_of: Callable[[Record], Key] = order if len(listed.order) > 1 else lambda record: (order(record),)
+        self._after = next((field.type for field in fields(method.body) if field.name == "after"), None)
 
-async def of_all_groups(
-    requests: Requests,
-    method: Method[Body, Reply],
-    body_of: Callable[[bytes, Key | None, Page], Body],
-    records_of: Callable[[Reply], Sequence[Record]],
-    key_of: Callable[[Record], Key],
-    page_size: int,
-    deadline_s: float | None,
-) -> AsyncGenerator[Record, None]:
-    """A listing that is spread over all groups, in order of ``key_of``. Each group's leader is asked for its share of a
-    page, and for more once that share is used up: so no record is read twice.
+    async def of_group(
+        self,
+        requests: Requests,
+        page_size: int,
+        deadline_s: float | None,
+        min_revisions: Sequence[Revision] | None = None,
+        /,
+        **asked: Any,
+    ) -> AsyncGenerator[Record, None]:
+        """What one group lists, in order. The deadline is each page's."""
+        body_of = self._body_of(asked, min_revisions)
+        argument("page_size", page_size, Limit)
+        group = await requests.group_of(self._method, body_of(Page()), deadline_s)
+        page = Page(page_size)
+        pages: _Pages[Record] = _Pages(requests, self._method, group, body_of, page, deadline_s, follows=True)
+        while await pages.more():
+            for record in pages.records:
+                yield record
 
-    No record is left out or comes twice while slots move. A request names the slots that are wanted of the group, as a
-    bit map, and the key behind which the listing begins (None: at its begin). If a group no longer holds them, the
-    listing goes on behind its last record with a newer map."""
-    argument("page_size", page_size, Limit)
-    last: Key | None = None
-    while True:
-        slots = await requests.slots(method, deadline_s)
-        page = Page(-(-page_size // len(slots)))
-        streams: list[_Pages[Record]] = [
-            _Pages(requests, method, group, partial(body_of, held, last), records_of, page, deadline_s, follows=False)
-            for group, held in slots.items()
-        ]
-        merged = _merged(streams, key_of)
-        try:
-            async with aclosing(merged):
-                async for record in merged:
-                    last = key_of(record)
-                    yield record
-            return
-        except StaleRouteError:
-            if not any(stream.moved for stream in streams):
-                raise
+    async def of_all_groups(
+        self,
+        requests: Requests,
+        page_size: int,
+        deadline_s: float | None,
+        min_revisions: Sequence[Revision] | None = None,
+        /,
+        **asked: Any,
+    ) -> AsyncGenerator[Record, None]:
+        """What all groups list, in one order. Each group's leader is asked for its share of a page, and for more once
+        that share is used up: so no record is read twice.
+
+        No record is left out or comes twice while slots move. A request names the slots that are wanted of the group,
+        as a bit map, and the key behind which the listing begins (None: at its begin). If a group no longer holds them,
+        the listing goes on behind its last record with a newer map."""
+        body_of = self._body_of(asked, min_revisions)
+        argument("page_size", page_size, Limit)
+        behind: dict[str, Any] = {}
+        while True:
+            slots = await requests.slots(self._method, deadline_s)
+            page = Page(-(-page_size // len(slots)))
+            streams: list[_Pages[Record]] = [
+                _Pages(
+                    requests,
+                    self._method,
+                    group,
+                    partial(body_of, slots=held, **behind),
+                    page,
+                    deadline_s,
+                    follows=False,
+                )
+                for group, held in slots.items()
+            ]
+            merged, last = _merged(streams, self._key_of), None
+            try:
+                async with aclosing(merged):
+                    async for record in merged:
+                        last = record
+                        yield record
+                return
+            except StaleRouteError:
+                if not any(stream.moved for stream in streams):
+                    raise
+            if last is not None:
+                key = self._key_of(last)
+                behind = {"after": key[0] if self._after is str else convert(key, self._after)}
+
+    def _body_of(self, asked: dict[str, Any], min_revisions: Sequence[Revision] | None) -> Callable[..., Message]:
+        if min_revisions is not None:
+            asked["min_revisions"] = newest(min_revisions)
+        return lambda page, **more: self._method.body(page=page, **asked, **more)
 
 
 async def _merged(streams: list[_Pages[Record]], key_of: Callable[[Record], Key]) -> AsyncGenerator[Record, None]:

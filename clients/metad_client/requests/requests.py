@@ -135,6 +135,8 @@ class Requests:
     async def group_of(self, method: Method[Any, Any], body: Message, deadline_s: float | None = None) -> str:
         """The group that answers a request which has the routing fields itself."""
         deadline = self._deadline(deadline_s)
+        if method.by is By.METADATA:
+            return METADATA.name
         try:
             while (group := self._routes.group_of(method, body)) is None:
                 await self.reply(self._dispatcher.wait_for_map(method, deadline))

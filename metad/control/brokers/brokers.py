@@ -41,7 +41,7 @@ from metad_wire.errors import (
     OverloadedError,
     QuotaExceededError,
 )
-from metad_wire.messages import BROKER_BYTES_MAX, ItemError, Message, WriteReply
+from metad_wire.messages import BROKER_BYTES_MAX, ItemError, ListReply, Message, WriteReply
 from metad_wire.methods import BROKER_CHANGE, encode
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.slices import SLICE_ROWS, Slices
@@ -701,22 +701,22 @@ class Brokers:
             found.append(record)
         return b.BrokerGetReply(found)
 
-    def _page(self, body: b.BrokerList) -> b.BrokerListReply:
+    def _page(self, body: b.BrokerList) -> ListReply[Broker]:
         after, names = body.page.cursor.decode(errors="replace"), self._names
         begin = bisect_right(names, after) if after > body.prefix else bisect_left(names, body.prefix)
         found: list[Broker] = []
         size, last = 0, b""
         for name in names[begin : begin + SLICE_ROWS]:
             if not name.startswith(body.prefix):
-                return b.BrokerListReply(found, b"")
+                return ListReply(found, b"")
             if len(found) >= body.page.limit or size >= _PAGE_BYTES_MAX:
-                return b.BrokerListReply(found, last)
+                return ListReply(found, last)
             last = name.encode()
             record = self._shown(name)
             if record is not None and body.state in ("", record.state):
                 found.append(record)
                 size += len(encode(record))
-        return b.BrokerListReply(found, last if begin + SLICE_ROWS < len(names) else b"")
+        return ListReply(found, last if begin + SLICE_ROWS < len(names) else b"")
 
 
 def _room() -> FairRoom:

@@ -29,7 +29,7 @@ from metad_wire.tables.consumer import CONSUMER, GroupState, Member, MemberKey
 from ...storage import keys
 from ..core.limits import ENTRY_BYTES_FULL, LOOKED_AT_BYTES_MAX, REPLY_BYTES_MAX, check_change
 from ..core.part import Origin
-from ..core.verb import Command, Reader, Verb, read_page, read_records, written
+from ..core.verb import Command, Reader, Verb, read_list, read_records, written
 from ..core.view import View
 from ..live.live_consumers import LiveConsumers
 from .consumer_groups import GENERATION, ChangedGroup, decode_group, error_at, shown_empty
@@ -298,12 +298,6 @@ def _read_heartbeat(reader: Reader, command: Command[w.ConsumerHeartbeat]) -> w.
     )
 
 
-def _read_members(reader: Reader, command: Command[w.ConsumerMembers]) -> w.ConsumerMembersReply:
-    body = command.body
-    reply: w.ConsumerMembersReply = read_page(reader, command, _MEMBER, keys.text2(body.tenant, body.group))
-    return reply
-
-
 def _read_describe(reader: Reader, command: Command[w.ConsumerDescribe]) -> w.ConsumerDescribeReply:
     prefix = keys.table_prefix(reader.group, _GROUP)
     suffixes = [keys.text2(item.tenant, item.group) for _, item, _ in command.rows]
@@ -332,7 +326,7 @@ VERBS = (
     Verb(methods.CONSUMER_LEAVE, CONSUMER, evaluate=_evaluate_leave, grows=False),
     Verb(methods.CONSUMER_ASSIGN, CONSUMER, operations=_operations, evaluate=_evaluate_assign, grows=None),
     Verb(methods.CONSUMER_GET, CONSUMER, read=partial(read_records, row=_MEMBER)),
-    Verb(methods.CONSUMER_MEMBERS, CONSUMER, read=_read_members),
+    Verb(methods.CONSUMER_MEMBERS, CONSUMER, read=partial(read_list, row=_MEMBER)),
     Verb(methods.CONSUMER_DESCRIBE, CONSUMER, read=_read_describe),
     Verb(methods.CONSUMER_EXPIRE, CONSUMER, evaluate=_evaluate_expire, origin=Origin.EXPIRY, grows=False),
 )

@@ -9,9 +9,10 @@ from zlib import crc32
 
 import msgspec
 
+from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.key import SLOT_MASK
-from metad_wire.tables.offset import OFFSET, KnownGroup, OffsetGroups, OffsetGroupsReply
+from metad_wire.tables.offset import OFFSET, KnownGroup, OffsetGroups
 
 from ...storage import keys
 from ..core.verb import Command, Reader, Verb, wanted_slots
@@ -22,7 +23,7 @@ _LOOKS_MAX = 128  # for one page: some three milliseconds, for which nobody else
 _decode_generation = msgspec.msgpack.Decoder(int).decode
 
 
-def _read_groups(reader: Reader, command: Command[OffsetGroups]) -> OffsetGroupsReply:
+def _read_groups(reader: Reader, command: Command[OffsetGroups]) -> m.ListReply[KnownGroup]:
     body = command.body
     wanted = wanted_slots(reader, body.slots)
     start = keys.text(body.tenant) + keys.text_prefix(body.prefix)
@@ -54,7 +55,7 @@ def _read_groups(reader: Reader, command: Command[OffsetGroups]) -> OffsetGroups
         tenant, at = keys.split_text(group, 0)
         name, _ = keys.split_text(group, at)
         groups.append(KnownGroup(tenant, name, 0 if generation is None else _decode_generation(generation)))
-    return OffsetGroupsReply(groups, begin)
+    return m.ListReply(groups, begin)
 
 
 def _group_of(key: bytes) -> bytes:

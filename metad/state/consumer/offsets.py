@@ -18,7 +18,6 @@ from metad_wire.errors import (
     FencedError,
     InvalidRequestError,
     NoRoomError,
-    NotFoundError,
     OffsetRegressionError,
 )
 from metad_wire.methods import encode
@@ -28,7 +27,7 @@ from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGro
 from ...storage import keys
 from ..core.limits import ENTRY_BYTES_FULL
 from ..core.part import Origin
-from ..core.verb import Command, Reader, Verb, mismatch, read_page, read_records, read_values, written
+from ..core.verb import Command, Reader, Verb, delete_rows, mismatch, read_list, read_records, read_values, written
 from ..core.view import Rows, View, crcs_of
 from .consumer_groups import generation_of, group_row
 
@@ -116,18 +115,6 @@ def _generation_key(view: View, tenant: str, group: str) -> bytes:
 
 def _generation(view: View, tenant: str, group: str) -> int:
     return generation_of(view, keys.text2(tenant, group))
-
-
-def _evaluate_delete(view: View, command: Command[m.OffsetDelete]) -> m.WriteReply:
-    prefix, writes = keys.table_prefix(view.group, _OFFSET), view.writes_of(_OFFSET)
-    errors: list[m.ItemError] = []
-    for position, _, suffix in command.rows:
-        key = prefix + suffix
-        if view.get(key) is None:
-            errors.append(m.ItemError(position, NotFoundError.code))
-        else:
-            writes[key] = None
-    return written(view, errors)
 
 
 def _read_generations(reader: Reader, command: Command[m.OffsetGenerations]) -> m.OffsetGenerationsReply:
@@ -229,18 +216,11 @@ def _drop_group(view: View, suffix: bytes) -> list[bytes]:
     return dropped
 
 
-def _read_list(reader: Reader, command: Command[m.OffsetList]) -> m.OffsetListReply:
-    body = command.body
-    start = keys.text2(body.tenant, body.group) + keys.text_prefix(body.topic_prefix)
-    reply: m.OffsetListReply = read_page(reader, command, _OFFSET, start)
-    return reply
-
-
 VERBS = (
     Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True, grows=None),
     Verb(methods.OFFSET_FETCH, OFFSET, read=partial(read_records, row=_OFFSET)),
-    Verb(methods.OFFSET_DELETE, OFFSET, evaluate=_evaluate_delete, grows=False),
-    Verb(methods.OFFSET_LIST, OFFSET, read=_read_list),
+    Verb(methods.OFFSET_DELETE, OFFSET, evaluate=partial(delete_rows, row=_OFFSET), grows=False),
+    Verb(methods.OFFSET_LIST, OFFSET, read=partial(read_list, row=_OFFSET)),
     Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),
     Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset, grows=False),
     Verb(methods.OFFSET_DELETE_GROUPS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_delete_groups, grows=False),

@@ -20,7 +20,7 @@ from metad_wire.table import Table
 
 from ...storage import keys
 from .part import Writes
-from .verb import Command, Reader, Verb, mismatch, read_page, read_records, written
+from .verb import Command, Reader, Verb, mismatch, page_of, read_records, written
 from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, crcs_of
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
@@ -183,7 +183,8 @@ class Plain:
         """A page of records."""
         body, table = command.body, self.table
         start = table.key_of(body.fields) + text_prefix(body.prefix)
-        return read_page(reader, command, self.row, start, slots=body.slots, after=table.key_of(body.after))
+        rows, cursor = page_of(reader, command, self.row, start=start, after=table.key_of(body.after))
+        return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
 
 
 class CommandHeads:

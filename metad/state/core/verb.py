@@ -6,17 +6,24 @@ A table is declared in :mod:`metad_wire.tables`; its module here has a :class:`V
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
-from metad_wire.key import TEXT_END
+from metad_wire.errors import (
+    IdentityExpiredError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    StaleRouteError,
+    TooLargeError,
+)
+from metad_wire.key import TEXT_END, text_prefix
 from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
-from metad_wire.table import Keyed, Table
+from metad_wire.table import ROWS, Keyed, Table
 from metad_wire.text.fields import check_of
 
 from ...storage.engine import Engine
@@ -385,11 +392,6 @@ def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes, after: b
     return table_prefix(group, table) + max(begin, *(key + b"\0" for key in (cursor, after) if key), b"")
 
 
-def key_after(table: Table[Any], after: m.Message | None) -> bytes:
-    """The key behind which a listing begins."""
-    return b"" if after is None else table.keys([after])[0][0]
-
-
 def read_values(reader: Reader, command: Command[Any], row: int) -> list[bytes | None]:
     """The values that a row of the table has for a command's items, by position."""
     prefix = table_prefix(reader.group, row)
@@ -403,14 +405,74 @@ def read_records(reader: Reader, command: Command[Any], row: int) -> m.GetReply[
     return reply
 
 
-def read_page(
-    reader: Reader, command: Command[Any], row: int, start: bytes, *, slots: bytes = b"", after: bytes = b""
-) -> Any:
-    """The reply to a listing of a row that is a record as the wire has it: those whose key starts with ``start``, and
-    comes behind the key ``after``, in the ``slots`` that the request names."""
-    page = command.body.page
+class Page(NamedTuple):
+    """What one page of a listing is made of: rows in order, each the key behind the table's prefix, and the value.
+    ``cursor``: behind which key the next page begins; empty if there is none."""
+
+    rows: list[tuple[bytes, bytes]]
+    cursor: bytes
+
+
+def page_of(
+    reader: Reader,
+    command: Command[Any],
+    row: int,
+    keep: Callable[[bytes], bool] | None = None,
+    start: bytes | None = None,
+    after: bytes = b"",
+) -> Page:
+    """A page of a row: of the keys that a listing asks for, or of those that begin with ``start`` and come behind the
+    key ``after``; in the slots that the request names, if it names some. Raises InvalidRequestError."""
+    body, table = command.body, ROWS[row]
+    if start is None:
+        start, last = _start(table.listed[command.method].asked, table, body), getattr(body, "after", None)
+        after = b"" if last is None else table.keys([last])[0][0]
     prefix = table_prefix(reader.group, row)
-    begin = after_cursor(reader.group, row, start, page.cursor, after)
-    scan = reader.scan(begin, after_prefix(prefix + start), page.limit, slots=slots)
-    cursor = b"" if scan.stopped_at is None else scan.stopped_at[len(prefix) :]
-    return command.method.reply([msgspec.Raw(value) for _, value in scan.rows], cursor)
+    begin = after_cursor(reader.group, row, start, body.page.cursor, after)
+    slots = getattr(body, "slots", b"")
+    scan, skip = reader.scan(begin, after_prefix(prefix + start), body.page.limit, keep, slots), len(prefix)
+    cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
+    return Page([(key[skip:], value) for key, value in scan.rows], cursor)
+
+
+def _start(asked: Iterable[str], table: Table[Any], body: Any) -> bytes:
+    """What the keys begin with that are asked for: whole fields of them, and how the next one begins."""
+    fields: list[str] = []
+    prefix = missing = ""
+    for name in asked:
+        value = getattr(body, name)
+        if name not in table.key:
+            prefix = value if name.endswith("prefix") else prefix
+            if prefix and missing:
+                raise InvalidRequestError(f"{name} needs a {missing}")
+        elif value is None:
+            missing = name
+        else:
+            fields.append(value)
+    return table.key_of(fields) + text_prefix(prefix)
+
+
+def read_list(
+    reader: Reader,
+    command: Command[Any],
+    row: int,
+    shown: Callable[[Reader, bytes, bytes], Any] | None = None,
+) -> m.ListReply[Any]:
+    """The reply to a listing of a row that is a record as the wire has it, or of which ``shown`` makes one: of its key
+    behind the table's prefix, and its value."""
+    rows, cursor = page_of(reader, command, row)
+    if shown is None:
+        return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
+    return m.ListReply([shown(reader, key, value) for key, value in rows], cursor)
+
+
+def delete_rows(view: View, command: Command[Any], row: int) -> m.WriteReply:
+    """Delete the rows of a table that items name, where nothing else goes with them."""
+    prefix, writes = table_prefix(view.group, row), view.writes_of(row)
+    errors: list[m.ItemError] = []
+    for position, _, suffix in command.rows:
+        if view.get(prefix + suffix) is None:
+            errors.append(m.ItemError(position, NotFoundError.code))
+        else:
+            writes[prefix + suffix] = None
+    return written(view, errors)

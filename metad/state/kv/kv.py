@@ -18,7 +18,7 @@ from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.part import Writes
 from ..core.plain import CommandHeads
-from ..core.verb import Command, Reader, Verb, check_same_rows, read_page, read_records
+from ..core.verb import Command, Reader, Verb, check_same_rows, read_list, read_records
 from ..core.view import Rows, View, crcs_of
 from ..live.live_leases import LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
@@ -163,18 +163,11 @@ def _holds(view: View, heads: CommandHeads, key: bytes, compare: m.KvCompare) ->
     return value.nbytes == len(wanted) and bytes(value) == wanted
 
 
-def _read_scan(reader: Reader, command: Command[m.KvScan]) -> m.KvScanReply:
-    body = command.body
-    start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    reply: m.KvScanReply = read_page(reader, command, RECORDS.row, start)
-    return reply
-
-
 VERBS = (
     Verb(methods.KV_GET, KV, read=partial(read_records, row=RECORDS.row)),
     Verb(methods.KV_PUT, KV, evaluate=RECORDS.evaluate_put),
     Verb(methods.KV_DELETE, KV, evaluate=RECORDS.evaluate_delete, grows=False),
-    Verb(methods.KV_SCAN, KV, read=_read_scan),
+    Verb(methods.KV_SCAN, KV, read=partial(read_list, row=RECORDS.row)),
     Verb(
         methods.KV_TRANSACT,
         KV,

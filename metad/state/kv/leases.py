@@ -6,6 +6,8 @@ orders the end through the log (:mod:`metad.node.chores.leases`).
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from metad_wire import messages as m
@@ -20,7 +22,7 @@ from ...storage import keys
 from ..core import tails
 from ..core.limits import ENTRY_BYTES_FULL, check_change
 from ..core.part import Origin
-from ..core.verb import Command, Reader, Verb, after_cursor, read_values, written
+from ..core.verb import Command, Reader, Verb, read_list, read_values, written
 from ..core.view import View
 from ..live.live_leases import LEASE_BYTES, LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
@@ -161,31 +163,15 @@ def _read_get(reader: Reader, command: Command[m.Get[w.LeaseKey]]) -> m.GetReply
     return m.GetReply(found)  # type: ignore[arg-type]  # encoded
 
 
-def _read_list(reader: Reader, command: Command[w.LeaseList]) -> w.LeaseListReply:
-    body = command.body
-    start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    prefix = keys.table_prefix(reader.group, _ROW)
-    begin = after_cursor(reader.group, _ROW, start, body.page.cursor)
-    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit)
-    found = [_as_read(reader, key[len(prefix) :], row) for key, row in scan.rows]
-    cursor = b"" if scan.stopped_at is None else scan.stopped_at[len(prefix) :]
-    return w.LeaseListReply(found, cursor)  # type: ignore[arg-type]  # encoded
-
-
 def _as_read(reader: Reader, suffix: bytes, row: bytes) -> msgspec.Raw:
     """A lease as the wire has it: its row, and how much time is left, which no row says."""
     lease = msgspec.structs.replace(_decode(row), left_ms=reader.parts[LiveLeases].left_ms(suffix))
     return msgspec.Raw(tails.keep(row, encode(lease), _FIELDS))
 
 
-def _read_keys(reader: Reader, command: Command[w.LeaseKeys]) -> w.LeaseKeysReply:
-    body = command.body
-    start = keys.text2(body.namespace, body.lease)
-    prefix = keys.table_prefix(reader.group, _KEY_ROW)
-    begin = after_cursor(reader.group, _KEY_ROW, start, body.page.cursor)
-    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit)
-    names = [keys.split_text(key, len(prefix) + len(start))[0] for key, _ in scan.rows]
-    return w.LeaseKeysReply(names, b"" if scan.stopped_at is None else scan.stopped_at[len(prefix) :])
+def _key_name(reader: Reader, suffix: bytes, row: bytes) -> str:
+    """The key that a row attaches to a lease."""
+    return keys.split_text(suffix, len(keys.text2(*LEASE.fields_of(suffix, 2))))[0]
 
 
 VERBS = (
@@ -193,8 +179,8 @@ VERBS = (
     Verb(methods.LEASE_REVOKE, LEASE, evaluate=_evaluate_revoke, grows=False),
     Verb(methods.LEASE_KEEP_ALIVE, LEASE, read=_read_keep_alive),
     Verb(methods.LEASE_GET, LEASE, read=_read_get),
-    Verb(methods.LEASE_LIST, LEASE, read=_read_list),
-    Verb(methods.LEASE_KEYS, LEASE, read=_read_keys),
+    Verb(methods.LEASE_LIST, LEASE, read=partial(read_list, row=_ROW, shown=_as_read)),
+    Verb(methods.LEASE_KEYS, LEASE, read=partial(read_list, row=_KEY_ROW, shown=_key_name)),
     Verb(methods.LEASE_ATTACH, LEASE, evaluate=_evaluate_attach),
     Verb(methods.LEASE_DETACH, LEASE, evaluate=_evaluate_detach, grows=False),
     Verb(methods.LEASE_EXPIRE, LEASE, evaluate=_evaluate_expire, origin=Origin.EXPIRY, grows=False),

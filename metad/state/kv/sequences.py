@@ -8,14 +8,14 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, NoRoomError, NotFoundError
+from metad_wire.errors import ConflictError, NoRoomError
 from metad_wire.methods import encode
 from metad_wire.tables import sequence as w
 from metad_wire.tables.sequence import SEQUENCE
 
 from ...storage import keys
 from ..core.limits import LOOKED_AT_BYTES_MAX
-from ..core.verb import Command, Reader, Verb, mismatch, read_page, read_records, written
+from ..core.verb import Command, Verb, delete_rows, mismatch, read_list, read_records
 from ..core.view import View
 
 _ROW = SEQUENCE.rows["sequence"]
@@ -47,27 +47,9 @@ def _evaluate_add(view: View, command: Command[w.SequenceAdd]) -> w.SequenceAddR
     return w.SequenceAddReply([m.Revision(view.name, view.revision)], errors, values)
 
 
-def _evaluate_delete(view: View, command: Command[w.SequenceDelete]) -> m.WriteReply:
-    prefix, writes = keys.table_prefix(view.group, _ROW), view.writes_of(_ROW)
-    errors: list[m.ItemError] = []
-    for position, _, suffix in command.rows:
-        if view.get(prefix + suffix) is None:
-            errors.append(m.ItemError(position, NotFoundError.code))
-        else:
-            writes[prefix + suffix] = None
-    return written(view, errors)
-
-
-def _read_list(reader: Reader, command: Command[w.SequenceList]) -> w.SequenceListReply:
-    body = command.body
-    start = keys.text(body.namespace) + keys.text_prefix(body.prefix)
-    reply: w.SequenceListReply = read_page(reader, command, _ROW, start)
-    return reply
-
-
 VERBS = (
     Verb(methods.SEQUENCE_ADD, SEQUENCE, evaluate=_evaluate_add, grows=None),
     Verb(methods.SEQUENCE_GET, SEQUENCE, read=partial(read_records, row=_ROW)),
-    Verb(methods.SEQUENCE_DELETE, SEQUENCE, evaluate=_evaluate_delete, grows=False),
-    Verb(methods.SEQUENCE_LIST, SEQUENCE, read=_read_list),
+    Verb(methods.SEQUENCE_DELETE, SEQUENCE, evaluate=partial(delete_rows, row=_ROW), grows=False),
+    Verb(methods.SEQUENCE_LIST, SEQUENCE, read=partial(read_list, row=_ROW)),
 )

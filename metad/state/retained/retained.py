@@ -20,7 +20,6 @@ from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedKey,
     RetainedMatch,
-    RetainedMatchReply,
     RetainedPut,
 )
 from metad_wire.text.fields import U63
@@ -153,7 +152,7 @@ def _read_get(reader: Reader, command: Command[m.Get[RetainedKey]]) -> m.GetRepl
     return m.GetReply(found)  # type: ignore[arg-type]  # rows are encoded messages
 
 
-def _read_match(reader: Reader, command: Command[RetainedMatch]) -> RetainedMatchReply:
+def _read_match(reader: Reader, command: Command[RetainedMatch]) -> m.ListReply[Retained]:
     body = command.body
     scan = TopicScan(body.filter)
     after = body.after.encode() + AFTER if body.after else b""
@@ -177,7 +176,7 @@ class _Match:
         self._named: list[tuple[bytes, bytes]] = []  # keys, and what the listing goes on with behind them
         self._spent = self._spent_bytes = 0
 
-    def page(self, begin: bytes) -> RetainedMatchReply:
+    def page(self, begin: bytes) -> m.ListReply[Retained]:
         """What matches from this text on."""
         pin = self._reader.engine.pin(self._prefix, self._end, brief=True)
         try:
@@ -185,7 +184,7 @@ class _Match:
         finally:
             pin.close()
         cursor = self._get_named() or stopped_at
-        return RetainedMatchReply([msgspec.Raw(row) for row in self._found], cursor)  # type: ignore[misc]
+        return m.ListReply([msgspec.Raw(row) for row in self._found], cursor)  # type: ignore[misc]
 
     def _go(self, pin: Pin, begin: bytes) -> bytes:
         """Look at topics until the page is full or has cost enough. Returns what to go on with; nothing if that was

@@ -25,12 +25,8 @@ def _evaluate_put(view: View, command: Command[wire.InflightPut]) -> m.WriteRepl
     return written(view, errors)
 
 
-def _evaluate_delete(view: View, command: Command[wire.InflightDelete]) -> m.WriteReply:
-    return written(view, PARTS.remove(view, command))
-
-
 VERBS = (
     Verb(methods.INFLIGHT_PUT, INFLIGHT, evaluate=_evaluate_put),
-    Verb(methods.INFLIGHT_DELETE, INFLIGHT, evaluate=_evaluate_delete, grows=False),
+    Verb(methods.INFLIGHT_DELETE, INFLIGHT, evaluate=PARTS.remove, grows=False),
     Verb(methods.INFLIGHT_GET, INFLIGHT, rows=rows_of_sessions, read=PARTS.read_get),
 )

@@ -24,7 +24,7 @@ from ...storage import keys
 from ..core.counts import Changes, Count, Counts, changed_counts, decode_counts, with_properties
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_reply
 from ..core.part import Writes
-from ..core.verb import SPENT_BYTES, Command, Reader
+from ..core.verb import SPENT_BYTES, Command, Reader, written
 from ..core.view import Rows, View, column
 from .owned import absences, refusals
 
@@ -172,8 +172,8 @@ class SessionParts:
         self._write_counts(view, known, after, changes)
         return [errors[at] for at in sorted(errors)], created
 
-    def remove(self, view: View, command: Command[Any]) -> list[m.ItemError]:
-        """Delete the row of each item of the owner of its session. The errors."""
+    def remove(self, view: View, command: Command[Any]) -> m.WriteReply:
+        """Delete the row of each item of the owner of its session."""
         rows = command.rows
         sessions, errors = self._owned(view, command)
         targets = list(map(keys.table_prefix(view.group, self.row).__add__, rows.keys))
@@ -199,7 +199,7 @@ class SessionParts:
         }
         view.write(self.row, writes)
         self._write_counts(view, known, after, changes)
-        return [errors[at] for at in sorted(errors)]
+        return written(view, [errors[at] for at in sorted(errors)])
 
     def read(self, reader: Reader, sessions: Sequence[bytes], counts: Sequence[Count], bytes_max: int) -> Found:
         """The rows of sessions that have these counts. Raises TooLargeError if they are more than ``bytes_max``

@@ -22,7 +22,6 @@ from metad_wire import methods
 from metad_wire.errors import (
     ConflictError,
     InvalidItemError,
-    InvalidRequestError,
     NotFoundError,
 )
 from metad_wire.methods import encode
@@ -38,9 +37,8 @@ from ..core.verb import (
     Command,
     Reader,
     Verb,
-    after_cursor,
-    key_after,
     mismatch,
+    page_of,
     read_values,
     written,
 )
@@ -225,16 +223,8 @@ def _read_get(reader: Reader, command: Command[m.Get[m.SessionKey]]) -> m.GetRep
     return m.GetReply(sessions)  # type: ignore[arg-type]  # encoded
 
 
-def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionListReply:
-    body = command.body
-    if body.client_id_prefix and body.tenant is None:
-        raise InvalidRequestError("client_id_prefix needs a tenant")
-    table = keys.table_prefix(reader.group, _OWNER)
-    start = b""
-    if body.tenant is not None:
-        start = keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
-    begin = after_cursor(reader.group, _OWNER, start, body.page.cursor, key_after(SESSION, body.after))
-    keep = None
+def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.ListReply[m.Session]:
+    body, keep = command.body, None
     if body.broker is not None:
         # The broker follows the one-byte boolean, so the filter is a comparison of bytes.
         broker = encode(body.broker)
@@ -242,29 +232,25 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.SessionList
         def keep(row: bytes) -> bool:
             return row.startswith(broker, 2)
 
-    end = keys.after_prefix(table + start)
-    scan = reader.scan(begin, end, body.page.limit, keep, body.slots)
-    properties_prefix = keys.table_prefix(reader.group, _PROPERTIES)
-    skip = len(table)
-    suffixes = [key[skip:] for key, _ in scan.rows]
-    reader.spent += 4 * len(suffixes)  # a session is put together of two rows, one by one
+    rows, cursor = page_of(reader, command, _OWNER, keep)
+    prefix = keys.table_prefix(reader.group, _PROPERTIES)
+    reader.spent += 4 * len(rows)  # a session is put together of two rows, one by one
     sessions: list[msgspec.Raw] = []
     shown = _Shown(reader.parts[Fences])
     size = 0
     # Owner rows are small and properties are not: a page of large sessions ends before the bytes get out of hand.
-    for at in range(0, len(suffixes), _LIST_READ_ROWS):
-        part = suffixes[at : at + _LIST_READ_ROWS]
-        values = reader.engine.get_many([properties_prefix + suffix for suffix in part])
-        for suffix, value, (_, owner) in zip(part, values, scan.rows[at : at + _LIST_READ_ROWS], strict=True):
+    for at in range(0, len(rows), _LIST_READ_ROWS):
+        part = rows[at : at + _LIST_READ_ROWS]
+        values = reader.engine.get_many([prefix + suffix for suffix, _ in part])
+        for (suffix, owner), value in zip(part, values, strict=True):
             tenant, offset = keys.split_text(suffix, 0)
             client_id, _ = keys.split_text(suffix, offset)
             record = _session(encode(tenant) + encode(client_id), shown[owner], value)
             sessions.append(msgspec.Raw(record))
             size += len(record)
-            if size >= PAGE_BYTES_MAX and len(sessions) < len(suffixes):
-                return m.SessionListReply(sessions, suffix)  # type: ignore[arg-type]  # encoded
-    cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
-    return m.SessionListReply(sessions, cursor)  # type: ignore[arg-type]  # encoded
+            if size >= PAGE_BYTES_MAX and len(sessions) < len(rows):
+                return m.ListReply(sessions, suffix)  # type: ignore[arg-type]  # encoded
+    return m.ListReply(sessions, cursor)  # type: ignore[arg-type]  # encoded
 
 
 VERBS = (

@@ -5,17 +5,17 @@ On disk a subscription is its options; the key says the rest.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import InvalidRequestError
 from metad_wire.methods import encode
 from metad_wire.tables import subscription as wire
 from metad_wire.tables.subscription import SUBSCRIPTION
 
-from ...storage import keys
-from ..core.verb import Command, Reader, Verb, after_cursor, key_after, written
+from ..core.verb import Command, Reader, Verb, read_list
 from ..core.view import View
 from .session_parts import SessionParts, rows_of_sessions
 
@@ -29,30 +29,14 @@ def _evaluate_add(view: View, command: Command[wire.SubscriptionAdd]) -> wire.Su
     return wire.SubscriptionAddReply([m.Revision(view.name, view.revision)], errors, created)
 
 
-def _evaluate_remove(view: View, command: Command[wire.SubscriptionRemove]) -> m.WriteReply:
-    return written(view, PARTS.remove(view, command))
-
-
-def _read_list(reader: Reader, command: Command[wire.SubscriptionList]) -> wire.SubscriptionListReply:
-    body = command.body
-    if body.client_id_prefix and body.tenant is None:
-        raise InvalidRequestError("client_id_prefix needs a tenant")
-    start = b"" if body.tenant is None else keys.text(body.tenant) + keys.text_prefix(body.client_id_prefix)
-    prefix = keys.table_prefix(reader.group, PARTS.row)
-    begin = after_cursor(reader.group, PARTS.row, start, body.page.cursor, key_after(SUBSCRIPTION, body.after))
-    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit, slots=body.slots)
-    skip = len(prefix)
-    found: list[msgspec.Raw] = []
-    for key, options in scan.rows:
-        fields = b"".join(map(encode, SUBSCRIPTION.fields_of(key[skip:], 3)))
-        found.append(msgspec.Raw(_SUBSCRIPTION_HEADER + fields + options))
-    cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
-    return wire.SubscriptionListReply(found, cursor)  # type: ignore[arg-type]  # encoded
+def _as_read(reader: Reader, suffix: bytes, options: bytes) -> msgspec.Raw:
+    """A subscription as the wire has it."""
+    return msgspec.Raw(_SUBSCRIPTION_HEADER + b"".join(map(encode, SUBSCRIPTION.fields_of(suffix, 3))) + options)
 
 
 VERBS = (
     Verb(methods.SUBSCRIPTION_ADD, SUBSCRIPTION, evaluate=_evaluate_add),
-    Verb(methods.SUBSCRIPTION_REMOVE, SUBSCRIPTION, evaluate=_evaluate_remove, grows=False),
+    Verb(methods.SUBSCRIPTION_REMOVE, SUBSCRIPTION, evaluate=PARTS.remove, grows=False),
     Verb(methods.SUBSCRIPTION_GET, SUBSCRIPTION, rows=rows_of_sessions, read=PARTS.read_get),
-    Verb(methods.SUBSCRIPTION_LIST, SUBSCRIPTION, read=_read_list),
+    Verb(methods.SUBSCRIPTION_LIST, SUBSCRIPTION, read=partial(read_list, row=PARTS.row, shown=_as_read)),
 )

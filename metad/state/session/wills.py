@@ -14,7 +14,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.errors import ConflictError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables import will as wire
 from metad_wire.tables.session import SESSION
@@ -25,7 +25,7 @@ from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_broker
 from ..core.part import Origin, Writes
 from ..core.slot_assignment import SlotAssignment, is_held
-from ..core.verb import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, key_after, written
+from ..core.verb import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, page_of, written
 from ..core.view import NO_ROWS, Rows, View, column
 from .will_news import WillNews
 
@@ -61,17 +61,11 @@ def wills_due(view: View, sessions: Sequence[tuple[Any, bytes]]) -> None:
             due_will(view, named.tenant, named.client_id, will, view.revision)
 
 
-def _start(tenant: str | None, client_id_prefix: str = "") -> bytes:
-    if client_id_prefix and tenant is None:
-        raise InvalidRequestError("client_id_prefix needs a tenant")
-    return b"" if tenant is None else keys.text(tenant) + keys.text_prefix(client_id_prefix)
-
-
 def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillClaimReply:
     body = command.body
     check_broker(body.broker)
     prefix, claim_prefix = keys.table_prefix(view.group, DUE), keys.table_prefix(view.group, _CLAIM)
-    start = _start(body.tenant)
+    start = b"" if body.tenant is None else keys.text(body.tenant)
     begin = after_cursor(view.group, DUE, start, body.cursor)
     found, is_last = view.scan(begin, keys.after_prefix(prefix + start), SCAN_ROWS_MAX, PAGE_BYTES_MAX)
     skip, mask = len(prefix), view.parts[SlotAssignment].mask
@@ -208,32 +202,26 @@ def _evaluate_expire(view: View, command: Command[wire.WillExpire]) -> wire.Will
     return wire.WillExpireReply([m.Revision(view.name, view.revision)], [], dropped)
 
 
-def _read_list(reader: Reader, command: Command[wire.WillList]) -> wire.WillListReply:
-    body = command.body
-    start = _start(body.tenant, body.client_id_prefix)
-    prefix, claim_prefix = keys.table_prefix(reader.group, DUE), keys.table_prefix(reader.group, _CLAIM)
-    begin = after_cursor(reader.group, DUE, start, body.page.cursor, key_after(WILL, body.after))
-    scan = reader.scan(begin, keys.after_prefix(prefix + start), body.page.limit, slots=body.slots)
-    skip = len(prefix)
-    suffixes = [key[skip:] for key, _ in scan.rows]
-    claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
+def _read_list(reader: Reader, command: Command[wire.WillList]) -> m.ListReply[wire.DueWill]:
+    claim_prefix = keys.table_prefix(reader.group, _CLAIM)
+    rows, cursor = page_of(reader, command, DUE)
+    claims = reader.get_many([claim_prefix + suffix for suffix, _ in rows], LOOKED_AT_BYTES_MAX)
     found: list[msgspec.Raw] = []
-    asker, fences = body.claimable_by, reader.parts[Fences]
+    asker, fences = command.body.claimable_by, reader.parts[Fences]
     past_ms = 0 if asker is None else reader.now_ms()
-    for suffix, (_, due), claim in zip(suffixes, scan.rows, claims, strict=True):
+    for (suffix, due), claim in zip(rows, claims, strict=True):
         claimant = None if asker is None or claim is None else _decode_claimant(claim)
         if asker is not None and _holds(claimant, asker.broker, asker.broker_epoch, past_ms, fences):
             continue
         fields = b"".join(map(encode, WILL.fields_of(suffix, 3)))
         found.append(msgspec.Raw(_DUE_WILL_HEADER + fields + due[1:] + (claim or _NIL)))
-    cursor = b"" if scan.stopped_at is None else scan.stopped_at[skip:]
-    return wire.WillListReply(found, cursor)  # type: ignore[arg-type]  # encoded
+    return m.ListReply(found, cursor)  # type: ignore[arg-type]  # encoded
 
 
 def _read_wait(reader: Reader, command: Command[wire.WillWait]) -> wire.WillWaitReply:
     """Whether there is a will to claim, at once: the node does the waiting (:mod:`metad.node.watches.will_turns`)."""
     body = command.body
-    start = _start(body.tenant)
+    start = b"" if body.tenant is None else keys.text(body.tenant)
     prefix, claim_prefix = keys.table_prefix(reader.group, DUE), keys.table_prefix(reader.group, _CLAIM)
     begin = after_cursor(reader.group, DUE, start, body.cursor)
     scan = reader.scan(begin, keys.after_prefix(prefix + start), SCAN_ROWS_MAX)

@@ -217,7 +217,7 @@ def broker_lists(target: Target, until_s: float) -> Outcome:
 
 def _fill_registry(insider: Insider, attributes: dict[str, str] | None = None) -> int:
     """Register names until no more are given; how many were tried. Those that there are already stay."""
-    known = insider.ask(methods.BROKER_LIST, b.BrokerList(f"hoard-{_NAMES // 2 - 8:04}")).brokers
+    known = insider.ask(methods.BROKER_LIST, b.BrokerList(f"hoard-{_NAMES // 2 - 8:04}")).found
     if known:
         return 1
     bodies = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from plain_bodies import filled
-from typed_verbs import namespace_of, tables
+from typed_verbs import lists, namespace_of, tables
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -40,7 +40,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "sessions.delete_many": {"items": [m.SessionDeleteItem("t", "c")], "broker": "b", "broker_epoch": 1},
     "sessions.end_tenant": {"tenant": "t", "publish_wills": True, "retained": False},
     "sessions.endings": {"tenant": "t"},
-    "sessions.list": {"tenant": "t", "client_id_prefix": "", "broker": "b", "page_size": 10, "min_revisions": []},
     "sessions.takeover": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "clean_start": False,
         "properties": PROPERTIES, "restore": False, "restore_parts": False,
@@ -54,7 +53,6 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "subscriptions.add_many": {"broker": "b", "broker_epoch": 1, "items": [SUBSCRIPTION]},
     "subscriptions.remove_many": {"broker": "b", "broker_epoch": 1, "keys": [s.SubscriptionKey("t", "c", "f/#")]},
-    "subscriptions.list": {"tenant": "t", "client_id_prefix": "", "page_size": 10, "min_revisions": []},
     "subscriptions.add": {
         "broker": "b", "broker_epoch": 1, "tenant": "t", "client_id": "c", "filter": "f/#",
         "options": SUBSCRIPTION.options,
@@ -74,7 +72,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "wills.claim": {"broker": "b", "broker_epoch": 1, "tenant": "t", "lease_s": 30, "limit": 10},
     "wills.acknowledge_many": {"broker": "b", "broker_epoch": 1, "keys": [w.WillKey("t", "c", "1")]},
     "wills.release_many": {"broker": "b", "broker_epoch": 1, "keys": [w.WillKey("t", "c", "1")]},
-    "wills.list": {"tenant": "t", "client_id_prefix": "", "page_size": 10, "min_revisions": []},
     "wills.acknowledge": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
     "wills.release": {"broker": "b", "broker_epoch": 1, "key": w.WillKey("t", "c", "1")},
     "sessions.delete": {
@@ -86,8 +83,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
     "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
     "offsets.reset_generations_many": {"items": [m.GenerationReset("t", "g", 1, 2)]},
-    "offsets.list": {"tenant": "t", "group": "g", "topic_prefix": "", "page_size": 10, "min_revisions": []},
-    "offsets.groups": {"tenant": "t", "prefix": "", "page_size": 10, "min_revisions": []},
     "offsets.commit": {
         "tenant": "t", "group": "g", "topic": "o", "partition": 0, "offset": 5, "generation": 1, "expected": None,
         "metadata": "note", "monotonic": False, "member": "m",
@@ -101,7 +96,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "consumers.leave_many": {"members": [g.MemberKey("t", "g", "m")]},
     "consumers.assign_many": {"items": [g.AssignItem("t", "g", "m", 1, [g.MemberAssignment("m", b"p")])]},
     "consumers.describe_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
-    "consumers.members": {"tenant": "t", "group": "g", "page_size": 10, "min_revisions": []},
     "consumers.join": {
         "tenant": "t", "group": "g", "session_ms": 60_000, "member": "m", "rebalance_ms": 60_000, "instance": "i",
         "protocols": ["p"], "metadata": b"d", "holder": "h", "rebalance": True,
@@ -113,15 +107,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)], "lease": "l"},
     "kv.delete_many": {"items": [m.KvDeleteItem("ns", "k", 1)]},
     "kv.transact_many": {"items": [TRANSACTION]},
-    "kv.scan": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
     "kv.put": {"namespace": "ns", "key": "k", "value": b"v", "expected_version": None, "lease": "l"},
     "leases.grant_many": {"items": [LeaseGrantItem("ns", 60_000, "l", "h", b"a")]},
     "leases.revoke_many": {"leases": [LeaseKey("ns", "l")]},
     "leases.keep_alive_many": {"leases": [LeaseKey("ns", "l")]},
     "leases.attach_many": {"items": [LeaseKeyItem("ns", "l", "k")]},
     "leases.detach_many": {"items": [LeaseKeyItem("ns", "l", "k")]},
-    "leases.list": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
-    "leases.keys": {"namespace": "ns", "lease": "l", "page_size": 10, "min_revisions": []},
     "leases.grant": {"namespace": "ns", "ttl_ms": 60_000, "lease": "l", "holder": "h", "attributes": b"a"},
     "leases.revoke": {"namespace": "ns", "lease": "l"},
     "leases.keep_alive": {"namespace": "ns", "lease": "l"},
@@ -129,14 +120,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "leases.detach": {"namespace": "ns", "lease": "l", "key": "k"},
     "sequences.add_many": {"items": [SequenceAddItem("ns", "s", 5)]},
     "sequences.delete_many": {"keys": [SequenceKey("ns", "s")]},
-    "sequences.list": {"namespace": "ns", "prefix": "", "page_size": 10, "min_revisions": []},
     "sequences.add": {"namespace": "ns", "sequence": "s", "delta": 5},
     "sequences.delete": {"namespace": "ns", "sequence": "s"},
     "kv.delete": {"namespace": "ns", "key": "k", "expected_version": 1},
     "kv.transact": {"transaction": TRANSACTION},
     "retained.put_many": {"items": [r.RetainedPutItem("t", "a/b", b"v", 1, b"p", 60)]},
     "retained.delete_many": {"items": [r.RetainedDeleteItem("t", "a/b", 1)]},
-    "retained.match": {"tenant": "t", "filter": "a/#", "page_size": 10, "min_revisions": []},
     "retained.put": {
         "tenant": "t", "topic": "a/b", "payload": b"v", "qos": 1, "properties": b"p", "expiry_interval_s": 60,
     },
@@ -156,6 +145,9 @@ for _table in tables():
         _verb, _key = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_got.key, ["t"])
         GOOD[f"{_verb}_many"] = {"keys": [_key], "min_revisions": []}
         GOOD[_verb] = msgspec.structs.asdict(_key) | {"min_revisions": []}
+    for _method, _listed in lists(_table).items():
+        _verb = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}"
+        GOOD[_verb] = dict.fromkeys(_listed.asked, "t") | {"page_size": 10, "min_revisions": []}
 
 
 ENDLESS = {"wills.due"}

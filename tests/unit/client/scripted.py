@@ -55,12 +55,10 @@ from metad_wire.tables.offset import (
     OffsetDeleteGroups,
     OffsetDeleteGroupsReply,
     OffsetGroups,
-    OffsetGroupsReply,
 )
 from metad_wire.tables.retained import (
     Retained,
     RetainedMatch,
-    RetainedMatchReply,
 )
 from metad_wire.transport import Listener
 from metad_wire.transport.memory import MemoryTransport
@@ -144,13 +142,13 @@ def all_well(body: Any) -> m.Message:
         case s.SubscriptionAdd():
             return s.SubscriptionAddReply(revisions, [], [True] * len(body.items))
         case s.SubscriptionList():
-            return s.SubscriptionListReply([s.Subscription("t", "c", "f")], b"")
+            return m.ListReply([s.Subscription("t", "c", "f")], b"")
         case w.WillClaim():
             return w.WillClaimReply(revisions, [w.ClaimedWill("t", "c", "1", 1)], [w.WillDue(m.Will("t"), 1)], b"")
         case w.WillWait():
             return w.WillWaitReply(True, b"")
         case w.WillList():
-            return w.WillListReply([w.DueWill("t", "c", "1", m.Will("t"), 1)], b"")
+            return m.ListReply([w.DueWill("t", "c", "1", m.Will("t"), 1)], b"")
         case m.Get() if isinstance(body, OFFSET_FETCH.body):
             return OFFSET_FETCH.reply(
                 [m.Offset(k.tenant, k.group, k.topic, k.partition, 42, 1, 1_700_000_000_000, "") for k in body.items]
@@ -170,28 +168,28 @@ def all_well(body: Any) -> m.Message:
         case m.Get() if isinstance(body, LEASE_GET.body):
             return LEASE_GET.reply([a_lease(key.namespace, key.lease) for key in body.items])
         case lease.LeaseList():
-            return lease.LeaseListReply([a_lease(body.namespace, "l")], b"")
+            return m.ListReply([a_lease(body.namespace, "l")], b"")
         case lease.LeaseKeys():
-            return lease.LeaseKeysReply(["k"], b"")
+            return m.ListReply(["k"], b"")
         case sequence.SequenceAdd():
             return sequence.SequenceAddReply(revisions, [], [max(item.delta, 0) for item in body.items])
         case m.Get() if isinstance(body, SEQUENCE_GET.body):
             records = [sequence.SequenceRecord(k.namespace, k.sequence, 1, 1, 1, 1) for k in body.items]
             return SEQUENCE_GET.reply(records)
         case sequence.SequenceList():
-            return sequence.SequenceListReply([sequence.SequenceRecord(body.namespace, "s", 1, 1, 1, 1)], b"")
+            return m.ListReply([sequence.SequenceRecord(body.namespace, "s", 1, 1, 1, 1)], b"")
         case m.TablePut():
             return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.SessionList():
-            return m.SessionListReply([a_session("t", f"c{i}") for i in range(3)], b"")
+            return m.ListReply([a_session("t", f"c{i}") for i in range(3)], b"")
         case m.SessionEndings():
             return m.SessionEndingsReply(
                 [m.TenantEnd("t", 7, 1_700_000_000_000, True, False, body.slots, 2, b"", 3, 1)]
             )
         case m.OffsetList():
-            return m.OffsetListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
+            return m.ListReply([m.Offset(body.tenant, body.group, "topic", 0, 42, 1, 0, "")], b"")
         case m.KvScan():
-            return m.KvScanReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
+            return m.ListReply([m.Kv(body.namespace, "k", b"v", 1, 1, 1)], b"")
         case OffsetDeleteGroups():
             return OffsetDeleteGroupsReply(revisions, [], [3] * len(body.items), [False] * len(body.items))
         case g.ConsumerJoin():
@@ -202,18 +200,18 @@ def all_well(body: Any) -> m.Message:
         case m.Get() if isinstance(body, CONSUMER_GET.body):
             return CONSUMER_GET.reply([a_member(key.tenant, key.group, key.member) for key in body.items])
         case g.ConsumerMembers():
-            return g.ConsumerMembersReply([a_member(body.tenant, body.group, "1.1")], b"")
+            return m.ListReply([a_member(body.tenant, body.group, "1.1")], b"")
         case g.ConsumerDescribe():
             return g.ConsumerDescribeReply([a_group(key.tenant, key.group) for key in body.items])
         case OffsetGroups():
-            return OffsetGroupsReply([KnownGroup(body.tenant, "group", 5)], b"")
+            return m.ListReply([KnownGroup(body.tenant, "group", 5)], b"")
         case m.Get() if isinstance(body, RETAINED_GET.body):
             return RETAINED_GET.reply([Retained(k.tenant, k.topic, k.topic.encode()) for k in body.items])
         case RetainedMatch():
-            return RetainedMatchReply([Retained(body.tenant, "topic", b"v")], b"")
+            return m.ListReply([Retained(body.tenant, "topic", b"v")], b"")
         case b.BrokerList() | b.BrokerGet():
             listed = [b.Broker("b1", 7, "active", 10_000, "h:1", attributes={"version": "5"}, fenced=True)]
-            return b.BrokerListReply([*listed], b"") if isinstance(body, b.BrokerList) else b.BrokerGetReply([*listed])
+            return m.ListReply([*listed], b"") if isinstance(body, b.BrokerList) else b.BrokerGetReply([*listed])
         case b.BrokerFence():
             return b.BrokerEnded(b.Broker(body.broker, 7, "fenced", 10_000), ["data-0"])
         case WatchOpen():

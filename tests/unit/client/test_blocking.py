@@ -47,7 +47,7 @@ def test_listings_are_iterators(client, scripted_server):
     assert [session.client_id for session in client.sessions.list("t")] == ["c0", "c1", "c2"]
     count = 3 * blocking.CHUNK_RECORDS
     page = [m.Kv("ns", f"k{i:04}", b"", 1, 1, 1) for i in range(count)]
-    scripted_server.answer = lambda received: received.reply(m.KvScanReply(page, b""))
+    scripted_server.answer = lambda received: received.reply(m.ListReply(page, b""))
     assert [record.key for record in client.kv.scan("ns")] == [record.key for record in page]
     assert next(iter(client.kv.scan("ns"))) == page[0]  # a listing may be left halfway
 

@@ -30,11 +30,11 @@ from metad_wire import messages as m
 from metad_wire.cluster import GroupId
 from metad_wire.methods import CLUSTER_ADD_GROUP, CLUSTER_MAP
 from metad_wire.routing import ROUTES, split, text, text2
-from metad_wire.tables.offset import OFFSET, KnownGroup, OffsetGroupsReply
-from metad_wire.tables.retained import RETAINED, Retained, RetainedMatchReply
+from metad_wire.tables.offset import OFFSET, KnownGroup
+from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION
-from metad_wire.tables.subscription import SUBSCRIPTION, Subscription, SubscriptionListReply
-from metad_wire.tables.will import WILL, DueWill, WillListReply
+from metad_wire.tables.subscription import SUBSCRIPTION, Subscription
+from metad_wire.tables.will import WILL, DueWill
 
 
 def start(coroutine):
@@ -817,31 +817,31 @@ LISTINGS = {
     "client.sessions.list": (
         SESSION,
         lambda name: m.Session("t", name, True, "b", 1, 0, m.SessionProperties()),
-        m.SessionListReply,
+        m.ListReply,
         lambda client: client.sessions.list("t", page_size=40),
     ),
     "client.subscriptions.list": (
         SUBSCRIPTION,
         lambda name: Subscription("t", name, "f"),
-        SubscriptionListReply,
+        m.ListReply,
         lambda client: client.subscriptions.list("t", page_size=40),
     ),
     "client.wills.list": (
         WILL,
         lambda name: DueWill("t", name, "1", m.Will("w"), 1),
-        WillListReply,
+        m.ListReply,
         lambda client: client.wills.list("t", page_size=40),
     ),
     "client.retained.match": (
         RETAINED,
         lambda name: Retained("t", name, b"v"),
-        RetainedMatchReply,
+        m.ListReply,
         lambda client: client.retained.match("t", "+", page_size=40),
     ),
     "client.offsets.groups": (
         OFFSET,
         lambda name: KnownGroup("t", name, 1),
-        OffsetGroupsReply,
+        m.ListReply,
         lambda client: client.offsets.groups("t", page_size=40),
     ),
 }

@@ -32,11 +32,10 @@ from metad_wire.tables.consumer import (
     ConsumerDescribeReply,
     ConsumerLeave,
     ConsumerMembers,
-    ConsumerMembersReply,
     MemberKey,
 )
 from metad_wire.tables.offset import OffsetGroups
-from metad_wire.tables.will import DueWill, WillClaimant, WillList, WillListReply
+from metad_wire.tables.will import DueWill, WillClaimant, WillList
 from metad_wire.text.fields import U32
 
 ALL_SLOTS = b"\xff" * 128
@@ -157,13 +156,13 @@ def test_the_end_of_a_tenant_that_never_was_is_not_said_to_be_ordered(ctl, scrip
     def answer(received):
         match received.body:
             case m.SessionList():
-                received.reply(m.SessionListReply([], b""))
+                received.reply(m.ListReply([], b""))
             case WillList():
                 wills = [DueWill("t", "c", "1", m.Will("t"), 1)] if has == "a will" else []
-                received.reply(WillListReply(wills, b""))
+                received.reply(m.ListReply(wills, b""))
             case r.RetainedMatch():
                 messages = [r.Retained("t", "topic", b"v")] if has == "a message" else []
-                received.reply(r.RetainedMatchReply(messages, b""))
+                received.reply(m.ListReply(messages, b""))
             case m.SessionEndings() if has != "an order under way":
                 received.reply(m.SessionEndingsReply([]))
             case _:
@@ -300,12 +299,12 @@ def clients(scripted_server):
     def answer(received):
         match received.body:
             case m.SessionList():
-                received.reply(m.SessionListReply(sessions, b""))
+                received.reply(m.ListReply(sessions, b""))
             case m.Get() if isinstance(received.body, SESSION_GET.body):
                 (key,) = received.body.items
                 received.reply(SESSION_GET.reply([one for one in sessions if one.client_id == key.client_id]))
             case WillList():
-                received.reply(WillListReply(dues, b""))
+                received.reply(m.ListReply(dues, b""))
             case _:
                 received.reply()
 
@@ -395,7 +394,7 @@ def test_leases_say_how_much_time_is_left(ctl):
 
 def test_retained_messages(ctl, now, scripted_server):
     found = [r.Retained("t", "a", b"on", 1, b"", NOW_MS + 60_000, 5), r.Retained("t", "b", b"\xff")]
-    scripted_server.answer = lambda received: received.reply(r.RetainedMatchReply(found, b""))
+    scripted_server.answer = lambda received: received.reply(m.ListReply(found, b""))
     assert ctl("retained", "--tenant", "t").out == (
         "topic  qos  bytes  expires              payload\n"
         "a      1    2      22:14:20Z, in 1 min  on\n"
@@ -541,7 +540,7 @@ def test_the_leaders_word_counts_most():
 
 
 def test_an_empty_listing_says_so(ctl, scripted_server):
-    scripted_server.answer = lambda received: received.reply(m.KvScanReply([], b""))
+    scripted_server.answer = lambda received: received.reply(m.ListReply([], b""))
     assert ctl("list", "kv", "ns").out == "nothing found\n"
     assert ctl("list", "kv", "ns", "--json").out == "[]\n"
 
@@ -562,7 +561,7 @@ def test_a_value_from_stdin(ctl, scripted_server, monkeypatch):
 
 
 def test_a_listing_stops_at_its_limit_and_says_so(ctl, scripted_server):
-    keys = m.KvScanReply([m.Kv("ns", f"k{i}", b"v", 1, 1, 1) for i in range(3)], b"")
+    keys = m.ListReply([m.Kv("ns", f"k{i}", b"v", 1, 1, 1) for i in range(3)], b"")
     scripted_server.answer = lambda received: received.reply(keys if isinstance(received.body, m.KvScan) else None)
     for words in (["list", "kv", "ns"], ["sessions"]):
         done = ctl(*words, "--limit", "2", "--json")
@@ -581,7 +580,7 @@ def test_what_is_not_there(ctl, scripted_server):
             case m.Get() if isinstance(received.body, SESSION_GET.body):
                 received.reply(SESSION_GET.reply([None]))
             case WillList():
-                received.reply(WillListReply([], b""))
+                received.reply(m.ListReply([], b""))
             case m.Get() if isinstance(received.body, LEASE_GET.body):
                 received.reply(LEASE_GET.reply([None]))
             case m.Get() if isinstance(received.body, RETAINED_GET.body):
@@ -591,11 +590,11 @@ def test_what_is_not_there(ctl, scripted_server):
             case ConsumerDescribe():
                 received.reply(ConsumerDescribeReply([None]))
             case ConsumerMembers():
-                received.reply(ConsumerMembersReply([], b""))
+                received.reply(m.ListReply([], b""))
             case m.OffsetGenerations():
                 received.reply(m.OffsetGenerationsReply([0]))
             case m.OffsetList():
-                received.reply(m.OffsetListReply([], b""))
+                received.reply(m.ListReply([], b""))
             case m.Get() if isinstance(received.body, OFFSET_FETCH.body):
                 received.reply(OFFSET_FETCH.reply([None]))
             case m.Get() if isinstance(received.body, KV_GET.body):

@@ -163,7 +163,7 @@ class Nodes:
         else:
             received.reply(reply_to(received.body, group))
 
-    def page(self, body: m.SessionList, group: str) -> m.SessionListReply:
+    def page(self, body: m.SessionList, group: str) -> m.ListReply[m.Session]:
         """Pages end at odd places, as those of servers do that look at a bounded number of records."""
         found: list[m.Session] = []
         for record in self.records:
@@ -173,8 +173,8 @@ class Nodes:
             if (body.tenant in (None, record.tenant)) and record.client_id.startswith(body.client_id_prefix):
                 found.append(record)
             if len(found) == body.page.limit or self.rng.random() < 0.1:
-                return m.SessionListReply(found, key)
-        return m.SessionListReply(found, b"")
+                return m.ListReply(found, key)
+        return m.ListReply(found, b"")
 
 
 def outcome(result: WriteResult, count: int) -> Any:

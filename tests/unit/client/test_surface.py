@@ -101,7 +101,7 @@ def test_the_blocking_client_has_each_method_of_the_async_one_and_no_other(one: 
     assert set(methods) == set(public(twin))
     for name, method in methods.items():
         face = public(twin)[name]
-        if inspect.isasyncgenfunction(method):
+        if typed_verbs.is_listing(method):
             assert isinstance(face, Listing), name
             assert face.verb is method
         elif inspect.iscoroutinefunction(method) and isinstance(face, Call):

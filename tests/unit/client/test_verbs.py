@@ -225,9 +225,9 @@ async def test_batches_of_reads_answer_by_position(dial, server, a_session):
 async def test_listings_read_page_after_page(dial, server):
     client = await dial()
     pages = {
-        b"": m.KvScanReply([m.Kv("ns", "a", b"", 1, 1, 1)], b"after a"),
-        b"after a": m.KvScanReply([], b"still"),  # a page may be empty before the end
-        b"still": m.KvScanReply([m.Kv("ns", "b", b"", 1, 1, 1)], b""),
+        b"": m.ListReply([m.Kv("ns", "a", b"", 1, 1, 1)], b"after a"),
+        b"after a": m.ListReply([], b"still"),  # a page may be empty before the end
+        b"still": m.ListReply([m.Kv("ns", "b", b"", 1, 1, 1)], b""),
     }
     server.answer = lambda received: received.reply(pages[received.body.page.cursor])
     assert [record.key async for record in client.kv.scan("ns", "prefix", page_size=7)] == ["a", "b"]

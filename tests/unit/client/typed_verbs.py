@@ -1,5 +1,5 @@
 """The methods of the SDK that follow from declarations, written out for type checkers and editors when this file is
-run: those that read keys, and the faces of the blocking client."""
+run: those that read keys or list, and the faces of the blocking client."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from typed_tables import Names, formatted
 
 import metad_client
 from metad_client import namespaces
-from metad_wire.table import TABLES, Got, Table
+from metad_wire.method import By, Method
+from metad_wire.table import TABLES, Listed, Table
 
 READS = Path(metad_client.__path__[0]) / "namespaces" / "reads.py"
 TWINS = Path(metad_client.__path__[0]) / "blocking" / "namespaces.py"
 README = Path(__file__).resolve().parents[3] / "clients" / "README.md"
-MODULE = '''"""The methods of ``m.kv``, ``m.sessions`` and others that read keys, as the tables declare them.
+MODULE = '''"""The methods of ``m.kv``, ``m.sessions`` and others that read keys or list, as the tables declare them.
 
 This module is made of the declarations by ``python tests/unit/client/typed_verbs.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 {imports}
+from ..requests.listing import Listing
 from ..requests.verb import Verb
 from ..results import ReadResult
 from . import Facade
@@ -51,14 +53,41 @@ METHODS = '''
         """Read one, as :meth:`{verb}_many` does{none}."""
         return await _{constant}.one_read(self._requests, {key}({names}), deadline_s, min_revisions)
 '''
+LISTING = """
+    def {verb}(
+        self,
+        {fields},
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[{found}]:
+        {about}
+        return _{constant}.{pages}(self._requests, page_size, deadline_s, min_revisions, {asked})
+"""
+PAGES = " It is read a page at a time; the deadline is that of each page."
+SPREAD = " All groups are asked, and what stays comes once, wherever its slot moves."
 MISSING = " None if there is none, or if it could not be read: ``raise_for_error`` says why."
 UNREAD = " None if it could not be read: ``raise_for_error`` says why."
 _FACE = re.compile(r"^    (\w+) = (?:Call|Listing)\(.*\)\n", re.MULTILINE)
 
 
 def tables() -> list[Table[Any]]:
-    """Those that declare methods which read keys."""
-    return [table for _, table in sorted(TABLES.items()) if table.got]
+    """Those that declare methods which read keys or list."""
+    return [table for _, table in sorted(TABLES.items()) if table.plain is None and verbs(table)]
+
+
+def verbs(table: Table[Any]) -> dict[str, str]:
+    """The methods of the SDK that a table declares, and how the blocking client turns each."""
+    found: dict[str, str] = {}
+    for name in [method.name.partition(".")[2] for method in table.got]:
+        found |= {name: "Call", f"{name}_many": "Call"}
+    return found | {method.name.partition(".")[2]: "Listing" for method in lists(table)}
+
+
+def lists(table: Table[Any]) -> dict[Method[Any, Any], Listed]:
+    """Those of its listings that groups answer."""
+    return {method: listed for method, listed in table.listed.items() if method.by is By.GROUP}
 
 
 def reads() -> str:
@@ -79,19 +108,40 @@ def reads() -> str:
                 found=found,
                 one=one,
                 none="; None if there is none" if got.may_miss else "",
-                many=docstring(got),
+                many=docstring(got.about + (MISSING if got.may_miss else UNREAD)),
                 constant=constant,
                 fields=", ".join(f"{field.name}: {plain_name(field.type)}" for field in fields),
                 names=", ".join(field.name for field in fields),
             )
             constants += f"_{constant}: Verb[{name(got.key)}, {one}] = Verb({constant})\n"
+        for method, listed in lists(table).items():
+            constant = method.name.upper().replace(".", "_")
+            names.add(f"metad_wire.tables.{table.name}", constant)
+            spread = "slots" in method.body.__struct_fields__
+            wanted = [field for field in msgspec.structs.fields(method.body) if field.name in listed.asked]
+            classes += LISTING.format(
+                verb=method.name.partition(".")[2],
+                fields=", ".join(map(parameter, wanted)),
+                found=name(listed.found),
+                about=docstring(listed.about + PAGES + SPREAD * spread),
+                constant=constant,
+                pages="of_all_groups" if spread else "of_group",
+                asked=", ".join(f"{each}={each}" for each in listed.asked),
+            )
+            constants += f"_{constant}: Listing[{name(listed.found)}] = Listing({constant})\n"
     return formatted(MODULE.format(imports=names.imports) + classes + "\n\n" + constants, READS)
 
 
-def docstring(got: Got) -> str:
-    """Of a method that reads many keys."""
-    text = f'"""{got.about}{MISSING if got.may_miss else UNREAD}"""'
-    return "\n        ".join(textwrap.wrap(text, 112))
+def docstring(text: str) -> str:
+    """Of a method, in lines."""
+    return "\n        ".join(textwrap.wrap(f'"""{text}"""', 112))
+
+
+def parameter(field: Any) -> str:
+    """Of a method, for a field of the body."""
+    optional = isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.UnionType)
+    default = "" if field.required else f" = {field.default!r}".replace("''", '""')
+    return f"{field.name}: {'str | None' if optional else plain_name(field.type)}{default}"
 
 
 def plain_name(kind: Any) -> str:
@@ -134,11 +184,16 @@ def methods_of(owner: type, written: str) -> list[tuple[str, str]]:
                 found |= dict.fromkeys([*verbs, *(f"{verb}_many" for verb in verbs)], "Call")
         for name, method in vars(base).items():
             if not name.startswith("_") and f"    def {name}(" not in written:
-                if inspect.isasyncgenfunction(method):
+                if is_listing(method):
                     found[name] = "Listing"
                 elif inspect.iscoroutinefunction(method):
                     found[name] = "Call"
     return sorted(found.items(), key=lambda face: not face[0].endswith("_many"))
+
+
+def is_listing(method: Any) -> bool:
+    """Whether it gives records, one by one."""
+    return "AsyncIterator" in str(getattr(method, "__annotations__", {}).get("return"))
 
 
 def namespace_of(table: Table[Any]) -> str:
@@ -148,14 +203,15 @@ def namespace_of(table: Table[Any]) -> str:
 
 
 def readme() -> str:
-    """Of the SDK's page: the row of each namespace names its methods that read keys, and a row says how new that is
-    which they read."""
+    """Of the SDK's page: the row of each namespace names its methods that read keys or list, and a row says how new
+    what they read is."""
     text = README.read_text(encoding="utf-8")
     for table in tables():
-        for method in table.got:
-            many, attribute = f"`{method.name.partition('.')[2]}_many`", namespace_of(table)
-            if not re.search(rf"^\| `m\.{attribute}` \| [^|]*{many}", text, re.MULTILINE):
-                text = re.sub(rf"^(\| `m\.{attribute}` \| [^|]*_many`)", rf"\1, {many}", text, flags=re.MULTILINE)
+        for method in [*table.got, *lists(table)]:
+            verb, attribute = method.name.partition(".")[2], namespace_of(table)
+            name = f"`{verb}_many`" if method in table.got else f"`{verb}`"
+            if not re.search(rf"^\| `m\.{attribute}` \| [^|]*{name}", text, re.MULTILINE):
+                text = re.sub(rf"^(\| `m\.{attribute}` \| [^|]*_many`)", rf"\1, {name}", text, flags=re.MULTILINE)
             if f"`{method.name}`" not in text:
                 text = text.replace(
                     ", plain tables, and metadctl's", f", `{method.name}`, plain tables, and metadctl's"

@@ -864,15 +864,15 @@ async def test_brokers_are_listed_with_what_they_said_last() -> None:
     await world.beat("b2", world.known("b2").broker_epoch)
     await world.ask(b.BrokerFence("b1"))
     listed = await world.ask(b.BrokerList())
-    assert [(each.broker, each.state, each.load) for each in listed.brokers] == [
+    assert [(each.broker, each.state, each.load) for each in listed.found] == [
         ("b1", "fenced", 0),
         ("b2", "active", 7),
         ("c1", "active", 0),
     ]
-    assert [each.broker for each in (await world.ask(b.BrokerList("b", "active"))).brokers] == ["b2"]
+    assert [each.broker for each in (await world.ask(b.BrokerList("b", "active"))).found] == ["b2"]
     first = await world.ask(b.BrokerList(page=m.Page(2)))
     second = await world.ask(b.BrokerList(page=m.Page(2, first.cursor)))
-    assert [each.broker for each in (*first.brokers, *second.brokers)] == ["b1", "b2", "c1"]
+    assert [each.broker for each in (*first.found, *second.found)] == ["b1", "b2", "c1"]
     assert (first.cursor, second.cursor) == (b"b2", b"")
     found = (await world.ask(b.BrokerGet(["c1", "nobody"]))).brokers
     assert [each and each.broker for each in found] == ["c1", None]

@@ -201,7 +201,7 @@ class Scenario:
         for answer in answers:
             if isinstance(answer.results[0], MetadError):
                 raise answer.results[0]
-        sessions = [session for answer in answers for session in answer.reply(SESSION_LIST).sessions]
+        sessions = [session for answer in answers for session in answer.reply(SESSION_LIST).found]
         assert sorted((s.client_id, s.broker) for s in sessions) == sorted(self.owners.items())
 
     async def check(self) -> None:

@@ -107,7 +107,7 @@ def metadctl(server: Server, encoding: str, *arguments: str) -> tuple[int, str]:
 def test_metadctl_loses_no_name(server: Server, encoding: str) -> None:
     def answer(received: Received) -> None:
         records = [m.Kv("ns", f"{NAME}-{number}", NAME.encode(), 1, 1, 1) for number in range(3)]
-        received.reply(m.KvScanReply(records, b""))
+        received.reply(m.ListReply(records, b""))
 
     server.answer = answer
     status, shown = metadctl(server, encoding, "list", "kv", "ns")

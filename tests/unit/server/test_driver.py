@@ -777,7 +777,7 @@ def keys_of(rig: Rig) -> list[str]:
     rows = verb.rows(body)
     page = verb.read(rig.driver.machine.reader, Command(methods.KV_SCAN, body, rows))
     reply = methods.KV_SCAN.decode_reply(methods.encode(page))
-    return [record.key for record in reply.records]
+    return [record.key for record in reply.found]
 
 
 def test_a_follower_applies_what_is_in_its_log() -> None:

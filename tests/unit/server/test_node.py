@@ -341,7 +341,7 @@ async def test_a_listing_looks_at_so_many_rows(make: MakeRig) -> None:
         before = rig.node.requests.spent
         reply = await rig.ask(methods.SESSION_LIST, m.SessionList(page=page))
         assert rig.node.requests.spent - before < 6 * SCAN_ROWS_MAX  # those that are answered cost more
-        found += [session.client_id for session in reply.sessions]
+        found += [session.client_id for session in reply.found]
         if not reply.cursor:
             break
         page = m.Page(5_000, reply.cursor)
@@ -759,7 +759,7 @@ async def test_a_checkpoint_cuts_the_log_through_what_is_flushed_and_keeps_the_l
     rig.state_engine.crash()  # what the log no longer has is in the flushed state
     rig.kill()
     await rig.open()
-    found = (await rig.ask(methods.KV_SCAN, m.KvScan("n"))).records
+    found = (await rig.ask(methods.KV_SCAN, m.KvScan("n"))).found
     assert len(found) == 10
     assert not in_flight.done
 

@@ -87,7 +87,7 @@ def members_of(rig: Rig, group: str = "g") -> list[w.Member]:
     cursor = b""
     while True:
         reply = rig.read(methods.CONSUMER_MEMBERS, w.ConsumerMembers("t", group, m.Page(1_000, cursor)))
-        found += reply.members
+        found += reply.found
         cursor = reply.cursor
         if not cursor:
             break
@@ -684,9 +684,9 @@ def test_everything_of_a_group_is_deleted_and_nothing_of_others(rig: Rig) -> Non
         assert calls < 10
     assert deleted == 1_500
     rig.settle()
-    assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g")).offsets == []
-    assert len(rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g2")).offsets) == 30
-    assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "h")).offsets == []
+    assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g")).found == []
+    assert len(rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g2")).found) == 30
+    assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "h")).found == []
     assert generation(rig) == 0
     assert rig.read(methods.CONSUMER_DESCRIBE, w.ConsumerDescribe([m.ConsumerGroup("t", "g")])).groups == [None]
 
@@ -703,7 +703,7 @@ def test_many_groups_are_deleted_a_bounded_number_at_a_time(rig: Rig) -> None:
         assert calls <= 6
     rig.settle()
     assert calls > 1
-    assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g0")).offsets == []
+    assert rig.read(methods.OFFSET_LIST, m.OffsetList("t", "g0")).found == []
 
 
 def unused(rig: Rig, before_ms: int, *groups: str) -> tuple[dict[int, str], list[int], list[bool]]:
@@ -728,7 +728,7 @@ def test_a_group_that_nobody_uses_is_deleted_and_one_that_is_used_is_not(rig: Ri
     assert (errors, deleted, left) == ({1: "conflict", 2: "conflict", 3: "conflict"}, [2, 0, 0, 0, 0], [False] * 5)
     rig.settle()
     for group, offsets in zip(groups, (0, 2, 2, 2, 0), strict=True):
-        assert len(rig.read(methods.OFFSET_LIST, m.OffsetList("t", group)).offsets) == offsets, group
+        assert len(rig.read(methods.OFFSET_LIST, m.OffsetList("t", group)).found) == offsets, group
     rig.advance(day_ms)
     assert unused(rig, rig.now_ms - day_ms // 2, "mixed", "left", "has")[1] == [2, 2, 0]
     assert generation(rig, "has") == 1

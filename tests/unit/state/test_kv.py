@@ -203,8 +203,8 @@ def test_a_scan_shows_each_key_of_the_namespace_once(limit: int, prefix: str) ->
     cursor = b""
     while True:
         reply = rig.read(methods.KV_SCAN, m.KvScan("n", prefix, m.Page(limit, cursor)))
-        assert len(reply.records) <= limit
-        found += [(record.key, record.value) for record in reply.records]
+        assert len(reply.found) <= limit
+        found += [(record.key, record.value) for record in reply.found]
         cursor = reply.cursor
         if not cursor:
             break
@@ -220,8 +220,8 @@ def test_pages_of_large_values_are_short_and_complete() -> None:
     cursor, sizes, names = b"", [], []
     while True:
         reply = rig.read(methods.KV_SCAN, m.KvScan("n", "", m.Page(1000, cursor)))
-        names += [record.key for record in reply.records]
-        sizes.append(sum(len(record.value) for record in reply.records))
+        names += [record.key for record in reply.found]
+        sizes.append(sum(len(record.value) for record in reply.found))
         cursor = reply.cursor
         if not cursor:
             break
@@ -234,7 +234,7 @@ def test_a_foreign_cursor_cannot_lead_out_of_the_namespace(cursor: bytes) -> Non
     rig = Rig()
     put(rig, *(Put(namespace, "k", b"") for namespace in ("m", "n", "o")))
     reply = rig.read(methods.KV_SCAN, m.KvScan("n", page=m.Page(10, cursor)))
-    assert {record.namespace for record in reply.records} <= {"n"}
+    assert {record.namespace for record in reply.found} <= {"n"}
 
 
 def test_rows_that_are_spelled_out_are_records_as_the_wire_has_them() -> None:

@@ -120,7 +120,7 @@ def test_a_lease_is_read_as_it_was_granted(rig: Rig) -> None:
 def test_a_lease_is_read_with_the_time_that_is_left(rig: Rig) -> None:
     def left() -> int:
         (got,) = rig.read(methods.LEASE_GET, methods.LEASE_GET.body([w.LeaseKey("n", "L")])).found
-        (listed,) = rig.read(methods.LEASE_LIST, w.LeaseList("n")).leases
+        (listed,) = rig.read(methods.LEASE_LIST, w.LeaseList("n")).found
         assert got == listed
         return int(got.left_ms)
 
@@ -232,7 +232,7 @@ def test_a_batch_without_a_lease_detaches_by_columns_too(rig: Rig) -> None:
     put(rig, *(Put("n", f"k{i}", b"1") for i in range(5)), lease="L")
     assert put(rig, *(Put("n", f"k{i}", b"2") for i in range(3))).versions == [2, 2, 2]
     assert leases_of(rig, *(f"k{i}" for i in range(5))) == {"k0": "", "k1": "", "k2": "", "k3": "L", "k4": "L"}
-    assert rig.read(methods.LEASE_KEYS, w.LeaseKeys("n", "L")).keys == ["k3", "k4"]
+    assert rig.read(methods.LEASE_KEYS, w.LeaseKeys("n", "L")).found == ["k3", "k4"]
 
 
 def test_a_lease_is_remembered_of_a_record_that_no_cache_has(rig: Rig) -> None:

@@ -67,7 +67,7 @@ def test_sessions_come_by_code_points_of_tenant_and_client_id(limit: int) -> Non
     random.Random(1).shuffle(pairs)
     items = [m.SessionTakeoverItem(*pair) for pair in pairs]
     rig.write(SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
-    found = pages(rig, SESSION_LIST, lambda page: m.SessionList(page=page), "sessions", limit)
+    found = pages(rig, SESSION_LIST, lambda page: m.SessionList(page=page), "found", limit)
     assert [(one.tenant, one.client_id) for one in found] == sorted(pairs)
 
 
@@ -76,7 +76,7 @@ def test_keys_come_by_code_points(limit: int) -> None:
     rig = Rig("data")
     names = random.Random(2).sample(NAMES, len(NAMES))
     rig.write(KV_PUT, m.KvPut([m.KvPutItem(namespace, name, b"") for namespace in ("n", "n\0") for name in names]))
-    found = pages(rig, KV_SCAN, lambda page: m.KvScan("n", page=page), "records", limit)
+    found = pages(rig, KV_SCAN, lambda page: m.KvScan("n", page=page), "found", limit)
     assert [one.key for one in found] == sorted(NAMES)
 
 
@@ -86,7 +86,7 @@ def test_offsets_come_by_code_points_of_the_topic_and_by_number_of_the_partition
     pairs = [(topic, partition) for topic in NAMES for partition in PARTITIONS]
     random.Random(3).shuffle(pairs)
     rig.write(OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("t", "g", *pair, 1) for pair in pairs]))
-    found = pages(rig, OFFSET_LIST, lambda page: m.OffsetList("t", "g", page=page), "offsets", limit)
+    found = pages(rig, OFFSET_LIST, lambda page: m.OffsetList("t", "g", page=page), "found", limit)
     assert [(one.topic, one.partition) for one in found] == sorted(pairs)
 
 
@@ -98,7 +98,7 @@ def test_a_cursor_goes_on_at_the_group_that_has_the_slots_now() -> None:
     after.write(KV_PUT, puts)
     first = before.read(KV_SCAN, m.KvScan("n", page=m.Page(15)))
     rest = after.read(KV_SCAN, m.KvScan("n", page=m.Page(1_000, first.cursor)))
-    assert [one.key for one in (*first.records, *rest.records)] == names
+    assert [one.key for one in (*first.found, *rest.found)] == names
 
 
 # --- listings of several groups ---
@@ -109,20 +109,20 @@ CLIENTS = [f"c{number:02}" for number in range(50)]
 def sessions(rig: Rig, slots: bytes, after: str | None, page: m.Page) -> Any:
     key = None if after is None else m.SessionKey("t", after)
     reply = rig.read(SESSION_LIST, m.SessionList("t", "", None, page, [], slots, key))
-    return [one.client_id for one in reply.sessions], reply.cursor
+    return [one.client_id for one in reply.found], reply.cursor
 
 
 def subscriptions(rig: Rig, slots: bytes, after: str | None, page: m.Page) -> Any:
     key = None if after is None else SubscriptionKey("t", after, "f")
     reply = rig.read(SUBSCRIPTION_LIST, SubscriptionList("t", "", page, [], slots, key))
-    return [one.client_id for one in reply.subscriptions], reply.cursor
+    return [one.client_id for one in reply.found], reply.cursor
 
 
 def wills(rig: Rig, slots: bytes, after: str | None, page: m.Page) -> Any:
-    listed = rig.read(WILL_LIST, WillList("t")).wills
+    listed = rig.read(WILL_LIST, WillList("t")).found
     key = None if after is None else next(WillKey("t", after, one.id) for one in listed)
     reply = rig.read(WILL_LIST, WillList("t", "", page, [], slots, key))
-    return [one.client_id for one in reply.wills], reply.cursor
+    return [one.client_id for one in reply.found], reply.cursor
 
 
 @pytest.fixture

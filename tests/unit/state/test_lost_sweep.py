@@ -30,13 +30,13 @@ def fence(group: Group, *brokers: str) -> None:
 def connected(group: Group) -> list[str]:
     """By what the owner rows say."""
     reply = do_list(group)
-    return [session.client_id for session in reply.sessions if session.connected]
+    return [session.client_id for session in reply.found if session.connected]
 
 
-def do_list(group: Group) -> m.SessionListReply:
+def do_list(group: Group) -> m.ListReply[m.Session]:
     rig = Rig()
     rig.group = group
-    reply: m.SessionListReply = rig.read(methods.SESSION_LIST, m.SessionList("t"))
+    reply: m.ListReply[m.Session] = rig.read(methods.SESSION_LIST, m.SessionList("t"))
     return reply
 
 

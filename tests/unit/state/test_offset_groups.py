@@ -11,7 +11,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, slot_bits
 from metad_wire.errors import StaleRouteError
-from metad_wire.tables.offset import KnownGroup, OffsetGroups, OffsetGroupsReply
+from metad_wire.tables.offset import KnownGroup, OffsetGroups
 
 NAMES = st.text(st.sampled_from("ab\0é/"), min_size=1, max_size=3)
 
@@ -20,9 +20,11 @@ def commit(rig: Rig, *items: m.OffsetCommitItem) -> None:
     assert rig.write(methods.OFFSET_COMMIT, m.OffsetCommit(list(items))).errors == []
 
 
-def page(rig: Rig, prefix: str = "", limit: int = 1_000, cursor: bytes = b"", **more: object) -> OffsetGroupsReply:
+def page(
+    rig: Rig, prefix: str = "", limit: int = 1_000, cursor: bytes = b"", **more: object
+) -> m.ListReply[KnownGroup]:
     body = OffsetGroups("t", prefix, page=m.Page(limit, cursor), **more)  # type: ignore[arg-type]
-    reply: OffsetGroupsReply = rig.read(methods.OFFSET_GROUPS, body)
+    reply: m.ListReply[KnownGroup] = rig.read(methods.OFFSET_GROUPS, body)
     return reply
 
 
@@ -33,9 +35,9 @@ def found(rig: Rig, prefix: str = "", limit: int = 1_000) -> list[KnownGroup]:
     cursor = b""
     while True:
         reply = page(rig, prefix, limit, cursor)
-        assert len(reply.groups) <= limit
+        assert len(reply.found) <= limit
         assert reply.cursor > cursor or not reply.cursor
-        groups += reply.groups
+        groups += reply.found
         cursor = reply.cursor
         if not cursor:
             return groups
@@ -62,7 +64,7 @@ def test_groups_are_listed_once_in_order(groups: dict[str, tuple[int, int]], lim
     ]
     for name in expected:
         wanted = [other for other in sorted(expected) if other > name]
-        assert [one.group for one in page(rig, after=name).groups] == wanted
+        assert [one.group for one in page(rig, after=name).found] == wanted
 
 
 def test_a_group_of_many_offsets_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def test_a_group_of_many_offsets_is_one_look(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(rig.group.machine.reader, "engine", Counting())
     first = page(rig)
-    assert 50 < len(first.groups) < 70
+    assert 50 < len(first.found) < 70
     assert first.cursor
     assert looks == [1] * len(looks)
     assert len(looks) <= 130
@@ -94,9 +96,9 @@ def test_slots_that_are_not_held_are_refused_or_left_out() -> None:
     rig.settle()
     rig.group.initial_slots = slot_bits(range(500))
     rig.group.machine = rig.group._machine(rig.group.engine)
-    held = page(rig).groups
+    held = page(rig).found
     assert 10 < len(held) < 50
-    assert page(rig, slots=slot_bits(range(500))).groups == held
+    assert page(rig, slots=slot_bits(range(500))).found == held
     with pytest.raises(StaleRouteError):
         page(rig, slots=slot_bits(range(SLOTS)))
 
@@ -106,4 +108,4 @@ def test_a_cursor_of_nobody_leads_to_nobody_elses_groups(cursor: bytes) -> None:
     rig = Rig("offset")
     commit(rig, *(m.OffsetCommitItem(tenant, "g", "topic", 0, 1) for tenant in ("s", "t", "u")))
     rig.settle()
-    assert {one.tenant for one in page(rig, cursor=cursor).groups} <= {"t"}
+    assert {one.tenant for one in page(rig, cursor=cursor).found} <= {"t"}

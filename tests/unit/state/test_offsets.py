@@ -228,8 +228,8 @@ def test_a_listing_shows_each_offset_of_the_group_once(limit: int, prefix: str) 
     cursor = b""
     while True:
         reply = rig.read(methods.OFFSET_LIST, m.OffsetList("acme", "g", prefix, m.Page(limit, cursor)))
-        assert len(reply.offsets) <= limit
-        found += [(offset.topic, offset.partition) for offset in reply.offsets]
+        assert len(reply.found) <= limit
+        found += [(offset.topic, offset.partition) for offset in reply.found]
         cursor = reply.cursor
         if not cursor:
             break
@@ -243,4 +243,4 @@ def test_a_foreign_cursor_cannot_lead_out_of_the_group(cursor: bytes) -> None:
     rig = Rig("offset")
     commit(rig, *(Commit("acme", group, "a", 0, 1) for group in ("f", "g", "h")))
     reply = rig.read(methods.OFFSET_LIST, m.OffsetList("acme", "g", page=m.Page(10, cursor)))
-    assert {offset.group for offset in reply.offsets} <= {"g"}
+    assert {offset.group for offset in reply.found} <= {"g"}

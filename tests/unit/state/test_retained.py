@@ -30,7 +30,6 @@ from metad_wire.tables.retained import (
     RetainedDeleteItem,
     RetainedKey,
     RetainedMatch,
-    RetainedMatchReply,
     RetainedPut,
 )
 from metad_wire.tables.retained import RetainedPutItem as Put
@@ -64,8 +63,8 @@ def get(rig: Rig, *topics: str) -> list[Retained | None]:
     return found
 
 
-def page(rig: Rig, filter_: str, limit: int = 1_000, cursor: bytes = b"", tenant: str = "t") -> RetainedMatchReply:
-    reply: RetainedMatchReply = rig.read(
+def page(rig: Rig, filter_: str, limit: int = 1_000, cursor: bytes = b"", tenant: str = "t") -> m.ListReply[Retained]:
+    reply: m.ListReply[Retained] = rig.read(
         methods.RETAINED_MATCH, RetainedMatch(tenant, filter_, page=m.Page(limit, cursor))
     )
     return reply
@@ -78,8 +77,8 @@ def found(rig: Rig, filter_: str, limit: int = 1_000) -> list[str]:
     cursor, pages = b"", 0
     while True:
         reply = page(rig, filter_, limit, cursor)
-        assert len(reply.messages) <= limit
-        topics += [message.topic for message in reply.messages]
+        assert len(reply.found) <= limit
+        topics += [message.topic for message in reply.found]
         assert reply.cursor > cursor or not reply.cursor
         cursor = reply.cursor
         pages += 1
@@ -287,11 +286,11 @@ def test_a_filter_that_cannot_be_is_refused(rig: Rig, filter_: str, why: str) ->
 def test_tenants_do_not_see_each_other(rig: Rig) -> None:
     put(rig, Put("t", "a", b"1"), Put("t2", "a", b"2"), Put("s", "a", b"3"), Put("t\0", "a", b"4"))
     rig.settle()
-    assert [one.payload for one in page(rig, "#").messages] == [b"1"]
-    assert [one.payload for one in page(rig, "+", tenant="t\0").messages] == [b"4"]
+    assert [one.payload for one in page(rig, "#").found] == [b"1"]
+    assert [one.payload for one in page(rig, "+", tenant="t\0").found] == [b"4"]
     # A cursor of somebody else, or of nobody, leads nowhere else.
     for cursor in (b"\0", b"\0\x02", b"\xff" * 50, b"zzz", b"2\0\x01a"):
-        assert {one.tenant for one in page(rig, "#", cursor=cursor).messages} <= {"t"}
+        assert {one.tenant for one in page(rig, "#", cursor=cursor).found} <= {"t"}
 
 
 def test_rows_of_slots_that_the_group_does_not_hold_are_not_shown() -> None:
@@ -317,7 +316,7 @@ def test_a_group_refuses_to_answer_for_slots_that_it_does_not_hold() -> None:
     rig.group.machine = rig.group._machine(rig.group.engine)
 
     def asked(slots: bytes) -> list[str]:
-        return [one.topic for one in rig.read(methods.RETAINED_MATCH, RetainedMatch("t", "#", slots)).messages]
+        return [one.topic for one in rig.read(methods.RETAINED_MATCH, RetainedMatch("t", "#", slots)).found]
 
     held = asked(b"")
     assert 10 < len(held) < 40
@@ -339,7 +338,7 @@ def test_a_match_goes_on_behind_a_topic(rig: Rig) -> None:
     rig.settle()
     for at, topic in enumerate(topics):
         reply = rig.read(methods.RETAINED_MATCH, RetainedMatch("t", "#", b"", topic))
-        assert [one.topic for one in reply.messages] == topics[at + 1 :]
+        assert [one.topic for one in reply.found] == topics[at + 1 :]
 
 
 def test_a_match_of_named_topics_goes_on_behind_a_topic(rig: Rig) -> None:
@@ -348,7 +347,7 @@ def test_a_match_of_named_topics_goes_on_behind_a_topic(rig: Rig) -> None:
     rig.settle()
     for after, rest in (("a/a", "abc"), ("a/b", "bc"), ("a/b/", "bc"), ("b/a", "bc"), ("b/b", "c"), ("c/b", "")):
         reply = rig.read(methods.RETAINED_MATCH, RetainedMatch("t", "+/b", b"", after))
-        assert [one.topic for one in reply.messages] == [f"{one}/b" for one in rest]
+        assert [one.topic for one in reply.found] == [f"{one}/b" for one in rest]
 
 
 @settings(max_examples=1_000, deadline=None)
@@ -454,7 +453,7 @@ def test_one_page_is_bounded_work_whatever_is_asked(monkeypatch: pytest.MonkeyPa
             before = counting.scans, counting.rows, counting.gets
             spent = rig.group.machine.reader.spent
             reply = page(rig, filter_, 10_000, cursor)
-            topics += [one.topic for one in reply.messages]
+            topics += [one.topic for one in reply.found]
             cursor, pages = reply.cursor, pages + 1
             assert counting.scans - before[0] <= 130
             assert counting.rows - before[1] <= 700

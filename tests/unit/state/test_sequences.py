@@ -38,7 +38,7 @@ def test_several_are_added_to_in_one_call_in_order(rig: Rig) -> None:
         methods.SEQUENCE_GET, methods.SEQUENCE_GET.body([SequenceKey("n", "b"), SequenceKey("n", "c")])
     ).found
     assert found == [SequenceRecord("n", "b", 99, 2, 1, 2), None]
-    assert [s.sequence for s in rig.read(methods.SEQUENCE_LIST, SequenceList("n")).sequences] == ["a", "b"]
+    assert [s.sequence for s in rig.read(methods.SEQUENCE_LIST, SequenceList("n")).found] == ["a", "b"]
 
 
 def test_what_does_not_fit_leaves_the_value_as_it_is(rig: Rig) -> None:

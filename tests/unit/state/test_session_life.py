@@ -588,7 +588,7 @@ def lose(rig: Rig, *names: str, swept: bool = False, adopted_move: int = 0, slot
 def read(rig: Rig, name: str = "a") -> m.Session:
     rig.settle()
     (found,) = rig.read(methods.SESSION_GET, methods.SESSION_GET.body([m.SessionKey("t", name)])).found
-    listed = {one.client_id: one for one in rig.read(methods.SESSION_LIST, m.SessionList("t")).sessions}
+    listed = {one.client_id: one for one in rig.read(methods.SESSION_LIST, m.SessionList("t")).found}
     assert found is not None
     assert listed[name] == found
     return found

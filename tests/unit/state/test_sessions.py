@@ -281,9 +281,9 @@ def pages(rig: Rig, limit: int, **filters: Any) -> list[list[m.Session]]:
     cursor = b""
     for _ in range(10_000):
         body = m.SessionList(**filters, page=m.Page(limit, cursor))
-        reply: m.SessionListReply = rig.read(methods.SESSION_LIST, body)
-        assert len(reply.sessions) <= limit
-        found.append(reply.sessions)
+        reply: m.ListReply[m.Session] = rig.read(methods.SESSION_LIST, body)
+        assert len(reply.found) <= limit
+        found.append(reply.found)
         cursor = reply.cursor
         if not cursor:
             return found
@@ -355,11 +355,11 @@ def test_a_prefix_needs_a_tenant() -> None:
 def test_any_cursor_is_a_place_in_the_order(cursor: bytes) -> None:
     rig, everyone = populated()
     reply = rig.read(methods.SESSION_LIST, m.SessionList(page=m.Page(1000, cursor)))
-    listed = [(session.tenant, session.client_id) for session in reply.sessions]
+    listed = [(session.tenant, session.client_id) for session in reply.found]
     assert listed == [(t, c) for t, c, _ in everyone][len(everyone) - len(listed) :]
     # A cursor of one listing says nothing to another: it cannot lead out of its range.
     reply = rig.read(methods.SESSION_LIST, m.SessionList("acme", page=m.Page(1000, cursor)))
-    assert {session.tenant for session in reply.sessions} <= {"acme"}
+    assert {session.tenant for session in reply.found} <= {"acme"}
 
 
 def test_a_filter_that_matches_little_pages_on_without_looking_at_everything(

@@ -690,7 +690,7 @@ def takeover(group: Group, broker: str, *clients: str) -> Any:
 
 
 def listed(group: Group) -> set[str]:
-    return {session.client_id for session in read(group, SESSION_LIST, m.SessionList()).sessions}
+    return {session.client_id for session in read(group, SESSION_LIST, m.SessionList()).found}
 
 
 def test_lists_hide_rows_of_slots_that_are_not_the_groups() -> None:

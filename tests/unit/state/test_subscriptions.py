@@ -265,8 +265,8 @@ def pages(rig: Rig, limit: int, **filters: Any) -> list[list[Subscription]]:
     cursor = b""
     for _ in range(10_000):
         reply = rig.read(methods.SUBSCRIPTION_LIST, SubscriptionList(**filters, page=m.Page(limit, cursor)))
-        assert len(reply.subscriptions) <= limit
-        found.append(reply.subscriptions)
+        assert len(reply.found) <= limit
+        found.append(reply.found)
         cursor = reply.cursor
         if not cursor:
             return found

@@ -55,7 +55,7 @@ def read(group: Group, method: Any, body: Any) -> Any:
 
 
 def there(group: Group, tenant: str = "t") -> list[str]:
-    return [one.client_id for one in read(group, methods.SESSION_LIST, m.SessionList(tenant)).sessions]
+    return [one.client_id for one in read(group, methods.SESSION_LIST, m.SessionList(tenant)).found]
 
 
 def endings(group: Group) -> list[m.TenantEnd]:
@@ -64,7 +64,7 @@ def endings(group: Group) -> list[m.TenantEnd]:
 
 
 def wills(group: Group) -> list[str]:
-    return [one.client_id for one in read(group, methods.WILL_LIST, WillList("t")).wills]
+    return [one.client_id for one in read(group, methods.WILL_LIST, WillList("t")).found]
 
 
 def rows_of_sessions(group: Group) -> list[bytes]:
@@ -78,7 +78,7 @@ def retain(group: Group, *topics: str) -> None:
 
 
 def topics(group: Group) -> list[str]:
-    return [one.topic for one in read(group, methods.RETAINED_MATCH, RetainedMatch("t", "#")).messages]
+    return [one.topic for one in read(group, methods.RETAINED_MATCH, RetainedMatch("t", "#")).found]
 
 
 @pytest.fixture

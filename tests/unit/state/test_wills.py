@@ -47,7 +47,7 @@ AMNESTY_MS = 10_000
 def claimable(rig: Rig, broker: str = "b2", epoch: int = 1) -> list[str]:
     """What a look says that a broker could claim."""
     rig.settle()
-    found = rig.read(methods.WILL_LIST, WillList(claimable_by=m.Owner(broker, epoch))).wills
+    found = rig.read(methods.WILL_LIST, WillList(claimable_by=m.Owner(broker, epoch))).found
     return [one.client_id for one in found]
 
 
@@ -276,7 +276,7 @@ def acknowledge(rig: Rig, *names: str, broker: str = "b1", epoch: int = 5) -> di
 
 def listed(rig: Rig, **filters: Any) -> list[DueWill]:
     rig.settle()
-    found: list[DueWill] = rig.read(methods.WILL_LIST, WillList(**filters)).wills
+    found: list[DueWill] = rig.read(methods.WILL_LIST, WillList(**filters)).found
     return found
 
 
@@ -460,7 +460,7 @@ def test_a_listing_shows_every_will_once_and_in_order(limit: int, monkeypatch: p
     cursor = b""
     for _ in range(100):
         reply = rig.read(methods.WILL_LIST, WillList(page=m.Page(limit, cursor)))
-        found += reply.wills
+        found += reply.found
         cursor = reply.cursor
         if not cursor:
             break

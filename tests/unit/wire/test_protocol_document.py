@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
-from wire_document import PROTOCOL, fields_of, hex_blocks, read_rows, table_rows, tables
+from wire_document import PROTOCOL, fields_of, hex_blocks, list_rows, read_rows, table_rows, tables
 
 from metad.raft import messages as raft
 from metad.raft.snapshots.transfer import StreamMessage
@@ -106,9 +106,10 @@ def test_method_codes() -> None:
 
 
 def test_tables() -> None:
-    """`python tests/unit/wire/wire_document.py` writes these rows, and those of the methods that read keys."""
+    """`python tests/unit/wire/wire_document.py` writes these rows, and those of the methods that read keys or list."""
     assert "\n".join(table_rows()) in TEXT
     assert "\n".join(read_rows()) in TEXT
+    assert "\n".join(list_rows()) in TEXT
     assert [row[0] for row in TABLES["Tables"]] == sorted(name for name, table in declared.items() if table.routing)
 
 

@@ -1,5 +1,5 @@
 """Renders what the code says the way wire/PROTOCOL.md says it, so that a test can compare them. Run by hand, it writes
-the rows of tables and of reads of keys."""
+the rows of tables, of reads of keys and of listings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _ANY_NAMES = {
     "Request": "the method's body",
     "Get": "the key",
     "GetReply": "what is found",
+    "ListReply": "what is found",
     "TableDeleteItem": "the table's key",
 }
 PROTOCOL = Path(__file__).resolve().parents[3] / "wire" / "PROTOCOL.md"
@@ -114,6 +115,18 @@ def read_rows() -> list[str]:
     return [row for _, row in sorted(rows.items())]
 
 
+def list_rows() -> list[str]:
+    """The rows of the methods that list."""
+    rows = {}
+    for table in TABLES.values():
+        for method, listed in table.listed.items() if table.plain is None else ():
+            found = type_name(inspect.type_info(listed.found))
+            about = listed.about.partition(". ")[0].removesuffix(".").replace("``", "`")
+            cells = (f"{method.code:#06x}", f"`{method.name}`", f"`{method.reply.__name__}`", found, about)
+            rows[method.code] = f"| {' | '.join(cells)} |"
+    return [row for _, row in sorted(rows.items())]
+
+
 def fill(heading: str, rows: list[str]) -> None:
     """Write the rows of the table behind a heading anew."""
     before, mark, rest = PROTOCOL.read_text(encoding="utf-8").partition(f"\n### {heading}\n")
@@ -151,3 +164,4 @@ def hex_blocks(text: str) -> dict[str, bytes]:
 if __name__ == "__main__":
     fill("Tables", table_rows())
     fill("Reads of keys", read_rows())
+    fill("What is listed", list_rows())

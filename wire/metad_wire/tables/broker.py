@@ -156,13 +156,6 @@ class BrokerList(Message, frozen=True):
     page: Page = Page()
 
 
-class BrokerListReply(Message, frozen=True):
-    """One page."""
-
-    brokers: list[Broker]
-    cursor: bytes
-
-
 class BrokerStep(Message, frozen=True):
     """Between a node and its metadata group: what happens to a broker. ``step`` is ``register`` (with
     ``registration``), ``drain``, ``deregister``, ``fence``, ``expire``, ``fenced``: all groups have the fence
@@ -218,4 +211,6 @@ BROKER_DRAIN = _asked(0x0502, "drain", BrokerDrain, BrokerEnded, Lane.CONTROL)
 BROKER_DEREGISTER = _asked(0x0503, "deregister", BrokerDeregister, BrokerEnded, Lane.CONTROL)
 BROKER_FENCE = _asked(0x0504, "fence", BrokerFence, BrokerEnded, Lane.CONTROL, For.ADMINS)
 BROKER_GET = _asked(0x0505, "get", BrokerGet, BrokerGetReply, Lane.CONTROL)
-BROKER_LIST = _asked(0x0506, "list", BrokerList, BrokerListReply, Lane.CONTROL)
+BROKER_LIST = BROKER.lists(
+    0x0506, "list", BrokerList, Broker, "Brokers in order of their names.", lane=Lane.CONTROL, by=By.METADATA
+)

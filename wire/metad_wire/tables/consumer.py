@@ -196,13 +196,6 @@ class ConsumerMembers(m.Message, frozen=True):
     min_revisions: m.Revisions = []  # noqa: RUF012
 
 
-class ConsumerMembersReply(m.Message, frozen=True):
-    """One page."""
-
-    members: list[Member]
-    cursor: bytes
-
-
 class ConsumerDescribe(m.Message, frozen=True):
     """Read groups."""
 
@@ -264,7 +257,9 @@ CONSUMER_HEARTBEAT = CONSUMER.reads(
 CONSUMER_LEAVE = CONSUMER.writes(0x0209, "leave", ConsumerLeave, m.WriteReply, Lane.RECORDS)
 CONSUMER_ASSIGN = CONSUMER.writes(0x020A, "assign", ConsumerAssign, m.WriteReply, Lane.RECORDS)
 CONSUMER_GET = CONSUMER.gets(0x020B, "get", MemberKey, Member, "Each member as it is.")
-CONSUMER_MEMBERS = CONSUMER.reads(0x020C, "members", ConsumerMembers, ConsumerMembersReply, Lane.SCANS)
+CONSUMER_MEMBERS = CONSUMER.lists(
+    0x020C, "members", ConsumerMembers, Member, "The members of one group, in order of their ids."
+)
 CONSUMER_DESCRIBE = CONSUMER.reads(
     0x020D, "describe", ConsumerDescribe, ConsumerDescribeReply, Lane.SCANS, keyed=_groups
 )

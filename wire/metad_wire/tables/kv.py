@@ -57,5 +57,5 @@ KV = Table(
 KV_GET = KV.gets(0x0301, "get", m.KvKey, m.Kv, "Each key as it is.")
 KV_PUT = KV.writes(0x0302, "put", m.KvPut, m.KvPutReply, Lane.RECORDS)
 KV_DELETE = KV.writes(0x0303, "delete", m.KvDelete, m.WriteReply, Lane.RECORDS)
-KV_SCAN = KV.reads(0x0304, "scan", m.KvScan, m.KvScanReply, Lane.SCANS)
+KV_SCAN = KV.lists(0x0304, "scan", m.KvScan, m.Kv, "Keys of a namespace that start with ``prefix``, in order.")
 KV_TRANSACT = KV.writes(0x0305, "transact", m.KvTransact, m.KvTransactReply, Lane.RECORDS)

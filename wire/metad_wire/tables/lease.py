@@ -110,13 +110,6 @@ class LeaseList(m.Message, frozen=True):
     min_revisions: m.Revisions = []  # noqa: RUF012
 
 
-class LeaseListReply(m.Message, frozen=True):
-    """One page."""
-
-    leases: list[Lease]
-    cursor: bytes
-
-
 class LeaseKeys(m.Message, frozen=True):
     """The keys attached to one lease, in order."""
 
@@ -124,13 +117,6 @@ class LeaseKeys(m.Message, frozen=True):
     lease: str
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
-
-
-class LeaseKeysReply(m.Message, frozen=True):
-    """One page."""
-
-    keys: list[str]
-    cursor: bytes
 
 
 class LeaseKeyItem(m.Message, frozen=True):
@@ -180,8 +166,10 @@ LEASE_KEEP_ALIVE = LEASE.reads(
     0x0312, "keep_alive", LeaseKeepAlive, LeaseKeepAliveReply, Lane.CONTROL, repeatable=False
 )
 LEASE_GET = LEASE.gets(0x0313, "get", LeaseKey, Lease, "Each lease as it is.")
-LEASE_LIST = LEASE.reads(0x0314, "list", LeaseList, LeaseListReply, Lane.SCANS)
-LEASE_KEYS = LEASE.reads(0x0315, "keys", LeaseKeys, LeaseKeysReply, Lane.SCANS)
+LEASE_LIST = LEASE.lists(
+    0x0314, "list", LeaseList, Lease, "Leases of a namespace whose names start with ``prefix``, in order."
+)
+LEASE_KEYS = LEASE.lists(0x0315, "keys", LeaseKeys, str, "The keys attached to a lease, in order.")
 LEASE_ATTACH = LEASE.writes(0x0316, "attach", LeaseAttach, m.WriteReply, Lane.RECORDS)
 LEASE_DETACH = LEASE.writes(0x0317, "detach", LeaseDetach, m.WriteReply, Lane.RECORDS)
 LEASE_EXPIRE = LEASE.writes(0x031F, "expire", LeaseExpire, m.WriteReply, Lane.CONTROL, whose=For.NODES)

@@ -35,13 +35,6 @@ class OffsetGroups(m.Message, frozen=True):
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
 
 
-class OffsetGroupsReply(m.Message, frozen=True):
-    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
-
-    groups: list[KnownGroup]
-    cursor: bytes
-
-
 class OffsetDeleteGroups(m.Message, frozen=True):
     """Delete everything of consumer groups without members: offsets, and at last the generation. A request deletes a
     bounded number of rows, of the first items that have any."""
@@ -129,7 +122,9 @@ OFFSET = Table(
 OFFSET_COMMIT = OFFSET.writes(0x0201, "commit", m.OffsetCommit, m.WriteReply, Lane.RECORDS)
 OFFSET_FETCH = OFFSET.gets(0x0202, "fetch", m.OffsetKey, m.Offset, "The offset that was committed last for each key.")
 OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply, Lane.RECORDS)
-OFFSET_LIST = OFFSET.reads(0x0204, "list", m.OffsetList, m.OffsetListReply, Lane.SCANS)
+OFFSET_LIST = OFFSET.lists(
+    0x0204, "list", m.OffsetList, m.Offset, "The offsets of a consumer group, in order of (topic, partition)."
+)
 OFFSET_GENERATIONS = OFFSET.reads(0x0205, "generations", m.OffsetGenerations, m.OffsetGenerationsReply, Lane.SCANS)
 OFFSET_RESET_GENERATIONS = OFFSET.writes(
     0x0206, "reset_generations", m.OffsetResetGenerations, m.WriteReply, Lane.RECORDS
@@ -138,4 +133,11 @@ OFFSET_DELETE_GROUPS = OFFSET.writes(0x0210, "delete_groups", OffsetDeleteGroups
 OFFSET_EXPIRE_GROUPS = OFFSET.writes(
     0x021E, "expire_groups", OffsetExpireGroups, OffsetDeleteGroupsReply, Lane.SCANS, whose=For.NODES
 )
-OFFSET_GROUPS = OFFSET.reads(0x0220, "groups", OffsetGroups, OffsetGroupsReply, Lane.SCANS, routed=False)
+OFFSET_GROUPS = OFFSET.lists(
+    0x0220,
+    "groups",
+    OffsetGroups,
+    KnownGroup,
+    "The consumer groups of a tenant that have offsets or a generation, in order of their names.",
+    order=("group",),
+)

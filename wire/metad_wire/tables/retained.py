@@ -86,14 +86,6 @@ class RetainedMatch(m.Message, frozen=True):
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
 
 
-class RetainedMatchReply(m.Message, frozen=True):
-    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty: a group looks at a bounded
-    number of topics for one page."""
-
-    messages: list[Retained]
-    cursor: bytes
-
-
 def _value_bytes(item: Any) -> int:
     return len(item.payload) + len(item.properties) if isinstance(item, RetainedPutItem) else 0
 
@@ -112,4 +104,12 @@ RETAINED_GET = RETAINED.gets(
     0x0401, "get", RetainedKey, Retained, "The message that each topic retains and that has not expired."
 )
 RETAINED_DELETE = RETAINED.writes(0x0402, "delete", RetainedDelete, m.WriteReply, Lane.RECORDS)
-RETAINED_MATCH = RETAINED.reads(0x0403, "match", RetainedMatch, RetainedMatchReply, Lane.SCANS, routed=False)
+RETAINED_MATCH = RETAINED.lists(
+    0x0403,
+    "match",
+    RetainedMatch,
+    Retained,
+    "The messages of a tenant whose topics match a filter of MQTT, in order of the topic. Raises InvalidRequestError "
+    "if the filter is not right, or is of a shared subscription, which MQTT sends no retained messages.",
+    order=("topic",),
+)

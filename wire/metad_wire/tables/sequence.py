@@ -73,13 +73,6 @@ class SequenceList(m.Message, frozen=True):
     min_revisions: m.Revisions = []  # noqa: RUF012
 
 
-class SequenceListReply(m.Message, frozen=True):
-    """One page."""
-
-    sequences: list[SequenceRecord]
-    cursor: bytes
-
-
 SEQUENCE = Table(
     "sequence",
     kind="data",
@@ -92,4 +85,10 @@ SEQUENCE = Table(
 SEQUENCE_ADD = SEQUENCE.writes(0x0320, "add", SequenceAdd, SequenceAddReply, Lane.RECORDS)
 SEQUENCE_GET = SEQUENCE.gets(0x0321, "get", SequenceKey, SequenceRecord, "Each sequence as it is.")
 SEQUENCE_DELETE = SEQUENCE.writes(0x0322, "delete", SequenceDelete, m.WriteReply, Lane.RECORDS)
-SEQUENCE_LIST = SEQUENCE.reads(0x0323, "list", SequenceList, SequenceListReply, Lane.SCANS)
+SEQUENCE_LIST = SEQUENCE.lists(
+    0x0323,
+    "list",
+    SequenceList,
+    SequenceRecord,
+    "Sequences of a namespace whose names start with ``prefix``, in order.",
+)

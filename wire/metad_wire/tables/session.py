@@ -62,7 +62,14 @@ SESSION_DISCONNECT = SESSION.writes(0x0102, "disconnect", m.SessionDisconnect, m
 SESSION_UPDATE = SESSION.writes(0x0103, "update", m.SessionUpdate, m.WriteReply, Lane.RECORDS)
 SESSION_GET = SESSION.gets(0x0104, "get", m.SessionKey, m.Session, "The session of each client.")
 SESSION_DELETE = SESSION.writes(0x0105, "delete", m.SessionDelete, m.WriteReply, Lane.RECORDS)
-SESSION_LIST = SESSION.reads(0x0106, "list", m.SessionList, m.SessionListReply, Lane.SCANS, routed=False)
+SESSION_LIST = SESSION.lists(
+    0x0106,
+    "list",
+    m.SessionList,
+    m.Session,
+    "Sessions in order of (tenant, client id). ``tenant`` and ``broker`` match exactly, None matches any; "
+    "``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not.",
+)
 SESSION_END_TENANT = SESSION.writes(0x0107, "end_tenant", m.SessionEndTenant, m.WriteReply, Lane.RECORDS, routed=False)
 SESSION_ENDINGS = SESSION.reads(0x0108, "endings", m.SessionEndings, m.SessionEndingsReply, Lane.SCANS, routed=False)
 SESSION_SWEEP = SESSION.writes(

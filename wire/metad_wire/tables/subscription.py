@@ -75,13 +75,6 @@ class SubscriptionList(m.Message, frozen=True):
     after: SubscriptionKey | None = None
 
 
-class SubscriptionListReply(m.Message, frozen=True):
-    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
-
-    subscriptions: list[Subscription]
-    cursor: bytes
-
-
 SUBSCRIPTION = Table(
     "subscription",
     kind="data",
@@ -101,6 +94,11 @@ SUBSCRIPTION_REMOVE = SUBSCRIPTION.writes(0x0111, "remove", SubscriptionRemove, 
 SUBSCRIPTION_GET = SUBSCRIPTION.gets(
     0x0112, "get", m.SessionKey, list[Subscribed], "All topic filters of each client, in order."
 )
-SUBSCRIPTION_LIST = SUBSCRIPTION.reads(
-    0x0113, "list", SubscriptionList, SubscriptionListReply, Lane.SCANS, routed=False
+SUBSCRIPTION_LIST = SUBSCRIPTION.lists(
+    0x0113,
+    "list",
+    SubscriptionList,
+    Subscription,
+    "Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any; "
+    "``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not.",
 )

@@ -159,13 +159,6 @@ class WillList(m.Message, frozen=True):
     claimable_by: m.Owner | None = None
 
 
-class WillListReply(m.Message, frozen=True):
-    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
-
-    wills: list[DueWill]
-    cursor: bytes
-
-
 WILL = Table(
     "will",
     kind="data",
@@ -181,6 +174,13 @@ WILL = Table(
 WILL_CLAIM = WILL.writes(0x0130, "claim", WillClaim, WillClaimReply, Lane.RECORDS, routed=False)
 WILL_ACKNOWLEDGE = WILL.writes(0x0131, "acknowledge", WillAcknowledge, m.WriteReply, Lane.RECORDS)
 WILL_RELEASE = WILL.writes(0x0132, "release", WillRelease, m.WriteReply, Lane.RECORDS)
-WILL_LIST = WILL.reads(0x0133, "list", WillList, WillListReply, Lane.SCANS, routed=False)
+WILL_LIST = WILL.lists(
+    0x0133,
+    "list",
+    WillList,
+    DueWill,
+    "The wills that are due, in order of (tenant, client id, id). ``tenant`` matches exactly, None matches any; "
+    "``client_id_prefix`` needs a tenant.",
+)
 WILL_WAIT = WILL.reads(0x0135, "wait", WillWait, WillWaitReply, Lane.RECORDS, routed=False, repeatable=False)
 WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, Lane.SCANS, whose=For.NODES)

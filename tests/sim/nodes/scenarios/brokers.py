@@ -292,7 +292,7 @@ def a_zombie_of_a_broker_that_is_forgotten_writes_nothing() -> None:
 
         def names() -> list[str]:
             _register(scene, "living_too")
-            return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).brokers]
+            return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).found]
 
         assert scene.run_until(lambda: "old" not in names(), 20.0), "it is not forgotten"
         assert names() == ["living", "living_too", "young"]
@@ -324,7 +324,7 @@ def a_broker_whose_sessions_are_not_swept_is_not_forgotten() -> None:
 
         def gone() -> bool:
             _register(scene, "living")
-            return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).brokers] == ["living"]
+            return [record.broker for record in _asked(scene, BROKER_LIST, b.BrokerList()).found] == ["living"]
 
         assert scene.run_until(gone, 60.0), "it is never forgotten"
 

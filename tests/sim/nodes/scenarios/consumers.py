@@ -69,7 +69,7 @@ def _group(scene: Scene, group: GroupId = OFFSET) -> w.ConsumerGroupInfo:
 
 
 def _members(scene: Scene) -> list[str]:
-    return [member.member for member in _ask(scene, CONSUMER_MEMBERS, w.ConsumerMembers("t", "g")).members]
+    return [member.member for member in _ask(scene, CONSUMER_MEMBERS, w.ConsumerMembers("t", "g")).found]
 
 
 def _assign(scene: Scene, leader: str, generation: int) -> int:
@@ -211,7 +211,7 @@ def a_group_that_nobody_uses_is_deleted() -> None:
             assert not _ask(scene, OFFSET_COMMIT, m.OffsetCommit(items)).errors
 
         def there(group: str) -> bool:
-            return bool(_ask(scene, OFFSET_LIST, m.OffsetList("t", group)).offsets)
+            return bool(_ask(scene, OFFSET_LIST, m.OffsetList("t", group)).found)
 
         commit("unused", 900)
         commit("used", 100)
