@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from metad_wire.cluster import SLOTS, GroupId
-from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem
+from metad_wire.messages import Message
 from metad_wire.table import PlainTable
 from metad_wire.transport import Transport
 
 from .. import client
 from ..dispatch.states import ClientState
 from ..errors import ClosedError
-from ..holding.membership import Assign
 from ..observer import Observer
 from ..options import Options
 from ..watch.event import Several
 from ..watch.filters import Named, Wanted
 from ..watch.image import PROGRESS_S
-from ..watch.snapshot import IDLE_TIMEOUT_S
 from ..watch.streams import Start
-from ..watch.typed import AnyTable, TableName
+from ..watch.typed import TableName
 from ..watch.watch import BUFFER_BYTES
 from .holding import HeldLease, Membership, Owned, OwnedResult
 from .namespaces import (
@@ -43,7 +38,7 @@ from .namespaces import (
     Wills,
 )
 from .portal import Portal
-from .verbs import Call, Twin
+from .verbs import Call, Twin, forgetting
 from .watching import Closing, Image, Snapshot, Watch
 
 Record = TypeVar("Record", bound=Message)
@@ -53,6 +48,14 @@ class BlockingClient(Twin, Closing):
     """An opened client; :meth:`close` or leaving ``with`` closes it."""
 
     status = Call(client.Client.status)
+    reconnect = Call(client.Client.reconnect)
+    statistics = Call(client.Client.statistics)
+    snapshot = Call(client.Client.snapshot, Snapshot)
+    hold = Call(client.Client.hold, HeldLease)
+    owned = Call(client.Client.owned, Owned)
+    owned_many = Call(client.Client.owned_many, OwnedResult)
+    consume = Call(client.Client.consume, Membership)
+    on_state = Call(client.Client.on_state, forgetting)
 
     def __init__(self, portal: Portal, opened: client.Client) -> None:
         super().__init__(portal, opened)
@@ -78,15 +81,6 @@ class BlockingClient(Twin, Closing):
             return
         finally:
             self._portal.stop()
-
-    def reconnect(self) -> None:
-        """Close all connections and open new ones, for example to use replaced certificates at once. Calls in flight
-        are tried again."""
-        self._portal.call(self._client.reconnect)
-
-    def statistics(self) -> client.Statistics:
-        """Counters and gauges of this client."""
-        return self._portal.call(self._client.statistics)
 
     def watch(
         self,
@@ -152,43 +146,6 @@ class BlockingClient(Twin, Closing):
             ),
         )
 
-    def snapshot(
-        self,
-        group: GroupId,
-        tables: Wanted[AnyTable] | Several[Wanted[AnyTable]],
-        *,
-        slots: Collection[int] = range(SLOTS),
-        position: int | None = None,
-        idle_timeout_s: float = IDLE_TIMEOUT_S,
-        buffer_bytes: int = BUFFER_BYTES,
-    ) -> Snapshot:
-        """The rows of tables that one group has, all of one moment (without ``async`` in a blocking client)::
-
-            async for part in m.snapshot(GroupId("data", 0), "session"):
-                if part.first:
-                    rows.clear()
-                rows += part.rows
-
-        It is read from a replica that is near and does not lead, if there is one, and is begun anew at another one if
-        that is lost. Freshness: it has everything that was acknowledged before it was opened. ``slots``: only these
-        hash buckets; :attr:`Snapshot.slots` says which of them the group held. ``position``: an index of the group's
-        log; the moment is not before it, and what has happened in between comes before the rows. It ends with
-        DeadlineExceededError if nothing comes for ``idle_timeout_s``. ``buffer_bytes`` are those of :meth:`watch`.
-        Raises InvalidRequestError if the arguments make no sense.
-        """
-        return Snapshot(
-            self._portal,
-            self._portal.call(
-                self._client.snapshot,
-                group,
-                tables,
-                slots=slots,
-                position=position,
-                idle_timeout_s=idle_timeout_s,
-                buffer_bytes=buffer_bytes,
-            ),
-        )
-
     def image(
         self,
         tables: Wanted[Named] | Several[Wanted[Named]] | Several[Wanted[TableName]] = (),
@@ -223,125 +180,6 @@ class BlockingClient(Twin, Closing):
             ),
         )
 
-    def hold(self, namespace: str, *, ttl_s: float = 10.0, holder: str = "", attributes: bytes = b"") -> HeldLease:
-        """A lease of a namespace that is kept alive by itself (without ``async`` in a blocking client)::
-
-            async with m.hold("jobs", ttl_s=10, holder="worker-7") as lease:
-                await m.kv.put("jobs", "worker/7", b"here", lease=lease.name)
-                async with await lease.lock("nightly") as lock:
-                    print(lock.token)
-
-        It is granted when it is entered, or by :meth:`HeldLease.opened`. Its keys and locks are gone once it is closed,
-        or once nothing was heard of the program for ``ttl_s``. ``holder`` and ``attributes`` are for those who list
-        leases. Raises InvalidRequestError if the arguments make no sense.
-        """
-        held = self._portal.call(self._client.hold, namespace, ttl_s=ttl_s, holder=holder, attributes=attributes)
-        return HeldLease(self._portal, held)
-
-    def owned(
-        self,
-        broker: str,
-        broker_epoch: int,
-        tenant: str,
-        client_id: str,
-        *,
-        clean_start: bool = False,
-        properties: SessionProperties | None = None,
-        restore: bool = False,
-        restore_parts: bool = False,
-        deadline_s: float | None = None,
-    ) -> Owned:
-        """Take over the session of a client that has connected, as ``m.sessions.takeover`` does, and hear of its loss
-        (without ``await`` in a blocking client)::
-
-            owned = await m.owned(life.broker, life.epoch, "acme", "device-1", restore=True)
-            owned.on_lost(lambda why: connection.close())
-
-        Of several connections of a client, wherever they are and however close to each other, exactly one stays: each
-        other one raises here, or is lost once this client's watch says so. The watch is one of all sessions of the
-        broker, opened with the first. A call that is cancelled connects no client.
-
-        Raises the errors of a takeover, and those of :class:`Owned` if the session is lost by the time of the answer.
-        """
-        owned = self._portal.run(
-            self._client.owned(
-                broker,
-                broker_epoch,
-                tenant,
-                client_id,
-                clean_start=clean_start,
-                properties=properties,
-                restore=restore,
-                restore_parts=restore_parts,
-                deadline_s=deadline_s,
-            )
-        )
-        return Owned(self._portal, owned)
-
-    def owned_many(
-        self,
-        broker: str,
-        broker_epoch: int,
-        items: Sequence[SessionTakeoverItem],
-        *,
-        restore: bool = False,
-        restore_parts: bool = False,
-        deadline_s: float | None = None,
-    ) -> OwnedResult:
-        """:meth:`owned` of many clients, as ``m.sessions.takeover_many`` does it: by position the session, or an item
-        error. Of a client that is named twice the last one stays."""
-        owned = self._portal.run(
-            self._client.owned_many(
-                broker, broker_epoch, items, restore=restore, restore_parts=restore_parts, deadline_s=deadline_s
-            )
-        )
-        return OwnedResult(self._portal, owned)
-
-    def consume(
-        self,
-        tenant: str,
-        group: str,
-        *,
-        assign: Assign,
-        session_s: float = 10.0,
-        rebalance_s: float = 60.0,
-        protocols: Sequence[str] = (),
-        metadata: bytes = b"",
-        instance: str = "",
-        holder: str = "",
-    ) -> Membership:
-        """A member of a consumer group that lives by itself (without ``async`` in a blocking client)::
-
-            def share_out(protocol, members):
-                return {member.member: b"%d" % part for part, member in enumerate(members)}
-
-            async with m.consume("acme", "billing", assign=share_out) as member:
-                async for generation in member:
-                    while generation.is_current:
-                        await work(generation.assignment)
-                        await generation.commit("orders", int(generation.assignment), offset)
-
-        One member of each generation, its leader, is asked by ``assign`` who gets what; in a blocking client in the
-        client's own thread. It joins when it is entered, or by :meth:`Membership.opened`, and leaves when it is closed,
-        or once nothing was heard of it for ``session_s``. The others wait for it up to ``rebalance_s`` when the group
-        rebalances. ``protocols``: the ways to assign that it knows, the best first. ``metadata`` is for the leader.
-        ``instance`` names its place, which it has again if it comes back within ``session_s``. ``holder`` is for those
-        who list members. Raises InvalidRequestError if the arguments make no sense.
-        """
-        member = self._portal.call(
-            self._client.consume,
-            tenant,
-            group,
-            assign=assign,
-            session_s=session_s,
-            rebalance_s=rebalance_s,
-            protocols=protocols,
-            metadata=metadata,
-            instance=instance,
-            holder=holder,
-        )
-        return Membership(self._portal, member)
-
     @property
     def state(self) -> ClientState:
         """Whether the client reaches the cluster, and every group has a leader that answers."""
@@ -362,15 +200,6 @@ class BlockingClient(Twin, Closing):
         may be the only one that is cut off."""
         self._portal.check()
         return self._client.alone_s
-
-    def on_state(self, listener: Callable[[ClientState], None]) -> Callable[[], None]:
-        """Call ``listener`` with each new :attr:`state`, in the client's own thread. Returns what ends that."""
-        forget = self._portal.call(self._client.on_state, listener)
-        return functools.partial(self._forget, forget)
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
 
     def table(self, table: PlainTable[Record]) -> Records[Record]:
         """The records of a plain table. Raises ValueError if the table has rules of its own."""

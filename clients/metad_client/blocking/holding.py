@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +13,7 @@ from ..holding import lease, lock, membership, owned
 from ..holding.belief import LeaseState
 from ..results import Takeover
 from .portal import Portal
-from .verbs import Call, Twin
+from .verbs import Call, Twin, forgetting
 
 
 class Lock(Twin):
@@ -63,15 +61,6 @@ class _Kept(Twin):
         """What may be believed now: look before each use."""
         return self._kept.state
 
-    def on_state(self, listener: Callable[[LeaseState], None]) -> Callable[[], None]:
-        """Call ``listener`` with each new :attr:`state`, as soon as it is noticed, in the client's own thread. Returns
-        what ends that."""
-        return functools.partial(self._forget, self._portal.call(self._kept.on_state, listener))
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
-
     def __enter__(self) -> Self:
         self._portal.run(self._kept.opened())
         return self
@@ -89,6 +78,8 @@ class HeldLease(_Kept):
 
     lost = Call(lease.HeldLease.lost)
     close = Call(lease.HeldLease.close)
+    lock = Call(lease.HeldLease.lock, Lock)
+    on_state = Call(lease.HeldLease.on_state, forgetting)
 
     def __init__(self, portal: Portal, target: lease.HeldLease) -> None:
         super().__init__(portal, target)
@@ -106,12 +97,6 @@ class HeldLease(_Kept):
         self._portal.run(self._lease.opened())
         return self
 
-    def lock(self, key: str, value: bytes = b"", *, timeout_s: float | None = None) -> Lock:
-        """Wait until no other has the key, and have it: a lock, or the lead of an election. ``value`` is what others
-        read of it. Raises DeadlineExceededError after ``timeout_s``, NotFoundError once the lease is over. What is
-        under way then is given back: the key may be taken for a moment more."""
-        return Lock(self._portal, self._portal.run(self._lease.lock(key, value, timeout_s=timeout_s)))
-
 
 class Owned(Twin):
     """A session that a takeover of this program has connected, and the news that it is lost. See
@@ -119,6 +104,7 @@ class Owned(Twin):
 
     lost = Call(owned.Owned.lost)
     disconnect = Call(owned.Owned.disconnect)
+    on_lost = Call(owned.Owned.on_lost, forgetting)
 
     def __init__(self, portal: Portal, target: owned.Owned) -> None:
         super().__init__(portal, target)
@@ -140,15 +126,6 @@ class Owned(Twin):
     def error(self) -> MetadError | None:
         """Why the session is this connection's no longer; None while it is."""
         return self._owned.error
-
-    def on_lost(self, listener: Callable[[MetadError], None]) -> Callable[[], None]:
-        """Call ``listener`` once with :attr:`error`, in the client's own thread: at once if it is lost already, and not
-        if it was :meth:`disconnect` that ended it. Returns what ends that."""
-        return functools.partial(self._forget, self._portal.call(self._owned.on_lost, listener))
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
 
     def drop_restored(self) -> None:
         """Forget what the takeover has restored, for as long as this object lives."""
@@ -202,6 +179,7 @@ class Membership(_Kept):
 
     rebalance = Call(membership.Membership.rebalance)
     close = Call(membership.Membership.close)
+    on_state = Call(membership.Membership.on_state, forgetting)
 
     def __init__(self, portal: Portal, target: membership.Membership) -> None:
         super().__init__(portal, target)

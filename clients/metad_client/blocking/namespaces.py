@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
-from metad_wire.tables.broker import LEASE_MS_DEFAULT, WAIT_MS_DEFAULT
 
 from .. import broker_life
-from ..broker_life import Listener
 from ..errors import ClosedError, MetadError
 from ..namespaces import (
     brokers,
@@ -29,7 +24,7 @@ from ..namespaces import (
     wills,
 )
 from .portal import Portal
-from .verbs import Call, Listing, Twin
+from .verbs import Call, Listing, Twin, forgetting
 
 Record = TypeVar("Record", bound=Message)
 
@@ -40,6 +35,8 @@ class BrokerLife(Twin):
     lost = Call(broker_life.BrokerLife.lost)
     drain = Call(broker_life.BrokerLife.drain)
     end = Call(broker_life.BrokerLife.end)
+    on_state = Call(broker_life.BrokerLife.on_state, forgetting)
+    check = Call(broker_life.BrokerLife.check)
 
     def __init__(self, portal: Portal, target: broker_life.BrokerLife) -> None:
         super().__init__(portal, target)
@@ -62,30 +59,17 @@ class BrokerLife(Twin):
         except ClosedError as error:
             return error
 
-    def on_state(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each new :attr:`state`, when it is noticed: by a look at :attr:`state`, or with a
-        heartbeat. Returns what ends that."""
-        forget = self._portal.call(self._life.on_state, listener)
-        return functools.partial(self._forget, forget)
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
-
     def report(self, load: int) -> None:
         """Say with each heartbeat from now on how loaded the broker is, in its own unit: 0 to 2**32 - 1. Raises
         InvalidRequestError."""
         self._life.report(load)
-
-    def check(self) -> None:
-        """Raise FencedError if the life is lost: nothing was sent."""
-        self._portal.call(self._life.check)
 
 
 class Brokers(Twin):
     """``m.brokers``: the brokers of the cluster. See :class:`metad_client.Brokers`."""
 
     get_many = Call(brokers.Brokers.get_many)
+    register = Call(brokers.Brokers.register, BrokerLife)
     get = Call(brokers.Brokers.get)
     list = Listing(brokers.Brokers.list)
     fence = Call(brokers.Brokers.fence)
@@ -99,50 +83,6 @@ class Brokers(Twin):
         """The life that this client has registered last, if any."""
         life = self._brokers.life
         return None if life is None else BrokerLife(self._portal, life)
-
-    def register(
-        self,
-        broker: str,
-        *,
-        lease_s: float = LEASE_MS_DEFAULT / 1000,
-        address: str = "",
-        region: str = "",
-        rack: str = "",
-        attributes: Mapping[str, str] | None = None,
-        at_least_epoch: int = 0,
-        wait_s: float = WAIT_MS_DEFAULT / 1000,
-        probe_port: int = 0,
-        deadline_s: float | None = None,
-    ) -> BrokerLife:
-        """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
-        client are made in its name, and it sends its heartbeats by itself; a client has one life at a time.
-
-        The call waits for up to ``wait_s`` until every group refuses the earlier lives; :attr:`BrokerLife.unfenced`
-        names those that could not be told. ``lease_s``: how long the life may go unheard of. ``at_least_epoch``: for
-        brokers that have chosen their own epochs before.
-
-        ``probe_port``: a TCP port of this process, on the host from which it reaches metad, that accepts connections
-        for as long as the process lives, such as the one for the broker's clients. If the process dies, metad finds
-        that port closed, and ends the life without waiting for the lease.
-
-        If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
-        InvalidRequestError, ConflictError.
-        """
-        life = self._portal.run(
-            self._brokers.register(
-                broker,
-                lease_s=lease_s,
-                address=address,
-                region=region,
-                rack=rack,
-                attributes=attributes,
-                at_least_epoch=at_least_epoch,
-                wait_s=wait_s,
-                probe_port=probe_port,
-                deadline_s=deadline_s,
-            )
-        )
-        return BrokerLife(self._portal, life)
 
 
 class Sessions(Twin):

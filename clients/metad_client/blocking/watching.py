@@ -4,7 +4,6 @@ until it ends."""
 from __future__ import annotations
 
 import contextlib
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
@@ -18,7 +17,7 @@ from ..watch.image_table import ImageTable
 from ..watch.snapshot import SnapshotPart
 from ..watch.typed import ImageTables
 from .portal import Portal
-from .verbs import Twin
+from .verbs import Twin, forgetting
 
 Part = TypeVar("Part", covariant=True)
 
@@ -146,11 +145,7 @@ class Image(Twin, Closing, ImageTables[Wanted]):
         return self._image.error
 
     def _listen(self, listener: Callable[[Any], None]) -> Callable[[], None]:
-        return functools.partial(self._forget, self._portal.call(self._image._listen, listener))
-
-    def _forget(self, forget: Callable[[], None]) -> None:
-        with contextlib.suppress(ClosedError):
-            self._portal.call(forget)
+        return forgetting(self._portal, self._portal.call(self._image._listen, listener))
 
     def close(self) -> None:
         """Follow no longer. Safe to call again."""

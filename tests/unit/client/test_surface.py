@@ -104,7 +104,7 @@ def test_the_blocking_client_has_each_method_of_the_async_one_and_no_other(one: 
         if typed_verbs.is_listing(method):
             assert isinstance(face, Listing), name
             assert face.verb is method
-        elif inspect.iscoroutinefunction(method) and isinstance(face, Call):
+        elif isinstance(face, Call):
             assert face.verb is method, name
         elif isinstance(method, property):
             assert isinstance(face, property), name
