@@ -34,11 +34,10 @@ from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightKey, InflightPut
-from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups, OffsetGroups
+from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
-    RetainedMatch,
     RetainedPut,
     RetainedPutItem,
 )
@@ -46,10 +45,9 @@ from metad_wire.tables.subscription import (
     Subscription,
     SubscriptionAdd,
     SubscriptionKey,
-    SubscriptionList,
     SubscriptionRemove,
 )
-from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillList, WillRelease, WillWait
+from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillRelease, WillWait
 from metad_wire.transport import Transport
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -175,51 +173,34 @@ ITEMS: dict[str, Callable[[str], Any]] = {
         "b", 1, [m.SessionUpdateItem("t", name, m.SessionProperties(1, b""))]
     ),
     "session.delete": lambda name: m.SessionDelete([m.SessionDeleteItem("t", name)]),
-    "session.list": lambda name: m.SessionList(),
     "subscription.add": lambda name: SubscriptionAdd("b", 1, [Subscription("t", name, "f")]),
     "subscription.remove": lambda name: SubscriptionRemove("b", 1, [SubscriptionKey("t", name, "f")]),
-    "subscription.list": lambda name: SubscriptionList(),
     "inflight.put": lambda name: InflightPut("b", 1, [Inflight("t", name, "n", b"v")]),
     "inflight.delete": lambda name: InflightDelete("b", 1, [InflightKey("t", name, "n")]),
     "will.claim": lambda name: WillClaim("b", 1, 1000),
     "will.acknowledge": lambda name: WillAcknowledge("b", 1, [WillKey("t", name, "1")]),
     "will.release": lambda name: WillRelease("b", 1, [WillKey("t", name, "1")]),
-    "will.list": lambda name: WillList(),
     "will.wait": lambda name: WillWait("b", 1),
     "will.expire": lambda name: WillExpire([WillKey("t", name, "1")], 1),
     "offset.commit": lambda name: m.OffsetCommit([m.OffsetCommitItem("t", name, "topic", 0, 1)]),
-    "offset.delete": lambda name: m.OffsetDelete([m.OffsetKey("t", name, "topic", 0)]),
-    "offset.list": lambda name: m.OffsetList("t", name),
     "offset.generations": lambda name: m.OffsetGenerations([m.ConsumerGroup("t", name)]),
     "offset.reset_generations": lambda name: m.OffsetResetGenerations([m.GenerationReset("t", name, 0, 0)]),
     "offset.delete_groups": lambda name: OffsetDeleteGroups([m.ConsumerGroup("t", name)]),
     "offset.expire_groups": lambda name: OffsetExpireGroups([m.ConsumerGroup("t", name)], 1),
     "consumer.join": lambda name: g.ConsumerJoin([g.JoinItem("t", name, 60_000)]),
     "consumer.heartbeat": lambda name: g.ConsumerHeartbeat([g.MemberKey("t", name, "m")]),
-    "consumer.leave": lambda name: g.ConsumerLeave([g.MemberKey("t", name, "m")]),
     "consumer.assign": lambda name: g.ConsumerAssign([g.AssignItem("t", name, "m", 1, [])]),
-    "consumer.members": lambda name: g.ConsumerMembers("t", name),
     "consumer.describe": lambda name: g.ConsumerDescribe([m.ConsumerGroup("t", name)]),
     "consumer.expire": lambda name: g.ConsumerExpire([g.MemberKey("t", name, "m")]),
-    "offset.groups": lambda name: OffsetGroups("t"),
     "kv.put": lambda name: m.KvPut([m.KvPutItem(name, "k", b"v")]),
     "kv.delete": lambda name: m.KvDelete([m.KvDeleteItem(name, "k")]),
-    "kv.scan": lambda name: m.KvScan(name, ""),
     "kv.transact": lambda name: m.KvTransact([m.KvTransaction(name, [], [])]),
     "lease.grant": lambda name: w.LeaseGrant([w.LeaseGrantItem(name, 60_000)]),
-    "lease.revoke": lambda name: w.LeaseRevoke([w.LeaseKey(name, "l")]),
     "lease.keep_alive": lambda name: w.LeaseKeepAlive([w.LeaseKey(name, "l")]),
-    "lease.list": lambda name: w.LeaseList(name),
-    "lease.keys": lambda name: w.LeaseKeys(name, "l"),
-    "lease.attach": lambda name: w.LeaseAttach([w.LeaseKeyItem(name, "l", "k")]),
-    "lease.detach": lambda name: w.LeaseDetach([w.LeaseKeyItem(name, "l", "k")]),
     "lease.expire": lambda name: w.LeaseExpire([w.LeaseKey(name, "l")]),
     "sequence.add": lambda name: s.SequenceAdd([s.SequenceAddItem(name, "s")]),
-    "sequence.delete": lambda name: s.SequenceDelete([s.SequenceKey(name, "s")]),
-    "sequence.list": lambda name: s.SequenceList(name),
     "retained.put": lambda name: RetainedPut([RetainedPutItem("t", name, b"v")]),
     "retained.delete": lambda name: RetainedDelete([RetainedDeleteItem("t", name)]),
-    "retained.match": lambda name: RetainedMatch("t", "#"),
     **{method: partial(lambda method, name: plain_body(method, [[name]]), method) for method in PLAIN},
 }
 """Bodies about a record with this name."""

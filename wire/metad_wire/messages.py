@@ -215,6 +215,12 @@ class GetReply(Message, Generic[T], frozen=True):
     errors: list[ItemError] = []
 
 
+class Items(Message, Generic[T], frozen=True):
+    """Write what each item says, or refuse the item."""
+
+    items: Batch[T]
+
+
 class ListReply(Message, Generic[T], frozen=True):
     """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
 
@@ -527,12 +533,6 @@ class OffsetCommit(Message, frozen=True):
     items: Batch[OffsetCommitItem]
     monotonic: bool = False
     member: str = ""
-
-
-class OffsetDelete(Message, frozen=True):
-    """Forget offsets."""
-
-    items: Batch[OffsetKey]
 
 
 class OffsetList(Message, frozen=True):

@@ -65,6 +65,15 @@ class Got(NamedTuple):
         return isinstance(self.found, type) and issubclass(self.found, m.Message)
 
 
+class Batched(NamedTuple):
+    """What a method writes that is done with each item by itself, and nothing beside."""
+
+    named: str
+    """What the SDK calls its items."""
+    about: str
+    """What it does with all of them. It names errors of items as on the wire."""
+
+
 class Listed(NamedTuple):
     """What a method finds that lists."""
 
@@ -146,6 +155,8 @@ class Table(Generic[Record]):
         item has them, None if the item itself does."""
         self.got: dict[Method[Any, Any], Got] = {}
         """Those that read keys."""
+        self.batched: dict[Method[Any, Any], Batched] = {}
+        """Those that write what each item says."""
         self.listed: dict[Method[Any, Any], Listed] = {}
         """Those that list."""
         self._encoders = _encoders(self)
@@ -270,6 +281,15 @@ class Table(Generic[Record]):
         body, reply = self._of(verb, m.Get[key]), self._of(f"{verb}_reply", m.GetReply[found])  # type: ignore[valid-type]
         method = self.reads(code, verb, body, reply, Lane.RECORDS)
         self.got[method] = Got(key, found, about)
+        return method
+
+    def batches(
+        self, code: int, verb: str, item: type[Key], about: str, *, named: str = "items"
+    ) -> Method[m.Items[Key], m.WriteReply]:
+        """Declare a method that writes what each ``item`` says, or refuses the item. The same follows as from
+        :meth:`gets`."""
+        method = self.writes(code, verb, self._of(verb, m.Items[item]), m.WriteReply, Lane.RECORDS)  # type: ignore[valid-type]
+        self.batched[method] = Batched(named, about)
         return method
 
     def lists(

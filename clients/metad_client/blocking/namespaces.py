@@ -142,15 +142,15 @@ class Offsets(Twin):
     """``m.offsets``: the committed offsets of consumer groups. See :class:`metad_client.Offsets`."""
 
     fetch_many = Call(offsets.Offsets.fetch_many)
-    commit_many = Call(offsets.Offsets.commit_many)
     delete_many = Call(offsets.Offsets.delete_many)
+    commit_many = Call(offsets.Offsets.commit_many)
     generations_many = Call(offsets.Offsets.generations_many)
     reset_generations_many = Call(offsets.Offsets.reset_generations_many)
     fetch = Call(offsets.Offsets.fetch)
+    delete = Call(offsets.Offsets.delete)
     list = Listing(offsets.Offsets.list)
     groups = Listing(offsets.Offsets.groups)
     commit = Call(offsets.Offsets.commit)
-    delete = Call(offsets.Offsets.delete)
     generation = Call(offsets.Offsets.generation)
     reset_generation = Call(offsets.Offsets.reset_generation)
     delete_group = Call(offsets.Offsets.delete_group)
@@ -160,16 +160,16 @@ class Consumers(Twin):
     """``m.consumers``: the members of consumer groups. See :class:`metad_client.Consumers`."""
 
     get_many = Call(consumers.Consumers.get_many)
+    leave_many = Call(consumers.Consumers.leave_many)
     join_many = Call(consumers.Consumers.join_many)
     heartbeat_many = Call(consumers.Consumers.heartbeat_many)
-    leave_many = Call(consumers.Consumers.leave_many)
     assign_many = Call(consumers.Consumers.assign_many)
     describe_many = Call(consumers.Consumers.describe_many)
     get = Call(consumers.Consumers.get)
+    leave = Call(consumers.Consumers.leave)
     members = Listing(consumers.Consumers.members)
     join = Call(consumers.Consumers.join)
     heartbeat = Call(consumers.Consumers.heartbeat)
-    leave = Call(consumers.Consumers.leave)
     assign = Call(consumers.Consumers.assign)
     describe = Call(consumers.Consumers.describe)
 
@@ -192,31 +192,31 @@ class Leases(Twin):
     """``m.leases``: leases of namespaces. See :class:`metad_client.Leases`."""
 
     get_many = Call(leases.Leases.get_many)
-    grant_many = Call(leases.Leases.grant_many)
     revoke_many = Call(leases.Leases.revoke_many)
-    keep_alive_many = Call(leases.Leases.keep_alive_many)
     attach_many = Call(leases.Leases.attach_many)
     detach_many = Call(leases.Leases.detach_many)
+    grant_many = Call(leases.Leases.grant_many)
+    keep_alive_many = Call(leases.Leases.keep_alive_many)
     get = Call(leases.Leases.get)
+    revoke = Call(leases.Leases.revoke)
+    attach = Call(leases.Leases.attach)
+    detach = Call(leases.Leases.detach)
     list = Listing(leases.Leases.list)
     keys = Listing(leases.Leases.keys)
     grant = Call(leases.Leases.grant)
-    revoke = Call(leases.Leases.revoke)
     keep_alive = Call(leases.Leases.keep_alive)
-    attach = Call(leases.Leases.attach)
-    detach = Call(leases.Leases.detach)
 
 
 class Sequences(Twin):
     """``m.sequences``: counters that are only added to. See :class:`metad_client.Sequences`."""
 
     get_many = Call(sequences.Sequences.get_many)
-    add_many = Call(sequences.Sequences.add_many)
     delete_many = Call(sequences.Sequences.delete_many)
+    add_many = Call(sequences.Sequences.add_many)
     get = Call(sequences.Sequences.get)
+    delete = Call(sequences.Sequences.delete)
     list = Listing(sequences.Sequences.list)
     add = Call(sequences.Sequences.add)
-    delete = Call(sequences.Sequences.delete)
 
 
 class RetainedMessages(Twin):

@@ -23,13 +23,13 @@ from ..requests.batcher import with_errors
 from ..requests.verb import Verb
 from ..requests.wrong import argument
 from ..results import JoinResult, ReadResult, WriteResult
-from .reads import _ConsumerReads
+from .declared import _ConsumerDeclared
 
 Beats: TypeAlias = ReadResult[Beat | None]
 Described: TypeAlias = ReadResult[ConsumerGroupInfo | None]
 
 
-class Consumers(_ConsumerReads):
+class Consumers(_ConsumerDeclared):
     """Members by (tenant, group, member).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -47,10 +47,6 @@ class Consumers(_ConsumerReads):
         """Say that members live. By position: what the group does, and for how many milliseconds from when this was
         called it is a member; None if it is none."""
         return await _HEARTBEAT.read(self._requests, members, deadline_s)
-
-    async def leave_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> WriteResult:
-        """Let members go, or send them away. Item errors: NotFoundError."""
-        return WriteResult(await _LEAVE.many(self._requests, members, deadline_s))
 
     async def assign_many(self, items: Sequence[AssignItem], *, deadline_s: float | None = None) -> WriteResult:
         """Store what the leaders of generations assign, each once. Item errors: FencedError (another generation),
@@ -92,11 +88,6 @@ class Consumers(_ConsumerReads):
         """Say that one member lives, as :meth:`heartbeat_many` does."""
         item = MemberKey(tenant, group, member)
         return await _HEARTBEAT.one(self._requests, item, deadline_s)
-
-    async def leave(self, tenant: str, group: str, member: str, *, deadline_s: float | None = None) -> None:
-        """Let one member go, or send it away. Raises NotFoundError."""
-        item = MemberKey(tenant, group, member)
-        await _LEAVE.one(self._requests, item, deadline_s)
 
     async def assign(
         self,
@@ -142,6 +133,5 @@ def _joined(items: list[JoinItem], reply: ConsumerJoinReply) -> list[tuple[str, 
 
 _JOIN: Verb[JoinItem, tuple[str, int]] = Verb(methods.CONSUMER_JOIN, _joined)
 _HEARTBEAT: Verb[MemberKey, Beat | None] = Verb(methods.CONSUMER_HEARTBEAT)
-_LEAVE: Verb[MemberKey, None] = Verb(methods.CONSUMER_LEAVE)
 _ASSIGN: Verb[AssignItem, None] = Verb(methods.CONSUMER_ASSIGN)
 _DESCRIBE: Verb[ConsumerGroup, ConsumerGroupInfo | None] = Verb(methods.CONSUMER_DESCRIBE)

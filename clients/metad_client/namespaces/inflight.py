@@ -9,10 +9,10 @@ from metad_wire.tables.inflight import Inflight, InflightKey
 
 from ..requests.verb import Verb
 from ..results import WriteResult
-from .reads import _InflightReads
+from .declared import _InflightDeclared
 
 
-class InflightStates(_InflightReads):
+class InflightStates(_InflightDeclared):
     """Packet identifiers and states of QoS 1 and 2, by (tenant, client id, name); the name and the value are the
     broker's choice. They belong to the client's session: its owner changes them, the next owner finds them, and they
     end with it. Other brokers may leave something, such as a message for a client that is away.

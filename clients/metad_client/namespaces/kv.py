@@ -20,12 +20,12 @@ from ..errors import MetadError, error_of_item
 from ..requests.verb import Verb
 from ..requests.wrong import UNFIT, sequence_of
 from ..results import PutResult, TransactResult, WriteResult
-from .reads import _KvReads
+from .declared import _KvDeclared
 
 _PARTS_MAX = 4 * TRANSACTION_ITEMS_MAX
 
 
-class KeyValue(_KvReads):
+class KeyValue(_KvDeclared):
     """Keys by (namespace, key).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An

@@ -10,19 +10,18 @@ from metad_wire.tables.lease import (
     LeaseGrantItem,
     LeaseGrantReply,
     LeaseKey,
-    LeaseKeyItem,
 )
 
 from ..errors import MetadError
 from ..requests.batcher import with_errors
 from ..requests.verb import Verb
-from ..results import GrantResult, ReadResult, WriteResult
-from .reads import _LeaseReads
+from ..results import GrantResult, ReadResult
+from .declared import _LeaseDeclared
 
 Ttls: TypeAlias = ReadResult[int]
 
 
-class Leases(_LeaseReads):
+class Leases(_LeaseDeclared):
     """Leases by (namespace, lease).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -36,23 +35,10 @@ class Leases(_LeaseReads):
         QuotaExceededError (there are too many)."""
         return GrantResult(await _GRANT.many(self._requests, items, deadline_s))
 
-    async def revoke_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> WriteResult:
-        """End leases, and delete their keys. Item errors: NotFoundError."""
-        return WriteResult(await _REVOKE.many(self._requests, leases, deadline_s))
-
     async def keep_alive_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> Ttls:
         """Say that the holders of leases live. By position: for how many milliseconds from when this was called the
         lease lasts; 0 if there is no such lease."""
         return await _KEEP_ALIVE.read(self._requests, leases, deadline_s)
-
-    async def attach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
-        """Attach keys to leases: they end with them. Item errors: NotFoundError, QuotaExceededError."""
-        return WriteResult(await _ATTACH.many(self._requests, items, deadline_s))
-
-    async def detach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
-        """Detach keys from leases: they stay. Item errors: NotFoundError, ConflictError (another lease has the key, or
-        none)."""
-        return WriteResult(await _DETACH.many(self._requests, items, deadline_s))
 
     async def grant(
         self,
@@ -68,25 +54,10 @@ class Leases(_LeaseReads):
         item = LeaseGrantItem(namespace, ttl_ms, lease, holder, attributes)
         return await _GRANT.one(self._requests, item, deadline_s)
 
-    async def revoke(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> None:
-        """End one lease, and delete its keys. Raises NotFoundError."""
-        item = LeaseKey(namespace, lease)
-        await _REVOKE.one(self._requests, item, deadline_s)
-
     async def keep_alive(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> int:
         """Say that the holder of one lease lives, as :meth:`keep_alive_many` does."""
         item = LeaseKey(namespace, lease)
         return await _KEEP_ALIVE.one(self._requests, item, deadline_s)
-
-    async def attach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
-        """Attach one key, as :meth:`attach_many` does."""
-        item = LeaseKeyItem(namespace, lease, key)
-        await _ATTACH.one(self._requests, item, deadline_s)
-
-    async def detach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
-        """Detach one key, as :meth:`detach_many` does."""
-        item = LeaseKeyItem(namespace, lease, key)
-        await _DETACH.one(self._requests, item, deadline_s)
 
 
 def _granted(items: list[LeaseGrantItem], reply: LeaseGrantReply) -> list[str | MetadError]:
@@ -94,7 +65,4 @@ def _granted(items: list[LeaseGrantItem], reply: LeaseGrantReply) -> list[str | 
 
 
 _GRANT: Verb[LeaseGrantItem, str] = Verb(methods.LEASE_GRANT, _granted)
-_REVOKE: Verb[LeaseKey, None] = Verb(methods.LEASE_REVOKE)
 _KEEP_ALIVE: Verb[LeaseKey, int] = Verb(methods.LEASE_KEEP_ALIVE)
-_ATTACH: Verb[LeaseKeyItem, None] = Verb(methods.LEASE_ATTACH)
-_DETACH: Verb[LeaseKeyItem, None] = Verb(methods.LEASE_DETACH)

@@ -9,7 +9,6 @@ from metad_wire.messages import (
     ConsumerGroup,
     GenerationReset,
     OffsetCommitItem,
-    OffsetKey,
     Revision,
 )
 from metad_wire.tables.offset import OffsetDeleteGroupsReply
@@ -18,10 +17,10 @@ from ..errors import MetadError
 from ..requests.batcher import with_errors
 from ..requests.verb import Verb
 from ..results import ReadResult, WriteResult
-from .reads import _OffsetReads
+from .declared import _OffsetDeclared
 
 
-class Offsets(_OffsetReads):
+class Offsets(_OffsetDeclared):
     """Offsets by (tenant, group, topic, partition).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -47,10 +46,6 @@ class Offsets(_OffsetReads):
         ConflictError (``expected`` differs), OffsetRegressionError.
         """
         return WriteResult(await _COMMIT.many(self._requests, items, deadline_s, monotonic=monotonic, member=member))
-
-    async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
-        """Delete offsets. Item errors: NotFoundError."""
-        return WriteResult(await _DELETE.many(self._requests, keys, deadline_s))
 
     async def generations_many(
         self,
@@ -94,12 +89,6 @@ class Offsets(_OffsetReads):
             member=member,
         )
 
-    async def delete(
-        self, tenant: str, group: str, topic: str, partition: int, *, deadline_s: float | None = None
-    ) -> None:
-        """Delete one offset. Raises NotFoundError."""
-        await _DELETE.one(self._requests, OffsetKey(tenant, group, topic, partition), deadline_s)
-
     async def generation(
         self,
         tenant: str,
@@ -135,7 +124,6 @@ def _deleted(items: list[ConsumerGroup], reply: OffsetDeleteGroupsReply) -> list
 
 
 _COMMIT: Verb[OffsetCommitItem, None] = Verb(methods.OFFSET_COMMIT)
-_DELETE: Verb[OffsetKey, None] = Verb(methods.OFFSET_DELETE)
 _GENERATIONS: Verb[ConsumerGroup, int] = Verb(methods.OFFSET_GENERATIONS)
 _RESET_GENERATIONS: Verb[GenerationReset, None] = Verb(methods.OFFSET_RESET_GENERATIONS)
 _DELETE_GROUPS: Verb[ConsumerGroup, tuple[int, bool]] = Verb(methods.OFFSET_DELETE_GROUPS, _deleted)

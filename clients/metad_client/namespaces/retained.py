@@ -12,10 +12,10 @@ from metad_wire.tables.retained import (
 
 from ..requests.verb import Verb
 from ..results import WriteResult
-from .reads import _RetainedReads
+from .declared import _RetainedDeclared
 
 
-class RetainedMessages(_RetainedReads):
+class RetainedMessages(_RetainedDeclared):
     """Retained messages by (tenant, topic).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from metad_wire import methods
 from metad_wire.tables.sequence import (
     SequenceAddItem,
-    SequenceKey,
 )
 
 from ..requests.verb import Verb
-from ..results import AddResult, WriteResult
-from .reads import _SequenceReads
+from ..results import AddResult
+from .declared import _SequenceDeclared
 
 
-class Sequences(_SequenceReads):
+class Sequences(_SequenceDeclared):
     """Sequences by (namespace, sequence).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
@@ -28,20 +27,10 @@ class Sequences(_SequenceReads):
         are the caller's. Item errors: ConflictError (the value would be below 0, or over 63 bits)."""
         return AddResult(await _ADD.many(self._requests, items, deadline_s))
 
-    async def delete_many(self, keys: Sequence[SequenceKey], *, deadline_s: float | None = None) -> WriteResult:
-        """Delete sequences: they begin again. Item errors: NotFoundError."""
-        return WriteResult(await _DELETE.many(self._requests, keys, deadline_s))
-
     async def add(self, namespace: str, sequence: str, delta: int = 1, *, deadline_s: float | None = None) -> int:
         """Add to one sequence; returns its new value, as :meth:`add_many` does. Raises ConflictError."""
         item = SequenceAddItem(namespace, sequence, delta)
         return await _ADD.one(self._requests, item, deadline_s)
 
-    async def delete(self, namespace: str, sequence: str, *, deadline_s: float | None = None) -> None:
-        """Delete one sequence. Raises NotFoundError."""
-        item = SequenceKey(namespace, sequence)
-        await _DELETE.one(self._requests, item, deadline_s)
-
 
 _ADD: Verb[SequenceAddItem, int] = Verb(methods.SEQUENCE_ADD)
-_DELETE: Verb[SequenceKey, None] = Verb(methods.SEQUENCE_DELETE)

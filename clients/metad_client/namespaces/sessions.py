@@ -24,10 +24,10 @@ from ..errors import MetadError, StaleRouteError
 from ..requests.batcher import with_errors
 from ..requests.verb import Verb
 from ..results import Takeover, TakeoverResult, WriteResult, attachment_of
-from .reads import _SessionReads
+from .declared import _SessionDeclared
 
 
-class Sessions(_SessionReads):
+class Sessions(_SessionDeclared):
     """Sessions by (tenant, client id).
 
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An

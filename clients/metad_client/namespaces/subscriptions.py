@@ -13,12 +13,12 @@ from metad_wire.tables.subscription import (
 
 from ..requests.verb import Verb
 from ..results import SubscribeResult, WriteResult
-from .reads import _SubscriptionReads
+from .declared import _SubscriptionDeclared
 
 _NO_OPTIONS = SubscriptionOptions()
 
 
-class Subscriptions(_SubscriptionReads):
+class Subscriptions(_SubscriptionDeclared):
     """Subscriptions by (tenant, client id, filter). They belong to the client's session: only its owner changes them,
     the next owner finds them, and they end with it.
 

@@ -40,7 +40,7 @@ from ..requests.requests import Requests
 from ..requests.verb import Verb
 from ..requests.wrong import argument
 from ..results import WriteResult
-from .reads import _WillReads
+from .declared import _WillDeclared
 
 _ANSWER_S = 5.0
 """The answer to a wait that is over comes within this, or the group is asked again."""
@@ -130,7 +130,7 @@ class TakenWill(msgspec.Struct, frozen=True):
     claims: int
 
 
-class Wills(_WillReads):
+class Wills(_WillDeclared):
     """Wills that are due, because a client went without a word and did not come back, or its session has ended. One
     broker claims a will, publishes it and acknowledges it; each is acknowledged once. A broker that dies in between, or
     takes longer than its lease, loses its claim, and the next one publishes the will, perhaps again

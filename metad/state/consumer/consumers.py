@@ -175,7 +175,7 @@ def _join(group: ChangedGroup, item: w.JoinItem, names: _Names) -> Member:
     return member
 
 
-def _evaluate_leave(view: View, command: Command[w.ConsumerLeave]) -> m.WriteReply:
+def _evaluate_leave(view: View, command: Command[m.Items[w.MemberKey]]) -> m.WriteReply:
     groups = _Groups(view)
     errors: list[m.ItemError] = []
     for position, item, _ in command.rows:

@@ -87,7 +87,7 @@ def _end(view: View, records: LeasedRecords, attachments: Attachments, suffix: b
     check_change(view.grown)
 
 
-def _evaluate_revoke(view: View, command: Command[w.LeaseRevoke]) -> m.WriteReply:
+def _evaluate_revoke(view: View, command: Command[m.Items[w.LeaseKey]]) -> m.WriteReply:
     errors: list[m.ItemError] = []
     records = LeasedRecords(RECORDS, view)
     attachments = records.attachments
@@ -116,17 +116,7 @@ def _evaluate_expire(view: View, command: Command[w.LeaseExpire]) -> m.WriteRepl
     return written(view, [])
 
 
-def _evaluate_attach(view: View, command: Command[w.LeaseAttach]) -> m.WriteReply:
-    return _evaluate_keys(view, command, attach=True)
-
-
-def _evaluate_detach(view: View, command: Command[w.LeaseDetach]) -> m.WriteReply:
-    return _evaluate_keys(view, command, attach=False)
-
-
-def _evaluate_keys(
-    view: View, command: Command[w.LeaseAttach] | Command[w.LeaseDetach], *, attach: bool
-) -> m.WriteReply:
+def _evaluate_keys(view: View, command: Command[m.Items[w.LeaseKeyItem]], *, attach: bool) -> m.WriteReply:
     table = keys.table_prefix(view.group, _RECORD)
     errors: list[m.ItemError] = []
     records = LeasedRecords(RECORDS, view)
@@ -181,7 +171,7 @@ VERBS = (
     Verb(methods.LEASE_GET, LEASE, read=_read_get),
     Verb(methods.LEASE_LIST, LEASE, read=partial(read_list, row=_ROW, shown=_as_read)),
     Verb(methods.LEASE_KEYS, LEASE, read=partial(read_list, row=_KEY_ROW, shown=_key_name)),
-    Verb(methods.LEASE_ATTACH, LEASE, evaluate=_evaluate_attach),
-    Verb(methods.LEASE_DETACH, LEASE, evaluate=_evaluate_detach, grows=False),
+    Verb(methods.LEASE_ATTACH, LEASE, evaluate=partial(_evaluate_keys, attach=True)),
+    Verb(methods.LEASE_DETACH, LEASE, evaluate=partial(_evaluate_keys, attach=False), grows=False),
     Verb(methods.LEASE_EXPIRE, LEASE, evaluate=_evaluate_expire, origin=Origin.EXPIRY, grows=False),
 )

@@ -60,7 +60,7 @@ def revoked_leases(target: Target, until_s: float) -> Outcome:
             puts = [m.KvPutItem("attack", f"{lease.lease}/{number}", b"") for number in range(_LEASE_KEYS)]
             insider.ask(methods.KV_PUT, m.KvPut(puts, lease.lease))
     asked = [
-        (methods.LEASE_REVOKE.code, payload_of(methods.LEASE_REVOKE, w.LeaseRevoke(leases))),
+        (methods.LEASE_REVOKE.code, payload_of(methods.LEASE_REVOKE, m.Items(leases))),
         (methods.LEASE_KEEP_ALIVE.code, payload_of(methods.LEASE_KEEP_ALIVE, w.LeaseKeepAlive(leases))),
         (methods.LEASE_LIST.code, payload_of(methods.LEASE_LIST, w.LeaseList("attack", page=m.Page(10_000)))),
     ]

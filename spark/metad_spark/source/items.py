@@ -27,7 +27,6 @@ from metad_wire.tables.sequence import (
     SEQUENCE_DELETE,
     SequenceAdd,
     SequenceAddItem,
-    SequenceDelete,
     SequenceKey,
 )
 
@@ -65,7 +64,7 @@ _WRITES: Final = {
     "kv": Writes(Write(KV_PUT, m.KvPutItem, m.KvPut, _same), Write(KV_DELETE, m.KvDeleteItem, m.KvDelete, _same)),
     "offset": Writes(
         Write(OFFSET_COMMIT, m.OffsetCommitItem, m.OffsetCommit, _same),
-        Write(OFFSET_DELETE, m.OffsetKey, m.OffsetDelete, _same),
+        Write(OFFSET_DELETE, m.OffsetKey, OFFSET_DELETE.body, _same),
     ),
     "retained": Writes(
         Write(RETAINED_PUT, RetainedPutItem, RetainedPut, _same),
@@ -73,7 +72,7 @@ _WRITES: Final = {
     ),
     "sequence": Writes(
         Write(SEQUENCE_ADD, SequenceAddItem, SequenceAdd, _same),
-        Write(SEQUENCE_DELETE, SequenceKey, SequenceDelete, _same),
+        Write(SEQUENCE_DELETE, SequenceKey, SEQUENCE_DELETE.body, _same),
     ),
 }
 

@@ -16,8 +16,8 @@ from metad_wire.tables import inflight as i
 from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
-from metad_wire.tables.lease import LeaseGrantItem, LeaseKey, LeaseKeyItem
-from metad_wire.tables.sequence import SequenceAddItem, SequenceKey
+from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
+from metad_wire.tables.sequence import SequenceAddItem
 
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
@@ -80,20 +80,17 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.commit_many": {
         "items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False, "member": "m"
     },
-    "offsets.delete_many": {"keys": [m.OffsetKey("t", "g", "o", 0)]},
     "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
     "offsets.reset_generations_many": {"items": [m.GenerationReset("t", "g", 1, 2)]},
     "offsets.commit": {
         "tenant": "t", "group": "g", "topic": "o", "partition": 0, "offset": 5, "generation": 1, "expected": None,
         "metadata": "note", "monotonic": False, "member": "m",
     },
-    "offsets.delete": {"tenant": "t", "group": "g", "topic": "o", "partition": 0},
     "offsets.generation": {"tenant": "t", "group": "g", "min_revisions": []},
     "offsets.reset_generation": {"tenant": "t", "group": "g", "expected": 1, "generation": 2},
     "offsets.delete_group": {"tenant": "t", "group": "g"},
     "consumers.join_many": {"items": [g.JoinItem("t", "g", 60_000, 60_000, "m", "i", ["p"], b"d", "h", True)]},
     "consumers.heartbeat_many": {"members": [g.MemberKey("t", "g", "m")]},
-    "consumers.leave_many": {"members": [g.MemberKey("t", "g", "m")]},
     "consumers.assign_many": {"items": [g.AssignItem("t", "g", "m", 1, [g.MemberAssignment("m", b"p")])]},
     "consumers.describe_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
     "consumers.join": {
@@ -101,7 +98,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "protocols": ["p"], "metadata": b"d", "holder": "h", "rebalance": True,
     },
     "consumers.heartbeat": {"tenant": "t", "group": "g", "member": "m"},
-    "consumers.leave": {"tenant": "t", "group": "g", "member": "m"},
     "consumers.assign": {"tenant": "t", "group": "g", "member": "m", "generation": 1, "assignments": {"m": b"p"}},
     "consumers.describe": {"tenant": "t", "group": "g", "min_revisions": []},
     "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)], "lease": "l"},
@@ -109,19 +105,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "kv.transact_many": {"items": [TRANSACTION]},
     "kv.put": {"namespace": "ns", "key": "k", "value": b"v", "expected_version": None, "lease": "l"},
     "leases.grant_many": {"items": [LeaseGrantItem("ns", 60_000, "l", "h", b"a")]},
-    "leases.revoke_many": {"leases": [LeaseKey("ns", "l")]},
     "leases.keep_alive_many": {"leases": [LeaseKey("ns", "l")]},
-    "leases.attach_many": {"items": [LeaseKeyItem("ns", "l", "k")]},
-    "leases.detach_many": {"items": [LeaseKeyItem("ns", "l", "k")]},
     "leases.grant": {"namespace": "ns", "ttl_ms": 60_000, "lease": "l", "holder": "h", "attributes": b"a"},
-    "leases.revoke": {"namespace": "ns", "lease": "l"},
     "leases.keep_alive": {"namespace": "ns", "lease": "l"},
-    "leases.attach": {"namespace": "ns", "lease": "l", "key": "k"},
-    "leases.detach": {"namespace": "ns", "lease": "l", "key": "k"},
     "sequences.add_many": {"items": [SequenceAddItem("ns", "s", 5)]},
-    "sequences.delete_many": {"keys": [SequenceKey("ns", "s")]},
     "sequences.add": {"namespace": "ns", "sequence": "s", "delta": 5},
-    "sequences.delete": {"namespace": "ns", "sequence": "s"},
     "kv.delete": {"namespace": "ns", "key": "k", "expected_version": 1},
     "kv.transact": {"transaction": TRANSACTION},
     "retained.put_many": {"items": [r.RetainedPutItem("t", "a/b", b"v", 1, b"p", 60)]},
@@ -145,6 +133,10 @@ for _table in tables():
         _verb, _key = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_got.key, ["t"])
         GOOD[f"{_verb}_many"] = {"keys": [_key], "min_revisions": []}
         GOOD[_verb] = msgspec.structs.asdict(_key) | {"min_revisions": []}
+    for _method, _batched in _table.batched.items():
+        _verb, _item = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_method.item, ["t"])
+        GOOD[f"{_verb}_many"] = {_batched.named: [_item]}
+        GOOD[_verb] = msgspec.structs.asdict(_item)
     for _method, _listed in lists(_table).items():
         _verb = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}"
         GOOD[_verb] = dict.fromkeys(_listed.asked, "t") | {"page_size": 10, "min_revisions": []}

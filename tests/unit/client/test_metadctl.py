@@ -18,6 +18,7 @@ from metad_client.cli import overview, people
 from metad_client.cli.view import view
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire import methods
 from metad_wire.errors import ConflictError, ConnectionLostError
 from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.methods import KV_GET, LEASE_GET, OFFSET_FETCH, RETAINED_GET, SEQUENCE_GET, SESSION_GET
@@ -30,7 +31,6 @@ from metad_wire.tables import subscription as sub
 from metad_wire.tables.consumer import (
     ConsumerDescribe,
     ConsumerDescribeReply,
-    ConsumerLeave,
     ConsumerMembers,
     MemberKey,
 )
@@ -102,10 +102,10 @@ def ctl(scripted_server, capsys):
         ("retained put t a/b v --qos 1 --expiry 60", r.RetainedPut([r.RetainedPutItem("t", "a/b", b"v", 1, b"", 60)])),
         ("retained delete t a/b --revision 7", r.RetainedDelete([r.RetainedDeleteItem("t", "a/b", 7)])),
         ("leases --namespace ns --prefix l --limit 5", lease.LeaseList("ns", "l", m.Page(6))),
-        ("leases revoke ns l", lease.LeaseRevoke([lease.LeaseKey("ns", "l")])),
+        ("leases revoke ns l", methods.LEASE_REVOKE.body([lease.LeaseKey("ns", "l")])),
         ("groups consumer --tenant t --prefix g", OffsetGroups("t", "g", ALL_SLOTS, "", m.Page(1000))),
         ("groups consumer reset t g 2 --expected 9", m.OffsetResetGenerations([m.GenerationReset("t", "g", 9, 2)])),
-        ("groups consumer dismiss t g 1.1", ConsumerLeave([MemberKey("t", "g", "1.1")])),
+        ("groups consumer dismiss t g 1.1", methods.CONSUMER_LEAVE.body([MemberKey("t", "g", "1.1")])),
         ("join n2 --peer h:1 --clients h:2 --region eu", c.Join(c.NodeRecord("n2", "h:2", "h:1", "eu"))),
         ("join n2 --peer h:1", c.Join(c.NodeRecord("n2", "", "h:1"))),
         ("leave n2", c.Leave("n2")),
@@ -118,13 +118,13 @@ def ctl(scripted_server, capsys):
             "put offset t g topic 3 42 --generation 2 --expected -1 --metadata x --monotonic",
             m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 3, 42, 2, -1, "x")], True),
         ),
-        ("delete offset t g topic 3", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 3)])),
+        ("delete offset t g topic 3", methods.OFFSET_DELETE.body([m.OffsetKey("t", "g", "topic", 3)])),
         ("delete kv ns k --expected-version 4", m.KvDelete([m.KvDeleteItem("ns", "k", 4)])),
         ("list kv ns --prefix k --limit 0", m.KvScan("ns", "k", m.Page(1000))),
         ("get sequence ns s", SEQUENCE_GET.body([sequence.SequenceKey("ns", "s")])),
         ("put sequence ns s", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 1)])),
         ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
-        ("delete sequence ns s", sequence.SequenceDelete([sequence.SequenceKey("ns", "s")])),
+        ("delete sequence ns s", methods.SEQUENCE_DELETE.body([sequence.SequenceKey("ns", "s")])),
         ("list sequences ns --prefix s", sequence.SequenceList("ns", "s", m.Page(1000))),
     ],
 )

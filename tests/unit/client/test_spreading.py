@@ -267,7 +267,7 @@ VERBS: dict[str, tuple[Any, Any, Any]] = {
     "forget": (
         lambda rng: m.OffsetKey(*_offset(rng)),
         lambda client, items: client.offsets.delete_many(items),
-        lambda items: (m.OffsetDelete(items), WriteResult),
+        lambda items: (m.Items(items), WriteResult),
     ),
     "generations": (
         lambda rng: m.ConsumerGroup(*_pair(rng)),

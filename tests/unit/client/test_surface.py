@@ -308,7 +308,7 @@ def test_what_a_type_checker_knows_of_each_table_is_what_is_declared() -> None:
 
 def test_what_follows_from_declarations_is_written_out_as_they_are() -> None:
     """`python tests/unit/client/typed_verbs.py` writes it."""
-    assert typed_verbs.READS.read_text(encoding="utf-8") == typed_verbs.reads()
+    assert typed_verbs.DECLARED.read_text(encoding="utf-8") == typed_verbs.declared()
     assert typed_verbs.TWINS.read_text(encoding="utf-8") == typed_verbs.faces()
     assert typed_verbs.README.read_text(encoding="utf-8") == typed_verbs.readme()
 

@@ -32,6 +32,7 @@ from metad_client import (
     Takeover,
 )
 from metad_wire import messages as m
+from metad_wire import methods
 from metad_wire.methods import KV_GET, OFFSET_FETCH, SESSION_GET
 from metad_wire.tables.retained import RetainedPut, RetainedPutItem
 
@@ -97,7 +98,7 @@ async def test_status(dial):
         ),
         (
             lambda c: c.offsets.delete("t", "g", "topic", 1),
-            m.OffsetDelete([OffsetKey("t", "g", "topic", 1)]),
+            methods.OFFSET_DELETE.body([OffsetKey("t", "g", "topic", 1)]),
             None,
         ),
         (lambda c: c.offsets.generation("t", "g"), m.OffsetGenerations([ConsumerGroup("t", "g")]), 5),
@@ -147,7 +148,7 @@ async def test_a_single(server, dial, a_session, call, body, result):
         ),
         (
             lambda c: c.offsets.delete_many([OffsetKey("t", "g", "topic", 1)]),
-            m.OffsetDelete([OffsetKey("t", "g", "topic", 1)]),
+            methods.OFFSET_DELETE.body([OffsetKey("t", "g", "topic", 1)]),
         ),
         (
             lambda c: c.offsets.reset_generations_many([GenerationReset("t", "g", 5)]),

@@ -1,5 +1,5 @@
 """The methods of the SDK that follow from declarations, written out for type checkers and editors when this file is
-run: those that read keys or list, and the faces of the blocking client."""
+run: those that tables declare by their shape, and the faces of the blocking client."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typed_tables import Names, formatted
 
 import metad_client
 from metad_client import namespaces
+from metad_wire.errors import ERRORS
 from metad_wire.method import By, Method
 from metad_wire.table import TABLES, Listed, Table
 
-READS = Path(metad_client.__path__[0]) / "namespaces" / "reads.py"
+DECLARED = Path(metad_client.__path__[0]) / "namespaces" / "declared.py"
 TWINS = Path(metad_client.__path__[0]) / "blocking" / "namespaces.py"
 README = Path(__file__).resolve().parents[3] / "clients" / "README.md"
-MODULE = '''"""The methods of ``m.kv``, ``m.sessions`` and others that read keys or list, as the tables declare them.
+MODULE = '''"""The methods of ``m.kv``, ``m.sessions`` and others that the tables declare by their shape.
 
 This module is made of the declarations by ``python tests/unit/client/typed_verbs.py``.
 """
@@ -33,12 +34,12 @@ from collections.abc import AsyncIterator, Sequence
 {imports}
 from ..requests.listing import Listing
 from ..requests.verb import Verb
-from ..results import ReadResult
+from ..results import ReadResult, WriteResult
 from . import Facade
 '''
 CLASS = """
 
-class _{table}Reads(Facade):
+class _{table}Declared(Facade):
 """
 METHODS = '''
     async def {verb}_many(
@@ -52,6 +53,15 @@ METHODS = '''
     ) -> {one}:
         """Read one, as :meth:`{verb}_many` does{none}."""
         return await _{constant}.one_read(self._requests, {key}({names}), deadline_s, min_revisions)
+'''
+BATCH = '''
+    async def {verb}_many(self, {named}: Sequence[{item}], *, deadline_s: float | None = None) -> WriteResult:
+        {many}
+        return WriteResult(await _{constant}.many(self._requests, {named}, deadline_s))
+
+    async def {verb}(self, {fields}, {defaults}deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`{verb}_many` does it. Raises the error of its item."""
+        await _{constant}.one(self._requests, {item}({names}), deadline_s)
 '''
 LISTING = """
     def {verb}(
@@ -69,18 +79,28 @@ PAGES = " It is read a page at a time; the deadline is that of each page."
 SPREAD = " All groups are asked, and what stays comes once, wherever its slot moves."
 MISSING = " None if there is none, or if it could not be read: ``raise_for_error`` says why."
 UNREAD = " None if it could not be read: ``raise_for_error`` says why."
+_WORDS = {"internal", "cancelled", "closed", "draining", "unsupported"}
+"""Names of errors that sentences may have for themselves."""
+_ERROR = re.compile("|".join(rf"\b{error.name}\b" for error in ERRORS.values() if error.name not in _WORDS))
+_PLAIN = {
+    msgspec.inspect.StrType: "str",
+    msgspec.inspect.IntType: "int",
+    msgspec.inspect.BoolType: "bool",
+    msgspec.inspect.BytesType: "bytes",
+    msgspec.inspect.NoneType: "None",
+}
 _FACE = re.compile(r"^    (\w+) = (?:Call|Listing)\(.*\)\n", re.MULTILINE)
 
 
 def tables() -> list[Table[Any]]:
-    """Those that declare methods which read keys or list."""
+    """Those that declare methods by their shape."""
     return [table for _, table in sorted(TABLES.items()) if table.plain is None and verbs(table)]
 
 
 def verbs(table: Table[Any]) -> dict[str, str]:
     """The methods of the SDK that a table declares, and how the blocking client turns each."""
     found: dict[str, str] = {}
-    for name in [method.name.partition(".")[2] for method in table.got]:
+    for name in [method.name.partition(".")[2] for method in [*table.got, *table.batched]]:
         found |= {name: "Call", f"{name}_many": "Call"}
     return found | {method.name.partition(".")[2]: "Listing" for method in lists(table)}
 
@@ -90,9 +110,10 @@ def lists(table: Table[Any]) -> dict[Method[Any, Any], Listed]:
     return {method: listed for method, listed in table.listed.items() if method.by is By.GROUP}
 
 
-def reads() -> str:
-    """Of the module with the methods that read keys."""
+def declared() -> str:
+    """Of the module with the methods that tables declare."""
     names = Names("metad_wire.messages", "Revision")
+    errors = {error.name: error.__name__ for error in ERRORS.values()}
     name = names.of
     classes, constants = "", ""
     for table in tables():
@@ -114,6 +135,21 @@ def reads() -> str:
                 names=", ".join(field.name for field in fields),
             )
             constants += f"_{constant}: Verb[{name(got.key)}, {one}] = Verb({constant})\n"
+        for method, batched in table.batched.items():
+            constant = method.name.upper().replace(".", "_")
+            names.add(f"metad_wire.tables.{table.name}", constant)
+            fields = msgspec.structs.fields(method.item)
+            classes += BATCH.format(
+                verb=method.name.partition(".")[2],
+                named=batched.named,
+                item=name(method.item),
+                many=docstring(_ERROR.sub(lambda found: errors[found[0]], batched.about)),
+                constant=constant,
+                fields=", ".join(parameter(field) for field in fields if field.required),
+                defaults="*, " + "".join(f"{parameter(field)}, " for field in fields if not field.required),
+                names=", ".join(field.name for field in fields),
+            )
+            constants += f"_{constant}: Verb[{name(method.item)}, None] = Verb({constant})\n"
         for method, listed in lists(table).items():
             constant = method.name.upper().replace(".", "_")
             names.add(f"metad_wire.tables.{table.name}", constant)
@@ -129,7 +165,7 @@ def reads() -> str:
                 asked=", ".join(f"{each}={each}" for each in listed.asked),
             )
             constants += f"_{constant}: Listing[{name(listed.found)}] = Listing({constant})\n"
-    return formatted(MODULE.format(imports=names.imports) + classes + "\n\n" + constants, READS)
+    return formatted(MODULE.format(imports=names.imports) + classes + "\n\n" + constants, DECLARED)
 
 
 def docstring(text: str) -> str:
@@ -139,14 +175,15 @@ def docstring(text: str) -> str:
 
 def parameter(field: Any) -> str:
     """Of a method, for a field of the body."""
-    optional = isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.UnionType)
     default = "" if field.required else f" = {field.default!r}".replace("''", '""')
-    return f"{field.name}: {'str | None' if optional else plain_name(field.type)}{default}"
+    return f"{field.name}: {plain_name(field.type)}{default}"
 
 
 def plain_name(kind: Any) -> str:
     """A field's type, without what its values may be."""
-    return "str" if isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.StrType) else "int"
+    info = msgspec.inspect.type_info(kind)
+    types = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    return " | ".join(_PLAIN[type(one)] for one in types)
 
 
 def faces() -> str:
@@ -179,9 +216,8 @@ def methods_of(owner: type, written: str) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for base in owner.__mro__[::-1]:
         for table in tables():  # declared a moment ago, perhaps
-            if base.__name__ == f"_{table.name.title()}Reads":
-                verbs = [method.name.partition(".")[2] for method in table.got]
-                found |= dict.fromkeys([*verbs, *(f"{verb}_many" for verb in verbs)], "Call")
+            if base.__name__ == f"_{table.name.title()}Declared":
+                found |= verbs(table)
         for name, method in vars(base).items():
             if not name.startswith("_") and f"    def {name}(" not in written:
                 if is_listing(method):
@@ -198,7 +234,7 @@ def is_listing(method: Any) -> bool:
 
 def namespace_of(table: Table[Any]) -> str:
     """The attribute of a client that has the methods of a table."""
-    (owner,) = getattr(imported("reads"), f"_{table.name.title()}Reads").__subclasses__()
+    (owner,) = getattr(imported("declared"), f"_{table.name.title()}Declared").__subclasses__()
     return str(owner.__module__).removeprefix(f"{namespaces.__name__}.")
 
 
@@ -207,12 +243,12 @@ def readme() -> str:
     what they read is."""
     text = README.read_text(encoding="utf-8")
     for table in tables():
-        for method in [*table.got, *lists(table)]:
+        for method in [*table.got, *table.batched, *lists(table)]:
             verb, attribute = method.name.partition(".")[2], namespace_of(table)
-            name = f"`{verb}_many`" if method in table.got else f"`{verb}`"
+            name = f"`{verb}_many`" if method not in table.listed else f"`{verb}`"
             if not re.search(rf"^\| `m\.{attribute}` \| [^|]*{name}", text, re.MULTILINE):
                 text = re.sub(rf"^(\| `m\.{attribute}` \| [^|]*_many`)", rf"\1, {name}", text, flags=re.MULTILINE)
-            if f"`{method.name}`" not in text:
+            if not method.mutates and f"`{method.name}`" not in text:
                 text = text.replace(
                     ", plain tables, and metadctl's", f", `{method.name}`, plain tables, and metadctl's"
                 )
@@ -220,6 +256,6 @@ def readme() -> str:
 
 
 if __name__ == "__main__":
-    READS.write_text(reads(), encoding="utf-8")
+    DECLARED.write_text(declared(), encoding="utf-8")
     TWINS.write_text(faces(), encoding="utf-8")
     README.write_text(readme(), encoding="utf-8")

@@ -168,8 +168,6 @@ BODIES: dict[str, dict[str, Any]] = {
         "lease": [w.LeaseKey(f"n{i}", "l") for i in range(30)],
         "sequence": [s.SequenceKey(f"n{i}", "s") for i in range(30)],
         "lease.grant": [w.LeaseGrantItem(f"n{i}", 60_000) for i in range(30)],
-        "lease.attach": [w.LeaseKeyItem(f"n{i}", "l", "k") for i in range(30)],
-        "lease.detach": [w.LeaseKeyItem(f"n{i}", "l", "k") for i in range(30)],
         "sequence.add": [s.SequenceAddItem(f"n{i}", "s") for i in range(30)],
         "retained": [RetainedKey("t", f"topic{i}") for i in range(30)],
         "retained.put": [RetainedPutItem("t", f"topic{i}", b"v") for i in range(30)],

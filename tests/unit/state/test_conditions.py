@@ -16,7 +16,7 @@ from metad_wire.methods import METHODS_BY_NAME
 from metad_wire.tables import inflight as i
 from metad_wire.tables import subscription as s
 from metad_wire.tables.consumer import AssignItem, ConsumerAssign, ConsumerJoin, JoinItem
-from metad_wire.tables.lease import LeaseKey, LeaseRevoke
+from metad_wire.tables.lease import LeaseKey
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -38,7 +38,7 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
     ("offset.commit", m.OffsetCommit([m.OffsetCommitItem(*PARTITION, 8, 5, 6)]), [("conflict", 7)]),
     ("offset.commit", m.OffsetCommit([m.OffsetCommitItem("t", "g", "topic", 1, 8, 5, 6)]), [("conflict", -1)]),
     ("offset.commit", m.OffsetCommit([m.OffsetCommitItem(*PARTITION, 6, 5)], True), [("offset_regression", 7)]),
-    ("offset.delete", m.OffsetDelete([m.OffsetKey("t", "g", "topic", 1)]), [("not_found", None)]),
+    ("offset.delete", m.Items([m.OffsetKey("t", "g", "topic", 1)]), [("not_found", None)]),
     (
         "offset.reset_generations",
         m.OffsetResetGenerations([m.GenerationReset("t", "g", 4), m.GenerationReset("t", "none", 4)]),
@@ -93,7 +93,7 @@ CASES: list[tuple[str, Any, list[tuple[str, int | None]]]] = [
     ("subscription.remove", s.SubscriptionRemove("b", 3, [s.SubscriptionKey("t", "c", "f")]), [("not_found", None)]),
     ("session.delete", m.SessionDelete([m.SessionDeleteItem("t", "absent")]), [("not_found", None)]),
     ("sequence.add", SequenceAdd([SequenceAddItem("n", "s", 5), SequenceAddItem("n", "s", -9)]), [("conflict", 5)]),
-    ("lease.revoke", LeaseRevoke([LeaseKey("n", "absent")]), [("not_found", None)]),
+    ("lease.revoke", m.Items([LeaseKey("n", "absent")]), [("not_found", None)]),
     ("kv.put", m.KvPut([PUT], "absent"), [("not_found", None)]),
 ]
 

@@ -50,7 +50,7 @@ def join_errors(rig: Rig, *items: w.JoinItem) -> dict[int, str]:
 
 def leave(rig: Rig, *members: str, group: str = "g") -> dict[int, str]:
     keys = [MemberKey("t", group, name) for name in members]
-    return item_errors(rig.write(methods.CONSUMER_LEAVE, w.ConsumerLeave(keys)))
+    return item_errors(rig.write(methods.CONSUMER_LEAVE, m.Items(keys)))
 
 
 def assign(rig: Rig, leader: str, generation: int, **assignments: bytes) -> str:

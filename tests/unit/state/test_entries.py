@@ -84,7 +84,7 @@ def test_commits_of_an_offset_share_an_entry_that_has_the_last() -> None:
         item = m.OffsetCommitItem("t", "g", "topic", 0, offset, generation, expected)
         return command_of(methods.OFFSET_COMMIT, m.OffsetCommit([item]))
 
-    delete = command_of(methods.OFFSET_DELETE, m.OffsetDelete([m.OffsetKey("t", "g", "topic", 0)]))
+    delete = command_of(methods.OFFSET_DELETE, m.Items([m.OffsetKey("t", "g", "topic", 0)]))
     assert entries(group, [commit(1), commit(2), commit(3, 5), commit(4, 4), commit(6, 5, 3), commit(7, 5, 3)]) == [6]
     assert entries(group, [commit(8, 6), delete, commit(9, 6), commit(10, 6)]) == [1, 1, 2]
     found = []

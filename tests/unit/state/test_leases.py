@@ -165,7 +165,7 @@ def test_a_group_has_so_many_leases_and_no_more(rig: Rig) -> None:
         1: "quota_exceeded",
         2: "quota_exceeded",
     }
-    rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "l0")]))
+    rig.write(methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", "l0")]))
     rig.settle()
     assert item_errors(rig.write(methods.LEASE_GRANT, w.LeaseGrant(items[4:]))) == {}
 
@@ -286,12 +286,12 @@ def test_keys_are_attached_and_detached_as_they_are(rig: Rig) -> None:
     grant(rig)
     grant(rig, "M")
     put(rig, Put("n", "a", b"1"), Put("n", "b", b"1"))
-    attach = w.LeaseAttach([w.LeaseKeyItem("n", "L", name) for name in ("a", "b", "none")])
+    attach = m.Items([w.LeaseKeyItem("n", "L", name) for name in ("a", "b", "none")])
     assert item_errors(rig.write(methods.LEASE_ATTACH, attach)) == {2: "not_found"}
-    moved = w.LeaseAttach([w.LeaseKeyItem("n", "M", "b"), w.LeaseKeyItem("n", "gone", "a")])
+    moved = m.Items([w.LeaseKeyItem("n", "M", "b"), w.LeaseKeyItem("n", "gone", "a")])
     assert item_errors(rig.write(methods.LEASE_ATTACH, moved)) == {1: "not_found"}
     assert leases_of(rig, "a", "b") == {"a": "L", "b": "M"}
-    detach = w.LeaseDetach([w.LeaseKeyItem("n", "L", "a"), w.LeaseKeyItem("n", "L", "b")])
+    detach = m.Items([w.LeaseKeyItem("n", "L", "a"), w.LeaseKeyItem("n", "L", "b")])
     assert item_errors(rig.write(methods.LEASE_DETACH, detach)) == {1: "conflict"}
     assert leases_of(rig, "a", "b") == {"a": "", "b": "M"}
     (record,) = rig.read(methods.KV_GET, methods.KV_GET.body([Key("n", "a")])).found
@@ -301,7 +301,7 @@ def test_keys_are_attached_and_detached_as_they_are(rig: Rig) -> None:
 def test_a_key_that_the_lease_has_already_is_not_written_again(rig: Rig) -> None:
     grant(rig)
     put(rig, Put("n", "a", b"1"), lease="L")
-    attach = w.LeaseAttach([w.LeaseKeyItem("n", "L", "a")])
+    attach = m.Items([w.LeaseKeyItem("n", "L", "a")])
     assert rig.write(methods.LEASE_ATTACH, attach).errors == []
     rig.settle()
     (record,) = rig.read(methods.KV_GET, methods.KV_GET.body([Key("n", "a")])).found
@@ -327,7 +327,7 @@ def test_the_largest_lease_ends_in_one_entry(rig: Rig) -> None:
     while not put(rig, Put("n", f"{count:04000}", b"1"), lease="L").errors:
         count += 1
     assert count > 50
-    assert item_errors(rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))) == {}
+    assert item_errors(rig.write(methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", "L")]))) == {}
     assert leases_of(rig, *(f"{i:04000}" for i in range(count))) == {}
 
 
@@ -338,7 +338,7 @@ def test_a_lease_of_large_records_ends_too(rig: Rig) -> None:
         put(rig, Put("n", f"k{number}", bytes(MIB)), lease="L")
     rig.settle()
     rig.group.restart()
-    assert item_errors(rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))) == {}
+    assert item_errors(rig.write(methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", "L")]))) == {}
     assert leases_of(rig, "k0", "k19") == {}
     assert put(rig, Put("n", "k0", b"1")).versions == [1]
 
@@ -350,14 +350,14 @@ def test_one_request_ends_leases_of_so_many_keys_and_no_more(rig: Rig, monkeypat
         grant(rig, lease)
         put(rig, *(Put("n", f"{lease}{number}", b"1") for number in range(2)), lease=lease)
     rig.settle()
-    both = w.LeaseRevoke([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])
+    both = m.Items([w.LeaseKey("n", "L"), w.LeaseKey("n", "M")])
     looked_at: list[bytes] = []
     monkeypatch.setattr("metad.state.kv.lease_keys.Attachments.keys_of", lambda _, lease: looked_at.append(lease) or [])
     with pytest.raises(TooLargeError):
         rig.write(methods.LEASE_REVOKE, both)
     assert looked_at == []
     monkeypatch.undo()
-    again = w.LeaseRevoke([w.LeaseKey("n", "L"), w.LeaseKey("n", "L")])
+    again = m.Items([w.LeaseKey("n", "L"), w.LeaseKey("n", "L")])
     assert item_errors(rig.write(methods.LEASE_REVOKE, again)) == {1: "not_found"}
     assert leases_of(rig, "L0", "L1", "M0", "M1") == {"M0": "M", "M1": "M"}
 
@@ -372,7 +372,7 @@ def test_a_revoked_lease_takes_its_keys_with_it_in_one_entry(rig: Rig) -> None:
     put(rig, Put("n", "c", b"1"), lease="LL")
     put(rig, Put("n", "d", b"1"))
     before = rig.group.last
-    both = w.LeaseRevoke([w.LeaseKey("n", "L"), w.LeaseKey("n", "L"), w.LeaseKey("n", "none")])
+    both = m.Items([w.LeaseKey("n", "L"), w.LeaseKey("n", "L"), w.LeaseKey("n", "none")])
     assert item_errors(rig.write(methods.LEASE_REVOKE, both)) == {1: "not_found", 2: "not_found"}
     assert rig.group.last == before + 1
     assert leases_of(rig, "a", "b", "c", "d") == {"c": "LL", "d": ""}
@@ -384,7 +384,7 @@ def test_keys_in_flight_end_with_their_lease(rig: Rig) -> None:
     put(rig, Put("n", "a", b"1"), Put("n", "b", b"1"), lease="L")
     rig.write(methods.KV_DELETE, m.KvDelete([m.KvDeleteItem("n", "b")]))
     put(rig, Put("n", "b", b"mine"))
-    rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))
+    rig.write(methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", "L")]))
     assert leases_of(rig, "a", "b") == {"b": ""}
 
 
@@ -479,7 +479,7 @@ def test_a_name_that_is_granted_again_is_a_lease_like_any_other() -> None:
     rig = Rig()
     for _ in range(2):
         grant(rig)
-        rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))
+        rig.write(methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", "L")]))
     grant(rig)
     assert keep_alive(rig, "L") == [TTL_MS]
     rig.group.now_s += TTL_MS / 1000
@@ -491,7 +491,7 @@ def test_a_lease_in_flight_counts_while_the_last_one_before_it_ends() -> None:
     rig = Rig()
     grant(rig)
     rig.lag = 10
-    rig.write(methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", "L")]))
+    rig.write(methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", "L")]))
     grant(rig, "M")
     put(rig, Put("n", "a", b"1"), lease="M")
     rig.group.apply(1)
@@ -608,7 +608,7 @@ DONE = st.one_of(
         st.lists(NAMES, min_size=1, max_size=3),
     ),
     st.builds(
-        lambda names: (methods.LEASE_REVOKE, w.LeaseRevoke([w.LeaseKey("n", name) for name in names])),
+        lambda names: (methods.LEASE_REVOKE, m.Items([w.LeaseKey("n", name) for name in names])),
         st.lists(NAMES, min_size=1, max_size=2),
     ),
     st.builds(
@@ -630,7 +630,7 @@ DONE = st.one_of(
     ),
     st.builds(
         lambda attach, items: (
-            (methods.LEASE_ATTACH, w.LeaseAttach(items)) if attach else (methods.LEASE_DETACH, w.LeaseDetach(items))
+            (methods.LEASE_ATTACH, m.Items(items)) if attach else (methods.LEASE_DETACH, m.Items(items))
         ),
         st.booleans(),
         st.lists(st.builds(w.LeaseKeyItem, st.just("n"), NAMES, KEYS), min_size=1, max_size=3),

@@ -153,7 +153,7 @@ def test_generations_of_other_groups_do_not_fence(rig: Rig) -> None:
 
 def test_a_generation_outlives_the_offsets(rig: Rig) -> None:
     commit(rig, item(1, generation=5))
-    assert item_errors(rig.write(methods.OFFSET_DELETE, m.OffsetDelete([Key("acme", "g", "t", 0)]))) == {}
+    assert item_errors(rig.write(methods.OFFSET_DELETE, m.Items([Key("acme", "g", "t", 0)]))) == {}
     assert commit(rig, item(1, generation=4)) == {0: "fenced"}
 
 
@@ -189,7 +189,7 @@ def test_the_fence_is_looked_at_before_the_compare(rig: Rig) -> None:
 def test_delete_forgets_and_says_what_was_not_there(rig: Rig) -> None:
     commit(rig, item(1), item(1, partition=1))
     keys = [Key("acme", "g", "t", 0), Key("acme", "g", "t", 2), Key("acme", "g", "t", 0)]
-    assert item_errors(rig.write(methods.OFFSET_DELETE, m.OffsetDelete(keys))) == {1: "not_found", 2: "not_found"}
+    assert item_errors(rig.write(methods.OFFSET_DELETE, m.Items(keys))) == {1: "not_found", 2: "not_found"}
     assert (value(rig), value(rig, 1)) == (None, 1)
     assert commit(rig, item(1, expected=-1)) == {}
 

@@ -12,7 +12,6 @@ from metad_wire.tables.sequence import (
     SequenceAdd,
     SequenceAddItem,
     SequenceAddReply,
-    SequenceDelete,
     SequenceKey,
     SequenceList,
     SequenceRecord,
@@ -58,6 +57,6 @@ def test_a_retry_adds_nothing(rig: Rig) -> None:
 
 def test_a_deleted_sequence_begins_again(rig: Rig) -> None:
     add(rig, SequenceAddItem("n", "a", 10))
-    delete = SequenceDelete([SequenceKey("n", "a"), SequenceKey("n", "a")])
+    delete = m.Items([SequenceKey("n", "a"), SequenceKey("n", "a")])
     assert item_errors(rig.write(methods.SEQUENCE_DELETE, delete)) == {1: "not_found"}
     assert add(rig, SequenceAddItem("n", "a")).values == [1]

@@ -1,5 +1,5 @@
-"""Requests that follow from declarations, of plain tables and those that read keys: so a test of all methods needs no
-change for a new one."""
+"""Requests that follow from declarations, of plain tables and of methods that have a shape: so a test of all methods
+needs no change for a new one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import msgspec
 from msgspec import inspect
 
 from metad_wire import messages as m
-from metad_wire.method import METHODS_BY_NAME
+from metad_wire.method import METHODS_BY_NAME, By
 from metad_wire.table import Table
 from metad_wire.tables import TABLES
 
 PLAIN: dict[str, Table[Any]] = {
-    method.name: table for table in TABLES.values() for method in (table.methods if table.plain else table.got)
+    method.name: table
+    for table in TABLES.values()
+    for method in (table.methods if table.plain else [*table.got, *table.batched, *table.listed])
+    if method.by is By.GROUP
 }
 """By the name of each of their methods."""
 _GOT = {method.body: (method, got) for table in TABLES.values() for method, got in table.got.items()}
@@ -55,6 +58,11 @@ def plain_body(name: str, many: Sequence[Sequence[str]]) -> Any:
     table, method = PLAIN[name], METHODS_BY_NAME[name]
     if method in table.got:
         return method.body([filled(table.got[method].key, texts) for texts in many])
+    if method in table.batched:
+        return method.body([filled(method.item, texts) for texts in many])
+    if table.plain is None:
+        many = [many[0] if all(many[0]) else ["t"]]  # no filter is empty
+        return method.body(**dict(zip(table.listed[method].asked, chain(many[0], repeat(many[0][-1])), strict=False)))
     plain = table.plain
     records = [filled(table.record, texts, table.key) for texts in many]
     keys = [plain.key(*(getattr(record, field) for field in table.key)) for record in records]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
-from wire_document import PROTOCOL, fields_of, hex_blocks, list_rows, read_rows, table_rows, tables
+from wire_document import PROTOCOL, batch_rows, fields_of, hex_blocks, list_rows, read_rows, table_rows, tables
 
 from metad.raft import messages as raft
 from metad.raft.snapshots.transfer import StreamMessage
@@ -25,8 +25,10 @@ from metad_wire.text import fields
 
 TEXT = PROTOCOL.read_text(encoding="utf-8")
 TABLES = tables(TEXT)
-PLAIN = {method for table in declared.values() for method in (table.methods if table.plain else table.got)}
-"""Methods of all plain tables, and those that read keys: described once."""
+PLAIN = {
+    method for table in declared.values() for method in (table.methods if table.plain else [*table.got, *table.batched])
+}
+"""Methods of all plain tables, and those that read keys or write what items say: described once."""
 PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
 """Modules of plain tables, whose records the table of tables describes."""
 TABLE_MODULES = [
@@ -106,9 +108,10 @@ def test_method_codes() -> None:
 
 
 def test_tables() -> None:
-    """`python tests/unit/wire/wire_document.py` writes these rows, and those of the methods that read keys or list."""
+    """`python tests/unit/wire/wire_document.py` writes these rows, and those of the methods that have a shape."""
     assert "\n".join(table_rows()) in TEXT
     assert "\n".join(read_rows()) in TEXT
+    assert "\n".join(batch_rows()) in TEXT
     assert "\n".join(list_rows()) in TEXT
     assert [row[0] for row in TABLES["Tables"]] == sorted(name for name, table in declared.items() if table.routing)
 

@@ -18,6 +18,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, pack_slots, unpack_slots
 from metad_wire.methods import (
     METHODS,
+    METHODS_BY_NAME,
 )
 from metad_wire.routing import ROUTES, split, text, text2
 from metad_wire.tables import consumer as g
@@ -67,7 +68,6 @@ BODIES: dict[str, Any] = {
     "offset.commit": lambda a, b: m.OffsetCommit(
         [m.OffsetCommitItem(x, y, "topic", 1, 2) for x, y in zip(a, b, strict=True)]
     ),
-    "offset.delete": lambda a, b: m.OffsetDelete([m.OffsetKey(x, y, "topic", 1) for x, y in zip(a, b, strict=True)]),
     "offset.generations": lambda a, b: m.OffsetGenerations(list(map(m.ConsumerGroup, a, b))),
     "offset.reset_generations": lambda a, b: m.OffsetResetGenerations(
         [m.GenerationReset(x, y, 1) for x, y in zip(a, b, strict=True)]
@@ -76,32 +76,25 @@ BODIES: dict[str, Any] = {
     "offset.expire_groups": lambda a, b: OffsetExpireGroups(list(map(m.ConsumerGroup, a, b)), 1),
     "consumer.join": lambda a, b: g.ConsumerJoin([g.JoinItem(x, y, 1_000) for x, y in zip(a, b, strict=True)]),
     "consumer.heartbeat": lambda a, b: g.ConsumerHeartbeat(members(a, b)),
-    "consumer.leave": lambda a, b: g.ConsumerLeave(members(a, b)),
     "consumer.assign": lambda a, b: g.ConsumerAssign(
         [g.AssignItem(x, y, "m", 1, []) for x, y in zip(a, b, strict=True)]
     ),
-    "consumer.members": lambda a, b: g.ConsumerMembers(a[0], b[0]),
     "consumer.describe": lambda a, b: g.ConsumerDescribe(list(map(m.ConsumerGroup, a, b))),
     "consumer.expire": lambda a, b: g.ConsumerExpire(members(a, b)),
-    "offset.list": lambda a, b: m.OffsetList(a[0], b[0]),
     "kv.put": lambda a, b: m.KvPut([m.KvPutItem(x, y, b"") for x, y in zip(a, b, strict=True)]),
     "kv.delete": lambda a, b: m.KvDelete(list(map(m.KvDeleteItem, a, b))),
     "kv.transact": lambda a, b: m.KvTransact([m.KvTransaction(x, [], []) for x in a]),
-    "kv.scan": lambda a, b: m.KvScan(a[0], b[0]),
     "lease.grant": lambda a, b: w.LeaseGrant([w.LeaseGrantItem(x, 1_000, y) for x, y in zip(a, b, strict=True)]),
-    "lease.revoke": lambda a, b: w.LeaseRevoke(list(map(w.LeaseKey, a, b))),
     "lease.keep_alive": lambda a, b: w.LeaseKeepAlive(list(map(w.LeaseKey, a, b))),
-    "lease.list": lambda a, b: w.LeaseList(a[0], b[0]),
-    "lease.keys": lambda a, b: w.LeaseKeys(a[0], b[0]),
-    "lease.attach": lambda a, b: w.LeaseAttach([w.LeaseKeyItem(x, y, "key") for x, y in zip(a, b, strict=True)]),
-    "lease.detach": lambda a, b: w.LeaseDetach([w.LeaseKeyItem(x, y, "key") for x, y in zip(a, b, strict=True)]),
     "lease.expire": lambda a, b: w.LeaseExpire(list(map(w.LeaseKey, a, b))),
     "sequence.add": lambda a, b: s.SequenceAdd(list(map(s.SequenceAddItem, a, b))),
-    "sequence.delete": lambda a, b: s.SequenceDelete(list(map(s.SequenceKey, a, b))),
-    "sequence.list": lambda a, b: s.SequenceList(a[0], b[0]),
     "retained.put": lambda a, b: RetainedPut([RetainedPutItem(x, y, b"v") for x, y in zip(a, b, strict=True)]),
     "retained.delete": lambda a, b: RetainedDelete(list(map(RetainedDeleteItem, a, b))),
-    **{name: partial(lambda name, a, b: plain_body(name, list(zip(a, b, strict=True))), name) for name in PLAIN},
+    **{
+        name: partial(lambda name, a, b: plain_body(name, list(zip(a, b, strict=True))), name)
+        for name, table in PLAIN.items()
+        if METHODS_BY_NAME[name] in table.routed
+    },
 }
 
 

@@ -1,5 +1,5 @@
 """Renders what the code says the way wire/PROTOCOL.md says it, so that a test can compare them. Run by hand, it writes
-the rows of tables, of reads of keys and of listings."""
+the rows of tables, and of methods that have a shape."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _ANY_NAMES = {
     "Get": "the key",
     "GetReply": "what is found",
     "ListReply": "what is found",
+    "Items": "the item",
     "TableDeleteItem": "the table's key",
 }
 PROTOCOL = Path(__file__).resolve().parents[3] / "wire" / "PROTOCOL.md"
@@ -115,6 +116,16 @@ def read_rows() -> list[str]:
     return [row for _, row in sorted(rows.items())]
 
 
+def batch_rows() -> list[str]:
+    """The rows of the methods that write what items say."""
+    rows = {}
+    for table in TABLES.values():
+        for method, batched in table.batched.items():
+            cells = (f"{method.code:#06x}", f"`{method.name}`", method.item.__name__, batched.about)
+            rows[method.code] = f"| {' | '.join(cells)} |"
+    return [row for _, row in sorted(rows.items())]
+
+
 def list_rows() -> list[str]:
     """The rows of the methods that list."""
     rows = {}
@@ -164,4 +175,5 @@ def hex_blocks(text: str) -> dict[str, bytes]:
 if __name__ == "__main__":
     fill("Tables", table_rows())
     fill("Reads of keys", read_rows())
+    fill("Writes of items", batch_rows())
     fill("What is listed", list_rows())

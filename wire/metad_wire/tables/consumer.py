@@ -158,12 +158,6 @@ class ConsumerHeartbeatReply(m.Message, frozen=True):
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 
-class ConsumerLeave(m.Message, frozen=True):
-    """Members go, and the others rebalance. Anybody may send a member away."""
-
-    items: Batch[MemberKey]
-
-
 class MemberAssignment(m.Message, frozen=True):
     """What one member gets."""
 
@@ -254,7 +248,9 @@ CONSUMER_JOIN = CONSUMER.writes(0x0207, "join", ConsumerJoin, ConsumerJoinReply,
 CONSUMER_HEARTBEAT = CONSUMER.reads(
     0x0208, "heartbeat", ConsumerHeartbeat, ConsumerHeartbeatReply, Lane.CONTROL, repeatable=False
 )
-CONSUMER_LEAVE = CONSUMER.writes(0x0209, "leave", ConsumerLeave, m.WriteReply, Lane.RECORDS)
+CONSUMER_LEAVE = CONSUMER.batches(
+    0x0209, "leave", MemberKey, "Let members go, or send them away. Item errors: not_found.", named="members"
+)
 CONSUMER_ASSIGN = CONSUMER.writes(0x020A, "assign", ConsumerAssign, m.WriteReply, Lane.RECORDS)
 CONSUMER_GET = CONSUMER.gets(0x020B, "get", MemberKey, Member, "Each member as it is.")
 CONSUMER_MEMBERS = CONSUMER.lists(

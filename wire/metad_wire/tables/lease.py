@@ -79,12 +79,6 @@ class LeaseGrantReply(m.Message, frozen=True):
     leases: list[str | None]
 
 
-class LeaseRevoke(m.Message, frozen=True):
-    """End leases and delete the keys attached to them; each lease with its keys in one entry."""
-
-    items: Batch[LeaseKey]
-
-
 class LeaseKeepAlive(m.Message, frozen=True):
     """Say that the holders of leases live. Nothing is written."""
 
@@ -127,18 +121,6 @@ class LeaseKeyItem(m.Message, frozen=True):
     key: str
 
 
-class LeaseAttach(m.Message, frozen=True):
-    """Attach keys to leases. A key that another lease has goes with this one from now on."""
-
-    items: Batch[LeaseKeyItem]
-
-
-class LeaseDetach(m.Message, frozen=True):
-    """Detach keys from leases: they stay when the lease ends."""
-
-    items: Batch[LeaseKeyItem]
-
-
 class LeaseExpire(m.Message, frozen=True):
     """End those of these leases that are over by the clock of the leader."""
 
@@ -161,7 +143,14 @@ LEASE = Table(
     shows={"lease": Shown(LeaseKey, Lease, counted=True)},
 )
 LEASE_GRANT = LEASE.writes(0x0310, "grant", LeaseGrant, LeaseGrantReply, Lane.RECORDS)
-LEASE_REVOKE = LEASE.writes(0x0311, "revoke", LeaseRevoke, m.WriteReply, Lane.RECORDS)
+LEASE_REVOKE = LEASE.batches(
+    0x0311,
+    "revoke",
+    LeaseKey,
+    "End leases, and delete the keys attached to them, each lease with its keys in one entry; too_large if they have "
+    "over 10,000 keys together. Item errors: not_found.",
+    named="leases",
+)
 LEASE_KEEP_ALIVE = LEASE.reads(
     0x0312, "keep_alive", LeaseKeepAlive, LeaseKeepAliveReply, Lane.CONTROL, repeatable=False
 )
@@ -170,6 +159,18 @@ LEASE_LIST = LEASE.lists(
     0x0314, "list", LeaseList, Lease, "Leases of a namespace whose names start with ``prefix``, in order."
 )
 LEASE_KEYS = LEASE.lists(0x0315, "keys", LeaseKeys, str, "The keys attached to a lease, in order.")
-LEASE_ATTACH = LEASE.writes(0x0316, "attach", LeaseAttach, m.WriteReply, Lane.RECORDS)
-LEASE_DETACH = LEASE.writes(0x0317, "detach", LeaseDetach, m.WriteReply, Lane.RECORDS)
+LEASE_ATTACH = LEASE.batches(
+    0x0316,
+    "attach",
+    LeaseKeyItem,
+    "Attach keys to leases: they end with them. This writes the record of each key, so that its version grows; a key "
+    "of another lease moves to this one. Item errors: not_found (there is no such key or lease), quota_exceeded.",
+)
+LEASE_DETACH = LEASE.batches(
+    0x0317,
+    "detach",
+    LeaseKeyItem,
+    "Detach keys from leases: they stay. Item errors: not_found (there is no such key), conflict (another lease has "
+    "the key, or none).",
+)
 LEASE_EXPIRE = LEASE.writes(0x031F, "expire", LeaseExpire, m.WriteReply, Lane.CONTROL, whose=For.NODES)

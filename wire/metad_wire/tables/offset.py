@@ -121,7 +121,7 @@ OFFSET = Table(
 )
 OFFSET_COMMIT = OFFSET.writes(0x0201, "commit", m.OffsetCommit, m.WriteReply, Lane.RECORDS)
 OFFSET_FETCH = OFFSET.gets(0x0202, "fetch", m.OffsetKey, m.Offset, "The offset that was committed last for each key.")
-OFFSET_DELETE = OFFSET.writes(0x0203, "delete", m.OffsetDelete, m.WriteReply, Lane.RECORDS)
+OFFSET_DELETE = OFFSET.batches(0x0203, "delete", m.OffsetKey, "Delete offsets. Item errors: not_found.", named="keys")
 OFFSET_LIST = OFFSET.lists(
     0x0204, "list", m.OffsetList, m.Offset, "The offsets of a consumer group, in order of (topic, partition)."
 )

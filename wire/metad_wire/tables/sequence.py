@@ -58,12 +58,6 @@ class SequenceAddReply(m.Message, frozen=True):
     values: list[U63]
 
 
-class SequenceDelete(m.Message, frozen=True):
-    """Delete sequences: they begin at 0 again. An absent one answers not_found."""
-
-    items: Batch[SequenceKey]
-
-
 class SequenceList(m.Message, frozen=True):
     """Sequences of one namespace whose name starts with ``prefix``, in order."""
 
@@ -84,7 +78,9 @@ SEQUENCE = Table(
 )
 SEQUENCE_ADD = SEQUENCE.writes(0x0320, "add", SequenceAdd, SequenceAddReply, Lane.RECORDS)
 SEQUENCE_GET = SEQUENCE.gets(0x0321, "get", SequenceKey, SequenceRecord, "Each sequence as it is.")
-SEQUENCE_DELETE = SEQUENCE.writes(0x0322, "delete", SequenceDelete, m.WriteReply, Lane.RECORDS)
+SEQUENCE_DELETE = SEQUENCE.batches(
+    0x0322, "delete", SequenceKey, "Delete sequences: they begin at 0 again. Item errors: not_found.", named="keys"
+)
 SEQUENCE_LIST = SEQUENCE.lists(
     0x0323,
     "list",

@@ -26,7 +26,6 @@ from metad_wire.tables.lease import (
     LeaseGrantItem,
     LeaseKeepAlive,
     LeaseKey,
-    LeaseRevoke,
 )
 
 from ..cluster import DATA, SimClient, SimNode
@@ -117,7 +116,7 @@ def a_holder_that_speaks_keeps_its_lease() -> None:
 def a_revoked_lease_takes_its_keys_at_once() -> None:
     with Scene() as scene:
         leader = _granted(scene)
-        assert scene.at(leader, LEASE_REVOKE, LeaseRevoke([_LEASE])).errors == []
+        assert scene.at(leader, LEASE_REVOKE, m.Items([_LEASE])).errors == []
         assert _there(scene, leader) == (False, 0)
         assert scene.at(leader, KV_PUT, m.KvPut([m.KvPutItem("space", "a", b"2")])).versions == [1]
 

@@ -1,4 +1,4 @@
-"""The methods of ``m.kv``, ``m.sessions`` and others that read keys or list, as the tables declare them.
+"""The methods of ``m.kv``, ``m.sessions`` and others that the tables declare by their shape.
 
 This module is made of the declarations by ``python tests/unit/client/typed_verbs.py``.
 """
@@ -8,24 +8,34 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from metad_wire.messages import InflightState, Kv, KvKey, Offset, OffsetKey, Revision, Session, SessionKey, Subscribed
-from metad_wire.tables.consumer import CONSUMER_GET, CONSUMER_MEMBERS, Member, MemberKey
+from metad_wire.tables.consumer import CONSUMER_GET, CONSUMER_LEAVE, CONSUMER_MEMBERS, Member, MemberKey
 from metad_wire.tables.inflight import INFLIGHT_GET
 from metad_wire.tables.kv import KV_GET, KV_SCAN
-from metad_wire.tables.lease import LEASE_GET, LEASE_KEYS, LEASE_LIST, Lease, LeaseKey
-from metad_wire.tables.offset import OFFSET_FETCH, OFFSET_GROUPS, OFFSET_LIST, KnownGroup
+from metad_wire.tables.lease import (
+    LEASE_ATTACH,
+    LEASE_DETACH,
+    LEASE_GET,
+    LEASE_KEYS,
+    LEASE_LIST,
+    LEASE_REVOKE,
+    Lease,
+    LeaseKey,
+    LeaseKeyItem,
+)
+from metad_wire.tables.offset import OFFSET_DELETE, OFFSET_FETCH, OFFSET_GROUPS, OFFSET_LIST, KnownGroup
 from metad_wire.tables.retained import RETAINED_GET, RETAINED_MATCH, Retained, RetainedKey
-from metad_wire.tables.sequence import SEQUENCE_GET, SEQUENCE_LIST, SequenceKey, SequenceRecord
+from metad_wire.tables.sequence import SEQUENCE_DELETE, SEQUENCE_GET, SEQUENCE_LIST, SequenceKey, SequenceRecord
 from metad_wire.tables.session import SESSION_GET, SESSION_LIST
 from metad_wire.tables.subscription import SUBSCRIPTION_GET, SUBSCRIPTION_LIST, Subscription
 from metad_wire.tables.will import WILL_LIST, DueWill
 
 from ..requests.listing import Listing
 from ..requests.verb import Verb
-from ..results import ReadResult
+from ..results import ReadResult, WriteResult
 from . import Facade
 
 
-class _ConsumerReads(Facade):
+class _ConsumerDeclared(Facade):
     async def get_many(
         self, keys: Sequence[MemberKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[Member | None]:
@@ -44,6 +54,14 @@ class _ConsumerReads(Facade):
         """Read one, as :meth:`get_many` does; None if there is none."""
         return await _CONSUMER_GET.one_read(self._requests, MemberKey(tenant, group, member), deadline_s, min_revisions)
 
+    async def leave_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Let members go, or send them away. Item errors: NotFoundError."""
+        return WriteResult(await _CONSUMER_LEAVE.many(self._requests, members, deadline_s))
+
+    async def leave(self, tenant: str, group: str, member: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`leave_many` does it. Raises the error of its item."""
+        await _CONSUMER_LEAVE.one(self._requests, MemberKey(tenant, group, member), deadline_s)
+
     def members(
         self,
         tenant: str,
@@ -60,7 +78,7 @@ class _ConsumerReads(Facade):
         )
 
 
-class _InflightReads(Facade):
+class _InflightDeclared(Facade):
     async def get_many(
         self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[list[InflightState] | None]:
@@ -75,7 +93,7 @@ class _InflightReads(Facade):
         return await _INFLIGHT_GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
 
 
-class _KvReads(Facade):
+class _KvDeclared(Facade):
     async def get_many(
         self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[Kv | None]:
@@ -104,7 +122,7 @@ class _KvReads(Facade):
         )
 
 
-class _LeaseReads(Facade):
+class _LeaseDeclared(Facade):
     async def get_many(
         self, keys: Sequence[LeaseKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[Lease | None]:
@@ -116,6 +134,34 @@ class _LeaseReads(Facade):
     ) -> Lease | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
         return await _LEASE_GET.one_read(self._requests, LeaseKey(namespace, lease), deadline_s, min_revisions)
+
+    async def revoke_many(self, leases: Sequence[LeaseKey], *, deadline_s: float | None = None) -> WriteResult:
+        """End leases, and delete the keys attached to them, each lease with its keys in one entry; TooLargeError if
+        they have over 10,000 keys together. Item errors: NotFoundError."""
+        return WriteResult(await _LEASE_REVOKE.many(self._requests, leases, deadline_s))
+
+    async def revoke(self, namespace: str, lease: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`revoke_many` does it. Raises the error of its item."""
+        await _LEASE_REVOKE.one(self._requests, LeaseKey(namespace, lease), deadline_s)
+
+    async def attach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Attach keys to leases: they end with them. This writes the record of each key, so that its version grows; a
+        key of another lease moves to this one. Item errors: NotFoundError (there is no such key or lease),
+        QuotaExceededError."""
+        return WriteResult(await _LEASE_ATTACH.many(self._requests, items, deadline_s))
+
+    async def attach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`attach_many` does it. Raises the error of its item."""
+        await _LEASE_ATTACH.one(self._requests, LeaseKeyItem(namespace, lease, key), deadline_s)
+
+    async def detach_many(self, items: Sequence[LeaseKeyItem], *, deadline_s: float | None = None) -> WriteResult:
+        """Detach keys from leases: they stay. Item errors: NotFoundError (there is no such key), ConflictError (another
+        lease has the key, or none)."""
+        return WriteResult(await _LEASE_DETACH.many(self._requests, items, deadline_s))
+
+    async def detach(self, namespace: str, lease: str, key: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`detach_many` does it. Raises the error of its item."""
+        await _LEASE_DETACH.one(self._requests, LeaseKeyItem(namespace, lease, key), deadline_s)
 
     def list(
         self,
@@ -147,7 +193,7 @@ class _LeaseReads(Facade):
         )
 
 
-class _OffsetReads(Facade):
+class _OffsetDeclared(Facade):
     async def fetch_many(
         self, keys: Sequence[OffsetKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[Offset | None]:
@@ -169,6 +215,16 @@ class _OffsetReads(Facade):
         return await _OFFSET_FETCH.one_read(
             self._requests, OffsetKey(tenant, group, topic, partition), deadline_s, min_revisions
         )
+
+    async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete offsets. Item errors: NotFoundError."""
+        return WriteResult(await _OFFSET_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(
+        self, tenant: str, group: str, topic: str, partition: int, *, deadline_s: float | None = None
+    ) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _OFFSET_DELETE.one(self._requests, OffsetKey(tenant, group, topic, partition), deadline_s)
 
     def list(
         self,
@@ -203,7 +259,7 @@ class _OffsetReads(Facade):
         )
 
 
-class _RetainedReads(Facade):
+class _RetainedDeclared(Facade):
     async def get_many(
         self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[Retained | None]:
@@ -235,7 +291,7 @@ class _RetainedReads(Facade):
         )
 
 
-class _SequenceReads(Facade):
+class _SequenceDeclared(Facade):
     async def get_many(
         self, keys: Sequence[SequenceKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[SequenceRecord | None]:
@@ -247,6 +303,14 @@ class _SequenceReads(Facade):
     ) -> SequenceRecord | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
         return await _SEQUENCE_GET.one_read(self._requests, SequenceKey(namespace, sequence), deadline_s, min_revisions)
+
+    async def delete_many(self, keys: Sequence[SequenceKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete sequences: they begin at 0 again. Item errors: NotFoundError."""
+        return WriteResult(await _SEQUENCE_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(self, namespace: str, sequence: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _SEQUENCE_DELETE.one(self._requests, SequenceKey(namespace, sequence), deadline_s)
 
     def list(
         self,
@@ -264,7 +328,7 @@ class _SequenceReads(Facade):
         )
 
 
-class _SessionReads(Facade):
+class _SessionDeclared(Facade):
     async def get_many(
         self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[Session | None]:
@@ -303,7 +367,7 @@ class _SessionReads(Facade):
         )
 
 
-class _SubscriptionReads(Facade):
+class _SubscriptionDeclared(Facade):
     async def get_many(
         self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
     ) -> ReadResult[list[Subscribed] | None]:
@@ -336,7 +400,7 @@ class _SubscriptionReads(Facade):
         )
 
 
-class _WillReads(Facade):
+class _WillDeclared(Facade):
     def list(
         self,
         tenant: str | None = None,
@@ -355,19 +419,25 @@ class _WillReads(Facade):
 
 
 _CONSUMER_GET: Verb[MemberKey, Member | None] = Verb(CONSUMER_GET)
+_CONSUMER_LEAVE: Verb[MemberKey, None] = Verb(CONSUMER_LEAVE)
 _CONSUMER_MEMBERS: Listing[Member] = Listing(CONSUMER_MEMBERS)
 _INFLIGHT_GET: Verb[SessionKey, list[InflightState]] = Verb(INFLIGHT_GET)
 _KV_GET: Verb[KvKey, Kv | None] = Verb(KV_GET)
 _KV_SCAN: Listing[Kv] = Listing(KV_SCAN)
 _LEASE_GET: Verb[LeaseKey, Lease | None] = Verb(LEASE_GET)
+_LEASE_REVOKE: Verb[LeaseKey, None] = Verb(LEASE_REVOKE)
+_LEASE_ATTACH: Verb[LeaseKeyItem, None] = Verb(LEASE_ATTACH)
+_LEASE_DETACH: Verb[LeaseKeyItem, None] = Verb(LEASE_DETACH)
 _LEASE_LIST: Listing[Lease] = Listing(LEASE_LIST)
 _LEASE_KEYS: Listing[str] = Listing(LEASE_KEYS)
 _OFFSET_FETCH: Verb[OffsetKey, Offset | None] = Verb(OFFSET_FETCH)
+_OFFSET_DELETE: Verb[OffsetKey, None] = Verb(OFFSET_DELETE)
 _OFFSET_LIST: Listing[Offset] = Listing(OFFSET_LIST)
 _OFFSET_GROUPS: Listing[KnownGroup] = Listing(OFFSET_GROUPS)
 _RETAINED_GET: Verb[RetainedKey, Retained | None] = Verb(RETAINED_GET)
 _RETAINED_MATCH: Listing[Retained] = Listing(RETAINED_MATCH)
 _SEQUENCE_GET: Verb[SequenceKey, SequenceRecord | None] = Verb(SEQUENCE_GET)
+_SEQUENCE_DELETE: Verb[SequenceKey, None] = Verb(SEQUENCE_DELETE)
 _SEQUENCE_LIST: Listing[SequenceRecord] = Listing(SEQUENCE_LIST)
 _SESSION_GET: Verb[SessionKey, Session | None] = Verb(SESSION_GET)
 _SESSION_LIST: Listing[Session] = Listing(SESSION_LIST)
