@@ -63,22 +63,20 @@ def check_prefix(a: Arguments) -> None:
         raise ValueError("--prefix needs --tenant")
 
 
-def client_key(parser: Parser) -> None:
-    """Add the arguments that name one client."""
-    parser.add_argument("tenant", metavar="TENANT")
-    parser.add_argument("client_id", metavar="CLIENT")
+def needs(option: str, why: str) -> Check:
+    """Refuse a command line without this option."""
+
+    def check(a: Arguments) -> None:
+        if getattr(a, option) is None:
+            raise ValueError(f"--{option} is missing: {why}")
+
+    return check
 
 
 def broker_life(parser: Parser, help: str) -> None:
     """Add the options that name a life of a broker."""
     parser.add_argument("--broker", required=True, metavar="B", help=help)
     parser.add_argument("--epoch", required=True, type=count, metavar="N", help="epoch of the broker")
-
-
-def consumer_group(parser: Parser) -> None:
-    """Add the arguments that name a consumer group."""
-    parser.add_argument("tenant", metavar="TENANT")
-    parser.add_argument("group", metavar="GROUP")
 
 
 def count(text: str) -> int:

@@ -12,31 +12,30 @@ from metad_wire.tables.offset import KnownGroup
 from ...client import Client
 from ...errors import NotFoundError
 from .. import people
-from ..grammar import Arguments, Commands, consumer_group, count, limit
+from ..grammar import Arguments, Commands, count, limit, needs
 from ..printing import Printer
-from .bounded import Row, absent, first, page_size, say_more, show
+from .bounded import Kind, Row, first, page_size, say_more, show
+
+_GROUP = Kind("consumer group", ("tenant", "group"))
+_MEMBER = Kind("member {member} of consumer group {tenant}/{group}", ("tenant", "group", "member"))
+_NEEDS = needs("tenant", "consumer groups are listed by tenant")
 
 
 def add(commands: Commands) -> None:
     """Add the commands."""
-    listing, verbs = commands.family("consumer", "the consumer groups of a tenant; or one of them", _list, _check)
+    listing, verbs = commands.family("consumer", "the consumer groups of a tenant; or one of them", _list, _NEEDS)
     listing.add_argument("--tenant", metavar="T", help="required: whose groups to list")
     listing.add_argument("--prefix", default="", metavar="P", help="only groups with this prefix")
     limit(listing)
-    consumer_group(get := verbs.add("get", "a consumer group: what it does, its members and its offsets", _get))
+    get = _GROUP.key(verbs.add("get", "a consumer group: what it does, its members and its offsets", _get))
     get.add_argument("--prefix", default="", metavar="P", help="only topics with this prefix")
     limit(get, "show at most N offsets, 0 for all")
-    consumer_group(reset := verbs.add("reset", "set the generation of a consumer group, even to a lower one", _reset))
+    reset = _GROUP.key(verbs.add("reset", "set the generation of a consumer group, even to a lower one", _reset))
     reset.add_argument("generation", metavar="GENERATION", type=count, help="the new generation; 0: none")
     reset.add_argument("--expected", required=True, type=count, metavar="N", help="only if the generation is N now")
-    consumer_group(dismiss := verbs.add("dismiss", "send a member away, as if it had left", _dismiss))
-    dismiss.add_argument("member", metavar="MEMBER")
-    consumer_group(verbs.add("delete", "delete all offsets of a consumer group, and its generation", _delete))
-
-
-def _check(a: Arguments) -> None:
-    if a.tenant is None:
-        raise ValueError("--tenant is missing: consumer groups are listed by tenant")
+    dismiss = _MEMBER.drop(lambda m: m.consumers.leave, said="dismissed")
+    _MEMBER.key(verbs.add("dismiss", "send a member away, as if it had left", dismiss))
+    _GROUP.key(verbs.add("delete", "delete all offsets of a consumer group, and its generation", _delete))
 
 
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:
@@ -53,7 +52,7 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
         first(m.consumers.members(a.tenant, a.group), 0),  # CONSUMER_MEMBERS_MAX at most
     )
     if not generation and not found.records and info is None and not a.prefix:
-        raise NotFoundError(f"no consumer group {a.tenant}/{a.group}")
+        raise NotFoundError(_GROUP.missing(a))
     now_ms = int(time.time() * 1_000)
     facts: Row = {"tenant": a.tenant, "group": a.group, "generation": generation}
     state = GroupState(GroupState.EMPTY if info is None else info.state).name.lower()
@@ -81,17 +80,11 @@ async def _reset(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one({"generation": a.generation})
 
 
-async def _dismiss(m: Client, a: Arguments, printer: Printer) -> None:
-    with absent(f"no member {a.member} of consumer group {a.tenant}/{a.group}"):
-        await m.consumers.leave(a.tenant, a.group, a.member)
-    printer.one({"dismissed": True})
-
-
 async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
     known = [one async for one in m.offsets.groups(a.tenant, a.group) if one.group == a.group]
     deleted = await m.offsets.delete_group(a.tenant, a.group)
     if not known and not deleted:
-        raise NotFoundError(f"no consumer group {a.tenant}/{a.group}")
+        raise NotFoundError(_GROUP.missing(a))
     printer.one({"offsets_deleted": deleted})
 
 

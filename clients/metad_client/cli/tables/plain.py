@@ -15,7 +15,7 @@ from metad_wire.table import PlainTable
 from ...client import Client
 from ..grammar import Arguments, Leaf, limit
 from ..printing import Printer
-from .bounded import absent, first, page_size, present, say_more
+from .bounded import Bounded, absent, first, page_size, present, show_raw
 
 _DEST = "field_"  # in front of a field's name, which may also be an option's name
 
@@ -58,9 +58,7 @@ class PlainCommands:
     async def _list(self, m: Client, a: Arguments, printer: Printer) -> None:
         records = m.table(self._table).list(*a.key, prefix=a.prefix, page_size=page_size(a.limit))
         found = await first(records, a.limit)
-        printer.many([_flat(record) for record in found.records])
-        if found.more:
-            say_more(a.limit)
+        show_raw(printer, Bounded([_flat(record) for record in found.records], found.more), a.limit)
 
     def _first_fields(self) -> type[argparse.Action]:
         """Reads the first fields of the table's key."""

@@ -13,11 +13,12 @@ from metad_wire.messages import NEVER_S, Session, SessionProperties, TenantEnd, 
 from ...client import Client
 from ...errors import NotFoundError
 from .. import people
-from ..grammar import Arguments, Commands, broker_life, check_prefix, client_key, count, limit, tenant_and_prefix
+from ..grammar import Arguments, Commands, broker_life, check_prefix, count, limit, tenant_and_prefix
 from ..printing import Printer
-from .bounded import Bounded, Row, absent, first, page_size, present, say_more, show
+from .bounded import Bounded, Kind, Row, first, page_size, present, say_more, show
 from .wills import row_of_due
 
+_SESSION = Kind("session", ("tenant", "client_id"))
 COUNTED_DEFAULT = 100_000
 SHOWN_MAX = 100
 """Subscriptions, and things in flight, that a person sees of one client."""
@@ -31,18 +32,18 @@ def add(commands: Commands) -> None:
     tenant_and_prefix(listing)
     _choice(listing)
     limit(listing)
-    client_key(verbs.add("get", "everything of one client", _get))
+    _SESSION.key(verbs.add("get", "everything of one client", _get))
     counting = verbs.add("count", "how many there are, by broker and state", _count, check_prefix)
     tenant_and_prefix(counting)
     counting.add_argument("--broker", metavar="B", help="only those that this broker owns")
     limit(counting, "look at N sessions at most, 0 for all", COUNTED_DEFAULT)
-    takeover = verbs.add("takeover", "take over a session in a broker's name, or create it", _takeover)
-    client_key(takeover)
+    takeover = _SESSION.key(verbs.add("takeover", "take over a session in a broker's name, or create it", _takeover))
     broker_life(takeover, "the new owner of the session")
     takeover.add_argument("--payload", help="data that the broker stores with it; - reads stdin")
     takeover.add_argument("--expiry", type=count, metavar="S", help="expiry interval in seconds")
     takeover.add_argument("--clean-start", action="store_true", help="end what was stored of the client before")
-    client_key(verbs.add("delete", "delete a session and all that belongs to it; no will is published", _delete))
+    delete = _SESSION.drop(lambda m: m.sessions.delete)
+    _SESSION.key(verbs.add("delete", "delete a session and all that belongs to it; no will is published", delete))
     ending = verbs.add("end-tenant", "end all sessions of a tenant, and all that belongs to them", _end_tenant)
     ending.add_argument("tenant", metavar="TENANT")
     ending.add_argument(
@@ -77,7 +78,7 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
         m.sessions.get(*key), m.subscriptions.get(*key), m.inflight.get(*key), _wills_of(m, *key)
     )
     if not dues:
-        session = present(session, f"no session {a.tenant}/{a.client_id}")
+        session = present(session, _SESSION.missing(a))
     now_ms = _now_ms()
     properties = SessionProperties() if session is None else session.properties
     document = {
@@ -144,12 +145,6 @@ async def _takeover(m: Client, a: Arguments, printer: Printer) -> None:
             "previous_epoch": owner.broker_epoch if owner is not None else None,
         }
     )
-
-
-async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
-    with absent(f"no session {a.tenant}/{a.client_id}"):
-        await m.sessions.delete(a.tenant, a.client_id)
-    printer.one({"deleted": True})
 
 
 async def _end_tenant(m: Client, a: Arguments, printer: Printer) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from metad_wire.tables.subscription import Subscription, SubscriptionOptions
 
 from ...client import Client
-from ..grammar import Arguments, Commands, Parser, broker_life, check_prefix, client_key, limit, tenant_and_prefix
+from ..grammar import Arguments, Commands, Parser, broker_life, check_prefix, limit, tenant_and_prefix
 from ..printing import Printer
-from .bounded import Row, absent, first, page_size, show
+from .bounded import Kind, Row, absent, first, page_size, show
+
+_SUBSCRIPTION = Kind("subscription", ("tenant", "client_id", "filter"))
 
 
 def add(commands: Commands) -> None:
@@ -33,7 +35,7 @@ async def _add(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _remove(m: Client, a: Arguments, printer: Printer) -> None:
-    with absent(f"no subscription {a.tenant}/{a.client_id}/{a.filter}"):
+    with absent(_SUBSCRIPTION.missing(a)):
         await m.subscriptions.remove(a.broker, a.epoch, a.tenant, a.client_id, a.filter)
     printer.one({"deleted": True})
 
@@ -43,6 +45,5 @@ def _row(one: Subscription) -> Row:
 
 
 def _filter(parser: Parser) -> None:
-    client_key(parser)
-    parser.add_argument("filter", metavar="FILTER")
+    _SUBSCRIPTION.key(parser)
     broker_life(parser, "the owner of the session")
