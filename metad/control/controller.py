@@ -38,7 +38,7 @@ from ..raft.replica import RaftGroup
 from ..raft.roles.membership import ChangeRefusedError
 from .brokers.brokers import ABOUT_BROKERS, Brokers
 from .host import Clock, Done, Host, Source, Timer
-from .map import decisions, leaving, repair, upkeep
+from .map import decisions, leaving, upkeep
 from .map.bounds import check_node
 from .map.decisions import Decision
 from .map.formed import no_founder
@@ -227,7 +227,7 @@ class Controller:
         if not known.replicas and machine_count(node.node_id for node in known.nodes) > 1:
             text = "the configured number of replicas is noted"
             self._grant(decisions.changed(known, text, replicas=self._config.cluster.replicas), _ignore)
-        elif any(node.leaving for node in known.nodes) or repair.lacking(known):
+        elif any(node.leaving for node in known.nodes) or upkeep.lacking(known):
             self._mend()
 
     def _mend(self) -> None:
@@ -238,7 +238,7 @@ class Controller:
             self._tending = False
             if not self.leads_metadata or self._storing:
                 return
-            decision = repair.repaired(self._map(), self._seen.reachable, reports)
+            decision = upkeep.repaired(self._map(), self._seen.reachable, reports)
             if decision.map is not None:
                 event(log_events.REPLICAS_ADDED, detail=decision.text)
                 self._grant(decision, _ignore)

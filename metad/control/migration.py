@@ -26,7 +26,7 @@ from metad_wire.tables import moving_rows
 
 from .. import log_events
 from ..logs import event
-from ..state.cluster import moved_times
+from ..state.cluster import slot_migration
 from ..state.cluster.fences import Fences
 from ..state.cluster.tenant_ends import TenantEnds
 from ..state.core.entry import Entry
@@ -276,7 +276,7 @@ class _Migration:
     async def _import(self, rows: Tail) -> None:
         self._batch += 1
         self._moved += len(rows)
-        await self._target("import", moved_times.translated(rows, self._ahead_ms))
+        await self._target("import", slot_migration.translated(rows, self._ahead_ms))
 
     async def _target(
         self, step: str, rows: Tail | None = None, sealed: GroupReply | None = None, *, patient: bool = False
@@ -305,7 +305,7 @@ class _Migration:
         )
 
     def _ends(self, ends: list[TenantEnd]) -> list[TenantEnd]:
-        return [msgspec.structs.replace(end, at_ms=moved_times.put_ahead(end.at_ms, self._ahead_ms)) for end in ends]
+        return [msgspec.structs.replace(end, at_ms=slot_migration.put_ahead(end.at_ms, self._ahead_ms)) for end in ends]
 
     async def _source(self, step: str) -> GroupReply:
         move = self._move

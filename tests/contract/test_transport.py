@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.pace import Pace

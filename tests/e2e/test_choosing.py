@@ -12,7 +12,7 @@ import metad.embedded
 from metad_client import Client, Options, connect
 from metad_client.connections import manager
 from metad_client.connections.transport_choice import transports_of
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.transport import tls
 from metad_wire.transport.credentials import PathSample
 

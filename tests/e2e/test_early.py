@@ -13,7 +13,7 @@ import metad.embedded
 from metad.server import connection as server_connection
 from metad_client import Client, Options, connect
 from metad_client.connections import connection as client_connection
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.methods import KV_GET, KV_PUT
 from metad_wire.transport.quic.tickets import KeptTickets
 

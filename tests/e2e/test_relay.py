@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from metad_perf.wan import network
-from metad_perf.wan.network import Places
-from metad_perf.wan.relay_check import exchange
+from metad_perf.wan import relay as network
+from metad_perf.wan.command import exchange
+from metad_perf.wan.relay import Places
 from metad_perf.wan.relay_line import Path
 
 pytestmark = pytest.mark.skipif(bool(network.missing()), reason=network.missing())

@@ -20,7 +20,7 @@ from e2e_server import Server, free_ports, wait_until
 
 from metad_client import Options, UnauthenticatedError, blocking
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.cluster import NodeRecord
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from metad_perf.faults import netns
-from metad_perf.wan import network
+from metad_perf.wan import relay as network
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
 COLUMNS = {

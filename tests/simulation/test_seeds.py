@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sim import simulate
+import simulate
 from simulate import Result, main, run_seed, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import metad.embedded
-from metad_perf.storm.outcome import restored_by_s
+from metad_perf.storm.command import restored_by_s
 from metad_perf.storm.trace import Outcome, Trace, describe
 from metad_spark.cli import main
 from metad_spark.pipeline.context import Context

@@ -17,10 +17,10 @@ import metad.embedded
 from metad_client import KvKey, SequenceAddItem, SequenceKey, blocking
 from metad_spark import register
 from metad_spark.pipeline.context import Context
-from metad_spark.source import writing
+from metad_spark.source import sink as writing
 from metad_spark.source.errors import SinkError
 from metad_spark.source.options import settings_of
-from metad_spark.source.writing import Part, write_here
+from metad_spark.source.sink import Part, write_here
 
 ROWS = 3_000
 pytestmark = pytest.mark.slow

@@ -56,8 +56,7 @@ from ...state.core.limits import REPLY_BYTES_MAX, check_reply
 from ...state.live.liveness import Liveness, Silence
 from ..host import Clock, Done, Hosted, Source, Timer, holder_of
 from .evidence import Answer, Dial, Evidence
-from .fencing import Fencing, groups_to_fence
-from .forgetting import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, to_forget
+from .fencing import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, Fencing, groups_to_fence, to_forget
 
 ABOUT_BROKERS = (
     b.BrokerHeartbeat,

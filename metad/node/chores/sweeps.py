@@ -1,14 +1,25 @@
 """The one runner of what a node does in the groups that it leads, and nobody waits for.
 
 Each group has chores: sessions whose clients have been away for too long end, and the delay of their wills
-(:mod:`.due_sweep`); so do the connections of brokers whose lives are over (:mod:`.lost_sweep`), and tenants that
-somebody has ordered to end (:mod:`.tenant_sweep`); wills that nobody publishes are dropped (:mod:`.unclaimed_wills`),
+(:class:`.DueSweep`); so do the connections of brokers whose lives are over (:class:`.LostSweep`), and tenants that
+somebody has ordered to end (:class:`.TenantSweep`); wills that nobody publishes are dropped (:class:`.UnclaimedWills`),
 and consumer groups that nobody uses are deleted (:mod:`.group_expiry`).
 
 All chores of a node take turns, in what is left of the node and of its disk. Behind each turn all of them rest for
 several times as long as it took until its batch was answered: so they are slow where the processor or the disk is busy,
 with whatever it is, and need not know with what. Two limits hold on top of that: a number of sessions per second,
 however idle the node is, and a turn about every second, however busy it is.
+
+**Orders to end tenants** (:mod:`metad.state.cluster.tenant_ends`) are carried out one by one, the first one first. The
+leader reads what the tenant has behind the place to which the order has come, and names it in a step, with the
+place that it has looked at last. What the step does is decided when it is evaluated. It writes the place, so the next
+step begins there, by this leader or the next.
+
+**Wills that nobody publishes** are bounded. Wills that are due wait for brokers that claim them. If none does for days,
+they would fill the disk. So once a minute the node goes through those of each group, some hundred at a time. It warns
+while wills wait for longer than a broker ever needs, and it has those dropped that have waited for
+``expiry.will_keep_s``, and says so in an error. The evaluation decides which they are: nothing here has to be exact,
+and what is left undone is found by the next pass, of this leader or another.
 """
 
 from __future__ import annotations
@@ -16,23 +27,177 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from metad_wire import cluster as c
+from metad_wire.errors import MetadError, TooLargeError
+from metad_wire.methods import SESSION_END_STEP, WILL_EXPIRE
+from metad_wire.table import Table
 from metad_wire.tables.offset import OFFSET
+from metad_wire.tables.retained import RETAINED
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.will import WILL, WillExpire, WillKey
 
+from ... import log_events
 from ...config import ExpiryConfig
+from ...logs import event
+from ...state.cluster.tenant_ends import Pending, TenantEnds
+from ...state.core.slot_assignment import is_held
+from ...state.machine import Machine
+from ...state.session.wills import DUE, due_ms_of
+from ...storage import keys
 from ..environment import Environment, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
-from .chore import Chore, Means
-from .due_sweep import DueSweep
+from .chore import Chore, Done, Means
 from .group_expiry import GroupExpiry
-from .lost_sweep import LostSweep
-from .tenant_sweep import TenantSweep
-from .unclaimed_wills import UnclaimedWills
+from .session_sweeps import DueSweep, LostSweep
+
+PASS_S: Final = 60.0
+_WAITING_S: Final = 60.0
+"""Wills that have waited for so long are worth a warning: brokers that live claim within a second."""
+_GO_ROWS: Final = 200
+_GO_BYTES: Final = 1024 * 1024
+"""So much is looked at in one go, and then the others have their turn."""
+_BATCH: Final = 100
+"""Wills in one order to drop them."""
+
+
+class UnclaimedWills(Chore):
+    """Bounds those of one group."""
+
+    def __init__(self, driver: GroupDriver, keep_ms: int, means: Means) -> None:
+        super().__init__(driver, _BATCH, means)
+        self._keep_ms = keep_ms
+        self._begin_s = 0.0
+        """No pass begins before."""
+        self._at: bytes | None = None
+        """The key to go on with; None between two passes."""
+        self._count = self._oldest_ms = 0
+        """The wills that the pass has found, and for how long the oldest waits."""
+
+    def begin(self, room: int, done: Done) -> bool:
+        if self._asking:
+            return False
+        if not self._leads():
+            self._at = None
+            return False
+        prefix, now_s = keys.table_prefix(self._driver.group.prefix, DUE), self._environment.now()
+        if self._at is None:
+            if now_s < self._begin_s:
+                return False
+            self._at, self._count, self._oldest_ms, self._begin_s = prefix, 0, 0, now_s + PASS_S
+        rows = self._driver.machine.reader.engine.scan(self._at, keys.after_prefix(prefix), _GO_ROWS, _GO_BYTES)
+        if over := self._over(rows, len(prefix)):
+            self._ask(WILL_EXPIRE, WillExpire(over, self._keep_ms), partial(self._answered, done))
+        else:
+            self._environment.call_soon(partial(done, 0))
+        if not rows:
+            self._at = None
+            if self._oldest_ms > 1000 * _WAITING_S:
+                oldest_s = self._oldest_ms // 1000
+                event(log_events.WILLS_WAIT, group=self._driver.group.name, count=self._count, oldest_s=oldest_s)
+        return True
+
+    def _over(self, rows: list[tuple[bytes, bytes]], skip: int) -> list[WillKey]:
+        """Go on behind those of these wills that are looked at. Returns the ones that have waited for too long."""
+        past_ms, now_ms = self._past_ms(), self._driver.machine.time.newest_ms
+        over: list[WillKey] = []
+        for key, row in rows:
+            if len(over) == self._batch.size:
+                break
+            self._at = key + b"\0"
+            if self._holds(key):
+                due_ms = due_ms_of(row)
+                self._count += 1
+                self._oldest_ms = max(self._oldest_ms, now_ms - due_ms)
+                if due_ms + self._keep_ms <= past_ms:
+                    over.append(WillKey(*WILL.fields_of(key[skip:], 3)))
+        return over
+
+    def _answered(self, done: Done, outcome: bytes | MetadError) -> None:
+        if isinstance(outcome, bytes):
+            if dropped := WILL_EXPIRE.decode_reply(outcome).dropped:
+                group, counts = self._driver.group.name, self._counts
+                counts["dropped"] += dropped
+                self._count -= dropped
+                event(log_events.WILLS_DROPPED, group=group, count=dropped, dropped=counts["dropped"])
+        else:
+            self._at = None  # the next pass finds out what has become of the group
+        done(0)
+
+
+_TABLES: Final[tuple[tuple[Table[Any], str], ...]] = ((SESSION, "owner"), (WILL, "due"), (RETAINED, "message"))
+"""What is looked at, by phase: tables, and the names of their rows."""
+_PASS_ROWS: Final = 500
+_PASS_BYTES: Final = 1024 * 1024
+"""So much is looked at in one go, about half a millisecond."""
+
+
+class TenantSweep(Chore):
+    """Carries out the orders of one group."""
+
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
+        self._state: tuple[Machine, bytes, int, bytes] | None = None
+        """The order's row, phase and place in which ``_at`` was looked at last, and nothing was to be named."""
+        self._at = b""
+
+    def begin(self, room: int, done: Done) -> bool:
+        if self._asking or not self._leads():
+            return False
+        machine = self._driver.machine
+        ends = machine.parts[TenantEnds].pending()
+        if not ends or machine.holding.sealed_move:
+            return False
+        pending = ends[0]
+        end = pending.end
+        state = (machine, pending.row, end.phase, end.cursor)
+        if state != self._state:
+            self._state, self._at = state, end.cursor
+        items, at, last = self._find(pending, min(room, self._batch.size))
+        if not items and not last:
+            self._at = at
+            self._environment.call_soon(partial(done, 0))
+            return True
+        body = c.SessionEndStep(items, pending.row, end.phase, end.cursor, at, last)
+        self._ask(SESSION_END_STEP, body, partial(self._answered, done, items, at))
+        return True
+
+    def _find(self, pending: Pending, count: int) -> tuple[list[c.SessionEndItem], bytes, bool]:
+        """What the order is about in the next rows, so much at most, in slots that the group holds; the last key that
+        was looked at; and whether that is all of the phase."""
+        machine, end = self._driver.machine, pending.end
+        table, row = _TABLES[end.phase]
+        prefix = keys.table_prefix(self._driver.group.prefix, table.rows[row])
+        tenant = prefix + keys.text(end.tenant)
+        begin = prefix + self._at + b"\0" if self._at else tenant
+        rows = machine.reader.engine.scan(begin, keys.after_prefix(tenant), _PASS_ROWS, _PASS_BYTES)
+        items: list[c.SessionEndItem] = []
+        at, skip, size = self._at, len(prefix), 0
+        for key, value in rows:
+            if len(items) == count:
+                return items, at, False
+            at = key[skip:]
+            size += len(key) + len(value)
+            if is_held(pending.slots, key) and self._holds(key):
+                items.append(c.SessionEndItem(*table.fields_of(at, len(table.key))))
+        return items, at, len(rows) < _PASS_ROWS and size < _PASS_BYTES
+
+    def _answered(self, done: Done, items: list[c.SessionEndItem], at: bytes, outcome: bytes | MetadError) -> None:
+        if isinstance(outcome, TooLargeError):
+            if self._passes_over(items):
+                self._at = at
+            done(len(items))
+        elif isinstance(outcome, bytes):
+            reply = SESSION_END_STEP.decode_reply(outcome)
+            self._counts["ended"] += reply.sessions
+            done(len(items) if reply.done else None)
+        else:
+            done(None)
+
 
 LOOK_S: Final = 0.25
 """How often :meth:`SweepTurns.look` is called."""

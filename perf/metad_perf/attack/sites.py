@@ -1,8 +1,14 @@
 """The targets: a node that requires certificates, one that accepts tokens as well, three nodes, or one that may open
-few files. Blocking."""
+few files. Blocking.
+
+The certificates of one fleet are made once per process: a node's, a client's, and every wrong kind.
+"""
 
 from __future__ import annotations
 
+import atexit
+import datetime
+import functools
 import os
 import shutil
 import tempfile
@@ -10,23 +16,109 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from metad_client import Options, connect
 from metad_wire import messages as m
 from metad_wire.errors import MetadError
+from metad_wire.operator.authority import Authority, Issued, issue_fleet
 from metad_wire.operator.tokens import line_of, new_token
-from metad_wire.transport.credentials import TlsFiles, client_files
+from metad_wire.transport.credentials import Principal, Role, TlsFiles, client_files
 
 from ..faults.members import START_S, Member, temporary_members
 from ..running import run_async
 from ..spawn import disk_directory, metad_serve, security_of
-from . import certificates
 from .kinds import ALONE, POOR, THREE, TOKENS
 from .peer import CROWD, CROWD_BROKER, LARGE_BYTES, LARGE_KEYS, Target
 from .quic import REPLAYED
 from .tokens import CONNECTIONS_MAX
+
+WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-purpose", "no-role")
+"""Kinds of certificates that every node refuses."""
+
+
+def node(name: str = "n1") -> TlsFiles:
+    """A node's certificate."""
+    return _fleet("node", name)
+
+
+def client(name: str = "app") -> TlsFiles:
+    """A client's certificate."""
+    return _fleet("client", name)
+
+
+def admin(name: str = "ops") -> TlsFiles:
+    """An administrator's certificate."""
+    return _fleet("admin", name)
+
+
+def broker(name: str) -> TlsFiles:
+    """A broker's certificate."""
+    return _fleet("broker", name)
+
+
+def anonymous() -> TlsFiles:
+    """Files that trust the fleet and hold no certificate."""
+    return TlsFiles(ca=node().ca)
+
+
+def ending(name: str, days: float) -> TlsFiles:
+    """A node's certificate that ends soon."""
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    return _kept(f"ending-{name}", _authority().issue(Principal(Role.NODE, name), not_after=end))
+
+
+@functools.cache
+def wrong(kind: str, role: Role = Role.CLIENT, name: str = "n1") -> TlsFiles:
+    """A certificate of a kind in :data:`WRONG`; its files still trust the right authority."""
+    authority = _authority()
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    principal = Principal(role, name)
+    if kind == "untrusted":
+        issued = Authority.create().issue(principal)
+    elif kind == "expired":
+        issued = authority.issue(principal, not_before=now - 2 * day, not_after=now - day)
+    elif kind == "not-yet-valid":
+        issued = authority.issue(principal, not_before=now + day, not_after=now + 2 * day)
+    elif kind == "wrong-purpose":
+        issued = authority.issue(principal, purposes=("code-signing",))
+    elif kind == "no-purpose":
+        issued = authority.issue(principal, purposes=())
+    elif kind == "no-role":
+        issued = authority.issue(principal, roles=False)
+    else:
+        raise ValueError(f"no kind {kind!r}; there are {', '.join(WRONG)}")
+    return _kept(f"wrong-{kind}-{role.value}-{name}", issued)
+
+
+def _authority() -> Authority:
+    ca = Path(node().ca)
+    return Authority.load(ca.read_bytes(), (ca.parent / "ca-key.pem").read_bytes())
+
+
+def _kept(name: str, issued: Issued) -> TlsFiles:
+    certificate, key = directory() / f"{name}.pem", directory() / f"{name}.key"
+    certificate.write_bytes(issued.certificate)
+    key.write_bytes(issued.key)
+    return TlsFiles(certificate=str(certificate), key=str(key), ca=node().ca)
+
+
+@functools.cache
+def _fleet(role: str, name: str) -> TlsFiles:
+    nodes, clients, admins, brokers = ([name] if role == one else [] for one in ("node", "client", "admin", "broker"))
+    made = issue_fleet(directory(), nodes, clients, admins=admins, brokers=brokers)
+    return made[f"{role}-{name}"]
+
+
+@functools.cache
+def directory() -> Path:
+    """The directory of the files, until the process ends."""
+    made = Path(tempfile.mkdtemp(prefix="metad-certificates-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
 
 _NODE = "node-1"
 _STATUS_S = 10.0  # for all nodes to report their status
@@ -93,11 +185,11 @@ class Site:
         return Target(
             addresses=[(host, int(port)) for host, _, port in parts],
             transport=transport,
-            good=certificates.client("app") if self.name != THREE else self._good,
-            other=certificates.client("other") if self.name != THREE else self._good,
-            broker=certificates.broker("owned") if self.name == ALONE else None,
-            none=certificates.anonymous(),
-            wrong={kind: certificates.wrong(kind) for kind in certificates.WRONG} if self.name in (ALONE, POOR) else {},
+            good=client("app") if self.name != THREE else self._good,
+            other=client("other") if self.name != THREE else self._good,
+            broker=broker("owned") if self.name == ALONE else None,
+            none=anonymous(),
+            wrong={kind: wrong(kind) for kind in WRONG} if self.name in (ALONE, POOR) else {},
         )
 
     def prepare(self) -> None:
@@ -189,7 +281,7 @@ def site(name: str) -> Iterator[Site]:
             config = _written(directory, tokens=name == TOKENS)
             member = Member(_NODE, directory, command, config, "127.0.0.1:0", None)
             stack.callback(member.kill)
-            made = Site(name, [member], certificates.client("perf"))
+            made = Site(name, [member], client("perf"))
         for one in made._members:
             one.launch()
         for one in made._members:
@@ -219,7 +311,7 @@ def _poor(directory: Path) -> Iterator[list[str]]:
 
 def _written(directory: Path, *, tokens: bool) -> Path:
     """Write the configuration of a single node: default limits, except for connections if it accepts tokens."""
-    files = certificates.node(_NODE)
+    files = node(_NODE)
     security = security_of(files)
     limits: list[str] = []
     if tokens:

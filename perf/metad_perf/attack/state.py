@@ -1,6 +1,9 @@
 """Attacks of insiders on records, remembered identities and elections. Over TLS; some on three nodes, so that entries
 are replicated. Each docstring says what the attack must not achieve; the caller checks after each that the node lives,
-still leads in the same term and has answered the good client."""
+still leads in the same term and has answered the good client.
+
+Random requests are generated from the types of a method's body: mostly allowed, a few not.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ import time
 from collections.abc import Callable
 from itertools import cycle
 from typing import Any
+
+import msgspec
+from msgspec import inspect
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -20,11 +26,66 @@ from metad_wire.errors import (
     UnknownOutcomeError,
 )
 from metad_wire.messages import TRANSACTION_ITEMS_MAX
-from metad_wire.methods import Method
+from metad_wire.methods import METHODS, By, For, Method
 
-from .bodies import encoded, methods_of_brokers, methods_of_records, random_body
 from .insider import GoneError, Insider, leader_of
 from .peer import CROWD_BROKER, Outcome, Target, group_of, payload_of, request
+
+_TEXTS = ("", "a", "b", "k0", "large", "crowd", "\0", "é" * 7, "x" * 300)
+_NUMBERS = (0, 1, 2, 7, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1, -(2**63))
+_ITEMS_MAX = 4
+_NONE_SHARE = 0.3
+
+
+def methods_of_records(*, mutating: bool) -> list[Method[Any, Any]]:
+    """Every method that changes records, or every method about records."""
+    return [
+        one
+        for one in METHODS.values()
+        if one.by is By.GROUP and one.whose is not For.NODES and (one.mutates or not mutating)
+    ]
+
+
+def methods_of_brokers() -> list[Method[Any, Any]]:
+    """Every method of the registry of brokers that is for clients."""
+    return [one for one in METHODS.values() if one.name.startswith("broker.") and one.whose is For.CLIENTS]
+
+
+def random_body(rng: random.Random, method: Method[Any, Any]) -> Any:
+    """A random body of the method, in the form that MessagePack decodes: a list."""
+    return _made(rng, inspect.type_info(method.body))
+
+
+def _made(rng: random.Random, kind: inspect.Type) -> Any:
+    if isinstance(kind, inspect.Metadata):
+        return _made(rng, kind.type)
+    if isinstance(kind, inspect.StructType):
+        return [_made(rng, field.type) for field in kind.fields]
+    if isinstance(kind, inspect.UnionType):
+        some = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        may_lack = len(some) < len(kind.types)
+        return None if may_lack and rng.random() < _NONE_SHARE else _made(rng, rng.choice(some))
+    if isinstance(kind, inspect.ListType):
+        return [_made(rng, kind.item_type) for _ in range(rng.randrange(_ITEMS_MAX))]
+    if isinstance(kind, inspect.DictType):
+        return {_made(rng, kind.key_type): _made(rng, kind.value_type) for _ in range(rng.randrange(_ITEMS_MAX))}
+    if isinstance(kind, inspect.IntType):
+        least = -(2**63) if kind.ge is None else kind.ge
+        most = 2**63 - 1 if kind.le is None else kind.le
+        return rng.choice([least, most, *[number for number in _NUMBERS if least <= number <= most]])
+    if isinstance(kind, inspect.StrType):
+        return rng.choice(_TEXTS)
+    if isinstance(kind, inspect.BytesType):
+        return rng.randbytes(rng.choice((0, 1, 128, 2_000)))
+    if isinstance(kind, inspect.BoolType):
+        return rng.random() < 0.5
+    return None
+
+
+def encoded(body: Any, *, identity: Any = None, deadline_ms: int = 0, group: str = "") -> bytes:
+    """The payload of a REQUEST with this body."""
+    return msgspec.msgpack.encode([deadline_ms, identity, body, group])
+
 
 _ANSWER_S = 10.0  # for requests that take longer than most
 _KEYS = 4_020

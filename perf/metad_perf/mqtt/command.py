@@ -1,28 +1,151 @@
 """``metad-perf mqtt``: what MQTT clients see of two brokers that share their sessions through three nodes of metad,
-while a broker and a leader are killed. Each step checks what it shows, and the first that is wrong ends the run."""
+while a broker and a leader are killed. Each step checks what it shows, and the first that is wrong ends the run.
+
+One publisher of QoS 2 has its handshake cut: it sends packet by packet, as no client library does. And mosquitto's own
+clients (Debian's package mosquitto-clients) take part as processes.
+"""
 
 from __future__ import annotations
 
 import os
 import queue
+import shutil
 import signal
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from metad_client import Options, blocking
 
 from ..errors import PerfError
 from ..report import output
 from ..spawn import Server, Shape, temporary_server
-from . import mosquitto
 from .brokers import BrokerProcess
-from .cut import CutPublisher
-from .device import Device, Got
+from .device import WAIT_S, Device, Got
+
+_PROGRAMS: Final = ("mosquitto_sub", "mosquitto_pub")
+
+
+def is_installed() -> bool:
+    """Whether both programs are there."""
+    return all(map(shutil.which, _PROGRAMS))
+
+
+def publish(port: int, topic: str, *payloads: bytes, qos: int = 1, retain: bool = False) -> None:
+    """Publish, each payload by a client of its own that ends once it has its acknowledgement. Raises OSError."""
+    for payload in payloads:
+        command = ["mosquitto_pub", "-V", "311", "-p", str(port), "-t", topic, "-q", str(qos), "-m", payload.decode()]
+        done = subprocess.run(command + ["-r"] * retain, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        if done.returncode:
+            raise ConnectionError(f"mosquitto_pub: {done.stderr.strip()}")
+
+
+class Subscriber:
+    """mosquitto_sub with a session that stays; ``will``: topic and payload. It serves once this is made."""
+
+    def __init__(
+        self, port: int, client_id: str, *filters: str, qos: int = 1, will: tuple[str, str] = ("", "")
+    ) -> None:
+        self.client_id = client_id
+        self._subscribed = threading.Event()
+        self._got: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        command = ["mosquitto_sub", "-V", "311", "-p", str(port), "-i", client_id, "-c", "-q", str(qos), "-d"]
+        command += ["-F", "GOT %t %p"]
+        for filter_ in filters:
+            command += ["-t", filter_]
+        if will[0]:
+            command += ["--will-topic", will[0], "--will-payload", will[1], "--will-qos", "1"]
+        self._process = subprocess.Popen(
+            ["stdbuf", "-oL", *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+        if not self._subscribed.wait(WAIT_S):
+            self.end(signal.SIGKILL)
+            raise ConnectionError(f"mosquitto_sub has no SUBACK from port {port}")
+
+    def next(self, timeout_s: float = WAIT_S) -> tuple[str, bytes]:
+        """The topic and the payload of the next message. Raises queue.Empty."""
+        return self._got.get(timeout=timeout_s)
+
+    def end(self, number: signal.Signals) -> None:
+        """SIGTERM: with DISCONNECT, and only while it has nothing to do: without its broker it would wait for that,
+        and in the middle of an answer it would hang. Safe to call again."""
+        self._process.send_signal(number)
+        self._process.wait(WAIT_S)
+        self._reading.join(WAIT_S)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.startswith(b"GOT "):
+                    _, topic, payload = line.rstrip(b"\n").split(b" ", 2)
+                    self._got.put((topic.decode(), payload))
+                elif b"SUBACK" in line:
+                    self._subscribed.set()
+
+
+_IDENTIFIER: Final = b"\x00\x07"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(2, "big") + data
+
+
+class CutPublisher:
+    """One connection. A message is short: its packet's length has one byte."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self._send(0x10, b"\x00\x04MQTT\x04\x00\x00\x3c" + _text(client_id))
+        first, body = self._next()
+        if first != 0x20 or body[1]:
+            raise ConnectionRefusedError(f"CONNACK {body.hex()}")
+        self.session_present = bool(body[0])
+
+    def begin(self, topic: str, payload: bytes) -> None:
+        """PUBLISH of QoS 2, and wait for PUBREC: from now on the broker has the message."""
+        self._send(0x34, _text(topic) + _IDENTIFIER + payload)
+        self._expect(0x50)
+
+    def finish(self) -> None:
+        """PUBREL, and wait for PUBCOMP."""
+        self._send(0x62, _IDENTIFIER)
+        self._expect(0x70)
+
+    def ends(self) -> bool:
+        """Wait until the broker has closed the connection."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        """End the connection without a word."""
+        self._socket.close()
+
+    def _expect(self, first: int) -> None:
+        found = self._next()
+        if found != (first, _IDENTIFIER):
+            raise ConnectionError(f"packet {found[0]:#x} {found[1].hex()}, not {first:#x}")
+
+    def _send(self, first: int, body: bytes) -> None:
+        self._socket.sendall(bytes([first, len(body)]) + body)
+
+    def _next(self) -> tuple[int, bytes]:
+        head = self._socket.recv(2, socket.MSG_WAITALL)
+        if len(head) < 2:
+            raise ConnectionError("the broker has closed the connection")
+        return head[0], self._socket.recv(head[1], socket.MSG_WAITALL) if head[1] else b""
+
 
 QUIET_S = 0.5
 """After so long without a message, no more is expected. Only to notice messages that are too many."""
@@ -48,12 +171,12 @@ def run(*, clients: int, messages: int, json: Path | None) -> int:
             "steps": story.steps,
             "clients": clients,
             "messages": messages,
-            "mosquitto": mosquitto.is_installed(),
+            "mosquitto": is_installed(),
             "setting": output.machine(),
             "versions": output.versions(),
         }
     output.write_json(json, output.rounded(told))
-    if not mosquitto.is_installed():
+    if not is_installed():
         output.say("The steps with mosquitto's clients are left out: Debian's package mosquitto-clients has them.")
     output.say("Every client has seen what it must see.")
     return 0
@@ -89,7 +212,7 @@ class Story:
         self._qualities(app)
         self._shared(app)
         self._wills(app)
-        if mosquitto.is_installed():
+        if is_installed():
             self._mosquitto(app)
         self._broker_dies(app, clients, messages)
         self._leader_dies(app, messages)
@@ -182,36 +305,36 @@ class Story:
             door = self._subscriber("broker-1", "door", *filters, will=("wills/door", "gone"), qos=2)
             self._until(lambda: self._hears(app, door, topic), "broker-2 knows its filters")
             for qos in range(3):
-                mosquitto.publish(self._port("broker-2"), topic, b"%d" % qos, qos=qos)
+                publish(self._port("broker-2"), topic, b"%d" % qos, qos=qos)
             self._gets_at_last(door, [b"0", b"1", b"2"])
         with self._step("mosquitto_sub ends; three messages are published; it finds them at broker-2"):
             door.end(signal.SIGTERM)
-            mosquitto.publish(self._port("broker-1"), topic, b"open", b"shut", b"locked", qos=2)
+            publish(self._port("broker-1"), topic, b"open", b"shut", b"locked", qos=2)
             door = self._subscriber("broker-2", "door", *filters, will=("wills/door", "gone"), qos=2)
             self._gets_at_last(door, [b"open", b"shut", b"locked"])
         with self._step("mosquitto_sub is killed with SIGKILL: its will is published, once"):
             door.end(signal.SIGKILL)
             expect("the will", [one.topic for one in _drained(watcher, 1)], ["wills/door"])
         with self._step("a retained message of mosquitto_pub at broker-2 reaches a mosquitto_sub of broker-1"):
-            mosquitto.publish(self._port("broker-2"), "mosquitto/window/state", b"open", qos=1, retain=True)
+            publish(self._port("broker-2"), "mosquitto/window/state", b"open", qos=1, retain=True)
             window = self._subscriber("broker-1", "window", "mosquitto/window/#")
             expect("the retained message", window.next(), ("mosquitto/window/state", b"open"))
             window.end(signal.SIGKILL)
         watcher.leave()
 
-    def _subscriber(self, name: str, client_id: str, *filters: str, **settings: Any) -> mosquitto.Subscriber:
-        subscriber = mosquitto.Subscriber(self._port(name), client_id, *filters, **settings)
+    def _subscriber(self, name: str, client_id: str, *filters: str, **settings: Any) -> Subscriber:
+        subscriber = Subscriber(self._port(name), client_id, *filters, **settings)
         self._stack.callback(subscriber.end, signal.SIGKILL)
         return subscriber
 
-    def _hears(self, app: Device, subscriber: mosquitto.Subscriber, topic: str) -> bool:
+    def _hears(self, app: Device, subscriber: Subscriber, topic: str) -> bool:
         app.publish(topic, b"probe", 0)
         try:
             return subscriber.next(0.1)[1] == b"probe"
         except queue.Empty:
             return False
 
-    def _gets_at_last(self, subscriber: mosquitto.Subscriber, wanted: list[bytes]) -> None:
+    def _gets_at_last(self, subscriber: Subscriber, wanted: list[bytes]) -> None:
         """These, in this order, and nothing else but probes."""
         got: list[bytes] = []
         while len(got) < len(wanted):
@@ -270,7 +393,7 @@ class Story:
                 self._gets(meter, got[number], wanted)
         if bell is not None:
             with self._step("mosquitto_sub of broker-1 comes to broker-2, and finds what mosquitto_pub has sent"):
-                mosquitto.publish(self._port("broker-2"), "bell/1", b"ring", b"rang")
+                publish(self._port("broker-2"), "bell/1", b"ring", b"rang")
                 bell.end(signal.SIGKILL)
                 bell = self._subscriber("broker-2", "bell", "bell/+")
                 self._gets_at_last(bell, [b"ring", b"rang"])
@@ -288,8 +411,8 @@ class Story:
         for meter in fleet:
             meter.leave()
 
-    def _bell(self, app: Device, name: str) -> mosquitto.Subscriber | None:
-        if not mosquitto.is_installed():
+    def _bell(self, app: Device, name: str) -> Subscriber | None:
+        if not is_installed():
             return None
         bell = self._subscriber(name, "bell", "bell/+")
         self._until(lambda: self._hears(app, bell, "bell/1"), "mosquitto_sub is reached")
@@ -318,7 +441,7 @@ class Story:
             killing.start()
             doomed_client.vanish()
             if bell is not None:
-                mosquitto.publish(self._port("broker-1"), "bell/1", *(b"%d" % number for number in range(10)))
+                publish(self._port("broker-1"), "bell/1", *(b"%d" % number for number in range(10)))
             newcomers = [self._device(f"newcomer-{number}") for number in range(10)]
             for newcomer in newcomers:
                 expect("session present", self._connects(newcomer, "broker-2"), False)

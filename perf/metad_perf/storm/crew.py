@@ -2,6 +2,8 @@
 
 An arrival does not wait for any answer (open loop): a client is due at its broker when its plan or its backoff says. A
 broker puts the clients that are due in one tick, and belong to one group, into one call of the SDK.
+
+In the end it reads sessions back through a fresh connection, with all that belongs to them.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from metad_client import MetadError, Options
+from metad_client import Client, MetadError, Options
 from metad_client.errors import OverloadedError
 from metad_client.results import WriteResult
 from metad_wire import methods
@@ -36,13 +38,52 @@ from ..errors import PreparationError, ServerError
 from ..load.prepare import pour
 from ..target import open_client
 from .broker import Broker
-from .judge import Judge, Verdict
+from .judge import Found, Judge, Verdict
 from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Store, Verify
 from .plan import WAYS, Places, Storm, places
 from .population import Clients, Ints, Kind, client_id
-from .readback import read_back
 from .trace import Trace
 from .wave import Wave
+
+
+async def read_back(
+    client: Client,
+    clients: Clients,
+    judge: Judge,
+    described: Sequence[tuple[int, Kind]],
+    ends: Sequence[bool],
+    owners: Sequence[Sequence[Owner]],
+) -> None:
+    """Up to 1,000 clients: what is stored must be what was stored. ``ends``: their sessions must be gone. ``owners``:
+    the lives that may own each."""
+    keys = [SessionKey(kind.tenant, client_id(number)) for number, kind in described]
+    sessions = await client.sessions.get_many(keys)
+    sessions.raise_for_error()
+    filters = await client.subscriptions.get_many(keys)
+    filters.raise_for_error()
+    waiting = await client.inflight.get_many(keys)
+    waiting.raise_for_error()
+    found: list[Found] = []
+    stored: list[object] = []
+    for (number, kind), session, some, states in zip(described, sessions, filters, waiting, strict=True):
+        stored.append(clients.stored(number, kind))
+        if session is None:
+            found.append(Found(None, None))
+        else:
+            owner = Owner(session.broker, session.broker_epoch)
+            found.append(Found(owner, (session.properties, list(some or ()), list(states or ()))))
+    stay = [at for at, gone in enumerate(ends) if not gone]
+    judge.batch(
+        [described[at][0] for at in stay],
+        [owners[at] for at in stay],
+        [stored[at] for at in stay],
+        [found[at] for at in stay],
+        "at the end",
+    )
+    for at, gone in enumerate(ends):
+        if gone and found[at].owner is not None:
+            judge.not_ended(described[at][0])
+
 
 BATCH = 1_000
 _DEADLINE_S = 60.0  # of calls before and after the storm

@@ -20,7 +20,7 @@ from ..load.workload import Settings
 from ..report.histogram import Latencies
 from ..spawn import Server, metad_serve
 from .client import Answer, Order, WanClient, options_for
-from .network import Places
+from .relay import Places
 from .relay_line import Path as LinePath
 from .table import Cell, Figures
 

@@ -24,7 +24,7 @@ from ..faults import netns
 from ..report import output
 from ..running import run_async
 from ..spawn import disk_directory
-from . import network
+from . import relay
 from .cells import CLIENT, SERVER, served
 from .relay_line import Path as LinePath
 
@@ -39,11 +39,11 @@ def run(rtts_ms: Sequence[float], *, loss_pct: float, json: Path | None) -> int:
     """Returns the exit code: 1 if a read over QUIC takes more than its round trip."""
     if not rtts_ms or min(rtts_ms) <= 0:
         raise UsageError("--reconnect needs --rtt-ms over 0: over no distance nothing is to be seen")
-    if lacking := network.missing():
+    if lacking := relay.missing():
         raise ServerError(lacking)
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     try:
-        with network.places(2, 1) as places, output.progress("reconnect", len(rtts_ms)) as progress:
+        with relay.places(2, 1) as places, output.progress("reconnect", len(rtts_ms)) as progress:
             server, at, options = served(places, directory)
             options = msgspec.structs.replace(_OPTIONS, tls=options.tls)
             rows = []

@@ -29,8 +29,8 @@ from ..report import output
 from ..report.histogram import Latencies
 from ..running import run_async
 from ..spawn import disk_directory, issued, metad_serve
-from . import network
-from .network import Places
+from . import relay
+from .relay import Places
 from .relay_line import Path as LinePath
 
 NAMES = ("a", "b", "c")
@@ -50,10 +50,10 @@ def run(rtts_ms: Sequence[float], *, seconds: float, seed: int, loss_pct: float,
     """Returns the exit code: 1 if a commit takes longer than allowed, or the judges of the fault run find anything."""
     if len(rtts_ms) != 3 or min(rtts_ms) <= 0:
         raise UsageError("--regions takes three round-trip times in ms: a to b, a to c, b to c")
-    if lacking := network.missing():
+    if lacking := relay.missing():
         raise ServerError(lacking)
     rtt_ms = dict(zip([(0, 1), (0, 2), (1, 2)], rtts_ms, strict=True))
-    with network.places(3, seed) as places:
+    with relay.places(3, seed) as places:
         for (a, b), value in rtt_ms.items():
             places.shape(a, b, LinePath(delay_ms=value / 2, loss_pct=loss_pct))
         with _members(places) as members:

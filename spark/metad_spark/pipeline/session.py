@@ -2,6 +2,8 @@
 
 Code that uses this module must not ask a session for its context or its JVM: Connect has neither. Spark prints a lot
 while it starts, so its output goes to a file, and the user sees one line if it fails.
+
+Executors that do not have metad's own packages get them as one zip.
 """
 
 from __future__ import annotations
@@ -20,10 +22,29 @@ from metad_wire.program.extras import install
 
 from ..errors import SparkFailed, UsageError
 from .java import find_java
-from .shipping import package_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+import zipfile
+
+import metad_spark
+import metad_wire
+
+_SUFFIXES = {".py", ".toml", ".json"}
+
+
+def package_zip(folder: Path) -> Path:
+    """Write ``metad_packages.zip`` into the folder. The cluster must provide the packages' imports (numpy, pyarrow,
+    pandas, msgspec)."""
+    made = folder / "metad_packages.zip"
+    roots = (Path(metad_spark.__path__[0]), Path(metad_wire.__path__[0]))
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for root in roots:
+            for file in sorted(root.rglob("*")):
+                if file.suffix in _SUFFIXES:
+                    archive.write(file, Path(root.name) / file.relative_to(root))
+    return made
+
 
 _HERE = {
     "spark.driver.memory": "1g",  # the JVM only plans and carries bytes; the models run in the Python workers

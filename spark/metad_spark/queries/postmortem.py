@@ -2,10 +2,13 @@
 
 Times of attempts are nanoseconds after the storm's trigger. A client's own time counts from the begin of its first
 attempt. Only attempts that have ended are in a trace.
+
+All figures are of all rows together, and by each of several columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +17,23 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from ..errors import SparkError
-from .cuts import ALL, BY, VALUE, in_cuts
+
+BY: Final = "by"
+VALUE: Final = "value"
+ALL: Final = "all"
+"""In ``by``: the rows of everything, with an empty ``value``."""
+
+
+def in_cuts(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Each row once for everything, and once for each of these columns, as ``by`` and ``value`` in their stead. Whoever
+    counts by all of these columns before copies few rows."""
+    whole = F.struct(F.lit(ALL).alias(BY), F.lit("").alias(VALUE))
+    each = [F.struct(F.lit(name).alias(BY), F.col(name).cast("string").alias(VALUE)) for name in columns]
+    rest = [name for name in frame.columns if name not in columns]
+    return frame.select(F.explode(F.array(whole, *each)).alias("_cut"), *rest).select(
+        f"_cut.{BY}", f"_cut.{VALUE}", *rest
+    )
+
 
 STORM: Final = "storm.json"
 FORMAT: Final = 1

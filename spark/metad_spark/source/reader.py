@@ -1,4 +1,7 @@
-"""The batch reader: tasks, and what each of them yields."""
+"""The batch reader: tasks, and what each of them yields.
+
+Records as they are stand among changes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,25 @@ from .directory import FilePart
 from .errors import OptionError
 from .groups import Share
 from .options import Settings
-from .records import as_changes, records_of
 from .schema import arrow_of, changes_schema_of
-from .shapes import LISTED, Shape, shape_of
+from .shapes import CHANGE, LISTED, ROW, SNAPSHOT, TIME_MS, Shape, shape_of
+
+
+def records_of(schema: pa.Schema) -> pa.Schema:
+    """The columns that records have."""
+    return pa.schema([field for field in schema if field.name not in (CHANGE, ROW, TIME_MS)])
+
+
+def as_changes(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of records in the columns of changes."""
+    for batch in found:
+        said = {
+            CHANGE: pa.repeat(pa.scalar(SNAPSHOT), batch.num_rows),
+            ROW: pa.nulls(batch.num_rows, pa.string()),
+            TIME_MS: pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows),
+        }
+        arrays = [said[name] if name in said else batch[name] for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class SharePartition(InputPartition):

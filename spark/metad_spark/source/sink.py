@@ -1,22 +1,167 @@
-"""The writers: a partition that is written again is written once."""
+"""The writers: a partition that is written again is written once.
+
+Each request has an identity that depends on the query, the batch, the partition and its place in it, so a group that
+has done it answers again what it answered then. For that a repeated partition must send the same requests to the same
+groups, although slots may have moved: the slots of the first attempt are kept in the service, in a key of the query.
+A group that has lost them refuses a request that it has not done, and then it is sent on to those that have them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from .errors import OptionError
-from .items import check_columns
+from metad_client import Client, ConflictError, GroupId, Message, NotFoundError, StaleRouteError
+from metad_client.once import write_once
+from metad_wire.cluster import unpack_slots
+from metad_wire.errors import ErrorBody, error_of
+from metad_wire.key import SLOT_MASK
+from metad_wire.routing import ROUTES
+
+from .errors import OptionError, SinkError
+from .groups import map_of, opened
+from .items import Write, check_columns, items_of, requests_of, writes_of
 from .options import Settings
-from .writing import Part, write_here
+
+NAMESPACE: Final = "metad-spark"
+SEQ_BITS: Final = 20
+"""Of the number of a request: the rest is the number of the batch."""
+DEADLINE_S: Final = 60.0
+_PUT: Final = "put"
+_DELETE: Final = "delete"
+_AGE_MS: Final = 60_000
+"""Clocks of two executors differ by less."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Which group had which slot when a batch was first written."""
+
+    batch: int
+    made_ms: int
+    slots: dict[str, bytes]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Which part of a query's work this is."""
+
+    query: str
+    batch: int
+    partition: int
+
+
+async def write(client: Client, settings: Settings, part: Part, records: Sequence[dict[str, object]]) -> int:
+    """Write records. Returns how many. Raises SinkError, MetadError."""
+    put, deleted = items_of(settings.table, records)
+    if not put and not deleted:
+        return 0
+    plan, age_ms = await _plan(client, settings, part)
+    writes = writes_of(settings.table)
+    sent = _Sent(client, settings, part, age_ms)
+    await sent.all(writes.put, put, plan.slots, _PUT)
+    await sent.all(writes.delete, deleted, plan.slots, _DELETE)
+    return len(put) + len(deleted)
+
+
+def write_here(settings: Settings, part: Part, records: Sequence[dict[str, object]]) -> int:
+    """The same by a client of its own. Raises ClusterError, SinkError."""
+
+    async def written() -> int:
+        async with opened(settings) as client:
+            return await write(client, settings, part, records)
+
+    return asyncio.run(written())
+
+
+async def _plan(client: Client, settings: Settings, part: Part) -> tuple[Plan, int]:
+    """The slots of the first attempt, and for how long there may have been attempts: 0 if this is the first."""
+    key = f"{part.query}/{part.partition}"
+    while True:
+        kept = await client.kv.get(NAMESPACE, key)
+        plan = None if kept is None else msgspec.msgpack.decode(kept.value, type=Plan)
+        if plan is not None and plan.batch == part.batch:
+            return plan, max(1, int(time.time() * 1000) - plan.made_ms) + _AGE_MS
+        if plan is not None and plan.batch > part.batch:
+            over = f"batch {part.batch} of query {part.query} is over: batch {plan.batch} has begun"
+            raise SinkError(f"{settings.source}: {over}")
+        known = await map_of(client, settings)
+        made = Plan(part.batch, int(time.time() * 1000), dict(known.slots))
+        version = 0 if kept is None else kept.version
+        try:
+            await client.kv.put(NAMESPACE, key, msgspec.msgpack.encode(made), expected_version=version)
+        except ConflictError:
+            continue  # another attempt of the same task
+        return made, 0
+
+
+class _Sent:
+    """Requests of one part on their way."""
+
+    def __init__(self, client: Client, settings: Settings, part: Part, age_ms: int) -> None:
+        self._client = client
+        self._settings = settings
+        self._part = part
+        self._age_ms = age_ms
+
+    async def all(self, write: Write, items: Sequence[Message], slots: dict[str, bytes], place: str) -> None:
+        """Send items to the groups that have them by these slots."""
+        groups = _by_group(write, items, slots).items()
+        tasks = [asyncio.create_task(self._group(write, group, mine, f"{place}/{group}")) for group, mine in groups]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _group(self, write: Write, group: str, items: Sequence[Message], place: str) -> None:
+        for number, request in enumerate(requests_of(write, items)):
+            try:
+                await self._one(write, group, request, place, number)
+            except StaleRouteError:  # neither now nor at an earlier attempt was anything done
+                known = await map_of(self._client, self._settings)
+                await self.all(write, request, dict(known.slots), f"{place}:{number}")
+
+    async def _one(self, write: Write, group: str, items: Sequence[Message], place: str, number: int) -> None:
+        part = self._part
+        series = sha256(f"{part.query}\0{part.partition}\0{place}".encode()).digest()
+        low = part.batch + 1 << SEQ_BITS
+        reply = await write_once(
+            self._client,
+            write.method,
+            write.body([write.made(item) for item in items]),
+            group,
+            client_id=int.from_bytes(series[:8], "big"),
+            seq=low + number,
+            low=low,
+            age_ms=self._age_ms,
+            deadline_s=DEADLINE_S,
+        )
+        for error in reply.errors:
+            if place.startswith(_DELETE) and error.code == NotFoundError.code:
+                continue  # it is gone: that is what was wanted
+            why = error_of(ErrorBody(error.code, error.message))
+            raise SinkError(f"{self._settings.table}: {items[error.index]!r}: {type(why).__name__}: {why}")
+
+
+def _by_group(write: Write, items: Sequence[Message], slots: dict[str, bytes]) -> dict[str, list[Message]]:
+    route = ROUTES[write.method.code]
+    ordinals = unpack_slots(slots[route.kind])
+    found: dict[str, list[Message]] = {}
+    for item, crc in zip(items, route.crcs([write.made(item) for item in items]), strict=True):
+        found.setdefault(GroupId(route.kind, ordinals[crc & SLOT_MASK]).name, []).append(item)
+    return found
+
 
 _BATCH: Final = "streaming.sql.batchId"
 _QUERY: Final = "sql.streaming.queryId"

@@ -29,7 +29,7 @@ from metad.config import (
     validated,
 )
 from metad.control.map.decisions import MOVES_OF_A_MAP, changed
-from metad.control.map.repair import lacking
+from metad.control.map.upkeep import lacking
 from metad.errors import LeftError
 from metad.node.node import Node
 from metad.raft.base import ROLES

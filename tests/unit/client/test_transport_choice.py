@@ -14,7 +14,7 @@ from metad_client.connections.dialer import Dialer
 from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice, transports_of
 from metad_client.endpoint import as_url, parse_url, scheme_of
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, UnauthenticatedError
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.policy import PathRule

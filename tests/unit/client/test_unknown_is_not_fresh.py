@@ -31,7 +31,7 @@ KNOWN = {
     "Problem.lasting_ms": "0: it is not known, and only shown",
     "__init__(age_ms)": "of an identity: 0 says that no attempt came before",
     "write_once(age_ms)": "0 says that no attempt came before",
-    "due_sweep: max(default=0)": "of what is overdue: nothing is",
+    "session_sweeps: max(default=0)": "of what is overdue: nothing is",
     "sweeps: max(default=0)": "of all groups that this node leads",
 }
 

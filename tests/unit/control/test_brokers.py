@@ -13,7 +13,7 @@ import pytest
 
 from metad.config import Config
 from metad.control.brokers import brokers as module
-from metad.control.brokers import forgetting
+from metad.control.brokers import fencing
 from metad.control.brokers.brokers import AT_LEAST_EPOCH_MAX, BROKERS_MAX, Brokers
 from metad.control.brokers.evidence import GRACE_S as REDIAL_S
 from metad.control.brokers.evidence import Answer
@@ -352,8 +352,8 @@ async def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "FORGET_FROM", 3)
-    monkeypatch.setattr(forgetting, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(fencing, "FORGET_FROM", 3)
+    monkeypatch.setattr(fencing, "AT_ONCE_MAX", 2)
 
 
 async def ended(world: World, *names: str) -> None:
@@ -362,7 +362,7 @@ async def ended(world: World, *names: str) -> None:
         await world.pass_s(RESUME_S + 1.0)  # its lease is over, and what a new leader gives
 
 
-DAY_S = forgetting.FORGET_AFTER_MS / 1000
+DAY_S = fencing.FORGET_AFTER_MS / 1000
 
 
 @pytest.mark.usefixtures("few_names")
@@ -449,7 +449,7 @@ class Holder:
 
 
 async def test_who_takes_all_names_that_it_can_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NAMES_BYTES_MAX", 16 * forgetting.NAME_BYTES)
+    monkeypatch.setattr(module, "NAMES_BYTES_MAX", 16 * fencing.NAME_BYTES)
     world = World()
 
     async def fill(holder: str, **fields: Any) -> int:

@@ -10,8 +10,8 @@ import pytest
 from test_controller import cluster, node
 
 from metad.control.map.decisions import join
-from metad.control.map.repair import AT_ONCE, lacking, repaired
 from metad.control.map.seen import Reach
+from metad.control.map.upkeep import AT_ONCE, lacking, repaired
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA, ClusterMap, GroupRecord, machine_of
 

@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import pytest
 
-from metad_perf.attack import certificates
-from metad_perf.attack.bodies import encoded, methods_of_brokers, methods_of_records, random_body
+from metad_perf.attack import sites as certificates
 from metad_perf.attack.command import Plan
 from metad_perf.attack.kinds import INSIDER, KINDS, STRANGER
 from metad_perf.attack.peer import Target
+from metad_perf.attack.state import encoded, methods_of_brokers, methods_of_records, random_body
 from metad_perf.attack.tokens import KeyUpdater
 from metad_perf.errors import UsageError
 from metad_wire.methods import BETWEEN_NODES, METHODS, Method

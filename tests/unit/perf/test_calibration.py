@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metad_perf.calibration.command import run
-from metad_perf.calibration.grid import Load, StormRun, loads, scaled, storms
+from metad_perf.calibration.command import Load, StormRun, loads, run, scaled, storms
 from metad_perf.cli import _parser
 from metad_perf.errors import UsageError
 from metad_perf.storm.accounts import NodeAccount, Others, of_nodes, since

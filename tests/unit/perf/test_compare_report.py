@@ -12,8 +12,7 @@ from metad_perf.errors import UsageError
 from metad_perf.peers.catalog import METAD
 from metad_perf.peers.figures import BEGIN, END, RATIO_WORDS, TITLES, figures, markdown, replaced
 from metad_perf.peers.loads import LOADS, PUTS, RESTORE
-from metad_perf.peers.page import page
-from metad_perf.peers.publish import Pages, publish
+from metad_perf.peers.publish import Pages, page, publish
 from metad_perf.peers.verdict import P99, RATES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from metad_perf.wan.heatmap import page
+from metad_perf.wan.command import heatmap_page as page
 from metad_perf.wan.table import Cell, Figures
 
 

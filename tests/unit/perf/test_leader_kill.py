@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from metad_perf.errors import UsageError
+from metad_perf.leader_kill.command import page, said
 from metad_perf.leader_kill.ledger import Ledger, Lot, Seen, Verdict
-from metad_perf.leader_kill.logs import said
-from metad_perf.leader_kill.picture import page
 from metad_perf.leader_kill.plan import (
     COMMIT,
     MIX,

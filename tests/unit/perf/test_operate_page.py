@@ -48,7 +48,7 @@ def looks(name: str) -> Iterator[tuple[str, str]]:
     """Each text that a drill expects, with the look that expects it, without parts that are only known when it is
     played."""
     module = importlib.import_module(DRILLS[name].play.__module__)
-    for call in ast.walk(ast.parse(inspect.getsource(module))):
+    for call in ast.walk(ast.parse(inspect.getsource(DRILLS[name].play))):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in LOOKS):
             continue
         look = call.func.attr

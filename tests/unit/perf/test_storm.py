@@ -12,14 +12,14 @@ import pytest
 
 from metad_perf.errors import UsageError
 from metad_perf.storm.background import Sample, Work
+from metad_perf.storm.command import KEYS, restored_by_s, summary
 from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, WRONG_OWNER, Found, Judge, Verdict
 from metad_perf.storm.orders import Result
-from metad_perf.storm.outcome import KEYS, restored_by_s, summary
 from metad_perf.storm.page import page
 from metad_perf.storm.plan import WAYS, Storm, ignores_slots, places, ways
 from metad_perf.storm.population import Clients, Kind, Population, read
 from metad_perf.storm.trace import COLUMNS, Outcome, Series, Tally, Trace
-from metad_perf.storm.wheel import Wheel
+from metad_perf.storm.wave import Wheel
 from metad_wire.messages import Owner
 from metad_wire.policy import Backoff
 

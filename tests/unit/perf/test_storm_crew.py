@@ -21,10 +21,10 @@ from metad import embedded
 from metad_client import Client, SessionDeleteItem, connect
 from metad_perf.storm import crew as crew_module
 from metad_perf.storm.background import Background, Begin, End
+from metad_perf.storm.command import summary
 from metad_perf.storm.crew import Crew, open_crew
 from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, Verdict
 from metad_perf.storm.orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
-from metad_perf.storm.outcome import summary
 from metad_perf.storm.plan import Storm, places
 from metad_perf.storm.population import Clients, Kind, Population, client_id
 from metad_perf.storm.trace import read_schedule

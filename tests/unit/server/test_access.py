@@ -12,7 +12,7 @@ from metad.errors import ConfigError
 from metad.server.access import Access
 from metad.server.network import Network, in_clear
 from metad.supervisor import local_cluster, local_fleet, parse_regions, workers_of
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.operator.tokens import line_of, new_token
 from metad_wire.transport.credentials import Principal, Role, TlsFiles

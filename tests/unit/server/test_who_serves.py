@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metad_client import Options, UnauthenticatedError, connect
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire import messages as m
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode

@@ -7,8 +7,8 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 
-from metad_spark.report import charts
-from metad_spark.report.charts import Cell
+from metad_spark.report import content as charts
+from metad_spark.report.content import Cell
 from metad_spark.report.page import Page, Picture, Table
 
 _SVG = "{http://www.w3.org/2000/svg}"

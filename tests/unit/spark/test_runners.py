@@ -19,7 +19,7 @@ from metad_spark.errors import ProcessDied, SimulationError, UsageError
 from metad_spark.models.node_input import node_inputs
 from metad_spark.pipeline import work
 from metad_spark.pipeline.choice import LOCAL_CLIENTS_MAX, choose
-from metad_spark.pipeline.local import Processes
+from metad_spark.pipeline.context import Processes
 from metad_spark.scenario import Brokers, Cluster, Scenario
 
 
@@ -119,7 +119,7 @@ def test_a_process_that_is_killed_is_told_in_one_line() -> None:
 
 _PARENT = """
 import sys, time
-from metad_spark.pipeline.local import Processes
+from metad_spark.pipeline.context import Processes
 from metad_spark.pipeline import work
 
 if __name__ == "__main__":

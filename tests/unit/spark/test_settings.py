@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from metad.config import Config, load_config
 from metad.config.declarations import ClusterConfig, LimitsConfig, StorageConfig
 from metad.control import controller
-from metad.node.chores import lost_sweep, sweeps
+from metad.node.chores import session_sweeps as lost_sweep
+from metad.node.chores import sweeps
 from metad.node.replicas import driver
 from metad.node.requests import gate, scheduler
 from metad.node.requests.in_flight_budget import ITEM_BYTES
@@ -24,7 +25,9 @@ from metad_spark.band import unevenness
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.changes import changes, grid
 from metad_spark.footprint import Footprint
-from metad_spark.requests import background, node, sweep
+from metad_spark.requests import node
+from metad_spark.requests import simulate as background
+from metad_spark.requests import simulate as sweep
 from metad_spark.requests.storm import Storm
 from metad_spark.scenario import BROKERS_MAX, CLIENTS_MAX, Brokers, Cluster, Returns, Scenario, load_scenario
 from metad_spark.settings import settings as settings_of

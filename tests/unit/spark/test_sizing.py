@@ -12,12 +12,11 @@ import pytest
 
 from metad_spark import band
 from metad_spark.calibration import Calibration, load_calibration
-from metad_spark.impossible import earliest_s
 from metad_spark.models.results import StormResult
 from metad_spark.proofs import trials
 from metad_spark.reduced import sweep_here
 from metad_spark.scenario import Brokers, Cluster, Disconnect, Keepalive, Scenario, Sdk, load_scenario
-from metad_spark.sizing import NODES_MIN, SAFE_LOAD, Sizing, least_nodes, shapes, size, sized, with_brokers
+from metad_spark.sizing import NODES_MIN, SAFE_LOAD, Sizing, earliest_s, least_nodes, shapes, size, sized, with_brokers
 from metad_spark.target import Target
 from metad_wire.cluster import SLOTS
 

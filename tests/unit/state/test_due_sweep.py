@@ -9,7 +9,7 @@ from state_rig import Group, Rig
 from sweep_rig import BATCH, HOUR_MS, World, do
 
 from metad.config import DedupeConfig
-from metad.node.chores.due_sweep import DueSweep
+from metad.node.chores.session_sweeps import DueSweep
 from metad.state.core.due import DUE
 from metad.storage import keys
 from metad_wire import messages as m

@@ -6,7 +6,7 @@ import pytest
 from state_rig import Group, Rig
 from sweep_rig import BATCH, HOUR_MS, World, do
 
-from metad.node.chores.lost_sweep import LostSweep
+from metad.node.chores.session_sweeps import LostSweep
 from metad.state.cluster.fences import Fences
 from metad_wire import messages as m
 from metad_wire import methods

@@ -13,7 +13,7 @@ import pytest
 from state_rig import Rig
 
 import metad
-from metad.state.cluster.moved_times import TIMES, translated
+from metad.state.cluster.slot_migration import TIMES, translated
 from metad.state.core.due import DUE
 from metad.storage import keys
 from metad_wire import messages as m

@@ -14,7 +14,7 @@ from state_rig import Rig, contents, item_errors
 from metad.state.core.due import DUE, Due, retained_due_ms, split_due
 from metad.state.core.entry import decode_entry
 from metad.state.core.part import Origin
-from metad.state.retained.topic_scan import TopicScan
+from metad.state.retained.retained import TopicScan
 from metad.storage import keys
 from metad.storage.engine import Engine, Pin
 from metad_wire import cluster as c

@@ -8,7 +8,7 @@ import pytest
 from state_rig import Rig, command_of, item_errors
 from sweep_rig import HOUR_MS, World, do
 
-from metad.node.chores.due_sweep import DueSweep
+from metad.node.chores.session_sweeps import DueSweep
 from metad.state.core.due import DUE
 from metad.state.core.limits import ENTRY_BYTES_MAX
 from metad_wire import cluster as c

@@ -9,7 +9,7 @@ from state_rig import Group, Rig, command_of, contents
 from sweep_rig import BATCH, World, do
 
 from metad.config import DedupeConfig
-from metad.node.chores.tenant_sweep import TenantSweep
+from metad.node.chores.sweeps import TenantSweep
 from metad.state.cluster.tenant_ends import ORDER_BYTES, ORDERS_BYTES_MAX, TenantEnds
 from metad.state.core.slot_assignment import ALL_SLOTS, pack, unpack
 from metad.state.core.verb import Command

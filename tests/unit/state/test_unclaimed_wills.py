@@ -9,9 +9,9 @@ import pytest
 from state_rig import Rig
 from sweep_rig import HOUR_MS, World, do
 
-from metad.node.chores import unclaimed_wills
+from metad.node.chores import sweeps as unclaimed_wills
 from metad.node.chores.chore import Means
-from metad.node.chores.unclaimed_wills import UnclaimedWills
+from metad.node.chores.sweeps import UnclaimedWills
 from metad.node.replicas.driver import GroupDriver
 from metad_wire import messages as m
 from metad_wire import methods

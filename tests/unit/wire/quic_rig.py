@@ -7,7 +7,7 @@ import itertools
 import random
 from typing import Any, cast
 
-from metad_perf.attack import certificates as fleet
+from metad_perf.attack import sites as fleet
 from metad_wire.transport.credentials import TlsFiles
 from metad_wire.transport.quic.certificates import load
 from metad_wire.transport.quic.flow.receiving import Receiver

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.transport.credentials import Role, TlsFiles
 from metad_wire.transport.der import CLIENT_AUTH, SERVER_AUTH, uses_of
 

@@ -12,7 +12,7 @@ from metad.errors import ConfigError
 from metad.server.network import Network
 from metad_client import Options
 from metad_client.connections.transport_choice import transports_of
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.operator.authority import AuthorityError, issue_fleet
 
 

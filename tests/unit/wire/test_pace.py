@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quic_rig import Handler
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.transport import Stream, split_endpoint
 from metad_wire.transport.pace import Pace
 from metad_wire.transport.quic import QuicTransport

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from metad_wire.transport.quic.flow.congestion import NOISE_PACKETS, NoiseTolerantCubic
+from metad_wire.transport.quic.flow.recovery import NOISE_PACKETS, NoiseTolerantCubic
 
 SIZE = 1_200
 

@@ -12,7 +12,7 @@ import pytest
 from aioquic import tls
 from quic_rig import CLIENT, Handler, Link
 
-from metad_perf.attack import certificates as fleet
+from metad_perf.attack import sites as fleet
 from metad_wire.transport import split_endpoint
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.quic.packets import PacketEngine, _encoded

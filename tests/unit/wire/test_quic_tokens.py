@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.transport.quic.flow.recovery import BURST_PACKETS, GAIN, Pacer
 from metad_wire.transport.quic.tickets import SERVERS_MAX, GrantedTickets, Kept, KeptTickets
 from metad_wire.transport.quic.tokens import AddressTokens, ResetTokens

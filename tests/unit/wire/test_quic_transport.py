@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from quic_rig import Handler
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.program.sparing import Sparing
 from metad_wire.transport import Listener, split_endpoint, unfinished

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from quic_rig import Handler, Link
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_wire.transport import split_endpoint
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.quic import server as quic_server

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad_perf.attack import certificates
+from metad_perf.attack import sites as certificates
 from metad_perf.attack.peer import Target, TlsPeer
 from metad_perf.attack.tokens import KeyUpdater
 from metad_wire.operator.authority import issue_fleet
@@ -37,9 +37,8 @@ from metad_wire.transport.credentials import (
     principal_of,
 )
 from metad_wire.transport.fair_share import TURN
-from metad_wire.transport.handshakes import Handshakes
+from metad_wire.transport.handshakes import Handshakes, Records
 from metad_wire.transport.memory import MemoryTransport
-from metad_wire.transport.records import Records
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport

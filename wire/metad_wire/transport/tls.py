@@ -23,8 +23,7 @@ from . import Handler, Listener, Stream, StreamHandler, Transport
 from .credentials import PEERCERT, UNFIT, WORN, CertificateError, TlsError, TlsFiles, node_behind
 from .der import CLIENT_AUTH, SERVER_AUTH
 from .fair_share import FairShare, Rank
-from .handshakes import Handshakes
-from .records import Records
+from .handshakes import Handshakes, Records
 from .reload import Reloaded
 from .tls_context import check_purpose, client_context, explain, server_context
 from .unfinished import log_refused

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from metad.config import ExpiryConfig, RaftConfig, StorageConfig
-from metad.control.brokers import forgetting
+from metad.control.brokers import fencing
 from metad.control.brokers.evidence import GRACE_S, HEARD_S
 from metad.node.node import Node
 from metad.state.cluster.fences import Fences
@@ -282,7 +282,7 @@ def _is_refused(scene: Scene, leader: SimNode, life: m.Owner, *more: m.Feature) 
 def a_zombie_of_a_broker_that_is_forgotten_writes_nothing() -> None:
     """Names run out, so a broker that ended is forgotten in every group. Its sessions look disconnected by then, its
     name may be taken again, and neither a living broker nor one that has just ended is forgotten."""
-    with Scene(data=2) as scene, mock.patch.multiple(forgetting, FORGET_FROM=3, FORGET_AFTER_MS=5_000):
+    with Scene(data=2) as scene, mock.patch.multiple(fencing, FORGET_FROM=3, FORGET_AFTER_MS=5_000):
         living = _register(scene, "living")
         first = _register(scene, "old")
         assert set(_take_all(scene, "old", first).values()) == {""}
@@ -311,7 +311,7 @@ def a_broker_whose_sessions_are_not_swept_is_not_forgotten() -> None:
     """Its sessions look connected by their rows; without the fence they would be so for ever."""
     with (
         Scene(expiry=ExpiryConfig(sessions_per_s=2, batch_sessions=1)) as scene,
-        mock.patch.multiple(forgetting, FORGET_FROM=1, FORGET_AFTER_MS=0),
+        mock.patch.multiple(fencing, FORGET_FROM=1, FORGET_AFTER_MS=0),
     ):
         first = _register(scene, "old")
         assert set(_take_all(scene, "old", first).values()) == {""}

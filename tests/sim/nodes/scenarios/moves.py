@@ -7,8 +7,7 @@ from unittest import mock
 
 from metad.config import ExpiryConfig
 from metad.control.map.decisions import MOVES_OF_A_MAP
-from metad.node.chores.due_sweep import DueSweep
-from metad.node.chores.lost_sweep import LostSweep
+from metad.node.chores.session_sweeps import DueSweep, LostSweep
 from metad.node.requests.requests import Requests
 from metad.state.core.entry import Entry
 from metad.watch.hub import Hub

@@ -48,9 +48,8 @@ from aioquic.quic.stream import QuicStream
 from cryptography import x509
 
 from .certificates import Material
-from .flow.congestion import ALGORITHM
 from .flow.receiving import Receiver
-from .flow.recovery import Recovery
+from .flow.recovery import ALGORITHM, Recovery
 from .flow.sending import Sender
 from .handshake import MESSAGES_BYTES_MAX, VerifyingContext
 from .settings import ALPN, CONNECTION_ID_BYTES, QuicSettings
