@@ -289,6 +289,7 @@ class Node:
         if method is STATUS:
             done(encode(self.status()))
         elif method is CLUSTER_MAP:
+            self.standstills.look(self.environment.now())
             done(encode(self.groups.map_reply(body)))
         elif method is WATCH_OPEN:
             raise UnsupportedError("a watch needs a connection of its client")

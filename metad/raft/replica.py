@@ -80,6 +80,7 @@ class RaftGroup:
         self.connected = state.connected
         self.peers = leadership.peers
         self.wake = bound.wake
+        self.named_leader = leadership.named_leader
         self.read = reads.read
         self.may_read = reads.may_read
         self.applied_to = reads.applied_to
@@ -284,7 +285,9 @@ class RaftGroup:
     def excuse(self, now: float) -> None:
         """This node was late: what its peers have sent meanwhile is yet to be read."""
         if self._state.role == LEADER:
+            self._activity.wake_up()
             self._leadership.excuse(now)
+            self._host.wake()
         elif self._state.role == FOLLOWER:
             self._timer.excuse(now)
 

@@ -230,8 +230,7 @@ class Replicas:
         campaigns, or leads no longer, for lack of it."""
         now = self.now()
         for group in self.groups.values():
-            if not group.asleep:
-                group.excuse(now)
+            group.excuse(now)
 
     def peer_connected(self, peer: str) -> None:
         """Payloads reach this node, in order."""

@@ -53,6 +53,7 @@ class Discovery:
     question: Call | None = None  # in flight
     began_s: float | None = None  # the first of consecutive questions after which calls still wait
     asked_at: dict[str, float] = field(default_factory=dict)  # node -> when it was asked last
+    unanswered: set[str] = field(default_factory=set)  # nodes that have yet to answer what they were asked last
     closed: bool = False
 
     def seek(self, *, at_once: bool = False) -> None:
@@ -79,8 +80,8 @@ class Discovery:
             return  # the next node that connects is asked
         suspects, now = self.suspects.connections, self.loop.time()
         self.asked_at = {node: at for node, at in self.asked_at.items() if node in self.nodes.queues}
-        up.sort(key=lambda each: (each[1] in suspects, self.asked_at.get(each[0].node, 0.0)))
-        if self.question is not None and now - self.asked_at.get(up[0][0].node, 0.0) < SEEK_DEADLINE_S:
+        up.sort(key=lambda each: (each[1] in suspects, self._waits_for(each[0], now), self._asked_s(each[0])))
+        if self.question is not None and self._waits_for(up[0][0], now):
             return  # each is asked already
         if self.began_s is None:
             self.began_s = now
@@ -88,11 +89,19 @@ class Discovery:
         self.question = self._question(queue, connection, now)
         self.timer = self.loop.call_later(SEEK_MAX_S, self._ask)  # the next node, unless there is an answer
         for queue, connection in others:
-            if connection in suspects and now - self.asked_at.get(queue.node, 0.0) >= SEEK_DEADLINE_S:
+            if connection in suspects and now - self._asked_s(queue) >= SEEK_DEADLINE_S:
                 self._question(queue, connection, now)
+
+    def _asked_s(self, queue: NodeQueue) -> float:
+        return self.asked_at.get(queue.node, 0.0)
+
+    def _waits_for(self, queue: NodeQueue, now: float) -> bool:
+        """Whether the node may still answer what it was asked last."""
+        return queue.node in self.unanswered and now - self._asked_s(queue) < SEEK_DEADLINE_S
 
     def _question(self, queue: NodeQueue, connection: NodeConnection, now: float) -> Call:
         self.asked_at[queue.node] = now
+        self.unanswered.add(queue.node)
         body = encode(MapRequest(self.routes.wanted))
         question = Call(CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self.loop.create_future(), internal=True)
         question.future.add_done_callback(partial(self._told, queue, question))
@@ -101,6 +110,7 @@ class Discovery:
         return question
 
     def _told(self, queue: NodeQueue, question: Call, answer: asyncio.Future[MapReply]) -> None:
+        self.unanswered.discard(queue.node)
         if question is self.question:
             self.question = None
             if self.timer is not None:

@@ -20,7 +20,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA, ClusterMap, GroupRecord
-from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError
 
 from .decisions import Decision, changed, metadata_on, regions_of, staying
 from .placement import balanced_leaders, spread
@@ -38,29 +38,34 @@ class Departure:
         self._store_id = store_id
         self.member_at = 0
         """The version of the newest map with this node; 0: it knows of none."""
-        self._joining = False
+        self.unsure = False
+        """Whether this node has asked to be taken in and knows no answer: it may be taken in at any time."""
         self._asked_s = float("-inf")
 
     @contextlib.contextmanager
     def joining(self) -> Iterator[None]:
-        """The node asks to be taken in, and may be before it hears of it: no map proves meanwhile that it has left."""
-        self._joining = True
+        """The node asks to be taken in, and may be before it hears of it: no map proves that it has left until it is
+        answered, for it may have been a member before. An answer that is lost is one to come."""
+        before, self.unsure = self.unsure, True
         try:
             yield
-        finally:
-            self._joining = False
+        except MetadError as error:
+            self.unsure = before or not error.outcome_known
+            raise
 
     def joined(self, version: int) -> None:
-        """The map of this version has the node, whether it has heard of that map or not. Older ones prove nothing."""
+        """The answer is that the map of this version has the node, which may not have heard of that map. Older ones
+        prove nothing."""
+        self.unsure = False
         self.member_at = max(self.member_at, version)
 
     def has_left(self, known: ClusterMap) -> bool:
         """Whether this map, of any node, proves that this one has left."""
         record = known.node(self._me)
         if record is not None and record.store_id == self._store_id:
-            self.joined(known.version)
+            self.member_at = max(self.member_at, known.version)
             return False
-        return 0 < self.member_at < known.version and not self._joining
+        return 0 < self.member_at < known.version and not self.unsure
 
     def asks(self, mine: ClusterMap, metadata_leader: str | None, now_s: float) -> bool:
         """Whether to ask others for their map now. ``mine`` is this node's."""

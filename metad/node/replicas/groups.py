@@ -186,7 +186,7 @@ class Groups:
     def map_reply(self, body: MapRequest) -> MapReply:
         """The cluster map, and who leads what."""
         known = self.map
-        leaders = {driver.group.name: driver.group.leader or "" for driver in self.drivers.values()}
+        leaders = {driver.group.name: driver.group.named_leader() or "" for driver in self.drivers.values()}
         version = 0 if known is None else known.version
         return MapReply(version, known if version > body.version else None, leaders)
 

@@ -162,10 +162,11 @@ class Leadership:
     _rounds: deque[tuple[int, float]] = field(default_factory=deque)  # (number, when it began)
     _timed_from: int = 0  # rounds before this one began at a time that says nothing any more
     _excused_until_s: float = float("-inf")
+    _sure_from: int = 0  # a round
 
     def begin(self, now: float) -> None:
         """The replica has been elected."""
-        self.round = self._timed_from = 0
+        self.round = self._timed_from = self._sure_from = 0
         self.round_due_s = now
         self.first_index = self._state.log.last_index + 1
         self.fit(now)
@@ -208,8 +209,16 @@ class Leadership:
             progress.refuses = True
 
     def excuse(self, now: float) -> None:
-        """Give the peers two more heartbeats: this node was late, and what they have sent is yet to be read."""
+        """Give the peers two more heartbeats: this node was late, and what they have sent is yet to be read. Others may
+        lead by now, so the replica does not name itself until a round is echoed that begins at once."""
         self._excused_until_s = now + 2 * self._state.timing.heartbeat_s
+        self._sure_from = self.round + 1
+        self.hasten(now)
+
+    def named_leader(self) -> str | None:
+        """Whom to name to those who ask who leads. A leader that stood still names nobody before it knows that it leads
+        still."""
+        return None if self.peers and self.quorum_echoed() < self._sure_from else self._state.leader
 
     def of_quorum(self, own: Number, of: Callable[[Progress], Number]) -> Number:
         """The highest value that a quorum of voters has reached; ``own`` is this leader's."""

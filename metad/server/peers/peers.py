@@ -369,10 +369,10 @@ class Peers:
     # --- joining -----------------------------------------------------------------------------------------
 
     async def _join(self) -> None:
-        """Ask the nodes named in the configuration, and whom they name, until one has taken this node in."""
+        """Ask the nodes named in the configuration, and whom they name, until one says that it took this node in."""
         attempt = 0
         rng = self.node.environment.rng
-        while self.node.map is None:
+        while self.node.map is None or self.node.controller.departure.unsure:
             endpoints = list(self.config.cluster.join)
             answers: dict[str, Answer] = {}
             why = ""

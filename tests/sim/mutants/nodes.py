@@ -268,7 +268,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         (
             ("metad.state.ends.expiry:_has_passed", "at_ms <= view.past_ms", "True"),
             (
-                "metad.node.chores.due_sweep:DueSweep.begin",
+                "metad.node.chores.session_sweeps:DueSweep.begin",
                 "past_ms := self._past_ms()",
                 "past_ms := self._environment.wall_ms() * bool(self._past_ms())",
             ),
@@ -374,7 +374,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "fences_are_swept_before_all_is_seen",
         "a fence is swept once no session of its lives is left",
-        "metad.node.chores.lost_sweep:LostSweep.begin",
+        "metad.node.chores.session_sweeps:LostSweep.begin",
         "is_over = not self._rows",
         "is_over = True",
         "sessions_of_a_broker_that_has_died_end",
@@ -535,7 +535,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "too_few_replicas_stay_too_few",
         "groups get the replicas that they lack as soon as there are machines",
-        "metad.control.map.repair:lacking",
+        "metad.control.map.upkeep:lacking",
         "return sorted(found,",
         "return [] and sorted(found,",
         "groups_that_have_too_few_replicas_are_repaired",
@@ -546,7 +546,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         (
             ("metad.control.controller:Controller._tend", "or repair.lacking(known)", "or True"),
             (
-                "metad.control.map.repair:repaired",
+                "metad.control.map.upkeep:repaired",
                 "for group in lacking(current):",
                 "for group in lacking(msgspec.structs.replace(current, groups=[msgspec.structs.replace(g, replicas=[r "
                 "for r in g.replicas if r in reachable]) for g in current.groups])):",
@@ -624,6 +624,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "a_new_leader_gives_full_leases",
         "a_leader_that_leads_again_gives_full_leases",
+    ),
+    _m(
+        "an_old_leader_names_itself",
+        "a leader that stood still names nobody before it knows that it leads still",
+        "metad.raft.roles.leadership:Leadership.named_leader",
+        "self.peers and self.quorum_echoed() < self._sure_from",
+        "False",
+        "a_leader_that_stood_still_names_nobody_before_it_hears_of_the_others",
     ),
     _m(
         "no_full_lease_after_standing_still",

@@ -58,6 +58,22 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "elif key in self._ending:\n            self._live.put_aside(key)\n        else:",
         "unit/state/test_leases.py::test_a_lease_whose_end_was_not_committed_is_over_again",
     ),
+    _m(
+        "what_was_not_answered_was_not_done",
+        "a node that may still be taken in does not take a map for a proof that it has left",
+        "metad.control.map.leaving:Departure.joining",
+        "before or not error.outcome_known",
+        "before",
+        "unit/control/test_departure.py::test_no_map_proves_anything_while_the_node_may_still_be_taken_in",
+    ),
+    _m(
+        "an_answered_node_is_waited_for",
+        "a node that has answered is asked again while another says nothing",
+        "metad_client.dispatch.discovery:Discovery._waits_for",
+        "queue.node in self.unanswered and ",
+        "",
+        "unit/client/test_dispatch.py::test_a_node_that_has_answered_is_asked_again_while_another_says_nothing",
+    ),
     # --- standstills
     _m(
         "leases_are_judged_before_a_standstill_is_noticed",
@@ -225,7 +241,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_pass_goes_on_over_a_move",
         "a pass over lost sessions begins anew when slots go or come",
-        "metad.node.chores.lost_sweep:LostSweep.begin",
+        "metad.node.chores.session_sweeps:LostSweep.begin",
         "!= (self._slots, self._adopted_move)",
         "is None",
         _LOST + "test_a_pass_in_which_slots_go_and_come_back_looks_at_all_rows_again",
@@ -257,7 +273,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sessions_of_others_are_named",
         "a pass names sessions of slots that the group holds",
-        "metad.node.chores.lost_sweep:LostSweep._lost",
+        "metad.node.chores.session_sweeps:LostSweep._lost",
         "self._holds(key)",
         "True",
         _LOST + "test_sessions_of_slots_that_the_group_does_not_hold_are_not_named",
@@ -340,7 +356,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "lost_sessions_are_looked_for_during_an_install",
         "sessions are not read while a snapshot is installed",
-        "metad.node.chores.lost_sweep:LostSweep.begin",
+        "metad.node.chores.session_sweeps:LostSweep.begin",
         "not self._leads()",
         "not driver.group.accepting",
         _LOST + "test_nothing_is_read_while_a_snapshot_is_installed",
@@ -348,7 +364,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "tenants_end_during_an_install",
         "no step of an order is looked for while a snapshot is installed",
-        "metad.node.chores.tenant_sweep:TenantSweep.begin",
+        "metad.node.chores.sweeps:TenantSweep.begin",
         "not self._leads()",
         "not self._driver.group.accepting",
         _TENANTS + "test_nothing_is_read_while_a_snapshot_is_installed",
@@ -770,7 +786,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "ended_names_wait_for_a_day",
         "a name that its owner or an administrator ends is free at once",
-        "metad.control.brokers.forgetting:to_forget",
+        "metad.control.brokers.fencing:to_forget",
         "record.freed or ",
         "",
         _BROKERS + "test_a_name_that_somebody_has_ended_makes_room_at_once",

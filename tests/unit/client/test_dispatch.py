@@ -450,6 +450,26 @@ async def test_a_node_that_does_not_answer_soon_is_not_waited_for(rig: Rig) -> N
     assert (len(one.sent), len(two.sent)) == (1, 1), "nobody waits for a leader"
 
 
+async def test_a_node_that_has_answered_is_asked_again_while_another_says_nothing(rig: Rig) -> None:
+    """It may have learned who leads since. A client waited for the whole deadline of a question to a node that stood
+    still, and a lease of half a second ended meanwhile."""
+    answers, silent = rig.connect("n1", "n2")
+    answers.window_bytes = silent.window_bytes = 1 << 20
+    rig.discovery.seek(at_once=True)
+    await asyncio.sleep(0.01)
+    answers.answered.add(answers.sent[0])
+    answers.sent[0].succeed(c.MapReply(0, None, {}))
+    await asyncio.sleep(0)
+    rig.router.park(rig.call())
+    rig.discovery.seek(at_once=True)
+    await asyncio.sleep(0.01)
+    assert (len(answers.sent), len(silent.sent)) == (1, 1)
+    await asyncio.sleep(SEEK_MAX_S)
+    assert (len(answers.sent), len(silent.sent)) == (2, 1)
+    await asyncio.sleep(SEEK_MAX_S)
+    assert (len(answers.sent), len(silent.sent)) == (2, 1), "both have yet to answer"
+
+
 async def test_the_only_node_is_not_asked_twice_at_a_time(rig: Rig) -> None:
     (connection,) = rig.connect("n1")
     connection.window_bytes = 1 << 20

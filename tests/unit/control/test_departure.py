@@ -1,9 +1,11 @@
 """What proves to a node that it has left."""
 
+import pytest
 from test_controller import cluster, node
 
 from metad.control.map.leaving import ASK_S, Departure
 from metad_wire.cluster import ClusterMap
+from metad_wire.errors import ConflictError, ConnectionLostError
 
 
 def at(version: int, *nodes: str, **stores: str) -> ClusterMap:
@@ -48,6 +50,31 @@ def test_no_map_proves_anything_while_the_node_asks_to_be_taken_in() -> None:
         mine.joined(9)
     assert not mine.has_left(at(8, "n1", "n2"))
     assert mine.has_left(at(10, "n1", "n2"))
+
+
+def test_no_map_proves_anything_while_the_node_may_still_be_taken_in() -> None:
+    """What it asked was not answered, and is done later. It had been a member before, was let go, and hears of both
+    now: it ended, and the cluster waited for it for ever."""
+    mine = Departure("n3", "store of n3")
+    with pytest.raises(ConnectionLostError), mine.joining():
+        raise ConnectionLostError("the peer closed the connection")
+    with pytest.raises(ConflictError), mine.joining():
+        raise ConflictError("another change of the cluster is being made")
+    assert not mine.has_left(at(8, "n1", "n2", "n3"))
+    assert not mine.has_left(at(9, "n1", "n2"))
+    assert mine.unsure, "it asks until it is answered"
+    mine.joined(10)
+    assert not mine.has_left(at(9, "n1", "n2"))
+    assert mine.has_left(at(11, "n1", "n2"))
+
+
+def test_a_refusal_takes_nobody_in() -> None:
+    mine = Departure("n3", "store of n3")
+    with pytest.raises(ConflictError), mine.joining():
+        raise ConflictError("another change of the cluster is being made")
+    assert not mine.unsure
+    assert not mine.has_left(at(8, "n1", "n2", "n3"))
+    assert mine.has_left(at(9, "n1", "n2"))
 
 
 def test_the_others_are_asked_now_and_then_by_a_node_that_may_not_hear_of_it() -> None:

@@ -21,9 +21,9 @@ from metad_client import (
     WillKey,
 )
 from metad_judge.coordination import Hears
-from metad_wire.cluster import METADATA
+from metad_wire.cluster import METADATA, MapRequest
 from metad_wire.messages import SessionKey, SessionTakeover, SessionTakeoverItem
-from metad_wire.methods import SESSION_TAKEOVER
+from metad_wire.methods import CLUSTER_MAP, SESSION_TAKEOVER
 from metad_wire.tables.will import WillDue
 
 from ..cluster import DATA, SimClient
@@ -183,6 +183,32 @@ def a_standstill_of_a_majority_ends_nothing() -> None:
 def a_standstill_of_the_leader_of_the_metadata_ends_nothing() -> None:
     """The others elect another, and the old one comes back with what it knew."""
     _stand_still("leader")
+
+
+@scenario
+def a_leader_that_stood_still_names_nobody_before_it_hears_of_the_others() -> None:
+    """A client that asked it was led astray: it believed the old leader for as long as it took to ask again."""
+    with Scene() as scene:
+        scene.run(2.0)
+        leader = scene.lead(METADATA)
+        assert leader.node is not None
+        assert leader.process is not None
+        run, submit = leader.process.context.run, leader.node.requests.submit
+        group = leader.node.groups.drivers[METADATA].group
+        asked = CLUSTER_MAP.encode_request(MapRequest())
+        said: list[Any] = []
+
+        def ask() -> str:
+            """Whom it names in the first answer that it gives."""
+            run(submit, CLUSTER_MAP.code, asked, said.append)
+            return CLUSTER_MAP.decode_reply(said.pop()).leaders[METADATA.name]
+
+        assert ask() == leader.name
+        scene.stand_still("leader", _AWAY_S)
+        scene.run(_AWAY_S - 0.01)
+        assert group.is_leader, "it was to have heard nothing yet"
+        assert ask() == ""
+        assert scene.run_until(lambda: scene.lead(METADATA) is not leader, _RESUMES_S)
 
 
 @scenario
