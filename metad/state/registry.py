@@ -5,24 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 from metad_wire.methods import METHODS, READ_INDEX, By
 from metad_wire.tables import TABLES
 
-from .cluster import cluster
-from .cluster.dedupe import DedupeWindow
-from .cluster.fences import Fences
-from .cluster.tenant_ends import TenantEnds
 from .core.part import StatePart
 from .core.plain import verbs_of
-from .core.slot_assignment import HeldSlots, SlotAssignment
 from .core.verb import Verb
-from .core.view import HeadCache, RowCache
-from .live.live_consumers import LiveConsumers
-from .live.live_leases import LiveLeases
-from .session import owners
-from .session.will_news import WillNews
 
 CONTROL: frozenset[int] = frozenset(
     method.code for method in METHODS.values() if method.by is not By.GROUP and not method.mutates
@@ -38,21 +29,18 @@ for _module in pkgutil.walk_packages([os.path.dirname(__file__)], f"{__package__
         VERBS |= {verb.method.code: verb for verb in _verbs}
 """Each module in a folder here names those of its table."""
 
-PARTS: tuple[type[StatePart], ...] = (
-    RowCache,
-    DedupeWindow,
-    SlotAssignment,
-    HeldSlots,
-    Fences,
-    TenantEnds,
-    cluster.MapChanges,
-    owners.SessionOwners,
-    HeadCache,
-    LiveLeases,
-    LiveConsumers,
-    WillNews,
-)
-"""What every group keeps in memory of its state."""
+
+def _parts(of: type[StatePart] = StatePart) -> Iterator[type[StatePart]]:
+    """The parts in the modules here. One that others are made of is none itself."""
+    for part in of.__subclasses__():
+        if part.__subclasses__():
+            yield from _parts(part)
+        elif part.__module__.startswith(f"{__package__}."):
+            yield part
+
+
+PARTS: tuple[type[StatePart], ...] = tuple(sorted(_parts(), key=lambda part: part.__name__))
+"""What every group keeps in memory of its state. No part knows another, so their order says nothing."""
 
 
 def _check() -> None:

@@ -1,7 +1,7 @@
 """What a replica keeps in memory of a group's state beside the engine, and how it stays true.
 
 A table's module brings the parts that its commands and reads need: a cache, an index, a listener. :mod:`..registry`
-lists them, and :mod:`..machine` tells them what happens to the rows they name.
+finds them, and :mod:`..machine` tells them what happens to the rows they name.
 """
 
 from __future__ import annotations
