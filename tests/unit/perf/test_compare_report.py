@@ -10,9 +10,8 @@ import pytest
 
 from metad_perf.errors import UsageError
 from metad_perf.peers.catalog import METAD
-from metad_perf.peers.figures import BEGIN, END, RATIO_WORDS, TITLES, figures, markdown, replaced
 from metad_perf.peers.loads import LOADS, PUTS, RESTORE
-from metad_perf.peers.publish import Pages, page, publish
+from metad_perf.peers.publish import BEGIN, END, RATIO_WORDS, TITLES, Pages, figures, markdown, page, publish, replaced
 from metad_perf.peers.verdict import P99, RATES
 
 

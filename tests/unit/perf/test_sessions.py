@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metad_perf.sessions.live import compared
+from metad_perf.sessions.command import compared
 
 
 class Window:

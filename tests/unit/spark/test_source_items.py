@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from metad_client import KvDeleteItem, KvPutItem, OffsetCommitItem, OffsetKey
-from metad_spark.source import items
+from metad_spark.source import sink as items
 from metad_spark.source.datasource import MetadDataSource
 from metad_spark.source.errors import OptionError, SinkError
-from metad_spark.source.items import check_columns, items_of, requests_of, writes_of
+from metad_spark.source.sink import check_columns, items_of, requests_of, writes_of
 
 
 def records(count: int) -> list[dict[str, Any]]:
