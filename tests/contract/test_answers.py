@@ -49,8 +49,8 @@ from metad_wire.tables.subscription import (
 )
 from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillRelease, WillWait
 from metad_wire.transport import Transport
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchFilter, WatchOpen
+from sim.memory import MemoryTransport
 from sim.nodes.cluster import CLIENT_PORT
 from sim.nodes.loop import Process
 from sim.nodes.scenarios import Scene

@@ -18,11 +18,11 @@ import pytest
 
 from metad_perf.attack import sites as certificates
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.pace import Pace
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
+from sim.memory import MemoryTransport
 from sim.nodes.links import SimNetwork
 from sim.nodes.loop import VirtualLoop
 

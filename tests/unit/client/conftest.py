@@ -24,7 +24,7 @@ from scripted import Nodes, Server, a_map, a_session
 from metad_client import Client, Observer, Options, connect
 from metad_wire import cluster as c
 from metad_wire import messages as m
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 
 class JumpingSelector(selectors.DefaultSelector):

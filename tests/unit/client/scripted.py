@@ -61,8 +61,8 @@ from metad_wire.tables.retained import (
     RetainedMatch,
 )
 from metad_wire.transport import Listener
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchOpen, WatchOpened
+from sim.memory import MemoryTransport
 
 METADATA = "metadata-0"
 ENDPOINTS = {"n1": "a:7420", "n2": "b:7420", "n3": "c:7420"}

@@ -21,7 +21,7 @@ from metad_client import (
 )
 from metad_wire import messages as m
 from metad_wire.methods import CLUSTER_MAP
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 ONE = [KvPutItem("ns", "k", b"1")]
 

@@ -140,7 +140,7 @@ def test_a_process_of_multiprocessing_is_a_fork_too() -> None:
         sys.path.insert(0, sys.argv[1])
         from scripted import Server
         from metad_client import ForkedError, blocking
-        from metad_wire.transport.memory import MemoryTransport
+        from sim.memory import MemoryTransport
 
         def child(client):
             try:
@@ -260,7 +260,7 @@ def test_a_blocking_client_that_outlives_its_interpreter_does_not_hang() -> None
         sys.path.insert(0, sys.argv[1])
         from scripted import Server
         from metad_client import ForeignCallError, blocking
-        from metad_wire.transport.memory import MemoryTransport
+        from sim.memory import MemoryTransport
 
         class Holder:
             def __del__(self, Late=ForeignCallError, write=sys.stdout.write, flush=sys.stdout.flush):

@@ -13,7 +13,7 @@ from metad_client import Client, KvPutItem, Options
 from metad_client.connections.transport_choice import TransportChoice
 from metad_client.endpoint import parse_url
 from metad_wire.policy import PathRule
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 STREAMS = 4
 

@@ -20,7 +20,7 @@ from metad_wire.methods import encode
 from metad_wire.policy import PathRule
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsError
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 AT = ("10.0.0.1", 7420)
 RULE = PathRule()

@@ -19,7 +19,7 @@ from scripted import Received, Server
 
 from metad_client import cli
 from metad_wire import messages as m
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "simulate"]

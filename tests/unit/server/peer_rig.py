@@ -14,7 +14,7 @@ from metad_wire.connection import peer as p
 from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_frame
 from metad_wire.connection.peer import Channel, PeerHello
 from metad_wire.transport import Stream
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 TIMEOUT_S = 120.0
 

@@ -22,7 +22,7 @@ from metad.server.serve import Server
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.connection.frame import FrameType
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 RANDOM = re.compile("[0-9a-f]{32}")
 

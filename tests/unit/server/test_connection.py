@@ -28,8 +28,8 @@ from metad_wire.connection.session import decode_error
 from metad_wire.errors import MetadError
 from metad_wire.methods import encode
 from metad_wire.transport.fair_share import TURN, FairShare
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchCredit, WatchEvents, WatchFilter, WatchOpen
+from sim.memory import MemoryTransport
 
 HELLO = encode_frame(FrameType.HELLO, encode(m.Hello("metad", 1, 1)))
 MIB = 1024 * 1024

@@ -20,7 +20,7 @@ from metad_wire import messages as m
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport.credentials import PEERCERT, Principal, Role
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 SERVED_MAX, GREETING_MAX = 3, 5
 

@@ -14,7 +14,7 @@ from metad.config import Config, load_config
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad_wire import messages as m
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 TIMEOUT_S = 120.0
 NAMES = ("a", "b", "c")

@@ -23,7 +23,7 @@ from metad_wire.errors import OverloadedError
 from metad_wire.methods import encode
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables import broker as b
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 MIB = 1024 * 1024
 

@@ -19,7 +19,7 @@ from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.connection.frame import FrameType
 from metad_wire.errors import HandshakeError
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 
 class Disk(MemoryEngine):

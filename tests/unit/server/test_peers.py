@@ -18,7 +18,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import GroupId
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import FrameType
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 METADATA = group_prefix(GroupId("metadata", 0))
 encode = msgspec.msgpack.encode

@@ -14,7 +14,7 @@ from metad.server.network import Network
 from metad.server.peers import outbound
 from metad.server.serve import Server
 from metad_wire.transport import Handler
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 TIMEOUT_S = 120.0
 

@@ -29,8 +29,8 @@ from metad_wire.tables import broker as b
 from metad_wire.tables import lease as w
 from metad_wire.tables import will
 from metad_wire.transport.fair_share import TURN, FairShare
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.watch import WatchEvents, WatchFilter, WatchOpen
+from sim.memory import MemoryTransport
 
 CONNECTIONS, EACH = 40, 4
 HOG, OTHER = "10.0.0.1", "10.0.0.2"

@@ -26,7 +26,7 @@ from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.method import Method
 from metad_wire.policy.slices import SLICE_ROWS
 from metad_wire.transport.fair_share import TURN, Rank
-from metad_wire.transport.memory import MemoryTransport
+from sim.memory import MemoryTransport
 
 CROWD = 80
 SLICES = 2 * TURN + len(Rank)  # of small work and of the rest, and one of each rank

@@ -10,8 +10,8 @@ from metad_wire import messages as m
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport import Stream
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.tls import TlsTransport
+from sim.memory import MemoryTransport
 
 
 class Greeter:

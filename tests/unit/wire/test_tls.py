@@ -38,11 +38,11 @@ from metad_wire.transport.credentials import (
 )
 from metad_wire.transport.fair_share import TURN
 from metad_wire.transport.handshakes import Handshakes, Records
-from metad_wire.transport.memory import MemoryTransport
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 from metad_wire.transport.tls_context import client_context
+from sim.memory import MemoryTransport
 
 TIMEOUT_S = 120.0
 

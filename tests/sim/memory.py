@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from . import Handler, Listener, StreamHandler, join_endpoint
+from metad_wire.transport import Handler, Listener, StreamHandler, join_endpoint
 
 _HIGH_WATER_BYTES = 1024 * 1024
 _CHUNK_BYTES = 256 * 1024  # what asyncio reads from a socket at once
