@@ -36,7 +36,7 @@ def test_the_diff_is_short_and_touches_few_files() -> None:
 
 
 def test_what_is_written_is_as_the_linter_and_the_type_checker_want_it(tree: Path) -> None:
-    written = [*files_of(DIFF), "clients/metad_client/namespaces/reads.py"]
+    written = [*files_of(DIFF), "clients/metad_client/namespaces/declared.py"]
     paths = [str(tree / path) for path in [*written, "clients/metad_client/blocking/namespaces.py"]]
     run(tree, "-m", "ruff", "check", *paths)
     run(tree, "-m", "ruff", "format", "--check", *paths)
