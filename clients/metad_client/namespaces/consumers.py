@@ -20,7 +20,7 @@ from metad_wire.tables.consumer import (
 
 from ..errors import InvalidRequestError, MetadError
 from ..requests.batcher import with_errors
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..requests.wrong import argument
 from ..results import JoinResult, ReadResult, WriteResult
 from .declared import _ConsumerDeclared

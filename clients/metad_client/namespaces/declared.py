@@ -30,7 +30,7 @@ from metad_wire.tables.subscription import SUBSCRIPTION_GET, SUBSCRIPTION_LIST, 
 from metad_wire.tables.will import WILL_LIST, DueWill
 
 from ..requests.listing import Listing
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import ReadResult, WriteResult
 from . import Facade
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from metad_wire import methods
 from metad_wire.tables.inflight import Inflight, InflightKey
 
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import WriteResult
 from .declared import _InflightDeclared
 

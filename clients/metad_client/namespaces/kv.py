@@ -17,7 +17,7 @@ from metad_wire.messages import (
 )
 
 from ..errors import MetadError, error_of_item
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..requests.wrong import UNFIT, sequence_of
 from ..results import PutResult, TransactResult, WriteResult
 from .declared import _KvDeclared

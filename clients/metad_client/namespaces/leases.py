@@ -14,7 +14,7 @@ from metad_wire.tables.lease import (
 
 from ..errors import MetadError
 from ..requests.batcher import with_errors
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import GrantResult, ReadResult
 from .declared import _LeaseDeclared
 

@@ -15,7 +15,7 @@ from metad_wire.tables.offset import OffsetDeleteGroupsReply
 
 from ..errors import MetadError
 from ..requests.batcher import with_errors
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import ReadResult, WriteResult
 from .declared import _OffsetDeclared
 

@@ -16,8 +16,7 @@ from metad_wire.methods import Method
 from metad_wire.table import PlainTable
 
 from ..requests.listing import Listing
-from ..requests.requests import Requests
-from ..requests.verb import Verb
+from ..requests.requests import Requests, Verb
 from ..requests.wrong import sequence_of
 from ..results import PutResult, ReadResult, WriteResult
 from . import Facade

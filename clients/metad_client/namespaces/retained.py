@@ -10,7 +10,7 @@ from metad_wire.tables.retained import (
     RetainedPutItem,
 )
 
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import WriteResult
 from .declared import _RetainedDeclared
 

@@ -9,7 +9,7 @@ from metad_wire.tables.sequence import (
     SequenceAddItem,
 )
 
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import AddResult
 from .declared import _SequenceDeclared
 

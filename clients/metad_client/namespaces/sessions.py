@@ -22,7 +22,7 @@ from metad_wire.messages import (
 from ..dispatch.calls.call import Call
 from ..errors import MetadError, StaleRouteError
 from ..requests.batcher import with_errors
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import Takeover, TakeoverResult, WriteResult, attachment_of
 from .declared import _SessionDeclared
 

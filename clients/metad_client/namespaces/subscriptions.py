@@ -11,7 +11,7 @@ from metad_wire.tables.subscription import (
     SubscriptionOptions,
 )
 
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import SubscribeResult, WriteResult
 from .declared import _SubscriptionDeclared
 

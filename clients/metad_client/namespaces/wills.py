@@ -36,8 +36,7 @@ from ..errors import (
     StaleRouteError,
 )
 from ..requests.batcher import wrote
-from ..requests.requests import Requests
-from ..requests.verb import Verb
+from ..requests.requests import Requests, Verb
 from ..requests.wrong import argument
 from ..results import WriteResult
 from .declared import _WillDeclared

@@ -33,7 +33,7 @@ from collections.abc import AsyncIterator, Sequence
 
 {imports}
 from ..requests.listing import Listing
-from ..requests.verb import Verb
+from ..requests.requests import Verb
 from ..results import ReadResult, WriteResult
 from . import Facade
 '''
