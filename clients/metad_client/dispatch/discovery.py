@@ -80,7 +80,13 @@ class Discovery:
             return  # the next node that connects is asked
         suspects, now = self.suspects.connections, self.loop.time()
         self.asked_at = {node: at for node, at in self.asked_at.items() if node in self.nodes.queues}
-        up.sort(key=lambda each: (each[1] in suspects, self._waits_for(each[0], now), self._asked_s(each[0])))
+        up.sort(
+            key=lambda each: (
+                each[1] in suspects and not self._has_answered(each[0]),
+                self._waits_for(each[0], now),
+                self._asked_s(each[0]),
+            )
+        )
         if self.question is not None and self._waits_for(up[0][0], now):
             return  # each is asked already
         if self.began_s is None:
@@ -94,6 +100,10 @@ class Discovery:
 
     def _asked_s(self, queue: NodeQueue) -> float:
         return self.asked_at.get(queue.node, 0.0)
+
+    def _has_answered(self, queue: NodeQueue) -> bool:
+        """Whether the node has answered what it was asked last: what else it leaves unanswered, it knows who leads."""
+        return queue.node in self.asked_at and queue.node not in self.unanswered
 
     def _waits_for(self, queue: NodeQueue, now: float) -> bool:
         """Whether the node may still answer what it was asked last."""

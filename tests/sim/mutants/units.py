@@ -67,6 +67,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "unit/control/test_departure.py::test_no_map_proves_anything_while_the_node_may_still_be_taken_in",
     ),
     _m(
+        "a_suspect_answers_in_vain",
+        "a suspect that has answered who leads is asked in its turn",
+        "metad_client.dispatch.discovery:Discovery._ask",
+        " and not self._has_answered(each[0])",
+        "",
+        "unit/client/test_dispatch.py::test_a_suspect_that_answers_is_asked_in_its_turn",
+    ),
+    _m(
         "an_answered_node_is_waited_for",
         "a node that has answered is asked again while another says nothing",
         "metad_client.dispatch.discovery:Discovery._waits_for",

@@ -418,6 +418,7 @@ async def test_one_question_at_a_time_goes_to_the_nodes_in_order_and_first_to_th
     connections = rig.connect("n1", "n2", "n3")
     rig.suspects.connections = {cast("Any", connections[0])}
     rig.discovery.asked_at["n1"] = rig.loop.time()
+    rig.discovery.unanswered.add("n1")
     rig.router.park(rig.call())
     asked = []
     for _ in range(4):
@@ -496,6 +497,24 @@ async def test_a_suspect_is_asked_beside_the_others(rig: Rig) -> None:
     suspect.sent[-1].succeed(c.MapReply(0, None, {}))
     await asyncio.sleep(0)
     assert rig.learned == ["n1"]
+
+
+async def test_a_suspect_that_answers_is_asked_in_its_turn(rig: Rig) -> None:
+    """It stood still, and goes on. The others have no replica of the group and were asked for half a second, until it
+    was suspected no more: a member of a consumer group was silent for as long."""
+    suspect, other = rig.connect("n1", "n2")
+    suspect.window_bytes = other.window_bytes = 1 << 20
+    rig.suspects.connections = {cast("Any", suspect)}
+    rig.router.park(rig.call())
+    for _ in range(4):
+        rig.discovery.seek(at_once=True)
+        await asyncio.sleep(0.001)
+        for connection in (suspect, other):
+            for question in connection.calls():
+                connection.answered.add(question)
+                question.succeed(c.MapReply(0, None, {}))
+        await asyncio.sleep(0)
+    assert len(suspect.sent) >= 2
 
 
 async def test_questions_that_help_nobody_become_rarer_and_a_call_is_tried(rig: Rig) -> None:
