@@ -544,7 +544,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "who_is_down_is_replaced",
         "a replica on a node that is down still counts",
         (
-            ("metad.control.controller:Controller._tend", "or repair.lacking(known)", "or True"),
+            ("metad.control.controller:Controller._tend", "or upkeep.lacking(known)", "or True"),
             (
                 "metad.control.map.upkeep:repaired",
                 "for group in lacking(current):",
