@@ -61,9 +61,9 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_was_not_answered_was_not_done",
         "a node that may still be taken in does not take a map for a proof that it has left",
-        "metad.control.map.leaving:Departure.joining",
-        "before or not error.outcome_known",
-        "before",
+        "metad.control.map.leaving:Departure.has_left",
+        " and not self.unsure",
+        "",
         "unit/control/test_departure.py::test_no_map_proves_anything_while_the_node_may_still_be_taken_in",
     ),
     _m(
