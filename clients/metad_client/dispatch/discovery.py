@@ -53,7 +53,7 @@ class Discovery:
     question: Call | None = None  # in flight
     began_s: float | None = None  # the first of consecutive questions after which calls still wait
     asked_at: dict[str, float] = field(default_factory=dict)  # node -> when it was asked last
-    unanswered: set[str] = field(default_factory=set)  # nodes that have yet to answer what they were asked last
+    answered: set[str] = field(default_factory=set)  # nodes that have said who leads when they were asked last
     closed: bool = False
 
     def seek(self, *, at_once: bool = False) -> None:
@@ -80,9 +80,10 @@ class Discovery:
             return  # the next node that connects is asked
         suspects, now = self.suspects.connections, self.loop.time()
         self.asked_at = {node: at for node, at in self.asked_at.items() if node in self.nodes.queues}
+        self.answered.intersection_update(self.asked_at)
         up.sort(
             key=lambda each: (
-                each[1] in suspects and not self._has_answered(each[0]),
+                each[1] in suspects and each[0].node not in self.answered,
                 self._waits_for(each[0], now),
                 self._asked_s(each[0]),
             )
@@ -101,17 +102,14 @@ class Discovery:
     def _asked_s(self, queue: NodeQueue) -> float:
         return self.asked_at.get(queue.node, 0.0)
 
-    def _has_answered(self, queue: NodeQueue) -> bool:
-        """Whether the node has answered what it was asked last: what else it leaves unanswered, it knows who leads."""
-        return queue.node in self.asked_at and queue.node not in self.unanswered
-
     def _waits_for(self, queue: NodeQueue, now: float) -> bool:
         """Whether the node may still answer what it was asked last."""
-        return queue.node in self.unanswered and now - self._asked_s(queue) < SEEK_DEADLINE_S
+        asked_s = self.asked_at.get(queue.node)
+        return asked_s is not None and queue.node not in self.answered and now - asked_s < SEEK_DEADLINE_S
 
     def _question(self, queue: NodeQueue, connection: NodeConnection, now: float) -> Call:
         self.asked_at[queue.node] = now
-        self.unanswered.add(queue.node)
+        self.answered.discard(queue.node)
         body = encode(MapRequest(self.routes.wanted))
         question = Call(CLUSTER_MAP, body, now + SEEK_DEADLINE_S, self.loop.create_future(), internal=True)
         question.future.add_done_callback(partial(self._told, queue, question))
@@ -120,7 +118,6 @@ class Discovery:
         return question
 
     def _told(self, queue: NodeQueue, question: Call, answer: asyncio.Future[MapReply]) -> None:
-        self.unanswered.discard(queue.node)
         if question is self.question:
             self.question = None
             if self.timer is not None:
@@ -130,6 +127,7 @@ class Discovery:
         if self.closed or answer.cancelled():
             return
         if error is None:
+            self.answered.add(queue.node)
             queue.map_refusal = None
             self.learn(queue, answer.result())
         elif isinstance(error, MetadError) and stays(error):

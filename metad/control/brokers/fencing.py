@@ -2,9 +2,9 @@
 
 A fence must come to every group that may take a write of a broker: all of kind data and offset.
 
-Which brokers are forgotten that ended long ago. Every group keeps a fence for each broker. Where brokers take a new
-name at each start, the ended ones would fill the registry. They are forgotten, the first that ended first, once the
-registry is nearly full: those that their owner or an administrator has ended at once, the others once a day has passed.
+Every group keeps a fence for each broker. Where brokers take a new name at each start, the ended ones would fill the
+registry. They are forgotten, the first that ended first, once the registry is nearly full: those that their owner or an
+administrator has ended at once, the others once a day has passed.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Leadership:
     _rounds: deque[tuple[int, float]] = field(default_factory=deque)  # (number, when it began)
     _timed_from: int = 0  # rounds before this one began at a time that says nothing any more
     _excused_until_s: float = float("-inf")
-    _sure_from: int = 0  # a round
+    _sure_from: int = 0  # a round: once a quorum has echoed it, the replica is known to lead still; 0: it is known
 
     def begin(self, now: float) -> None:
         """The replica has been elected."""
@@ -218,7 +218,7 @@ class Leadership:
     def named_leader(self) -> str | None:
         """Whom to name to those who ask who leads. A leader that stood still names nobody before it knows that it leads
         still."""
-        return None if self.peers and self.quorum_echoed() < self._sure_from else self._state.leader
+        return None if self._sure_from and self.peers else self._state.leader
 
     def of_quorum(self, own: Number, of: Callable[[Progress], Number]) -> Number:
         """The highest value that a quorum of voters has reached; ``own`` is this leader's."""
@@ -255,6 +255,8 @@ class Leadership:
         if number <= progress.echoed:
             return False
         progress.echoed = number
+        if self._sure_from and self.quorum_echoed() >= self._sure_from:
+            self._sure_from = 0
         return True
 
     def quorum_echoed(self) -> int:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from .nodes import Nodes
 from .operator import Operator
-from .script import Drill
+from .script import Drill, Script
+
+DRILLS: Final[dict[str, Drill]] = {}
 
 
+def _drill(name: str, **what: Any) -> Callable[[Script], Script]:
+    """Make a script the one of this drill."""
+
+    def add(play: Script) -> Script:
+        DRILLS[name] = Drill(name=name, play=play, **what)
+        return play
+
+    return add
+
+
+@_drill("leader-killed", about="kill -9 of a node that leads groups", commands=["metadctl status --check"])
 async def _leader_killed(nodes: Nodes, operator: Operator) -> None:
     """The process of a node that leads groups ends at once: the others go on, and it comes back by a restart."""
     leader = await operator.leader_of("data-0")
@@ -19,14 +33,7 @@ async def _leader_killed(nodes: Nodes, operator: Operator) -> None:
     await operator.status("ok")
 
 
-_LEADER_KILLED = Drill(
-    name="leader-killed",
-    about="kill -9 of a node that leads groups",
-    play=_leader_killed,
-    commands=["metadctl status --check"],
-)
-
-
+@_drill("rolling-restart", about="SIGTERM to one node after the other", commands=["metadctl status --check"])
 async def _rolling_restart(nodes: Nodes, operator: Operator) -> None:
     """One node after the other is told to end and started again, as in an upgrade: no call fails."""
     for node in nodes.names:
@@ -36,17 +43,14 @@ async def _rolling_restart(nodes: Nodes, operator: Operator) -> None:
         await operator.status("ok")
 
 
-_ROLLING_RESTART = Drill(
-    name="rolling-restart",
-    about="SIGTERM to one node after the other",
-    play=_rolling_restart,
-    commands=["metadctl status --check"],
-)
-
-
 FORGOTTEN = "n3 was here with another data directory"
 
 
+@_drill(
+    "node-lost-with-disk",
+    about="kill -9 of a node, and its data directory is lost",
+    commands=["metadctl status --check", "metadctl replace n3", "metadctl replace n3 --wait"],
+)
 async def _node_lost_with_disk(nodes: Nodes, operator: Operator) -> None:
     """A node loses its disk and comes back empty: the others refuse it until it is replaced, and fill the new one."""
     nodes.kill("n3")
@@ -71,14 +75,12 @@ def toml_in(said: str) -> str:
     return "\n".join([*lines, ""])
 
 
-_NODE_LOST_WITH_DISK = Drill(
-    name="node-lost-with-disk",
-    about="kill -9 of a node, and its data directory is lost",
-    play=_node_lost_with_disk,
-    commands=["metadctl status --check", "metadctl replace n3", "metadctl replace n3 --wait"],
+@_drill(
+    "disk-full",
+    about="the disk of a node that leads groups is filled up",
+    commands=["metadctl status --check"],
+    small_disks=True,
 )
-
-
 async def _disk_full(nodes: Nodes, operator: Operator) -> None:
     """The disk of a node is full: others lead what it led. It takes part as far as it can, and starts without room."""
     full = await operator.leader_of("data-0")
@@ -96,15 +98,11 @@ async def _disk_full(nodes: Nodes, operator: Operator) -> None:
     await operator.status("ok")
 
 
-_DISK_FULL = Drill(
-    name="disk-full",
-    about="the disk of a node that leads groups is filled up",
-    play=_disk_full,
-    commands=["metadctl status --check"],
-    small_disks=True,
+@_drill(
+    "majority-lost",
+    about="kill -9 of two of three nodes",
+    commands=["metadctl status --check", "metadctl --timeout 5 put kv config greeting hello"],
 )
-
-
 async def _majority_lost(nodes: Nodes, operator: Operator) -> None:
     """Two of three nodes are gone: nothing can be written, status and clients say why. After a restart all is well."""
     nodes.kill("n2", "n3")
@@ -119,17 +117,18 @@ async def _majority_lost(nodes: Nodes, operator: Operator) -> None:
     await operator.writes_go_on()
 
 
-_MAJORITY_LOST = Drill(
-    name="majority-lost",
-    about="kill -9 of two of three nodes",
-    play=_majority_lost,
-    commands=["metadctl status --check", "metadctl --timeout 5 put kv config greeting hello"],
-)
-
-
 REGIONS = ("eu", "us", "ap")
 
 
+@_drill(
+    "region-dark",
+    about="one of three regions is cut off from the others and from all clients",
+    commands=["metadctl status --check"],
+    nodes=6,
+    regions=REGIONS,
+    encrypted=True,
+    own_network=True,
+)
 async def _region_dark(nodes: Nodes, operator: Operator) -> None:
     """One of three regions is cut off from everything: the others go on, and its nodes come back by themselves."""
     dark = nodes.names[0 :: len(REGIONS)]
@@ -142,18 +141,12 @@ async def _region_dark(nodes: Nodes, operator: Operator) -> None:
     await operator.status("ok")
 
 
-_REGION_DARK = Drill(
-    name="region-dark",
-    about="one of three regions is cut off from the others and from all clients",
-    play=_region_dark,
+@_drill(
+    "second-node-of-one-name",
+    about="another machine starts with the node id of a living node",
     commands=["metadctl status --check"],
-    nodes=6,
-    regions=REGIONS,
-    encrypted=True,
-    own_network=True,
+    newcomers=True,
 )
-
-
 async def _second_node_of_one_name(nodes: Nodes, operator: Operator) -> None:
     """A second machine is configured as n3 while n3 lives: it is refused and told so, and n3 goes on."""
     nodes.newcomer("n3", called="the second n3")
@@ -165,19 +158,19 @@ async def _second_node_of_one_name(nodes: Nodes, operator: Operator) -> None:
     await operator.writes_go_on()
 
 
-_SECOND_NODE_OF_ONE_NAME = Drill(
-    name="second-node-of-one-name",
-    about="another machine starts with the node id of a living node",
-    play=_second_node_of_one_name,
-    commands=["metadctl status --check"],
-    newcomers=True,
-)
-
-
 OTHER = "another authority than ours issued it"
+
+
 OURS = "it does not trust the authority of our certificate"
 
 
+@_drill(
+    "wrong-certificate",
+    about="a client and a node of another authority; a client's certificate for a node",
+    commands=["metadctl get kv config greeting --certs other", "metadctl status --check"],
+    encrypted=True,
+    newcomers=True,
+)
 async def _wrong_certificate(nodes: Nodes, operator: Operator) -> None:
     """Certificates that do not fit: of another authority, of a client, of another node. Both ends say what is wrong."""
     strangers = nodes.another_authority("other", nodes=["n4"], clients=["app"])
@@ -199,27 +192,3 @@ async def _wrong_certificate(nodes: Nodes, operator: Operator) -> None:
 
     await operator.status("ok")
     await operator.writes_go_on()
-
-
-_WRONG_CERTIFICATE = Drill(
-    name="wrong-certificate",
-    about="a client and a node of another authority; a client's certificate for a node",
-    play=_wrong_certificate,
-    commands=["metadctl get kv config greeting --certs other", "metadctl status --check"],
-    encrypted=True,
-    newcomers=True,
-)
-
-DRILLS: Final[dict[str, Drill]] = {
-    drill.name: drill
-    for drill in (
-        _LEADER_KILLED,
-        _ROLLING_RESTART,
-        _NODE_LOST_WITH_DISK,
-        _DISK_FULL,
-        _MAJORITY_LOST,
-        _REGION_DARK,
-        _SECOND_NODE_OF_ONE_NAME,
-        _WRONG_CERTIFICATE,
-    )
-}

@@ -9,7 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from metad_client import Backoff, ConnectionLostError, NotFoundError, NotLeaderError, Options, OverloadedError
+from metad_client import (
+    Backoff,
+    ConnectionLostError,
+    DeadlineExceededError,
+    NotFoundError,
+    NotLeaderError,
+    Options,
+    OverloadedError,
+)
 from metad_client.dispatch.calls.alarm import Alarm
 from metad_client.dispatch.calls.call import ENVELOPE_BYTES_MAX, Call
 from metad_client.dispatch.calls.call_queue import Backlog, CallQueue
@@ -418,7 +426,6 @@ async def test_one_question_at_a_time_goes_to_the_nodes_in_order_and_first_to_th
     connections = rig.connect("n1", "n2", "n3")
     rig.suspects.connections = {cast("Any", connections[0])}
     rig.discovery.asked_at["n1"] = rig.loop.time()
-    rig.discovery.unanswered.add("n1")
     rig.router.park(rig.call())
     asked = []
     for _ in range(4):
@@ -515,6 +522,17 @@ async def test_a_suspect_that_answers_is_asked_in_its_turn(rig: Rig) -> None:
                 question.succeed(c.MapReply(0, None, {}))
         await asyncio.sleep(0)
     assert len(suspect.sent) >= 2
+
+
+async def test_a_node_that_lets_a_question_time_out_has_not_answered(rig: Rig) -> None:
+    rig.connect("n1")
+    ((queue, connection),) = rig.nodes.up()
+    rig.discovery._question(queue, connection, 0.0).succeed(c.MapReply(0, None, {}))
+    await asyncio.sleep(0)
+    assert rig.discovery.answered == {"n1"}
+    rig.discovery._question(queue, connection, 1.0).fail(DeadlineExceededError("the deadline passed"))
+    await asyncio.sleep(0)
+    assert not rig.discovery.answered
 
 
 async def test_questions_that_help_nobody_become_rarer_and_a_call_is_tried(rig: Rig) -> None:
