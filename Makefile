@@ -19,7 +19,7 @@ help:
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in four minutes"
 	@echo "make check      ruff, strict mypy, import-linter"
 	@echo "make soak       fresh seeds of whole simulated clusters for an hour (SOAK_MINUTES=60); prints how to play again what breaks"
-	@echo "make peers      install etcd, ZooKeeper, Redis and NATS from Debian's packages, for metad-perf compare"
+	@echo "make peers      install etcd and ZooKeeper from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
 	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 180 MB for mqtt, 1.4 GB for the tests."
@@ -92,10 +92,10 @@ fuzz: setup
 	$(BIN)/python tests/fuzz/fuzz_wire.py session --seconds $(FUZZ_SECONDS)
 
 # The Debian packages start services of their own where there is a service manager; they are not wanted.
-PEERS := etcd-server zookeeper openjdk-17-jre-headless redis-server nats-server
+PEERS := etcd-server zookeeper openjdk-17-jre-headless
 peers:
 	dpkg -s $(PEERS) >/dev/null 2>&1 || { apt-get update && apt-get install -y --no-install-recommends $(PEERS); }
-	systemctl disable --now etcd zookeeper redis-server nats-server 2>/dev/null || true
+	systemctl disable --now etcd zookeeper 2>/dev/null || true
 
 clean:
 	rm -rf $(VENV) .data build *.egg-info

@@ -206,9 +206,6 @@ def test_a_lapsing_session_begins_and_ends(running: Running) -> None:
 
 
 def test_a_lapsing_session_that_nobody_keeps_ends_by_itself(running: Running) -> None:
-    if not KINDS[running.name].lapses:
-        pytest.skip("nothing lapses there")
-
     async def work(client: Client, prefix: str) -> None:
         names = [f"{prefix}-{i}" for i in range(20)]
         async with catalog.open_client(running.name, running.peer.endpoints(), 2) as other:

@@ -37,8 +37,6 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool = True
     """A takeover checks the broker's epoch, and says who owned the session before, as metad's does. Without that it is
     less work."""
-    lapses: bool = True
-    """It has lapsing sessions; a system that has none is left out of their load."""
     session: str
     takeover: str
     batch: str
@@ -72,28 +70,6 @@ KINDS: dict[str, Kind] = {
         "and setData of the owners for the versions that were read; again from the beginning if one has changed",
         batch="one multi, or one multi-read",
     ),
-    "redis": Kind(
-        title="Redis",
-        label="a floor: no consensus, one node syncs each write, replicas follow later",
-        packages=("redis-server",),
-        nodes="redis:Redis",
-        client="redis_client:open_redis",
-        fenced=False,
-        session="two keys: properties, and owner; a lapsing one is a key with an expiry",
-        takeover="MSET of the owners and, sent with it, MGET of the properties" + _UNFENCED,
-        batch="one MSET or MGET",
-    ),
-    "nats": Kind(
-        title="NATS KV",
-        label="a floor: consensus, but Debian's 2.9 syncs its files only every two minutes",
-        packages=("nats-server",),
-        nodes="nats:Nats",
-        client="nats_client:open_nats",
-        fenced=False,
-        session="two keys of one bucket: properties, and owner; a lapsing one is a key of a bucket with a time to live",
-        takeover="a put of each owner and, right behind, a direct get of the properties" + _UNFENCED,
-        batch="as many messages, sent in one piece, each acknowledged by itself",
-    ),
     "grpc": Kind(
         title="our own gRPC service",
         label="a floor: one node that is not replicated, compared with one node of metad",
@@ -112,16 +88,6 @@ KINDS: dict[str, Kind] = {
         session="two records of one shard: properties, and owner; a lapsing one is an ephemeral record",
         takeover="puts of the owners and, at the same time, gets of the properties" + _UNFENCED,
         batch="one request to each shard, all at once",
-    ),
-    "robustmq": Kind(
-        title="RobustMQ's meta service",
-        label="written from its definitions, not tried on a running server",
-        lapses=False,
-        client="robustmq_client:open_robustmq",
-        fenced=False,
-        session="two keys: properties, and owner; none lapses",
-        takeover="sets of the owners and, at the same time, gets of the properties" + _UNFENCED,
-        batch="as many calls at once",
     ),
 }
 PEERS = tuple(name for name in KINDS if name != METAD)

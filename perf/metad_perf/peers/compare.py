@@ -171,9 +171,6 @@ class _Against:
 
     def _pair(self, pair: int, name: str, system: Peer, loads: Sequence[str]) -> None:
         for load in loads:
-            if load == PAIRS and not self._peer.kind.lapses:
-                self._progress(1)
-                continue
             best = self._best[name, _SWEPT.get(load, load)]
             rate = PACED_SHARE * self._slower() if load == PACED else 0.0
             if load == RESTORE:  # once over before its time counts: a new JVM is three times as slow

@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
 from ..load.workload import ABSENT
 from . import zookeeper_wire as wire
-from .peer import LAPSING_S, Answer, Call, PeerError, Record
-from .pipe import Pipe
+from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, PeerError, Record
 
 CONNECTIONS_MAX = 4  # of each process; at most its calls in flight
 ROOTS = (b"/k", b"/s", b"/o", b"/l", b"/b")
@@ -33,12 +34,80 @@ _TRIES = 10
 """A takeover that meets another in so many of its tries has failed."""
 _TIMEOUT_MS = 1_000 * LAPSING_S
 _CONNECT_S = 10.0
+_BUFFER_BYTES = 1 << 30
+
+
+class Pipe(asyncio.Protocol):
+    """One connection, whose replies come in the order of the requests."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._waiting: deque[tuple[asyncio.Future[list[bytes] | str], list[bytes], int]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        # uvloop's transports are of no class of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        # What is in flight is bounded by the callers.
+        self._transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self._received += data
+        for reply in wire.cut(self._received):
+            if not self._waiting:
+                continue  # an answer to a call that has timed out, or unasked
+            future, replies, count = self._waiting[0]
+            replies.append(reply)
+            if len(replies) == count:
+                self._waiting.popleft()
+                if not future.done():
+                    future.set_result(replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._transport = None
+        while self._waiting:
+            future, _, _ = self._waiting.popleft()
+            if not future.done():
+                future.set_result("connection lost")
+
+    async def ask(self, request: bytes, replies: int = 1) -> list[bytes] | str:
+        """Send, and wait for so many replies; or why there are none."""
+        if self._transport is None or self._transport.is_closing():
+            await asyncio.sleep(0)  # a caller's loop must not starve the others
+            return "connection lost"
+        future: asyncio.Future[list[bytes] | str] = self._loop.create_future()
+        self._waiting.append((future, [], replies))
+        self._transport.write(request)
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            return "timeout"
+
+    def tell(self, request: bytes) -> None:
+        """Send what has no reply, or one that is cut away."""
+        if self._transport is not None:
+            self._transport.write(request)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._transport is None or self._transport.is_closing()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._transport is not None:
+            self._transport.close()
 
 
 class ZooKeeperClient:
     """See :class:`~metad_perf.peers.peer.Client`."""
 
-    def __init__(self, pipes: Sequence[Pipe[bytes]]) -> None:
+    def __init__(self, pipes: Sequence[Pipe]) -> None:
         self._pipes = pipes
         self._turns = itertools.cycle(pipes)
         self._lives: dict[str, int] = {}  # by broker: the version of its node that is this client's
@@ -201,17 +270,17 @@ async def open_zookeeper(endpoints: str, in_flight: int) -> AsyncIterator[ZooKee
             pipe.close()
 
 
-async def _connect(endpoint: str) -> Pipe[bytes]:
+async def _connect(endpoint: str) -> Pipe:
     host, _, port = endpoint.rpartition(":")
     async with asyncio.timeout(_CONNECT_S):
-        _, pipe = await asyncio.get_running_loop().create_connection(lambda: Pipe(wire.cut), host, int(port))
+        _, pipe = await asyncio.get_running_loop().create_connection(Pipe, host, int(port))
         reply = await pipe.ask(wire.connect(_TIMEOUT_MS))
     if isinstance(reply, str) or not wire.connected(reply[0]):
         raise PeerError(f"zookeeper at {endpoint} refuses a session: {reply!r}")
     return pipe
 
 
-async def _ping(pipes: Sequence[Pipe[bytes]]) -> None:
+async def _ping(pipes: Sequence[Pipe]) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         while True:
             await asyncio.sleep(LAPSING_S / 4)

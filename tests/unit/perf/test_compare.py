@@ -50,7 +50,8 @@ def test_the_best_way_is_one_in_which_nothing_fails_if_there_is_any() -> None:
 
 def test_ratios_are_medians_of_the_pairs_own_with_their_spread() -> None:
     runs = [_run(METAD, PUTS, -1, 10_000_000.0), _run("etcd", PUTS, -1, 1.0)]  # of the sweep: of no pair
-    runs += [_run(METAD, PUTS, 0, 7.0, peer="redis"), _run("redis", PUTS, 0, 1.0, peer="redis")]  # of another peer
+    # of another peer
+    runs += [_run(system, PUTS, 0, rate, peer="zookeeper") for system, rate in ((METAD, 7.0), ("zookeeper", 1.0))]
     for pair, factor in enumerate((1.0, 10.0, 2.0)):
         theirs = [
             _run("etcd", PUTS, pair, 100.0 * factor),
@@ -77,7 +78,7 @@ def test_ratios_are_medians_of_the_pairs_own_with_their_spread() -> None:
         "restore_ratio": (3.0, 3.0, 3.0, False),
     }
     assert BARS["etcd"].keys() == found.keys()
-    assert ratios(runs, "redis")["batched_put_ratio"].median == 7.0
+    assert ratios(runs, "zookeeper")["batched_put_ratio"].median == 7.0
 
 
 def test_every_bar_is_of_a_peer_and_of_a_ratio() -> None:
@@ -106,11 +107,11 @@ def test_the_list_of_peers_is_the_same_in_the_makefile_the_help_and_the_readme(
 
 
 def test_peers_are_named_once_or_as_endpoints() -> None:
-    chosen = parse("etcd,redis=127.0.0.1:1,127.0.0.1:2,nats")
+    chosen = parse("etcd,oxia=127.0.0.1:1,127.0.0.1:2,grpc")
     assert [(one.name, one.endpoints) for one in chosen] == [
         ("etcd", ""),
-        ("redis", "127.0.0.1:1,127.0.0.1:2"),
-        ("nats", ""),
+        ("oxia", "127.0.0.1:1,127.0.0.1:2"),
+        ("grpc", ""),
     ]
 
 

@@ -18,11 +18,11 @@ from metad_perf.peers.verdict import P99, RATES
 def _run(system: str, load: str, pair: int, rate: float, seconds: float) -> dict[str, Any]:
     return {
         "system": system,
-        "peer": "redis",
+        "peer": "zookeeper",
         "load": load,
         "pair": pair,
         "way": {"batch": 1_000, "in_flight": 4, "processes": 2},
-        "failed": 3 if system == "redis" and pair == 1 else 0,
+        "failed": 3 if system == "zookeeper" and pair == 1 else 0,
         "seconds": seconds,
         "items_per_s": rate,
         "items_per_server_cpu_s": rate * 2,
@@ -34,18 +34,18 @@ def _run(system: str, load: str, pair: int, rate: float, seconds: float) -> dict
 def _report() -> dict[str, Any]:
     runs = [_run(METAD, PUTS, -1, 1e9, 1.0)]
     for pair, (ours, theirs) in enumerate([(200.0, 100.0), (400.0, 110.0), (300.0, 120.0)]):
-        runs += [_run(METAD, PUTS, pair, ours, 1.0), _run("redis", PUTS, pair, theirs, 1.0)]
-        runs += [_run(METAD, RESTORE, pair, 1.0, 2.5), _run("redis", RESTORE, pair, 1.0, 7.5)]
+        runs += [_run(METAD, PUTS, pair, ours, 1.0), _run("zookeeper", PUTS, pair, theirs, 1.0)]
+        runs += [_run(METAD, RESTORE, pair, 1.0, 2.5), _run("zookeeper", RESTORE, pair, 1.0, 7.5)]
     words = {"session": "s", "takeover": "t", "batch": "b"}
     return {
-        "redis": {
+        "zookeeper": {
             "batched_put_ratio": {"median": 2.5, "low": 2.0, "high": 3.64, "bar": 0.0, "met": True},
             "restore_ratio": {"median": 3.0, "low": 3.0, "high": 3.0, "bar": 4.0, "met": False},
         },
-        "peers": ["redis"],
+        "peers": ["zookeeper"],
         "systems": {
             METAD: {"title": "metad", "label": "", "fsync": True, "transport": "x"} | words,
-            "redis": {"title": "Redis <7>", "label": "a floor", "fsync": True, "transport": "x", "version": "7"}
+            "zookeeper": {"title": "ZooKeeper <7>", "label": "a floor", "fsync": True, "transport": "x", "version": "7"}
             | words,
         },
         "pairs": 3,
@@ -70,9 +70,9 @@ def test_a_figure_has_medians_and_spread_of_the_pairs_and_the_best_first() -> No
     storm, puts = figures(_report())
     assert [(one.system, one.low, one.median, one.high) for one in puts.bars] == [
         (METAD, 200.0, 300.0, 400.0),
-        ("redis", 100.0, 110.0, 120.0),
+        ("zookeeper", 100.0, 110.0, 120.0),
     ]
-    assert [(one.system, one.median) for one in storm.bars] == [(METAD, 2.5), ("redis", 7.5)]
+    assert [(one.system, one.median) for one in storm.bars] == [(METAD, 2.5), ("zookeeper", 7.5)]
     assert (storm.less_is_better, puts.less_is_better) == (True, False)
     assert (puts.bars[1].failed, puts.bars[0].per_server_cpu_s) == (3, 600.0)
 
@@ -81,8 +81,8 @@ def test_the_page_shows_every_system_and_needs_nothing_else() -> None:
     made = page(_report())
     assert made.count("<svg") == 2
     assert made.count('class="ours"') == made.count('class="floor"') == 2
-    assert "Redis &lt;7&gt;" in made
-    assert "Redis <7>" not in made
+    assert "ZooKeeper &lt;7&gt;" in made
+    assert "ZooKeeper <7>" not in made
     assert "bar 4: missed" in made
     assert "3 failed" in made
     assert "http" not in made.replace("<!doctype html>", "")

@@ -1,5 +1,4 @@
-"""The protocols of ZooKeeper, Redis, NATS, Oxia and RobustMQ by hand: bytes from their specifications, and replies
-however they are cut."""
+"""The protocols of ZooKeeper and Oxia by hand: bytes from their specifications, and replies however they are cut."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from metad_perf.peers import nats_wire, oxia_wire, redis_wire, robustmq_client, zookeeper_wire
+from metad_perf.peers import oxia_wire, zookeeper_wire
 
 
 def _in_pieces(cut: Callable[[bytearray], Sequence[object]], stream: bytes, size: int) -> list[object]:
@@ -19,41 +18,6 @@ def _in_pieces(cut: Callable[[bytearray], Sequence[object]], stream: bytes, size
         found += cut(received)
     assert not received
     return found
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 1_000])
-def test_replies_of_redis(size: int) -> None:
-    stream = b"+OK\r\n:42\r\n$3\r\na\r\n\r\n$-1\r\n-ERR no such\r\n*3\r\n$1\r\nx\r\n$-1\r\n$0\r\n\r\n*0\r\n"
-    assert _in_pieces(redis_wire.cut, stream, size) == [b"OK", 42, b"a\r\n", None, "ERR", [b"x", None, b""], []]
-    assert isinstance(redis_wire.cut(bytearray(b"-ERR no such\r\n"))[0], redis_wire.Failed)
-
-
-def test_commands_of_redis() -> None:
-    assert redis_wire.command(b"SET", b"k", b"\r\n") == b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n\r\n\r\n"
-    with pytest.raises(ValueError, match="no reply of Redis"):
-        redis_wire.cut(bytearray(b"HTTP/1.1\r\n"))
-
-
-@pytest.mark.parametrize("size", [1, 3, 10, 1_000])
-def test_messages_of_nats(size: int) -> None:
-    head = b"NATS/1.0 404 Message Not Found\r\n\r\n"
-    stream = b'INFO {"server_id":"x"}\r\nPING\r\nPONG\r\nMSG _M.1.2 1 4\r\n\r\nab\r\n'
-    stream += b"HMSG _M.1.3 1 %d %d\r\n%b\r\n" % (len(head), len(head), head)
-    stream += b"HMSG _M.9.0 1 _R 12 13\r\nNATS/1.0\r\n\r\nv\r\n-ERR 'Stale Connection'\r\n"
-    assert _in_pieces(nats_wire.cut, stream, size) == [
-        nats_wire.Pinged(),
-        nats_wire.Message(b"_M.1.2", b"", b"\r\nab"),
-        nats_wire.Message(b"_M.1.3", head, b"", 404),
-        nats_wire.Message(b"_M.9.0", b"NATS/1.0\r\n\r\n", b"v"),
-        nats_wire.Refused("-ERR 'Stale Connection'"),
-    ]
-
-
-def test_what_is_published_to_nats() -> None:
-    assert nats_wire.published(b"a.b", nats_wire.reply_to(3, 4), b"xy") == b"PUB a.b _M.3.4 2\r\nxy\r\n"
-    assert nats_wire.published_with(b"K: V", b"a", b"r") == b"HPUB a r 18 18\r\nNATS/1.0\r\nK: V\r\n\r\n\r\n"
-    with pytest.raises(ValueError, match="no message of NATS"):
-        nats_wire.cut(bytearray(b"HTTP/1.1\r\n"))
 
 
 def _reply(xid: int, error: int, body: bytes = b"") -> bytes:
@@ -133,9 +97,3 @@ def test_the_leaders_of_shards_of_oxia() -> None:
     reply = b"".join(b"\x0a" + bytes([len(one)]) + one for one in (other, named))
     assert oxia_wire.leaders(reply) == {0: "a:1", 1: "b:2"}
     assert oxia_wire.leaders(b"") == {}
-
-
-def test_messages_of_robustmq() -> None:
-    assert robustmq_client.set_request("k", b"\xff") == b"\x0a\x01k" + b"\x12\x04/w=="
-    assert robustmq_client.value_of(b"\x0a\x04/w==") == b"\xff"
-    assert robustmq_client.value_of(b"") is None
