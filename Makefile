@@ -8,7 +8,7 @@ MQTT := $(VENV)/.installed-mqtt
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt run test test-fast check soak fuzz peers clean help
+.PHONY: setup demo mqtt run test test-fast test-touched check soak fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in four minutes"
+	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"
 	@echo "make soak       fresh seeds of whole simulated clusters for an hour (SOAK_MINUTES=60); prints how to play again what breaks"
 	@echo "make peers      install etcd and ZooKeeper from Debian's packages, for metad-perf compare"
@@ -66,13 +67,17 @@ SIDE_BY_SIDE := -n auto --max-worker-restart=0
 # hundreds of others, which now and then makes one late; a fault fails again. Exit code 1 of pytest: tests have failed.
 ONCE_MORE = || { [ $$? -eq 1 ] && echo "=== These failed. Once more, with nothing beside them: ===" && \
 	../$(BIN)/python -m pytest --last-failed; }
-test test-fast: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
 test: setup
 	cd tests && ../$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not alone' $(ONCE_MORE)
 	cd tests && ../$(BIN)/python -m pytest -m alone $(ONCE_MORE)
 
 test-fast: setup
 	cd tests && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'not slow and not alone' golden contract unit
+
+SINCE ?= HEAD
+test-touched: setup
+	cd tests && ../$(BIN)/python touched.py --since $(SINCE)
 
 check: setup
 	$(BIN)/ruff check .
