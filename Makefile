@@ -5,25 +5,30 @@ VENV := .venv
 BIN := $(VENV)/bin
 SMALL := $(VENV)/.installed-small
 MQTT := $(VENV)/.installed-mqtt
+TESTS := $(VENV)/.installed-test
+FUZZ := $(VENV)/.installed-fuzz
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt run test test-fast test-touched check soak fuzz peers clean help
+.PHONY: setup demo mqtt run test test-core test-spark test-fuzz test-fast test-touched check soak fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes, in which the leader dies; writes storm.html"
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
-	@echo "make test       run every test"
-	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in four minutes"
+	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
+	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 500 MB"
+	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
+	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
+	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts, in two minutes"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"
 	@echo "make soak       fresh seeds of whole simulated clusters for an hour (SOAK_MINUTES=60); prints how to play again what breaks"
 	@echo "make peers      install etcd and ZooKeeper from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
-	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 180 MB for mqtt, 1.4 GB for the tests."
+	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 180 MB for mqtt, 500 MB for test-core, 1.4 GB for test."
 
 setup: $(ALL)
 
@@ -35,10 +40,18 @@ $(MQTT): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) quic,perf,amqtt
 	@touch $(SMALL) $@
 
+$(TESTS): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) test
+	@touch $(SMALL) $(MQTT) $@
+
+$(FUZZ): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) fuzz
+	@touch $(SMALL) $(MQTT) $(TESTS) $@
+
 $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
-	@touch $(SMALL) $(MQTT) $@
+	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
@@ -63,20 +76,33 @@ run: $(SMALL)
 # Several processes run the tests, and where one of them crashes the run ends; tests that measure run after the others. Tests
 # start hundreds of programs, so bytecode is kept even where the environment says otherwise.
 SIDE_BY_SIDE := -n auto --max-worker-restart=0
+PYTEST := cd tests && ../$(BIN)/python -m pytest
 # What fails is run once more with nothing beside it, and both runs are shown. Tests of real processes share the machine with
 # hundreds of others, which now and then makes one late; a fault fails again. Exit code 1 of pytest: tests have failed.
 ONCE_MORE = || { [ $$? -eq 1 ] && echo "=== These failed. Once more, with nothing beside them: ===" && \
-	../$(BIN)/python -m pytest --last-failed; }
-test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
+	../$(BIN)/python -m pytest --last-failed$(1); }
+# What needs the packages of Spark, and what needs the fuzzer.
+APART := spark unit/spark fuzz
+test test-core test-spark test-fuzz test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
 test: setup
-	cd tests && ../$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m 'not alone' $(ONCE_MORE)
-	cd tests && ../$(BIN)/python -m pytest -m alone $(ONCE_MORE)
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone' $(call ONCE_MORE)
+	$(PYTEST) -m alone e2e $(call ONCE_MORE)
 
-test-fast: setup
-	cd tests && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m 'not slow and not alone' golden contract unit
+test-core: $(TESTS)
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone' $(APART:%=--ignore=%) $(call ONCE_MORE,$(APART:%= --ignore=%))
+	$(PYTEST) -m alone e2e $(call ONCE_MORE,$(APART:%= --ignore=%))
+
+test-spark: setup
+	$(PYTEST) $(SIDE_BY_SIDE) spark unit/spark
+
+test-fuzz: $(FUZZ)
+	$(PYTEST) fuzz
+
+test-fast: $(TESTS)
+	$(PYTEST) -q $(SIDE_BY_SIDE) -m 'not slow and not alone' --ignore=unit/spark golden contract unit
 
 SINCE ?= HEAD
-test-touched: setup
+test-touched: $(TESTS)
 	cd tests && ../$(BIN)/python touched.py --since $(SINCE)
 
 check: setup
@@ -92,7 +118,7 @@ soak: setup
 	nice $(BIN)/python tests/simulate.py --minutes $(SOAK_MINUTES) --processes $(SOAK_PROCESSES)
 
 FUZZ_SECONDS ?= 60
-fuzz: setup
+fuzz: $(FUZZ)
 	$(BIN)/python tests/fuzz/fuzz_wire.py frame --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/fuzz/fuzz_wire.py session --seconds $(FUZZ_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Tests side by side: what goes together to one of the processes, and what begins first.
+"""Tests side by side: what goes together to one of the processes, and in which order.
 
 ``make test`` runs the tests in several processes (``-n auto`` of pytest-xdist). A test that measures is marked
 ``alone`` and runs after the others. Without ``-n`` nothing here does anything.
@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+from collections.abc import Iterator
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,17 @@ WORKERS_MAX = 8
 """More have been tried by nobody, and each of them has an interpreter and nodes."""
 BY_TEST = ("e2e", "extension", "simulation")
 """Rings of which one file may take minutes."""
-FIRST = ("spark", "e2e", "extension", "simulation", "contract", "unit", "golden")
-"""What takes long begins first, or all would wait for it at the end."""
+WAITING = ("spark", "fuzz", "e2e", "extension")
+"""Rings whose tests mostly wait: for processes to start, to die or to be late. Tests that compute run beside them, for
+else the cores would be idle meanwhile. The folder that takes longest comes first."""
+COMPUTING = ("simulation", "contract", "unit", "golden")
+RINGS = (*WAITING, *COMPUTING)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: some tests wait for others' time to pass."""
-    return min((os.cpu_count() or 1) + 1, WORKERS_MAX)
+    """Two for each core: half of the tests wait for processes that they have started."""
+    return min(2 * (os.cpu_count() or 1), WORKERS_MAX)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,7 +62,7 @@ def scope(root: Path, nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     ring = ring_of(path)
     if ring == "spark":
-        return ring
+        return f"tests/{ring}"
     return nodeid if ring in BY_TEST and not shares(root / path) else path
 
 
@@ -69,6 +75,27 @@ def shares(file: Path) -> bool:
     return 'scope="module"' in file.read_text(encoding="utf-8")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collecting makes many thousand objects and drops none: to look for garbage would take a fifth of its time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: FIRST.index(ring) if (ring := ring_of(item.nodeid)) in FIRST else len(FIRST))
+        items[:] = in_order(config.rootpath, items)
+
+
+def in_order(root: Path, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Take scopes that wait and scopes that compute in turn, ring by ring. A ring that is not listed here computes."""
+    scopes: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        scopes.setdefault(scope(root, item.nodeid), []).append(item)
+    names = sorted(scopes, key=lambda name: RINGS.index(ring) if (ring := ring_of(name)) in RINGS else len(RINGS))
+    waiting, computing = ([name for name in names if (ring_of(name) in WAITING) == waits] for waits in (True, False))
+    paired = chain.from_iterable(zip_longest(waiting, computing))
+    return [item for name in paired if name is not None for item in scopes[name]]

@@ -123,8 +123,12 @@ def test_the_second_command_runs_every_test(home: Path) -> None:
     lines = [line.partition(" || ") for line in planned.splitlines() if "-m pytest" in line]
     assert all(again.endswith(" -m pytest --last-failed; }") for _, _, again in lines), "what has failed, once more"
     runs = [shlex.split(first.partition("-m pytest ")[2]) for first, _, _ in lines]
-    assert [run[-2:] for run in runs] == [["-m", "not alone"], ["-m", "alone"]], "together they are all tests"
-    assert not any(word.endswith(".py") for run in runs for word in run)
+    assert [run[run.index("-m") :] for run in runs] == [["-m", "not alone"], ["-m", "alone", "e2e"]], (
+        "together all tests"
+    )
+    assert not any(word.startswith("--ignore") or word.endswith(".py") for run in runs for word in run)
+    others = {path for path in (ROOT / "tests").rglob("test_*.py") if "@pytest.mark." + "alone" in path.read_text()}
+    assert all(path.parent.name == "e2e" for path in others), "the second run looks for them there"
 
 
 def test_the_commands_of_a_first_server(home: Path) -> None:

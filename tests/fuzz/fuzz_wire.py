@@ -33,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Coverage-guided fuzzing of metad's wire layer.")
     parser.add_argument("target", choices=["frame", "session"])
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--input-seconds", type=int, default=1, help="an input that takes longer is a finding")
     parser.add_argument("--seed", type=int, default=None, help="of the search; random by default")
     parser.add_argument("--corpus", type=Path, default=None, help="directory to keep interesting inputs in")
     parser.add_argument("--replay", type=Path, default=None, help="run one kept input, without fuzzing")
@@ -45,7 +46,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1, 2**31) if arguments.seed is None else arguments.seed
     with tempfile.TemporaryDirectory(prefix="metad-fuzz-") as scratch:
         corpus = arguments.corpus or Path(scratch) / "corpus"
-        return watch(arguments.target, arguments.seconds, seed, corpus, Path(scratch))
+        return watch(arguments.target, arguments.seconds, arguments.input_seconds, seed, corpus, Path(scratch))
 
 
 def search(target: str, libfuzzer_arguments: list[str]) -> int:
@@ -69,7 +70,7 @@ def replay(target: str, path: Path) -> int:
     return 0
 
 
-def watch(target: str, seconds: int, seed: int, corpus: Path, scratch: Path) -> int:
+def watch(target: str, seconds: int, input_seconds: int, seed: int, corpus: Path, scratch: Path) -> int:
     """In the parent: run the child, sample its memory, and tell what came of it."""
     import psutil
     import wire_drivers
@@ -81,7 +82,7 @@ def watch(target: str, seconds: int, seed: int, corpus: Path, scratch: Path) -> 
     log_path = scratch / "log"
     command = [
         *(sys.executable, str(HERE / "fuzz_wire.py"), target, "--child", str(corpus)),
-        *(f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={INPUT_BYTES_MAX}", "-timeout=1"),
+        *(f"-max_total_time={seconds}", f"-seed={seed}", f"-max_len={INPUT_BYTES_MAX}", f"-timeout={input_seconds}"),
         *("-rss_limit_mb=1024", "-print_final_stats=1", f"-artifact_prefix={findings}"),
     ]
     began = time.monotonic()

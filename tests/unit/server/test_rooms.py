@@ -94,11 +94,12 @@ def bounds_of_rooms() -> set[str]:
 
 def test_a_bound_that_clients_share_is_a_fair_room() -> None:
     of_one = {name for names in OF_ONE.values() for name in names.split()}
+    rooms = bounds_of_rooms()
     unknown = {
         f"{name} ({module})"
         for name, modules in declared().items()
         for module in modules
-        if not {name, f"{name}@{module}"} & of_one and name not in bounds_of_rooms()
+        if not {name, f"{name}@{module}"} & of_one and name not in rooms
     }
     assert not unknown, "a room that clients share belongs to FairRoom; any other bound into OF_ONE"
 
