@@ -68,7 +68,7 @@ async def _worked(endpoint: str) -> dict[str, int]:
             if len(verbs) == 4 and any(lot.acknowledged > 1 for lot in work.ledger.lots):
                 break
         await work.carry_out(End())
-        assert work.ledger.verdict.lost == 0
+        assert work.verdict.lost == 0
         for verb in (PUT, UPDATE, TAKEOVER, COMMIT):
             lot = next(one for one in work.ledger.lots if one.verb == verb and one.acknowledged > 0)
             if verb == PUT:

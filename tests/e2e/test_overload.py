@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from metad_client import SessionDeleteItem
-from metad_perf.overload.guard import Attach, Look, broker_name, names_of, open_guard
-from metad_perf.overload.judge import Verdict, judge
+from metad_judge.undisturbed import Verdict, judge
+from metad_perf.overload.guard import Attach, Look, broker_name, left, names_of, open_guard
 from metad_perf.overload.plan import GUARD_TENANT, Measurement
 from metad_perf.spawn import temporary_server
 from metad_perf.target import open_client
@@ -70,7 +70,7 @@ async def _judged(endpoint: str) -> tuple[Verdict, Verdict]:
 
         async def verdict() -> Verdict:
             return judge(
-                SMALL,
+                left(SMALL),
                 before=before,
                 after=before,
                 lives=began.lives,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from metad_client import Options
+from metad_judge.acknowledged import Verdict
 from metad_wire.policy import Backoff
 
 from ..errors import UsageError
@@ -28,7 +29,6 @@ from ..report import output
 from ..running import run_async
 from ..spawn import Server, Shape, temporary_server
 from ..target import open_client
-from .ledger import Verdict
 from .writers import LANES, RECORDS, Lane
 
 _WRITING_S = (0.05, 0.6)  # between two kills

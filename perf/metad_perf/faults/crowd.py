@@ -17,8 +17,8 @@ from typing import Self
 import msgspec
 
 from metad_client import Client
+from metad_judge.acknowledged import Verdict
 
-from .ledger import Verdict
 from .registers import DEADLINES_S, History, Reader, RegisterClient
 from .writers import LANES, Lane
 

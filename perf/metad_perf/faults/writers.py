@@ -23,9 +23,8 @@ from metad_client.errors import (
     OffsetRegressionError,
 )
 from metad_client.results import WriteResult
+from metad_judge.acknowledged import Counted, Stated, Verdict
 from metad_wire import messages as m
-
-from .ledger import Counted, Stated, Verdict
 
 RECORDS = 48  # of one lane: few enough that each is written often, enough that batches differ
 BATCH_MAX = 12

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metad_client import ClusterMap
+from metad_judge.acknowledged import Verdict
 
 from ..errors import ServerError, UsageError
 from ..faults.members import START_S, Member
@@ -30,7 +31,6 @@ from ..running import run_async
 from ..spawn import Shape
 from ..watch.actor import Actor
 from ..watch.nodes import Nodes, running
-from .ledger import Verdict
 from .plan import MIX, Measurement, groups_of
 from .rounds import Curve, Kill, Sample, curve, percentile, row, served_ms, summary
 from .work import Begin, Done, End, Judge, Take, decoded, group_names, open_work
@@ -378,21 +378,21 @@ class Killing:
             self._add(done)
         seconds = (kills[-1].end_ns - warm_ns) / 1e9
         story.step("everything is read")
-        verdicts: list[Verdict] = await self._ask_all(Judge())
+        verdict = Verdict.summed(await self._ask_all(Judge()))
         operations = sum(one["operations"] for one in rows)
         found = summary(rows) | {
-            "lost": sum(one.lost for one in verdicts),
-            "duplicated": sum(one.duplicated for one in verdicts),
-            "invented": sum(one.invented for one in verdicts),
-            "records_read": sum(one.read for one in verdicts),
-            "records_in_doubt": sum(one.in_doubt for one in verdicts),
+            "lost": verdict.lost,
+            "duplicated": verdict.duplicated,
+            "invented": verdict.invented,
+            "records_read": verdict.read,
+            "records_in_doubt": verdict.in_doubt,
             "operations": operations,
             "operations_per_s": operations / seconds,
             "seconds": seconds,
             "rounds": len(rows),
             "fsync": self._nodes.fsync,
             "by_round": rows,
-            "examples": [line for one in verdicts for line in one.examples],
+            "examples": verdict.examples,
         }
         # The errors of the last round may come after it.
         late = sum(self._errors.values())

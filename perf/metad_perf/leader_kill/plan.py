@@ -7,7 +7,8 @@ of its items, and each request tells whether its group is served.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,6 +27,8 @@ VERBS: Final = tuple(MIX)
 TENANT: Final = "leader-kill"
 TOPIC: Final = "orders"
 _KIND: Final = {PUT: "data", UPDATE: "data", TAKEOVER: "data", COMMIT: "offset", READ: "data"}
+_FREE_MIN = 64
+"""So many lots of a verb and group are there before one is written again."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,3 +144,69 @@ def numbered(sequence: int, filling: bytes) -> bytes:
 def number_of(value: bytes) -> int:
     """The number that a value says."""
     return int.from_bytes(value[:SEQUENCE_BYTES], "big")
+
+
+class Lot(msgspec.Struct, kw_only=True, eq=False):
+    """Records that are always written together, with one number, which counts up, by one write at a time. A lot whose
+    write has an unknown outcome is never written again, so what is read in the end is the last acknowledged number or
+    the one in doubt. ``home``: the broker that writes first; ``acknowledged``: the number of the last acknowledged
+    write, which is also how many there were; ``in_doubt``: the number of a write that may have happened, 0: none;
+    ``busy``: a write is under way."""
+
+    verb: str
+    group: str
+    place: str
+    names: Sequence[str]
+    home: int
+    acknowledged: int = 0
+    in_doubt: int = 0
+    busy: bool = False
+
+    def label(self, name: str) -> str:
+        """One of its records, for those who read."""
+        return f"{self.verb} of {self.group}: {self.place}/{name}"
+
+    @property
+    def next(self) -> int:
+        """The number of the next write."""
+        return self.acknowledged + 1
+
+
+class Ledger:
+    """The lots of one process: what it writes, and what must therefore be there."""
+
+    def __init__(self) -> None:
+        self.lots: list[Lot] = []
+        self._free: dict[tuple[str, str], deque[Lot]] = {}
+
+    def take(self, verb: str, group: str, make: Callable[[], Lot]) -> Lot:
+        """A lot that is free, which is busy now: the one that was written longest ago, or a new one."""
+        free = self._free.setdefault((verb, group), deque())
+        if len(free) < _FREE_MIN:
+            lot = make()
+            self.lots.append(lot)
+        else:
+            lot = free.popleft()
+        lot.busy = True
+        return lot
+
+    def any(self, verb: str, group: str) -> Lot | None:
+        """A lot to read: the one that was written last."""
+        free = self._free.get((verb, group))
+        return free[-1] if free else None
+
+    def acknowledged(self, lot: Lot) -> None:
+        """The write that was under way is there."""
+        lot.acknowledged += 1
+        self._release(lot)
+
+    def failed(self, lot: Lot, *, known: bool) -> None:
+        """The write was not acknowledged. ``known``: it did not happen."""
+        if known:
+            self._release(lot)
+        else:
+            lot.in_doubt = lot.next
+
+    def _release(self, lot: Lot) -> None:
+        lot.busy = False
+        self._free[lot.verb, lot.group].append(lot)

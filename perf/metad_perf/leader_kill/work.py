@@ -37,13 +37,13 @@ from metad_client import (
 )
 from metad_client.observer import Ended
 from metad_client.results import WriteResult
+from metad_judge.acknowledged import Seen, Verdict, fresh, handed_on, settled
 from metad_wire.cluster import ClusterMap
 
 from ..errors import PreparationError, WorkerError
 from ..load.draw import Values
 from ..load.timing import SYSTEM
 from ..target import open_client
-from .ledger import Ledger, Lot, Seen, Verdict
 from .plan import (
     COMMIT,
     PUT,
@@ -55,6 +55,8 @@ from .plan import (
     UPDATE,
     VERBS,
     Draw,
+    Ledger,
+    Lot,
     Measurement,
     Namer,
     number_of,
@@ -81,7 +83,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Judge(msgspec.Struct, frozen=True):
-    """Read everything. The reply: :class:`~metad_perf.leader_kill.ledger.Verdict`."""
+    """Read everything. The reply: :class:`~metad_judge.acknowledged.Verdict`."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -158,6 +160,7 @@ class Work:
         self._groups = {name: at for at, name in enumerate(group_names(cluster))}
         self._values = Values(rng, max(1, measurement.value_bytes - SEQUENCE_BYTES))
         self.ledger = Ledger()
+        self.verdict = Verdict()
         self._due, self._took, self._codes = array("q"), array("q"), array("l")
         self._errors: Counter[str] = Counter()
         self._reads = 0
@@ -286,7 +289,7 @@ class Work:
         if taken.ok:
             before = self._taker(lot, number - 1).life.broker if number > 1 else None
             for name, at in zip(lot.names, taken.previous_index, strict=True):
-                self.ledger.taken_from(lot, name, taken.owners[at].broker if at >= 0 else None, before)
+                handed_on(self.verdict, lot.label(name), taken.owners[at].broker if at >= 0 else None, before)
         return taken
 
     async def _read(self, group: str) -> Sequence[str]:
@@ -300,7 +303,7 @@ class Work:
         except MetadError as error:
             return [error.name] * len(lot.names)
         for name, one in zip(lot.names, seen, strict=True):
-            self.ledger.was_read(lot, name, one, least)
+            fresh(self.verdict, lot.label(name), one, least)
         return ()
 
     # --- the judgement ---
@@ -327,12 +330,13 @@ class Work:
 
         async def reader() -> None:
             for lot in waiting:  # shared: each reader takes the next
-                self.ledger.judge(lot, await self._look(lot))
+                for name, one in zip(lot.names, await self._look(lot), strict=True):
+                    settled(self.verdict, lot.label(name), one, lot.acknowledged, lot.in_doubt)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_READ_IN_FLIGHT):
                 tasks.create_task(reader())
-        return self.ledger.verdict
+        return self.verdict
 
 
 def group_names(cluster: ClusterMap) -> list[str]:

@@ -23,12 +23,12 @@ from metad_client import (
     SessionTakeoverItem,
     Will,
 )
+from metad_judge.undisturbed import leaders
 from metad_wire.program.open_files import raise_files_limit
 from metad_wire.tables.broker import LIVE
 
 from ..errors import PerfError, UsageError
 from ..mqtt.brokers import BrokerProcess
-from ..overload.judge import leaders
 from ..report import output
 from ..report.story import Story
 from ..running import run_async

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from metad_client import ClusterMap
+from metad_judge.undisturbed import judge, leaders
 
 from ..errors import ServerError, UsageError
 from ..report import output
@@ -20,11 +21,10 @@ from ..running import run_async
 from ..spawn import Shape
 from ..watch.actor import Actor
 from ..watch.nodes import Nodes, cpu_s, running, sampled
-from .guard import Attach, Look, Phase, Seen, broker_name, open_guard
-from .judge import curve, goes_on, heartbeats, judge, leaders, peak, phase_row, reached, recovered_s
+from .guard import Attach, Look, Phase, Seen, broker_name, left, open_guard
 from .naive import Pace, Ramp, Tell, open_naive
 from .plan import GUARD_TENANT, MIX, Measurement
-from .tally import Tally, summed
+from .tally import Tally, curve, goes_on, heartbeats, peak, phase_row, reached, recovered_s, summed
 
 _RAMP: Final = (8, 16, 32, 64, 128, 256, 512, 1_024)
 """Requests in flight of all processes together, step by step."""
@@ -218,7 +218,7 @@ class Overload:
         sessions = [one async for one in client.sessions.list(GUARD_TENANT)]
         wills = [one.client_id async for one in client.wills.list(GUARD_TENANT)]
         verdict = judge(
-            measurement,
+            left(measurement),
             before=before,
             after=after,
             lives=began.lives,

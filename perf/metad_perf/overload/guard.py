@@ -176,6 +176,16 @@ def names_of(measurement: Measurement, n: int) -> tuple[Sequence[str], Sequence[
     return names[: each // 2], names[each // 2 :]
 
 
+def left(measurement: Measurement) -> dict[str, tuple[bool, str]]:
+    """Every client, whether it is connected, and its broker."""
+    return {
+        client: (connected, broker_name(n))
+        for n in range(measurement.brokers)
+        for clients, connected in zip(names_of(measurement, n), (True, False), strict=True)
+        for client in clients
+    }
+
+
 @asynccontextmanager
 async def open_guard(target: str, measurement: Measurement) -> AsyncIterator[Guard]:
     """The role of a process."""

@@ -1,12 +1,22 @@
-"""What naive clients have sent and heard, by phase of the run. Pure."""
+"""What naive clients have sent and heard, by phase of the run, and what these numbers say. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from ..report.histogram import Latencies
+from .guard import Beats
+from .plan import Measurement
+
+REACHED: Final = 0.95
+"""A factor is reached if so much of it was there on time."""
+RECOVERED: Final = 0.9
+"""The goodput is back if it is so much of that before."""
+RAMP_GAIN: Final = 1.05
+"""The ramp goes on while a step brings so much more."""
 
 
 class Tally(msgspec.Struct, kw_only=True):
@@ -49,3 +59,85 @@ def summed(tallies: Iterable[Tally]) -> Tally:
             encoded.append(one.latencies)
     total.latencies = Latencies.merged(encoded).encode()
     return total
+
+
+def phase_row(tally: Tally, seconds: float, capacity: float) -> dict[str, Any]:
+    """What is told of a phase: rates in items a second."""
+    latencies = Latencies.merged([tally.latencies] if tally.latencies else [])
+
+    def rate(items: int) -> float:
+        return items / seconds if seconds else 0.0
+
+    return {
+        "seconds": seconds,
+        "offered_per_s": rate(tally.offered),
+        "sent_per_s": rate(tally.sent),
+        "answered_per_s": rate(tally.answered),
+        "goodput_per_s": rate(tally.good),
+        "factor": rate(tally.offered - tally.lagged) / capacity if capacity else 0.0,
+        "factor_sent": rate(tally.sent) / capacity if capacity else 0.0,
+        "refused_per_s": rate(tally.refused),
+        "late_per_s": rate(tally.late),
+        "unanswered_per_s": rate(tally.unanswered),
+        "unsent_per_s": rate(tally.unsent),
+        "p50_ms": latencies.percentile_ms(50),
+        "p99_ms": latencies.percentile_ms(99),
+        "errors_by_name": tally.errors,
+    }
+
+
+def curve(tallies: Mapping[str, Tally], seconds: Mapping[str, float]) -> list[list[float]]:
+    """The goodput over time: seconds after the end of the overload, and items a second of what was due then. The
+    last, begun second of a phase is left out."""
+    points: list[list[float]] = []
+    begin = -seconds["before"] - seconds["during"]
+    for phase in ("before", "during", "gap", "after"):
+        by_second = tallies[phase].good_by_second
+        points += [[begin + second, float(by_second.get(second, 0))] for second in range(int(seconds[phase]))]
+        begin += seconds[phase]
+    return points
+
+
+def recovered_s(points: Sequence[Sequence[float]], goodput_before: float) -> float | None:
+    """How long after the end of the overload the goodput is back and stays; None: it does not come back."""
+    found: float | None = None
+    for at, rate in points:
+        if at < 0:
+            continue
+        if rate < RECOVERED * goodput_before:
+            found = None
+        elif found is None:
+            found = at
+    return found
+
+
+def reached(measurement: Measurement, during: Mapping[str, Any]) -> str:
+    """Why the run is no overload of the factor; empty if it is. What stood at a node's door, and the node did not
+    read it, counts; what its sender was too slow to send does not."""
+    factor = during["factor"]
+    if factor >= REACHED * measurement.factor:
+        return ""
+    return (
+        f"the load reached {factor:.2f} times the capacity and not {measurement.factor:g}: larger --batch, or more "
+        "--processes, make more of it"
+    )
+
+
+def peak(steps: Sequence[tuple[int, float]]) -> float:
+    """The capacity: the most of all steps of the ramp."""
+    return max((rate for _, rate in steps), default=0.0)
+
+
+def goes_on(steps: Sequence[tuple[int, float]]) -> bool:
+    """Whether the ramp may find more with more requests in flight: one of the last two steps brought something."""
+    rates = [rate for _, rate in steps]
+    if len(rates) < 3:
+        return True
+    return max(rates[-2:]) > RAMP_GAIN * max(rates[:-2])
+
+
+def heartbeats(beats: Iterable[Beats]) -> tuple[int, int, float]:
+    """How many, how many failed, and their p99 in milliseconds."""
+    listed = list(beats)
+    merged = Latencies.merged(one.latencies for one in listed)
+    return sum(one.count for one in listed), sum(one.failed for one in listed), merged.percentile_ms(99)

@@ -22,6 +22,7 @@ import numpy as np
 
 from metad.config import load_config
 from metad_client import Client, Options
+from metad_judge.sessions import Verdict
 from metad_wire.messages import Owner, StatusReply
 from metad_wire.tables.broker import LIVE
 
@@ -40,7 +41,6 @@ from .background import Begin, End, Work, open_background
 from .broker import REFUSED
 from .cluster import Cluster
 from .crew import open_crew
-from .judge import DAMAGED, GONE, WRONG_OWNER, Verdict
 from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
 from .page import page
 from .plan import Storm, broker_name, places
@@ -91,8 +91,7 @@ def summary(results: Sequence[Result], at_end: Verdict) -> dict[str, Any]:
     restored = int((waited_ns >= 0).sum())
     again = sum(sum(one.repeated.values()) for one in results)
     attempts = sum(one.attempts for one in results)
-    verdict = reduce(Verdict.plus, (one.verdict for one in results), at_end)
-    returned = reduce(Verdict.plus, (one.verdict for one in results))
+    returned = Verdict.summed(one.verdict for one in results)
     failed: Counter[str] = Counter()
     retried: Counter[str] = Counter()
     for one in results:
@@ -110,16 +109,12 @@ def summary(results: Sequence[Result], at_end: Verdict) -> dict[str, Any]:
         "failed": dict(failed),
         "sdk_retries_by_reason": dict(retried),
         "lives_lost": sum(one.lives_lost for one in results),
-        "sessions_expired_wrongly": max(at_end.faults.get(GONE, 0), returned.faults.get(GONE, 0)),
-        "lost": max(_lost(at_end), _lost(returned)),
-        "wrong_when_back": returned.faults,
-        "wrong_at_the_end": at_end.faults,
-        "examples": verdict.examples,
+        "sessions_expired_wrongly": max(at_end.gone, returned.gone),
+        "lost": max(at_end.lost, returned.lost),
+        "wrong_when_back": returned.counts,
+        "wrong_at_the_end": at_end.counts,
+        "examples": Verdict.summed([at_end, returned]).examples,
     }
-
-
-def _lost(verdict: Verdict) -> int:
-    return sum(verdict.faults.get(fault, 0) for fault in (GONE, DAMAGED, WRONG_OWNER))
 
 
 def _name(percent: float) -> str:
@@ -311,7 +306,7 @@ class _Run:
         if clean:
             story.step("the sessions are deleted", storm.sessions)
             await self._sliced(Forget, self._mine)
-        found = summary(results, reduce(Verdict.plus, verdicts))
+        found = summary(results, Verdict.summed(verdicts))
         calm_ns, steady_ns = end_ns + round(_CALM_S * 1e9), round(storm.steady_s * 1e9)
         parts = {
             "before": (t0_ns - steady_ns, t0_ns),

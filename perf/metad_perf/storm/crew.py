@@ -21,6 +21,7 @@ import numpy as np
 from metad_client import Client, MetadError, Options
 from metad_client.errors import OverloadedError
 from metad_client.results import WriteResult
+from metad_judge.sessions import Found, Sessions, Verdict
 from metad_wire import methods
 from metad_wire.cluster import unpack_slots
 from metad_wire.messages import (
@@ -38,7 +39,6 @@ from ..errors import PreparationError, ServerError
 from ..load.prepare import pour
 from ..target import open_client
 from .broker import Broker
-from .judge import Found, Judge, Verdict
 from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Store, Verify
 from .plan import WAYS, Places, Storm, places
 from .population import Clients, Ints, Kind, client_id
@@ -49,7 +49,7 @@ from .wave import Wave
 async def read_back(
     client: Client,
     clients: Clients,
-    judge: Judge,
+    judge: Sessions,
     described: Sequence[tuple[int, Kind]],
     ends: Sequence[bool],
     owners: Sequence[Sequence[Owner]],
@@ -63,26 +63,14 @@ async def read_back(
     filters.raise_for_error()
     waiting = await client.inflight.get_many(keys)
     waiting.raise_for_error()
-    found: list[Found] = []
-    stored: list[object] = []
-    for (number, kind), session, some, states in zip(described, sessions, filters, waiting, strict=True):
-        stored.append(clients.stored(number, kind))
-        if session is None:
-            found.append(Found(None, None))
-        else:
-            owner = Owner(session.broker, session.broker_epoch)
-            found.append(Found(owner, (session.properties, list(some or ()), list(states or ()))))
-    stay = [at for at, gone in enumerate(ends) if not gone]
-    judge.batch(
-        [described[at][0] for at in stay],
-        [owners[at] for at in stay],
-        [stored[at] for at in stay],
-        [found[at] for at in stay],
-        "at the end",
-    )
-    for at, gone in enumerate(ends):
-        if gone and found[at].owner is not None:
-            judge.not_ended(described[at][0])
+    rows = zip(described, sessions, filters, waiting, ends, owners, strict=True)
+    for (number, kind), session, some, states, gone, right in rows:
+        if not gone:
+            owner = None if session is None else Owner(session.broker, session.broker_epoch)
+            stored = None if session is None else (session.properties, list(some or ()), list(states or ()))
+            judge.see(number, right, clients.stored(number, kind), Found(owner, stored), "at the end")
+        elif session is not None:
+            judge.not_ended(number)
 
 
 BATCH = 1_000
@@ -205,7 +193,7 @@ class Crew:
     async def _verify(self, begin: int, end: int) -> Verdict:
         wave = self._wave
         assert wave is not None
-        judge = Judge()
+        judge = Sessions()
         mine = self._mine
 
         async def look(where: Ints) -> None:
@@ -214,7 +202,7 @@ class Crew:
 
         async with open_client(self._target, Options(deadline_s=_DEADLINE_S)) as client:
             await pour(_batches(np.arange(begin, min(end, len(mine.numbers)))), look)
-        return judge.verdict()
+        return judge.verdict
 
     async def _forget(self, begin: int, end: int) -> int:
         async with open_client(self._target, Options(deadline_s=_DEADLINE_S)) as client:

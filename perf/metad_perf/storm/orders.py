@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from metad_judge.sessions import Verdict
 from metad_wire.messages import Owner
 
-from .judge import Verdict
 from .population import Ints
 from .trace import Series
 
@@ -92,7 +92,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Verify(msgspec.Struct, frozen=True):
-    """Read every session of the process back. The reply: :class:`metad_perf.storm.judge.Verdict`. ``begin`` and
+    """Read every session of the process back. The reply: :class:`metad_judge.sessions.Verdict`. ``begin`` and
     ``end`` are positions."""
 
     begin: int

@@ -22,11 +22,11 @@ import numpy as np
 from metad_client import MetadError
 from metad_client.errors import ClosedError, DeadlineExceededError, OverloadedError
 from metad_client.results import TakeoverResult
+from metad_judge.sessions import Found, Sessions
 from metad_wire.messages import Owner, SessionTakeoverItem
 from metad_wire.policy.vector import Backoffs
 
 from .broker import Broker
-from .judge import Found, Judge
 from .orders import Counts, Finish, Result
 from .plan import FAMILIES, RETURN_SLOT, Places, Storm, ignores_slots, rolling_ns, ways
 from .population import Clients, Ints, Kind, Stored, client_id
@@ -140,7 +140,7 @@ class Wave:
         self._calls: set[asyncio.Task[None]] = set()
         self._lives: set[asyncio.Task[None]] = set()
         self._bugs: list[BaseException] = []
-        self._judge = Judge()
+        self._judge = Sessions()
         self._trace = trace
         self._tally = Tally(STEP_S, round(storm.limit_s / STEP_S) + 1)
         self._woken = asyncio.Event()
@@ -217,7 +217,7 @@ class Wave:
             self._refused,
             dict(self._failed),
             self._tally.series(order.steps),
-            self._judge.verdict(),
+            self._judge.verdict,
             dict(retried),
             dict(repeated),
             sum(broker.retries.requests for broker in self._brokers.values()),
@@ -365,23 +365,13 @@ class Wave:
         before = places_[np.array(taken.previous_index, dtype=np.int64)]  # -1, no owner, finds the last
         if (hashes[good] == self._hashes[chosen]).all() and (before[good] == mine.before[chosen]).all():
             return
-        described = self._described(chosen)
-        self._judge.batch(
-            [number for number, _ in described],
-            [
-                [self._before[n], *(broker.lives if maybe else [])]
-                for n, maybe in zip(mine.before[chosen].tolist(), self._doubt[chosen].tolist(), strict=True)
-            ],
-            [self._clients.stored(number, kind) for number, kind in described],
-            [
-                Found(
-                    taken.previous(at),
-                    None if properties[at] is None else (properties[at], filters[at] or [], states[at] or []),
-                )
-                for at in good.tolist()
-            ],
-            "when it came back",
-        )
+        owned, doubt = mine.before[chosen].tolist(), self._doubt[chosen].tolist()
+        rows = zip(self._described(chosen), owned, doubt, good.tolist(), strict=True)
+        for (number, kind), n, maybe, at in rows:
+            right = [self._before[n], *(broker.lives if maybe else [])]
+            stored = None if properties[at] is None else (properties[at], filters[at] or [], states[at] or [])
+            found = Found(taken.previous(at), stored)
+            self._judge.see(number, right, self._clients.stored(number, kind), found, "when it came back")
 
     def _place_of(self, owner: Owner) -> int:
         """The number of the broker whose life before the storm this is; -1 if it is another life."""

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from metad_judge.acknowledged import Seen, Verdict, fresh, handed_on, settled
 from metad_perf.errors import UsageError
 from metad_perf.leader_kill.command import page, said
-from metad_perf.leader_kill.ledger import Ledger, Lot, Seen, Verdict
 from metad_perf.leader_kill.plan import (
     COMMIT,
     MIX,
@@ -23,6 +23,8 @@ from metad_perf.leader_kill.plan import (
     UPDATE,
     VERBS,
     Draw,
+    Ledger,
+    Lot,
     Measurement,
     Namer,
     groups_of,
@@ -123,9 +125,10 @@ def lot(verb: str = PUT, acknowledged: int = 3, in_doubt: int = 0) -> Lot:
 
 
 def judged(one: Lot, *seen: Seen | None) -> Verdict:
-    ledger = Ledger()
-    ledger.judge(one, seen)
-    return ledger.verdict
+    verdict = Verdict()
+    for name, each in zip(one.names, seen, strict=True):
+        settled(verdict, one.label(name), each, one.acknowledged, one.in_doubt)
+    return verdict
 
 
 def found(verdict: Verdict) -> dict[str, int]:
@@ -160,19 +163,19 @@ def test_a_write_in_doubt_may_be_there_or_not() -> None:
 
 
 def test_a_takeover_names_its_predecessor() -> None:
-    ledger = Ledger()
-    ledger.taken_from(lot(TAKEOVER), "a", "broker-1", "broker-1")
-    assert found(ledger.verdict) == {}
-    ledger.taken_from(lot(TAKEOVER), "a", "broker-0", "broker-1")
-    ledger.taken_from(lot(TAKEOVER), "b", None, "broker-1")
-    assert found(ledger.verdict) == {"lost": 2}
+    verdict = Verdict()
+    handed_on(verdict, "a", "broker-1", "broker-1")
+    assert found(verdict) == {}
+    handed_on(verdict, "a", "broker-0", "broker-1")
+    handed_on(verdict, "b", None, "broker-1")
+    assert found(verdict) == {"lost": 2}
 
 
 def test_a_read_that_is_behind_counts() -> None:
-    ledger = Ledger()
-    ledger.was_read(lot(), "a", Seen(2), 3)
-    ledger.was_read(lot(), "b", None, 1)
-    assert found(ledger.verdict) == {"lost": 2}
+    verdict = Verdict()
+    fresh(verdict, "a", Seen(2), 3)
+    fresh(verdict, "b", None, 1)
+    assert found(verdict) == {"lost": 2}
 
 
 def test_a_read_of_what_was_never_acknowledged_may_find_nothing() -> None:
@@ -180,9 +183,10 @@ def test_a_read_of_what_was_never_acknowledged_may_find_nothing() -> None:
     ledger = Ledger()
     first = ledger.take("kv.put", "data-0", lambda: lot(acknowledged=0))
     ledger.failed(first, known=True)
-    ledger.was_read(first, "a", None, first.acknowledged)
-    ledger.was_read(first, "b", Seen(1), 1)
-    assert found(ledger.verdict) == {}
+    verdict = Verdict()
+    fresh(verdict, "a", None, first.acknowledged)
+    fresh(verdict, "b", Seen(1), 1)
+    assert found(verdict) == {}
 
 
 def test_a_lot_is_written_by_one_at_a_time_and_never_again_once_in_doubt() -> None:

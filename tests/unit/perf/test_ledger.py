@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metad_perf.faults.ledger import Counted, Stated, Verdict
+from metad_judge.acknowledged import Counted, Stated, Verdict
 
 
 @pytest.fixture
@@ -228,6 +228,6 @@ def test_any_other_refusal_is_a_lost_write(stated: Stated[int], verdict: Verdict
 
 def test_only_the_first_faults_are_told_in_words(verdict: Verdict) -> None:
     for number in range(100):
-        verdict.found_lost(1, str(number))
+        verdict.fault("lost", str(number))
     assert verdict.lost == 100
     assert len(verdict.examples) == 20

@@ -9,24 +9,12 @@ from typing import Any
 import pytest
 
 from metad_client.observer import Ended
+from metad_judge.undisturbed import Verdict, judge, leaders, terms
 from metad_perf.errors import UsageError
-from metad_perf.overload.guard import Beats, Pulse, broker_name, names_of
-from metad_perf.overload.judge import (
-    Verdict,
-    curve,
-    goes_on,
-    heartbeats,
-    judge,
-    leaders,
-    peak,
-    phase_row,
-    reached,
-    recovered_s,
-    terms,
-)
+from metad_perf.overload.guard import Beats, Pulse, broker_name, left, names_of
 from metad_perf.overload.naive import Naive, Pace, Tell
 from metad_perf.overload.plan import GUARD_TENANT, MIX, Measurement, requests
-from metad_perf.overload.tally import Tally, summed
+from metad_perf.overload.tally import Tally, curve, goes_on, heartbeats, peak, phase_row, reached, recovered_s, summed
 from metad_perf.report.histogram import Latencies
 from metad_wire import messages as m
 from metad_wire import methods
@@ -268,7 +256,7 @@ class Run:
 
     def judge(self) -> dict[str, int]:
         verdict: Verdict = judge(
-            SMALL,
+            left(SMALL),
             before=self.before,
             after=self.after,
             lives=self.lives,

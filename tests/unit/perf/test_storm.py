@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from metad_judge.sessions import Found, Sessions, Verdict
 from metad_perf.errors import UsageError
 from metad_perf.storm.background import Sample, Work
 from metad_perf.storm.command import KEYS, restored_by_s, summary
-from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, WRONG_OWNER, Found, Judge, Verdict
 from metad_perf.storm.orders import Result
 from metad_perf.storm.page import page
 from metad_perf.storm.plan import WAYS, Storm, ignores_slots, places, ways
@@ -258,7 +258,7 @@ def test_a_schedule_is_replayed_by_client(tmp_path: Path) -> None:
 def recorded() -> dict[str, Any]:
     """A report as the command makes it, of 3 clients in half a second; one of them is still away."""
     waited = [one * MS for one in (100, 200)]
-    verdict = Verdict({GONE: 1}, ["client 3 at the end: its session is gone"])
+    verdict = Verdict(gone=1, examples=["client 3 at the end: its session is gone"])
     one = msgspec.structs.replace(
         result({}, [*waited, -1], 4),
         series=Series(0.1, [3, 0, 1, 0], [3, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 0], [0] * 4),
@@ -316,29 +316,31 @@ BEFORE, AFTER, OTHER = Owner("storm-001", 4), Owner("storm-002", 7), Owner("stor
     [
         (Found(AFTER, ["a"]), None),
         (Found(BEFORE, ["a"]), None),
-        (Found(None, None), GONE),
-        (Found(AFTER, None), GONE),
-        (Found(AFTER, ["b"]), DAMAGED),
-        (Found(OTHER, ["a"]), WRONG_OWNER),
+        (Found(None, None), "gone"),
+        (Found(AFTER, None), "gone"),
+        (Found(AFTER, ["b"]), "damaged"),
+        (Found(OTHER, ["a"]), "wrong_owner"),
     ],
 )
 def test_the_judge_sees_what_is_wrong_and_nothing_else(found: Found, fault: str | None) -> None:
-    judge = Judge()
-    judge.batch([1, 2], [[AFTER], [BEFORE, AFTER]], [["x"], ["a"]], [Found(AFTER, ["x"]), found], "now")
-    assert judge.verdict().faults == ({fault: 1} if fault else {})
-    assert len(judge.verdict().examples) == (1 if fault else 0)
+    judge = Sessions()
+    judge.see(1, [AFTER], ["x"], Found(AFTER, ["x"]), "now")
+    judge.see(2, [BEFORE, AFTER], ["a"], found, "now")
+    assert judge.verdict.counts == ({fault: 1} if fault else {})
+    assert len(judge.verdict.examples) == (1 if fault else 0)
 
 
 def test_a_client_is_wrong_once_and_a_session_that_stays_too_long_is_seen() -> None:
-    judge = Judge()
-    judge.batch([1, 1], [[AFTER]] * 2, [["a"]] * 2, [Found(None, None)] * 2, "now")
+    judge = Sessions()
+    for _ in range(2):
+        judge.see(1, [AFTER], ["a"], Found(None, None), "now")
     judge.not_ended(2)
-    assert judge.verdict().faults == {GONE: 1, NOT_ENDED: 1}
+    assert judge.verdict.counts == {"gone": 1, "not_ended": 1}
 
 
 def result(faults: dict[str, int], waited: list[int], attempts: int, retried: int = 0) -> Result:
     none = Series(0.1, [0], [0], [0], [0], [0])
-    verdict = Verdict(faults, [])
+    verdict = Verdict(**faults)
     reasons = {"overloaded": retried} if retried else {}
     repeated = {"overloaded": 10 * retried} if retried else {}
     return Result(numbers(*waited), attempts, len(waited), 1, {}, none, verdict, reasons, repeated, 10, 0, 0.1)
@@ -347,9 +349,9 @@ def result(faults: dict[str, int], waited: list[int], attempts: int, retried: in
 def test_what_is_lost_is_counted_whether_it_is_seen_when_a_client_comes_back_or_at_the_end() -> None:
     fine = result({}, [MS, 2 * MS], 2)
     assert summary([fine], Verdict())["lost"] == 0
-    assert summary([result({GONE: 1}, [MS, MS], 2)], Verdict())["lost"] == 1
-    assert summary([fine], Verdict({GONE: 1, DAMAGED: 2, NOT_ENDED: 5}, []))["lost"] == 3
-    assert summary([fine], Verdict({GONE: 1, DAMAGED: 2}, []))["sessions_expired_wrongly"] == 1
+    assert summary([result({"gone": 1}, [MS, MS], 2)], Verdict())["lost"] == 1
+    assert summary([fine], Verdict(gone=1, damaged=2, not_ended=5))["lost"] == 3
+    assert summary([fine], Verdict(gone=1, damaged=2))["sessions_expired_wrongly"] == 1
     missing = summary([fine, result({}, [-1, MS], 5)], Verdict())
     assert (missing["restored"], missing["returning"], missing["t999_s"]) == (3, 4, None)
     assert missing["attempts_per_session"] == 7 / 4

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ import pytest
 
 from metad import embedded
 from metad_client import Client, SessionDeleteItem, connect
+from metad_judge.sessions import Verdict
 from metad_perf.storm import crew as crew_module
 from metad_perf.storm.background import Background, Begin, End
 from metad_perf.storm.command import summary
 from metad_perf.storm.crew import Crew, open_crew
-from metad_perf.storm.judge import DAMAGED, GONE, NOT_ENDED, Verdict
 from metad_perf.storm.orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
 from metad_perf.storm.plan import Storm, places
 from metad_perf.storm.population import Clients, Kind, Population, client_id
@@ -64,7 +63,7 @@ class Stage:
 
     async def read_back(self) -> Verdict:
         found = [one for one in await self.each(Verify(0, self.storm.sessions)) if isinstance(one, Verdict)]
-        return reduce(Verdict.plus, found)
+        return Verdict.summed(found)
 
 
 @asynccontextmanager
@@ -94,7 +93,7 @@ async def test_every_client_comes_back_with_what_it_has(trigger: str) -> None:
         assert found["restored"] == found["returning"] == everyone.returns.sum()
         assert (found["lost"], found["failed"], found["attempts_per_session"]) == (0, {}, 1.0)
         verdict = await play.read_back()
-        while verdict.faults.keys() == {NOT_ENDED}:  # they end at their time
+        while verdict.counts.keys() == {"not_ended"}:  # they end at their time
             await asyncio.sleep(0.05)
             verdict = await play.read_back()
         assert verdict == Verdict()
@@ -111,12 +110,14 @@ async def test_a_session_that_is_lost_before_or_after_its_client_comes_back_is_s
         item = SessionUpdateItem("storm", client_id(7), SessionProperties(86_400, b"another's"))
         (await play.client.sessions.update_many(broker.broker, broker.broker_epoch, [item])).raise_for_error()
         results = await play.go()
-        when_back = reduce(Verdict.plus, (one.verdict for one in results))
-        assert when_back.faults == {GONE: 2, DAMAGED: 1}
+        when_back = Verdict.summed(one.verdict for one in results)
+        assert when_back.counts == {"gone": 2, "damaged": 1}
         assert any("client 5 when it came back" in example for example in when_back.examples)
         await play.client.sessions.delete_many([SessionDeleteItem("storm", client_id(n)) for n in (8, 9, 10, 11)])
         at_end = await play.read_back()
-        assert at_end.faults == {GONE: 4, DAMAGED: 3}, "a takeover has made the first two anew, without what they had"
+        assert at_end.counts == {"gone": 4, "damaged": 3}, (
+            "a takeover has made the first two anew, without what they had"
+        )
         assert summary(results, at_end)["lost"] == 7
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from metad_client.results import Piece, PutResult, ReadResult, TakeoverResult, WriteResult
-from metad_perf.faults.ledger import Verdict
+from metad_judge.acknowledged import Verdict
 from metad_perf.faults.writers import LANES, ChainLane, Lane, OffsetLane, PutLane, SessionLane
 from metad_wire import messages as m
 from metad_wire.errors import (

@@ -1,12 +1,13 @@
-"""The crash run's knowledge of each record, and the states that it may therefore find. Pure: no SDK, no clock, no
-server.
+"""Whether an acknowledged write is there, once. Pure: no SDK, no clock, no server.
 
 One writer owns a record and has at most one write of it in flight. A write ends acknowledged (it must be there, once),
 refused (it must not be there) or unknown (there once or not at all; as long as the server that got it lives, it may
-still come). A *reading* taken while no write is in flight and after a restart of the server decides the unknown ones.
+still come). A *reading* taken while no write is in flight decides the unknown ones: after a restart of the server, or
+in the end.
 
-Two ledgers: :class:`Counted` for records whose version counts their writes, so that both a lost and a repeated write
-show in the number; :class:`Stated` for records that only show their last state.
+:class:`Counted` is for records whose version counts their writes, so that both a lost and a repeated write show in the
+number; :class:`Stated` for records that only show their last state; :func:`settled` and its kin for very many whose
+values count up, and who keep no more of each than the number of the last acknowledged write.
 """
 
 from __future__ import annotations
@@ -16,33 +17,22 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from . import verdict as verdicts
+
 State = TypeVar("State", bound=Hashable)
-_EXAMPLES_MAX = 20
 
 
-class Verdict(msgspec.Struct, kw_only=True):
-    """The sums over all records. ``examples``: the first faults, in words."""
+class Verdict(verdicts.Verdict, kw_only=True):
+    """Over all records. ``invented``: a number that nobody wrote last."""
 
     acknowledged: int = 0
     unknown: int = 0
     refused: int = 0
+    read: int = 0
+    in_doubt: int = 0
     lost: int = 0
     duplicated: int = 0
-    examples: list[str] = msgspec.field(default_factory=list)
-
-    def found_lost(self, count: int, why: str) -> None:
-        """Acknowledged writes are missing."""
-        self.lost += count
-        self._example(f"lost: {why}")
-
-    def found_duplicated(self, count: int, why: str) -> None:
-        """Writes are there more often than they were made."""
-        self.duplicated += count
-        self._example(f"duplicated: {why}")
-
-    def _example(self, text: str) -> None:
-        if len(self.examples) < _EXAMPLES_MAX:
-            self.examples.append(text)
+    invented: int = 0
 
 
 class Counted:
@@ -77,7 +67,7 @@ class Counted:
         self._verdict.refused += 1
         why = f"{self._name}: expected version {self.version} was refused, and the record has {version}"
         if version == self.version:
-            self._verdict.found_lost(1, why)
+            self._verdict.fault("lost", why)
         else:
             self._advance(version, why)
         self.version = version
@@ -88,9 +78,9 @@ class Counted:
         before, maybe = self.version, self._maybe
         self._advance(version, f"{self._name}: version {version} where {before} was acknowledged")
         if version == before and self._value is not None and value != self._value:
-            self._verdict.found_lost(1, f"{self._name}: version {version} holds {value!r}, not {self._value!r}")
+            self._verdict.fault("lost", f"{self._name}: version {version} holds {value!r}, not {self._value!r}")
         elif 0 < version - before <= maybe and value not in self._maybe_values:
-            self._verdict.found_lost(1, f"{self._name}: version {version} holds {value!r}, which nobody wrote")
+            self._verdict.fault("lost", f"{self._name}: version {version} holds {value!r}, which nobody wrote")
         self.version, self._value = version, value
         self._maybe = 0
         self._maybe_values.clear()
@@ -99,9 +89,9 @@ class Counted:
         """``version`` − :attr:`version` unknown writes have shown; more or fewer than possible is a fault."""
         came = version - self.version
         if came < 0:
-            self._verdict.found_lost(-came, why)
+            self._verdict.fault("lost", why, -came)
         elif came > self._maybe:
-            self._verdict.found_duplicated(came - self._maybe, f"{why}, with {self._maybe} unknown")
+            self._verdict.fault("duplicated", f"{why}, with {self._maybe} unknown", came - self._maybe)
         self._maybe = max(0, self._maybe - max(0, came))
 
 
@@ -133,9 +123,9 @@ class Stated(Generic[State]):
             return
         why = f"{self._name}: the write of {made!r} replaced {shown!r} where {self.state!r} was acknowledged"
         if shown == part(made):
-            self._verdict.found_duplicated(1, why)
+            self._verdict.fault("duplicated", why)
         else:
-            self._verdict.found_lost(1, why)
+            self._verdict.fault("lost", why)
 
     def refused(self, attempted: State, found: State | None) -> None:
         """A conditional write that should have passed was refused, and the record was then read."""
@@ -144,15 +134,15 @@ class Stated(Generic[State]):
             return
         why = f"{self._name}: {attempted!r} after {self.state!r} was refused, and the record has {found!r}"
         if found == attempted:
-            self._verdict.found_duplicated(1, why)
+            self._verdict.fault("duplicated", why)
         else:
-            self._verdict.found_lost(1, why)
+            self._verdict.fault("lost", why)
         self.state = found
 
     def read(self, state: State | None) -> None:
         """The record as found in quiescence."""
         if state != self.state and state not in self._maybe:
-            self._verdict.found_lost(1, f"{self._name}: is {state!r} where {self.state!r} was acknowledged")
+            self._verdict.fault("lost", f"{self._name}: is {state!r} where {self.state!r} was acknowledged")
         self.state = state
         self._maybe.clear()
 
@@ -160,3 +150,38 @@ class Stated(Generic[State]):
     def unsettled(self) -> bool:
         """Whether the outcome of some write is still unknown."""
         return bool(self._maybe)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A record as it was read: the number of its last write, and how many writes it has had, if it says so."""
+
+    number: int
+    writes: int | None = None
+
+
+def settled(verdict: Verdict, name: str, seen: Seen | None, acknowledged: int, in_doubt: int = 0) -> None:
+    """Hold a reading against the number of the last acknowledged write, and of the one in doubt (0: none). A count of
+    writes shows a lost one even if a later one is there."""
+    verdict.read += 1
+    verdict.in_doubt += bool(in_doubt)
+    number = 0 if seen is None else seen.number
+    writes = number if seen is None or seen.writes is None else seen.writes
+    if number < acknowledged or writes < number:
+        verdict.fault("lost", f"{name} has write {number} ({writes} in all), and {acknowledged} were acknowledged")
+    elif number not in (acknowledged, in_doubt):
+        verdict.fault("invented", f"{name} has write {number}, and only {max(acknowledged, in_doubt)} were made")
+    elif writes > number:
+        verdict.fault("duplicated", f"{name} has {writes} writes, and {number} were made")
+
+
+def fresh(verdict: Verdict, name: str, seen: Seen | None, least: int) -> None:
+    """A read has to see the write that was acknowledged before it began, if there was one."""
+    number = 0 if seen is None else seen.number
+    if number < least:
+        verdict.fault("lost", f"{name} was read as of write {number}, and {least} were acknowledged")
+
+
+def handed_on(verdict: Verdict, name: str, owner: str | None, expected: str | None) -> None:
+    """A takeover names whose the session was: that of the takeover before."""
+    if owner != expected:
+        verdict.fault("lost", f"{name} was of {owner}, and {expected} had taken it")
