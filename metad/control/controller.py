@@ -28,7 +28,7 @@ from metad_wire.errors import (
     NotLeaderError,
 )
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
-from metad_wire.policy.returns.return_budget import ReturnBudget
+from metad_wire.policy.returns import ReturnBudget
 
 from .. import log_events
 from ..config import Config

@@ -1,4 +1,5 @@
-"""The world that a node needs: time, a queue of callbacks, disk syncs beside the loop, blocking work.
+"""The world that a node needs: time, a queue of callbacks, disk syncs beside the loop, blocking work; and how deadlines
+are looked at while something waits.
 
 :class:`AsyncEnvironment` is the real one. A simulation has its own, and runs the same node.
 """
@@ -146,3 +147,30 @@ class AsyncEnvironment:
         self._closed = True
         for threads in self._threads.values():
             threads.shutdown()
+
+
+_EVERY_S = 0.1
+
+
+class Deadlines:
+    """Calls ``look`` with the time until it reports that nothing waits any more."""
+
+    def __init__(self, environment: Environment, look: Callable[[float], bool]) -> None:
+        self._environment = environment
+        self._look = look
+        self._timer: Timer | None = None
+
+    def arm(self) -> None:
+        """Start checking: something waits."""
+        if self._timer is None:
+            self._timer = self._environment.call_at(self._environment.now() + _EVERY_S, self._due)
+
+    def stop(self) -> None:
+        """Stop checking."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._timer = None
+        if self._look(self._environment.now()):
+            self.arm()

@@ -21,7 +21,7 @@ from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, M
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
-from metad_wire.policy.returns.return_slots import ReturnShare
+from metad_wire.policy.returns import ReturnShare
 from metad_wire.policy.slices import Slices
 
 from .. import __version__, log_events
@@ -56,8 +56,7 @@ from .replicas.group_status import GroupStatuses
 from .replicas.groups import Agenda, Groups
 from .replicas.handover import Handover
 from .replicas.machines import Machines
-from .requests.gate import Gate
-from .requests.in_flight_budget import InFlightBudget
+from .requests.admission import Gate, InFlightBudget
 from .requests.reads import Reads
 from .requests.requests import Requests
 from .requests.scheduler import Scheduler
@@ -165,7 +164,7 @@ class Node:
         standstills = self.standstills = self._scheduler.standstills
         share = self.return_share = ReturnShare(
             config.node_id,
-            ServiceRate(environment.now()),
+            ServiceRate(since_s=environment.now()),
             config.limits.returning_per_s,
             self._members,
             lambda: environment.call_soon(self.controller.ask_for_returns),

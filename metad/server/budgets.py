@@ -1,5 +1,5 @@
-"""Bounds what all connections of clients together make a server hold: what they have sent and is not begun, which is
-unfinished frames and whole requests, and replies that they have not read.
+"""May it be read? Bounds what all connections of clients together make a server hold: what they have sent and is not
+begun, which is unfinished frames and whole requests, and replies that they have not read.
 
 One connection may hold one unfinished frame, which the frame limit bounds; thousands of connections need a common
 bound. Over the bound, connections with an unfinished frame wait and are not read from, except one: the one that has

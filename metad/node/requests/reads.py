@@ -34,11 +34,10 @@ from ...control.host import Done, Source, holder_of
 from ...errors import StorageError
 from ...logs import bug
 from ...state.core.verb import SPENT_BYTES, Command, Verb
-from ..environment import Environment
+from ..environment import Deadlines, Environment
 from ..health import Health
 from ..replicas.driver import GroupDriver
-from .deadlines import Deadlines
-from .in_flight_budget import ITEM_BYTES, REQUEST_BYTES, InFlightBudget
+from .admission import ITEM_BYTES, REQUEST_BYTES, InFlightBudget
 
 PIECE_ROWS = SLICE_ROWS
 """A read of more records than this is done in pieces of so many, about a millisecond each, with turns of others between

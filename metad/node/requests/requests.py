@@ -48,7 +48,7 @@ from metad_wire.methods import (
 )
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.rates import FULL_ITEMS
-from metad_wire.policy.returns.return_slots import Returns
+from metad_wire.policy.returns import Returns
 from metad_wire.refused import Refused
 from metad_wire.table import ANY_KIND
 
@@ -62,9 +62,8 @@ from ..environment import Environment
 from ..health import Health
 from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
+from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
 from .bound_names import BoundNames
-from .gate import HEADLESS_BYTES, WAITED_S, Gate
-from .in_flight_budget import ITEM_BYTES, REQUEST_BYTES, InFlightBudget
 from .reads import PIECE_ROWS, Reads, answer_read_index, failed
 from .scheduler import Scheduler
 

@@ -16,11 +16,10 @@ from ...raft.log.writer import LogWriter
 from ...raft.replicas import Replicas
 from ...state.core.part import Writes
 from ...storage.engine import Engine
-from ..environment import Environment, Timer
+from ..environment import Deadlines, Environment, Timer
 from ..health import Health
 from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from ..replicas.groups import Agenda
-from .deadlines import Deadlines
 
 # This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
 # items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.

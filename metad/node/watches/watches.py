@@ -45,11 +45,10 @@ from ...watch.hub import Hub
 from ...watch.seams import Outlet, Replica
 from ...watch.stream import Stream
 from ..calls.peer_sender import PeerSender
-from ..environment import Environment, Timer
+from ..environment import Deadlines, Environment, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver, Listener
 from ..replicas.groups import Groups
-from ..requests.deadlines import Deadlines
 from ..requests.reads import failed
 from .watched import WatchedReplica
 

@@ -32,9 +32,8 @@ from metad_wire.tables.will import WillWait, WillWaitReply
 from ...state.cluster.fences import Fences
 from ...state.session.will_news import WillNews
 from ...state.session.wills import just_before
-from ..environment import Environment, Timer
+from ..environment import Deadlines, Environment, Timer
 from ..replicas.driver import GroupDriver, Work
-from ..requests.deadlines import Deadlines
 from ..requests.requests import Requests
 
 TURN_S: Final = 0.2

@@ -13,8 +13,7 @@ from typing import Final
 from metad_wire.policy import Admission, QueueRate
 from metad_wire.policy.fair_queue import SMALL_ITEMS, FairQueue, Precedence
 from metad_wire.policy.rates import FULL_ITEMS, ServiceRate
-from metad_wire.policy.returns.return_budget import ReturnBudget
-from metad_wire.policy.returns.return_slots import ReturnShare
+from metad_wire.policy.returns import ReturnBudget, ReturnShare
 
 from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables
@@ -205,7 +204,7 @@ class Node:
         self._taking_in = False
         self._asked = False
         self._share = ReturnShare(
-            f"n{number}", ServiceRate(0.0), 0, lambda: len(cluster.nodes), lambda: machine.at(machine.now, self._ask)
+            f"n{number}", ServiceRate(), 0, lambda: len(cluster.nodes), lambda: machine.at(machine.now, self._ask)
         )
 
     def lead(self, number: int, *, knows_owners: bool = True) -> None:

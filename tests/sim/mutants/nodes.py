@@ -701,7 +701,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "slots_are_not_reserved",
         "each who is turned away gets a slot of its own",
-        "metad_wire.policy.returns.return_slots:Returns.returning",
+        "metad_wire.policy.returns:Returns.returning",
         "slot_ns, self._next_ns = slots",
         "slot_ns, _ = slots",
         "who_heeds_its_slot_comes_one_and_a_half_times",

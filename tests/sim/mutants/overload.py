@@ -42,8 +42,8 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "metad_wire.policy.rates:QueueRate.left",
-                "self.per_s, self.measured = self.estimate(now_s), True",
-                "self.per_s, self.measured = min(self.per_s, self.estimate(now_s)), True",
+                "self.learn(self.items, lasted_s)",
+                "self.per_s, self.measured = min(self.per_s, self.with_stretch(self.items, lasted_s)), True",
             ),
             (
                 "metad_wire.policy.bounds:Admission.bound",

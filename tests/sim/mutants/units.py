@@ -31,6 +31,8 @@ _BROKERS = "unit/control/test_brokers.py::"
 _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
+_RATE = "unit/wire/test_queue_rate.py::"
+_RETURNS = "unit/server/test_return_slots.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
     # --- leases
@@ -754,9 +756,9 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_holder_has_a_turn_for_each_connection",
         "holders take turns of the loop, and then the connections of each",
-        "metad_wire.transport.fair_share:_Queue.add",
-        "self._holders.get(holder)",
-        "self._holders.get(holder := '')",
+        "metad_wire.transport.fair_share:FairShare.take",
+        "_Worker(work, holder)",
+        "_Worker(work, '')",
         "unit/wire/test_fair_share.py::test_holders_take_turns_however_many_workers_each_has",
     ),
     _m(
@@ -822,6 +824,32 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "ordered_by=command.holder",
         "ordered_by=''",
         _TENANTS + "test_who_gives_all_orders_that_it_can_leaves_others_theirs",
+    ),
+    # --- rates
+    _m(
+        "calm_times_lower_the_measure",
+        "what is answered in calm times is a lower bound only",
+        "metad_wire.policy.rates:ServiceRate._end_window",
+        "if self.pressed and took_s <= _WINDOW_MAX_S and lasts and items:",
+        "if items:",
+        _RETURNS + "test_calm_times_can_only_raise_the_measure",
+    ),
+    _m(
+        "the_onset_of_refusals_sets_the_measure",
+        "the second in which a crowd is turned away says nothing of the time after it",
+        "metad_wire.policy.rates:ServiceRate._end_window",
+        "self.since_s - self.onset_s >= _ONSET_S",
+        "True",
+        _RETURNS + "test_the_moment_in_which_a_crowd_is_turned_away_says_nothing_of_the_time_after_it",
+    ),
+    _m(
+        "the_past_is_never_forgotten",
+        "a rate forgets the past by its age",
+        "metad_wire.policy.rates:Rate.with_stretch",
+        "math.exp(-lasted_s / self.memory_s)",
+        "1.0",
+        _RATE + "test_standing_still_lowers_the_rate_while_it_lasts",
+        _RETURNS + "test_times_with_refusals_set_the_measure",
     ),
 )
 

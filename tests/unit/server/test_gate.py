@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from server_rig import Answer, Rig, SteppedEnvironment
 
-from metad.node.requests import gate as gate_module
+from metad.node.requests import admission as gate_module
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence

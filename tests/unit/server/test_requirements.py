@@ -10,7 +10,7 @@ from server_rig import Answer, Rig
 
 from metad.node.replicas.driver import GroupDriver
 from metad.node.requests import reads
-from metad.node.requests.in_flight_budget import ITEM_BYTES
+from metad.node.requests.admission import ITEM_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupCommand, slot_bits

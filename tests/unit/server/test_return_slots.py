@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metad.node.requests.in_flight_budget import InFlightBudget
+from metad.node.requests.admission import InFlightBudget
 from metad_wire.cluster import ReturnGrant, ReturnReport
 from metad_wire.errors import OverloadedError
 from metad_wire.messages import Identity
+from metad_wire.policy import returns as return_slots
 from metad_wire.policy.rates import NODE_UNMEASURED_PER_S, ServiceRate
-from metad_wire.policy.returns import return_slots
-from metad_wire.policy.returns.return_slots import HORIZON_S, Capacity, Returns, ReturnShare
+from metad_wire.policy.returns import HORIZON_S, Capacity, Returns, ReturnShare
 
 NOW = 1_000.0
 
@@ -167,59 +167,59 @@ def busy(rate: ServiceRate, since: float, seconds: float, per_s: float, *, refus
         rate.answered(round(per_s / 100))
         if refusing:
             rate.refused(now)
-            rate.per_s(now)
+            rate.estimate(now)
     return now
 
 
 def test_calm_times_can_only_raise_the_measure() -> None:
-    rate = ServiceRate(NOW)
-    assert rate.per_s(NOW) == NODE_UNMEASURED_PER_S
+    rate = ServiceRate(since_s=NOW)
+    assert rate.estimate(NOW) == NODE_UNMEASURED_PER_S
     now = busy(rate, NOW, 1.0, 50_000, refusing=False)
-    assert rate.per_s(now) == pytest.approx(50_000, rel=0.02)
+    assert rate.estimate(now) == pytest.approx(50_000, rel=0.02)
     now = busy(rate, now, 5.0, 100, refusing=False)
-    assert rate.per_s(now) == pytest.approx(50_000, rel=0.02)
+    assert rate.estimate(now) == pytest.approx(50_000, rel=0.02)
     assert not rate.measured
 
 
 def test_times_with_refusals_set_the_measure() -> None:
-    rate = ServiceRate(NOW)
+    rate = ServiceRate(since_s=NOW)
     now = busy(rate, NOW, 1.0, 50_000, refusing=False)
     now = busy(rate, now, 4.0, 2_000, refusing=True)
     assert rate.measured
-    assert rate.per_s(now) == pytest.approx(2_000, rel=0.1)
+    assert rate.estimate(now) == pytest.approx(2_000, rel=0.1)
     now = busy(rate, now, 4.0, 20_000, refusing=True)
-    assert rate.per_s(now) == pytest.approx(20_000, rel=0.1)
+    assert rate.estimate(now) == pytest.approx(20_000, rel=0.1)
 
 
 def test_the_moment_in_which_a_crowd_is_turned_away_says_nothing_of_the_time_after_it() -> None:
     """Guards the end of a storm: by what a node answered in the half second in which it turned 200,000 clients away,
     they were told to come back in eight seconds, and the node was idle until then."""
-    rate = ServiceRate(NOW)
+    rate = ServiceRate(since_s=NOW)
     now = busy(rate, NOW, 3.0, 25_000, refusing=False)
     now = busy(rate, now, 0.9, 3_000, refusing=True)
-    assert rate.per_s(now) == pytest.approx(25_000, rel=0.02)
+    assert rate.estimate(now) == pytest.approx(25_000, rel=0.02)
     now = busy(rate, now, 3.0, 8_000, refusing=True)
-    assert rate.per_s(now) == pytest.approx(8_000, rel=0.1)
+    assert rate.estimate(now) == pytest.approx(8_000, rel=0.1)
     now = busy(rate, now, 1.5, 20_000, refusing=False)  # calm
     now = busy(rate, now, 0.9, 1_000, refusing=True)
-    assert rate.per_s(now) == pytest.approx(20_000, rel=0.15)
+    assert rate.estimate(now) == pytest.approx(20_000, rel=0.15)
 
 
 def test_one_refusal_in_a_calm_time_says_little() -> None:
-    rate = ServiceRate(NOW)
+    rate = ServiceRate(since_s=NOW)
     now = busy(rate, NOW, 1.0, 50_000, refusing=False)
     now = busy(rate, now, 3.0, 1_000, refusing=True)
-    assert rate.per_s(now) < 1_500
+    assert rate.estimate(now) < 1_500
     now = busy(rate, now, 1.0, 80_000, refusing=False)
-    assert rate.per_s(now) > 70_000
+    assert rate.estimate(now) > 70_000
     rate.refused(now)
     now = busy(rate, now, 0.9, 100, refusing=False)
     rate.refused(now)
-    assert rate.per_s(now) > 70_000
+    assert rate.estimate(now) > 70_000
 
 
 def a_share(per_s_max: int = 0, members: int = 1) -> ReturnShare:
-    return ReturnShare("n1", ServiceRate(NOW), per_s_max, lambda: members, lambda: None)
+    return ReturnShare("n1", ServiceRate(since_s=NOW), per_s_max, lambda: members, lambda: None)
 
 
 def test_an_operator_may_set_a_lower_limit() -> None:
@@ -232,7 +232,7 @@ def test_an_operator_may_set_a_lower_limit() -> None:
 def test_a_measure_is_believed_for_four_times_as_long_as_the_node_has_been_busy() -> None:
     """Guards a storm that stood still: what the first seconds measured, in which a crowd was turned away, was believed
     for a minute."""
-    rate = ServiceRate(NOW)
+    rate = ServiceRate(since_s=NOW)
     share = ReturnShare("n1", rate, 0, lambda: 1, lambda: None)
     believed: list[float] = []
     for tick in range(2_501):
@@ -249,7 +249,7 @@ def test_a_measure_is_believed_for_four_times_as_long_as_the_node_has_been_busy(
 
 def test_a_node_that_has_just_become_busy_asks_at_once_and_goes_by_its_own_measure() -> None:
     asked: list[None] = []
-    share = ReturnShare("n1", ServiceRate(NOW), 60, lambda: 3, lambda: asked.append(None))
+    share = ReturnShare("n1", ServiceRate(since_s=NOW), 60, lambda: 3, lambda: asked.append(None))
     share.refused(NOW)
     share.refused(NOW + 0.1)
     assert len(asked) == 1

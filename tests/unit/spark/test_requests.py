@@ -24,7 +24,7 @@ from metad_spark.requests.node import Cluster, Node
 from metad_spark.requests.simulate import Outcome, quantiles, restored_by_s, simulate
 from metad_spark.requests.storm import TRIGGERS, Settings, Storm, storm_of
 from metad_wire.policy import Admission
-from metad_wire.policy.returns.return_slots import Returns
+from metad_wire.policy.returns import Returns
 
 COSTS = Costs(
     cores=2,

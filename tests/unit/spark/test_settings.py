@@ -17,8 +17,9 @@ from metad.control import controller
 from metad.node.chores import session_sweeps as lost_sweep
 from metad.node.chores import sweeps
 from metad.node.replicas import driver
-from metad.node.requests import gate, scheduler
-from metad.node.requests.in_flight_budget import ITEM_BYTES
+from metad.node.requests import admission as gate
+from metad.node.requests import scheduler
+from metad.node.requests.admission import ITEM_BYTES
 from metad_perf.storm import background as harness_background
 from metad_spark import footprint
 from metad_spark.band import unevenness

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from house import name_of, product
 from metad_wire.policy import Admission, QueueRate
 from metad_wire.policy.rates import FORGET_S, UNMEASURED_PER_S
 
@@ -173,3 +176,10 @@ def test_time_and_items_bound_together_as_far_as_they_are_given() -> None:
     assert Admission(items_max=1_500, wait_max_s=2.0).bound(1_000.0) == 1_500
     assert Admission(items_max=0, wait_max_s=2.0).bound(10_000.0, 1.1) == 10_000
     assert Admission(items_max=0, wait_max_s=2.0, items_min=7).bound(0.0) == 7
+
+
+def test_rates_are_estimated_in_one_way() -> None:
+    """What else weighs by age: the best of all nodes together, which fades; and QUIC, as its RFC says."""
+    ages = re.compile(r"math\.exp\(|\bexp\(-|0\.5 \*\*|[Hh]alf_life|ewma|EWMA")
+    found = {name_of(file) for file in product() if ages.search(file.read_text(encoding="utf-8"))}
+    assert found == {"wire/metad_wire/policy/rates.py", "wire/metad_wire/policy/returns.py"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metad_wire.cluster import ReturnReport
-from metad_wire.policy.returns.return_budget import GRANT_MS, ReturnBudget, alone
+from metad_wire.policy.returns import GRANT_MS, ReturnBudget, alone
 
 
 def report(node: str, per_s: int, answered_per_s: int = 0, ahead_ms: int = 0) -> ReturnReport:

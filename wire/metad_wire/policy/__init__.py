@@ -12,7 +12,7 @@ from .bounds import Admission, BatchWindow, RetryBudget
 from .draw import draw, uniform
 from .path import PathChoice, PathRule, Way
 from .rates import QueueRate
-from .returns.returning import ReturnSlots
+from .returns import ReturnSlots
 
 __all__ = [
     "FAMILIES",

@@ -29,7 +29,7 @@ connections take turns.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from metad_wire.method import Lane
@@ -45,10 +45,13 @@ _SPARE_MAX = 64  # tenants without requests that are kept, because one with a re
 class Queued(Protocol):
     """A request in the queue."""
 
-    source: object
-    """The sender: hashable, and the same object for each of its requests."""
-    tenant: bytes
-    """On whose behalf."""
+    @property
+    def source(self) -> object:
+        """The sender: hashable, and the same object for each of its requests."""
+
+    @property
+    def tenant(self) -> Hashable:
+        """On whose behalf."""
 
     @property
     def items(self) -> int:
@@ -78,7 +81,7 @@ class _Tenant(Generic[WorkT]):
     __slots__ = ("items", "left", "lines", "name", "owed", "turns")
 
     def __init__(self) -> None:
-        self.name = b""
+        self.name: Hashable = b""
         self.items = 0
         self.lines: dict[object, _Line[WorkT]] = {}
         self.turns: deque[object] = deque()  # the sources, each once
@@ -94,11 +97,11 @@ class FairQueue(Generic[WorkT]):
         """The items of all waiting requests."""
         self.turns: deque[_Tenant[WorkT]] = deque()
         """The tenants that wait, each once; the next one first."""
-        self.tenants: dict[bytes, _Tenant[WorkT]] = {}
+        self.tenants: dict[Hashable, _Tenant[WorkT]] = {}
         """The same by name."""
         self.left = SHARE_ITEMS
         """Of the first tenant's turn."""
-        self.owed: dict[bytes, int] = {}
+        self.owed: dict[Hashable, int] = {}
         """By tenants that had more than their turns, also those that wait for nothing now."""
         self._spare: list[_Tenant[WorkT]] = []
 
@@ -110,7 +113,7 @@ class FairQueue(Generic[WorkT]):
             for source in tenant.turns:
                 yield from tenant.lines[source]
 
-    def before(self, tenant: bytes, source: object) -> int:
+    def before(self, tenant: Hashable, source: object) -> int:
         """How many items would be done before the next request of this source for this tenant: all, or fewer if its
         line, or its tenant's lines, are shorter than the others'."""
         waiting = self.tenants.get(tenant)
@@ -236,7 +239,7 @@ def _itself(source: object) -> object:
     return source
 
 
-def _name(tenant: _Tenant[Any]) -> bytes:
+def _name(tenant: _Tenant[Any]) -> Hashable:
     return tenant.name
 
 
@@ -351,7 +354,7 @@ class LaneQueue(Generic[LanedT]):
         lanes = self._lanes
         return bool(lanes[Lane.HEARTBEATS] or lanes[Lane.CONTROL])
 
-    def before(self, lane: Lane, tenant: bytes, source: object) -> int:
+    def before(self, lane: Lane, tenant: Hashable, source: object) -> int:
         """How many items would be done before the next request of this source."""
         count = self._lanes[lane].before(tenant, source)
         for higher in self._lanes[:lane]:

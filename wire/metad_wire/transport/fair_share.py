@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from enum import IntEnum
+from typing import NamedTuple
+
+from ..policy.fair_queue import SHARE_ITEMS, FairQueue
 
 TURN = 2.0
 """So many slices are done in a turn of the loop, and as many again of what is small. The one that exceeds it, and one
@@ -43,35 +45,14 @@ class Rank(IntEnum):
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, FairShare] = weakref.WeakKeyDictionary()
 
 
-class _Queue:
-    """Workers of one rank. Holders take turns, and the workers of each."""
+class _Worker(NamedTuple):
+    """In a :class:`FairQueue`. A slice is worth a whole turn of its holder."""
 
-    __slots__ = ("_holders",)
-
-    def __init__(self) -> None:
-        self._holders: OrderedDict[str, deque[Slice]] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._holders)
-
-    def add(self, holder: str, work: Slice, *, first: bool = False) -> None:
-        """At the end of its holder's, or before all."""
-        workers = self._holders.get(holder)
-        if workers is None:
-            workers = self._holders[holder] = deque()
-        if first:
-            workers.appendleft(work)
-            self._holders.move_to_end(holder, last=False)
-        else:
-            workers.append(work)
-
-    def pop(self) -> tuple[str, Slice]:
-        """The one whose turn it is; the others of its holder wait for the other holders."""
-        holder, workers = self._holders.popitem(last=False)
-        work = workers.popleft()
-        if workers:
-            self._holders[holder] = workers
-        return holder, work
+    work: Slice
+    tenant: str
+    source: object = None
+    items: int = 1
+    weight: int = SHARE_ITEMS
 
 
 class FairShare:
@@ -79,7 +60,7 @@ class FairShare:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queues = tuple(_Queue() for _ in Rank)
+        self._queues = tuple(FairQueue[_Worker]() for _ in Rank)
         self._scheduled = False
         self._resting = False
         self.left = TURN
@@ -97,7 +78,7 @@ class FairShare:
 
     def take(self, work: Slice, holder: str = "", rank: Rank = Rank.PLAIN) -> None:
         """Call ``work`` in the coming turns until it returns false."""
-        self._queues[rank].add(holder, work)
+        self._queues[rank].add(_Worker(work, holder))
         self._run_soon()
 
     def has_left(self, rank: Rank) -> bool:
@@ -145,8 +126,8 @@ class FairShare:
 
     def _do(self, rank: Rank) -> None:
         queue, left = self._queues[rank], self.left
-        holder, work = queue.pop()
-        if work():
-            queue.add(holder, work, first=rank is Rank.HEAVY and self._resting)
+        worker = queue.pop()
+        if worker.work():
+            (queue.add_first if rank is Rank.HEAVY and self._resting else queue.add)(worker)
         if self.left == left > 0.0:
             self.left = 0.0

@@ -1,7 +1,7 @@
-"""When whoever is turned away may come back, so that all come as fast as they can be served, and no faster.
+"""When to come back: whoever is turned away gets a time, so that all come as fast as they can be served, and no faster.
 
-Each request that is turned away gets the next free slot ``t ± j`` of this node, for as many items as it has. The rule
-is :class:`metad_wire.policy.ReturnSlots`. Pure: the clock is an argument.
+Each request that is turned away gets the next free slot ``t ± j`` of this node, for as many items as it has. Pure: the
+clock is an argument.
 
 Whoever comes before its slot hears the same again. So nobody gains by coming early, not over a new connection either: a
 write is known by its identity, which all its attempts carry. The memory is bounded. What falls out of it is a write
@@ -11,6 +11,12 @@ A node has a part of the cluster's budget of returns. A part counts for some sec
 node does at once when it becomes busy. A node that gets none, because ``metadata-0`` has no leader, lets come back what
 it can answer divided by the number of nodes: too little, so that clients return later than they could, and not too
 much.
+
+The leader of ``metadata-0`` has the budget, and remembers nothing of it in the log: a new leader has heard of all busy
+nodes after a second. A node's own measure is too high while other nodes were idle when it was made. What a node writes
+costs the followers as much as itself, so nodes that are busy together answer less each than each alone. So the budget
+is what the nodes have been seen to answer *together*, and at least what one can answer alone; each busy node gets a
+part of it, in proportion to its own measure.
 """
 
 from __future__ import annotations
@@ -19,12 +25,72 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ...cluster import ReturnGrant, ReturnReport
-from ...errors import OverloadedError
-from ...messages import Identity, TurnedAway
-from ..rates import ServiceRate
-from .return_budget import alone
-from .returning import ReturnSlots
+import msgspec
+
+from ..cluster import ReturnGrant, ReturnReport
+from ..errors import OverloadedError
+from ..messages import Identity, TurnedAway
+from .rates import ServiceRate
+
+_NS: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+
+
+class ReturnSlots(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule behind "come back at t ± j": each refused client gets the next free slot of a budget of returns, so that
+    all come back as fast as they can be served and no faster. The budget is the cluster's; each server gives out its
+    share.
+
+    The state is one number, the *next* free slot, a time in nanoseconds; 0 at first. Raises ValueError for a value out
+    of range.
+    """
+
+    per_s: float
+    """Slots per second."""
+    wait_min_s: float = 0.05
+    """The shortest wait that a client is given."""
+    jitter_s: float = 0.05
+    """A random time that clients add or subtract, so that clocks and batches do not line them up again."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 < self.per_s < float("inf"):
+            raise ValueError(f"per_s must be over 0, not {self.per_s!r}")
+        for field in ("wait_min_s", "jitter_s"):
+            if not 0 <= getattr(self, field) < float("inf"):
+                raise ValueError(f"{field} must be a number of seconds from 0 on, not {getattr(self, field)!r}")
+
+    @property
+    def interval_ns(self) -> int:
+        """The distance between two slots in whole nanoseconds, at least one."""
+        return max(1, round(_NS / self.per_s))
+
+    @property
+    def wait_min_ns(self) -> int:
+        """``wait_min_s`` in whole nanoseconds."""
+        return round(self.wait_min_s * _NS)
+
+    @property
+    def jitter_us(self) -> int:
+        """``jitter_s`` in whole microseconds."""
+        return round(self.jitter_s * 1e6)
+
+    def reserve_ns(self, now_ns: int, next_ns: int, items: int = 1) -> tuple[int, int]:
+        """Returns the slot of a client that is refused at ``now_ns`` with so many items, and the next free slot after
+        all of them: a request comes back as a whole, at the first of its items' slots."""
+        slot_ns = max(next_ns, now_ns + self.wait_min_ns)
+        return slot_ns, slot_ns + items * self.interval_ns
+
+    def replanned_ns(self, now_ns: int, next_ns: int, promised: int) -> int:
+        """The next free slot from now on, where another rule has given slots up to ``next_ns``, and so many items that
+        have a slot have not come. Fewer slots per second than before put it off, until what was promised too densely
+        has been worked off. More do not bring it forward: those who were promised a time come at that time."""
+        return max(next_ns, now_ns + promised * self.interval_ns)
+
+    def wait_us(self, now_us: int, slot_ns: int, u: float) -> int:
+        """Microseconds that a client waits for its slot, with its own jitter; ``u`` in [0, 1)."""
+        return max(0, slot_ns // 1000 - now_us + int(u * (2 * self.jitter_us + 1)) - self.jitter_us)
+
 
 _BUCKET_NS: Final = 50_000_000
 """Slots of so long a time are counted together, so that not every request takes memory."""
@@ -95,8 +161,6 @@ _SPREAD: Final = 0.25
 _SAME: Final = 0.05
 """A capacity that differs by less counts as the same."""
 _TOO_SOON: Final = "this request was told to come back later"
-_NS: Final = 1_000_000_000
-_NS_PER_MS: Final = 1_000_000
 
 
 class Capacity(NamedTuple):
@@ -274,9 +338,64 @@ class ReturnShare:
         self._granted, self._until_s = float(grant.per_s), asked_s + grant.for_ms / 1000
 
     def _own(self, now: float) -> Capacity:
-        per_s = self._rate.per_s(now)
+        per_s = self._rate.estimate(now)
         if self._per_s_max and self._per_s_max <= per_s:
             return Capacity(self._per_s_max, HORIZON_S)
         if not self._rate.measured:
             return Capacity(per_s, _UNMEASURED_S)
         return Capacity(per_s, min(HORIZON_S, max(_UNMEASURED_S, _BELIEVED * (now - self._busy_s))))
+
+
+GRANT_MS: Final = 3_000
+"""For how long a part counts, from when it was asked for."""
+_FORGET_S: Final = 60.0
+"""What the nodes have answered together counts half after so long."""
+
+
+class _Heard(NamedTuple):
+    per_s: int
+    answered_per_s: int
+    at_s: float
+    until_s: float
+    """Its clients have slots until then: they come, to whoever leads their groups by then, even if the node is gone."""
+    granted: float
+
+
+class ReturnBudget:
+    """What busy nodes have said lately, and what they were granted."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, _Heard] = {}
+        self._together = 0.0
+        self._together_s = float("-inf")
+
+    def grant(self, report: ReturnReport, members: int, now_s: float) -> ReturnGrant:
+        """The part of a busy node, which asks about once a second. ``members``: of the cluster."""
+        heard = self._heard
+        for gone in [node for node, one in heard.items() if node != report.node_id and one.until_s < now_s]:
+            del heard[gone]
+        until_s = now_s + max(GRANT_MS, report.ahead_ms) / 1000
+        own = heard.get(report.node_id)
+        mine = _Heard(report.per_s, report.answered_per_s, now_s, until_s, own.granted if own is not None else 0.0)
+        heard[report.node_id] = mine
+        budget = self._budget(now_s)
+        fair = report.per_s * min(1.0, budget / max(1, sum(one.per_s for one in heard.values())))
+        # What others were granted stays theirs until they ask again. Meanwhile a node has what it would have if nobody
+        # could be asked.
+        left = budget - sum(one.granted for node, one in heard.items() if node != report.node_id)
+        granted = max(min(fair, left), alone(report.per_s, members))
+        heard[report.node_id] = mine._replace(granted=granted)
+        return ReturnGrant(max(1, int(granted)), GRANT_MS)
+
+    def _budget(self, now_s: float) -> float:
+        lately = [one for one in self._heard.values() if now_s - one.at_s <= GRANT_MS / 1000]
+        together = float(sum(one.answered_per_s for one in lately))
+        faded: float = self._together * 0.5 ** ((now_s - self._together_s) / _FORGET_S)
+        if together >= faded:
+            self._together, self._together_s = together, now_s
+        return max(together, faded, *(float(one.per_s) for one in self._heard.values()))
+
+
+def alone(per_s: float, members: int) -> float:
+    """What a node that nobody grants anything may let come back: as if all nodes were as busy as it is."""
+    return per_s / max(1, members)

@@ -1,4 +1,5 @@
-"""Who may wait in front of a group, by the time that it would take: whoever would wait too long is turned away at once.
+"""May it wait? By time: whoever would wait too long in front of its group is turned away at once. By memory: so is a
+request for which there is no room among those that are in progress.
 
 What a request would wait is the items that go before it (its lane's turns, its tenant's and its connection's, see
 :mod:`metad_wire.policy.fair_queue`) over the rate at which its group is served. It may be neither more than the
@@ -15,21 +16,30 @@ later, is answered without a look.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from metad_wire import messages as m
 from metad_wire.errors import MetadError, OverloadedError
+from metad_wire.messages import Identity
 from metad_wire.methods import By, Head, Lane, Method
 from metad_wire.policy import Admission
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.policy.rates import FULL_ITEMS
-from metad_wire.policy.returns.return_slots import ReturnShare
+from metad_wire.policy.returns import ReturnShare
 
 from ... import log_events
+from ...control.host import Source, holder_of
 from ...logs import event
 from ..environment import Environment
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 
+# What a decoded item takes beside the bytes it came in: the item, its row, its key, its part of a reply. The shortest
+# take 6 bytes on the wire, so counting those alone would let a peer fill the memory forty times over.
+ITEM_BYTES = 256
+REQUEST_BYTES = 6 * ITEM_BYTES
+"""What a request takes beside its items while it waits: requests of one item each are many objects for few bytes."""
 HEADLESS_BYTES: Final = 2048
 """Shorter requests are decoded as quickly as looked at."""
 WAITED_S: Final = 0.05
@@ -202,3 +212,44 @@ class Gate:
             event(log_events.OVERLOAD_OVER, group=driver.group.name, refused=strain.refused, lasted_ms=lasted_ms)
         if not self.strained:
             self._told.clear()
+
+
+class InFlightBudget:
+    """Shared by connections as a :class:`FairRoom` is. Requests for which there is no room are told when to come
+    back."""
+
+    def __init__(self, bytes_max: int, share: ReturnShare) -> None:
+        self._room = FairRoom("bytes of requests in flight", bytes_max, ends="the deadline of the request")
+        self._share = share
+
+    @property
+    def held(self) -> int:
+        """How many bytes are taken now."""
+        return self._room.held
+
+    def take(
+        self,
+        source: Source | None,
+        size: int,
+        items: int,
+        now_s: float,
+        identity: Identity | None = None,
+        take_back: Callable[[], None] | None = None,
+    ) -> Place:
+        """Count a request of a connection. ``take_back``: ends it where others need the room, with :meth:`refusal` and
+        :meth:`give`. Raises OverloadedError where there is no room. Alone, a request is always taken: however it is
+        weighed, it fits."""
+        place = self._room.take(holder_of(source), size, take_back, source=source)
+        if place is None:
+            self._share.refused(now_s)
+            raise self._share.returns.refusal("too many request bytes in flight on this node", items, now_s, identity)
+        return place
+
+    def let_go(self, place: Place) -> None:
+        """It is not begun yet."""
+        self._room.give(place)
+
+    def give(self, place: Place, items: int) -> None:
+        """It is answered."""
+        self._room.give(place)
+        self._share.answered(items)

@@ -1,1 +1,0 @@
-"""When those come back for whom there was no room."""
