@@ -57,11 +57,6 @@ class Source(Protocol):
         checked."""
 
 
-def holder_of(source: Source | None) -> str:
-    """The holder of a connection. Empty: the node itself."""
-    return "" if source is None else source.holder
-
-
 class Replica(Protocol):
     """A replica on this node, and the state made from its log."""
 

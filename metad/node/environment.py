@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..control.brokers.evidence import Answer
-from ..raft.log.writer import Syncer, ThreadSyncer
-from ..storage.log import LogStore
+from ..storage.log import LogStore, Syncer, ThreadSyncer
 from ..storage.room import DiskUse, use_of
 
 

@@ -36,24 +36,23 @@ from ..control.migration import Migrations
 from ..errors import ConfigError, LeftError, ServerError, StorageError
 from ..logs import bug, event
 from ..raft.base import Timing
-from ..raft.log.writer import LogWriter
 from ..raft.replica import RaftGroup
 from ..raft.replicas import PeerProtocolError, Replicas
+from ..storage.log import LogWriter
 from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
-from .chores.backlog import backlog
 from .chores.leases import LeaseEnds
-from .chores.sweeps import Sweeps
+from .chores.sweeps import Sweeps, backlog
 from .disk.checkpoints import Checkpoints, DiskRoom
 from .disk.node_snapshots import NodeSnapshots
-from .disk.replica_lifecycle import Observer, ReplicaLifecycle
+from .disk.replica_lifecycle import ReplicaLifecycle
 from .disk.stores import StoreIdentity, Stores, open_stores
 from .environment import AsyncEnvironment, Dial, Environment, nobody_is_dialled
 from .health import Health
 from .lives import Lives
 from .replicas.driver import GroupDriver, Work
 from .replicas.group_status import GroupStatuses
-from .replicas.groups import Agenda, Groups
+from .replicas.groups import Agenda, Groups, Observer
 from .replicas.handover import Handover
 from .replicas.machines import Machines
 from .requests.admission import Gate, InFlightBudget
@@ -108,7 +107,7 @@ class Node:
         replicas = self.replicas = Replicas(
             config.node_id,
             writer,
-            Observer(groups, snapshots, agenda, health),
+            Observer(groups, agenda, health, send_snapshot=snapshots.streams.wanted, install=snapshots.install),
             clock=environment.now,
             calendar=lambda: environment.wall_ms() / 1000,
             schedule=agenda.woken,

@@ -1,10 +1,10 @@
 """Consensus: a Raft that can be trusted, on pysyncobj's SyncObj. Nothing above this package knows pysyncobj.
 
-A replica (:mod:`.replica`) is composed of one object for each rule, in :mod:`.roles`: elections (``elections``, with
-``timers``), replication (``leader``, ``follower``), linearizable reads (``reads``), membership and hand-over
-(``membership``), sleep (``timers``). The rules share the replica's state (:mod:`.state`, the only SyncObj), its log
-(:mod:`.log.journal`) and a leader's knowledge of its peers (``leadership``). :mod:`.log.writer` makes the logs of a
-node durable; :mod:`.replicas` drives all groups of a node and carries their messages.
+A replica (:mod:`.replica`) is composed of one object for each rule, in :mod:`.roles`: elections and sleep
+(``elections``), replication (``leader``, ``follower``), linearizable reads (``reads``), membership and hand-over
+(``membership``). The rules share the replica's state (:mod:`.state`, the only SyncObj), its log (:mod:`.log.journal`)
+and a leader's knowledge of its peers (``leadership``). :mod:`metad.storage.log` makes the logs of a node durable;
+:mod:`.replicas` drives all groups of a node and carries their messages.
 
 pysyncobj 0.3.17 as it stands loses acknowledged writes. What of SyncObj is kept, and what is replaced:
 

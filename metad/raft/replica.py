@@ -29,13 +29,12 @@ from .messages import (
     VoteReply,
 )
 from .roles.clocks import Clocks
-from .roles.elections import Elections
+from .roles.elections import Activity, Elections, ElectionTimer
 from .roles.follower import Follower
 from .roles.leader import Leader
 from .roles.leadership import Leadership
 from .roles.membership import CAUGHT_UP_ENTRIES, Membership, Transfer
 from .roles.reads import Freshness, Reads
-from .roles.timers import Activity, ElectionTimer
 from .state import ReplicaState
 
 

@@ -23,9 +23,9 @@ from metad_wire.method import MALFORMED
 
 from .. import log_events
 from ..logs import event
+from ..storage.log import LogWriter
 from .base import NEVER, GroupObserver, Timing, UnsafeStateError
 from .log.journal import CONFIGURATION, HEADER, REGULAR, RaftLog
-from .log.writer import LogWriter
 from .messages import AnyMessage, Append, Configuration, Snapshot
 from .replica import RaftGroup
 from .roles.leadership import IN_FLIGHT_BYTES_MAX

@@ -34,7 +34,7 @@ from ..storage.engine import Engine
 from .cluster.dedupe import DedupeWindow
 from .cluster.fences import Fences
 from .core.entry import ENTRY_FORMAT, Entry, Replaced
-from .core.limits import ENTRY_BYTES_FULL, change_estimate, check_change
+from .core.limits import ENTRY_BYTES_FULL, check_change
 from .core.part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
 from .core.slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
 from .core.verb import Command, Reader
@@ -127,6 +127,8 @@ class LogTime:
         self._anchor_ms = float(self.newest_ms)
 
 
+_GROWTH = 6
+_ITEM_GROWTH = 400
 _ENTRY_LOOKED_AT_BYTES = 4 * 1024 * 1024  # of rows, after which a further command waits for the next turn of the loop
 
 
@@ -257,7 +259,7 @@ class Machine:
                     reply = command.refused.widened(reply)
                 encoded = encode(reply)
                 remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
-                grown = view.grown or change_estimate(command.size, command.items) + view.beside + view.ended
+                grown = view.grown or _change_estimate(command.size, command.items) + view.beside + view.ended
                 if not command.size or grown > ENTRY_BYTES_FULL:  # so many bytes are worth being counted
                     grown = _size_of(view.writes) + sum(map(_size_of, view.heard.values()))
                 if identity is not None:
@@ -388,3 +390,10 @@ def _meet(heard: dict[int, Writes], more: dict[int, Writes]) -> bool:
 
 def _size_of(writes: Writes) -> int:
     return sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
+
+
+def _change_estimate(size: int, items: int) -> int:
+    """What a request of ``size`` bytes may change at most: keys are in up to three rows, twice as long where they are
+    all NUL; and an item of few bytes becomes rows with a header, a broker's name and the group's prefix. Not of
+    transactions, whose operations share a namespace."""
+    return _GROWTH * size + _ITEM_GROWTH * items

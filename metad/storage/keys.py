@@ -1,9 +1,10 @@
-"""The keys on disk: order-preserving tuples behind a group prefix.
+"""The keys of the state on disk: order-preserving tuples behind a group prefix.
 
 ::
 
     state/  <group: u8 kind, u16 ordinal> <table: u8> <fields>
-    raft/   <group: u8 kind, u16 ordinal> <u8 0 = metadata, 1 = entry> [<index: u64>]
+
+Those of the logs are in :mod:`.log`.
 
 A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its fields do
 and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.key` makes them. The byte of a row
@@ -25,8 +26,7 @@ from metad_wire.key import text_prefix as text_prefix
 from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import GROUP
 
-_u64 = struct.Struct(">Q")
-u64 = _u64.pack
+u64 = struct.Struct(">Q").pack
 
 KINDS = ("metadata", "offset", "data")
 """Group kinds; a kind's number in keys is its position here plus one."""
@@ -72,21 +72,6 @@ def log_time(group: bytes) -> bytes:
 def snapshot_mark(group: bytes) -> bytes:
     """state/: the index after which the log continues behind the newest installed snapshot."""
     return table_prefix(group, _GROUP) + b"snapshot"
-
-
-def log_metadata(group: bytes) -> bytes:
-    """raft/: a group's term, vote and configuration."""
-    return group + b"\x00"
-
-
-def log_entry(group: bytes, index: int) -> bytes:
-    """raft/: one log entry."""
-    return group + b"\x01" + u64(index)
-
-
-def log_index(key: bytes) -> int:
-    """raft/: the index in an entry's key."""
-    return int(_u64.unpack_from(key, GROUP_PREFIX_BYTES + 1)[0])
 
 
 def slot_of_key(key: bytes) -> int | None:

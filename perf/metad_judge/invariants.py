@@ -17,7 +17,7 @@ from metad.raft.base import LEADER
 from metad.raft.log.journal import CONFIGURATION, HEADER, REGULAR, Metadata, RaftLog
 from metad.raft.messages import AnyMessage, AppendReply, Configuration, Vote, VoteReply
 from metad.raft.replica import RaftGroup
-from metad.storage import keys
+from metad.storage.log import log_entry, log_metadata
 
 _decode_metadata = msgspec.msgpack.Decoder(Metadata).decode
 _decode_configuration = msgspec.msgpack.Decoder(Configuration).decode
@@ -83,7 +83,7 @@ class Ledger:
         self.changes = 0
         self._entries: dict[tuple[int, int], tuple[int, bytes]] = {}  # (index, term) -> (term before, record)
         self._votes: dict[tuple[int, str], set[str]] = {}  # (term, candidate) -> voters
-        self._metadata_key = keys.log_metadata(group)
+        self._metadata_key = log_metadata(group)
         self._decoded: dict[bytes, Metadata] = {}
 
     # --- the disk ----------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Ledger:
     def durable_term(self, node: str, index: int) -> int | None:
         """The term of the entry that a node would have at ``index``: -1 where it is compacted, None where there is
         none."""
-        data = self.durable(node, keys.log_entry(self.group, index))
+        data = self.durable(node, log_entry(self.group, index))
         if data is not None:
             return int.from_bytes(data[:8], "big")
         metadata = self._metadata(node)

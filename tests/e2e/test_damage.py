@@ -19,6 +19,7 @@ from e2e_server import Server
 from metad.config import StorageConfig
 from metad.node.disk.stores import STORE_FORMAT
 from metad.storage import keys
+from metad.storage.log import log_entry
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
 from metad_client import KvKey, KvPutItem, MetadError, blocking
 from metad_client.options import Options
@@ -198,7 +199,7 @@ def test_a_log_file_that_is_gone_is_refused(copy: Callable[[str], Path], name: s
 def test_a_log_entry_that_is_gone_is_refused(copy: Callable[[str], Path], kind: str, missing: int) -> None:
     directory = copy("young")
     log = engine(directory, "raft")
-    log.write({keys.log_entry(keys.group_prefix(GroupId(kind, int(kind == "data"))), missing): None})
+    log.write({log_entry(keys.group_prefix(GroupId(kind, int(kind == "data"))), missing): None})
     log.sync()
     log.close()
     words = refused(directory)

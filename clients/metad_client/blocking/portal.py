@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from metad_wire.program.forks import Process
 
+from ..dispatch.dispatcher import check_process
 from ..errors import ClosedError
-from ..home import check_process
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,28 +1,137 @@
 """``metadctl groups``: the groups of nodes that store the records, and (``groups consumer``) the consumer groups of
-clients."""
+clients, their members and generations, and where each is in its topics.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import time
+
+from metad_wire.messages import Offset
+from metad_wire.tables.consumer import GroupState, Member
+from metad_wire.tables.offset import KnownGroup
 
 from ..client import Client
-from . import overview
-from .grammar import Arguments, Commands, count
+from ..errors import NotFoundError
+from . import overview, people
+from .grammar import Arguments, Commands, count, limit, needs
 from .looking import look
 from .printing import Printer
-from .tables import consumers
+from .tables.bounded import Kind, Row, first, page_size, say_more, show
+
+_GROUP = Kind("consumer group", ("tenant", "group"))
+_MEMBER = Kind("member {member} of consumer group {tenant}/{group}", ("tenant", "group", "member"))
+_NEEDS = needs("tenant", "consumer groups are listed by tenant")
+
+
+def _add_consumers(commands: Commands) -> None:
+    """Add the commands."""
+    listing, verbs = commands.family("consumer", "the consumer groups of a tenant; or one of them", _list, _NEEDS)
+    listing.add_argument("--tenant", metavar="T", help="required: whose groups to list")
+    listing.add_argument("--prefix", default="", metavar="P", help="only groups with this prefix")
+    limit(listing)
+    get = _GROUP.key(verbs.add("get", "a consumer group: what it does, its members and its offsets", _get))
+    get.add_argument("--prefix", default="", metavar="P", help="only topics with this prefix")
+    limit(get, "show at most N offsets, 0 for all")
+    reset = _GROUP.key(verbs.add("reset", "set the generation of a consumer group, even to a lower one", _reset))
+    reset.add_argument("generation", metavar="GENERATION", type=count, help="the new generation; 0: none")
+    reset.add_argument("--expected", required=True, type=count, metavar="N", help="only if the generation is N now")
+    dismiss = _MEMBER.drop(lambda m: m.consumers.leave, said="dismissed")
+    _MEMBER.key(verbs.add("dismiss", "send a member away, as if it had left", dismiss))
+    _GROUP.key(verbs.add("delete", "delete all offsets of a consumer group, and its generation", _delete))
+
+
+async def _list(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await first(m.offsets.groups(a.tenant, a.prefix, page_size=page_size(a.limit)), a.limit)
+    show(printer, "groups", found, _row, a.limit)
+
+
+async def _get(m: Client, a: Arguments, printer: Printer) -> None:
+    offsets = m.offsets.list(a.tenant, a.group, a.prefix, page_size=page_size(a.limit))
+    generation, found, info, members = await asyncio.gather(
+        m.offsets.generation(a.tenant, a.group),
+        first(offsets, a.limit),
+        m.consumers.describe(a.tenant, a.group),
+        first(m.consumers.members(a.tenant, a.group), 0),  # CONSUMER_MEMBERS_MAX at most
+    )
+    if not generation and not found.records and info is None and not a.prefix:
+        raise NotFoundError(_GROUP.missing(a))
+    now_ms = int(time.time() * 1_000)
+    facts: Row = {"tenant": a.tenant, "group": a.group, "generation": generation}
+    state = GroupState(GroupState.EMPTY if info is None else info.state).name.lower()
+    document = facts | {"state": state, "members": members.records, "offsets": found.records, "more": found.more}
+    if info is not None:
+        facts |= {
+            "state": state,
+            "since": people.when(info.since_ms, now_ms),
+            "members": info.members,
+            "not joined yet": info.waiting,
+            "leader": info.leader or None,
+            "protocol": info.protocol or None,
+        }
+    tables = [
+        ("members", [_member_row(member, generation) for member in members.records]),
+        ("offsets", [_offset_row(offset, now_ms) for offset in found.records]),
+    ]
+    printer.document(document, facts, tables)
+    if found.more:
+        say_more(a.limit)
+
+
+async def _reset(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.offsets.reset_generation(a.tenant, a.group, a.expected, a.generation)
+    printer.one({"generation": a.generation})
+
+
+async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
+    known = [one async for one in m.offsets.groups(a.tenant, a.group) if one.group == a.group]
+    deleted = await m.offsets.delete_group(a.tenant, a.group)
+    if not known and not deleted:
+        raise NotFoundError(_GROUP.missing(a))
+    printer.one({"offsets_deleted": deleted})
+
+
+def _row(group: KnownGroup) -> Row:
+    return {"tenant": group.tenant, "group": group.group, "generation": group.generation}
+
+
+def _member_row(member: Member, generation: int) -> Row:
+    """What a person wants to see of a member in a line. What was assigned in an earlier generation does not count."""
+    return {
+        "member": member.member,
+        "instance": member.instance or None,
+        "holder": member.holder or None,
+        "joined": member.joined,
+        "assigned": people.size(len(member.assignment)) if member.assigned == generation else None,
+        "session": people.duration(member.session_ms),
+    }
+
+
+def _offset_row(offset: Offset, now_ms: int) -> Row:
+    """What a person wants to see of an offset: the end of the topic, which the broker knows, less this is the lag."""
+    return {
+        "topic": offset.topic,
+        "partition": offset.partition,
+        "offset": offset.offset,
+        "generation": offset.generation,
+        "committed": people.when(offset.committed_ms, now_ms),
+        "metadata": offset.metadata or None,
+    }
 
 
 def add(commands: Commands) -> None:
     """Add the commands."""
-    _, verbs = commands.family("groups", "the groups and their leaders, or consumer groups; or change them", _list)
-    adding = verbs.add("add", "add a group, without slots yet", _add)
+    _, verbs = commands.family(
+        "groups", "the groups and their leaders, or consumer groups; or change them", _list_groups
+    )
+    adding = verbs.add("add", "add a group, without slots yet", _add_group)
     adding.add_argument("--kind", required=True, choices=("data", "offset"))
     rebalance = verbs.add("rebalance", "spread slots, replicas and leaders evenly", _rebalance)
     rebalance.add_argument(
         "--replicas", type=_replicas, default=0, metavar="N", help="replicas that every group should have from now on"
     )
-    consumers.add(verbs)
+    _add_consumers(verbs)
 
 
 def _replicas(text: str) -> int:
@@ -31,12 +140,12 @@ def _replicas(text: str) -> int:
     return number
 
 
-async def _list(m: Client, a: Arguments, printer: Printer) -> None:
+async def _list_groups(m: Client, a: Arguments, printer: Printer) -> None:
     cluster = await look(m, a)
     printer.page(overview.groups(cluster), [], [overview.group_table(cluster)])
 
 
-async def _add(m: Client, a: Arguments, printer: Printer) -> None:
+async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one(await m.cluster.add_group(a.kind))
 
 

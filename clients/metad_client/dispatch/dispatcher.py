@@ -7,24 +7,32 @@ A call concerns one group, and goes to the node that the client believes to lead
 to a call after each event. Each component knows one thing: :mod:`.router` where a call goes, :mod:`.leaders` which node
 leads, :mod:`.discovery` how to find out, :class:`.router.Sender` how an attempt is sent and which nodes do not answer,
 :mod:`.calls.retries` when the next one is and when time is up, :mod:`.reports` who is told about it.
+
+A client has a :class:`Home`: one process, one thread, one event loop. A call from anywhere else would wait for an
+answer that only that place can give, so it is refused at once. This is the only module that checks it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from metad_wire.cluster import MapReply
 from metad_wire.connection.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import AHEAD, WATCH_OPEN, Lane, Method
+from metad_wire.program.forks import Process
 
 from ..errors import (
     CancelledError,
     ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
+    ForeignCallError,
+    ForkedError,
     InternalError,
     InvalidRequestError,
     MetadError,
@@ -35,7 +43,6 @@ from ..errors import (
     TooEarlyError,
     another,
 )
-from ..home import Home
 from ..observer import Observer
 from ..options import Options
 from .calls.call import ENVELOPE_BYTES_MAX, Call, Events, GivenIdentity, Life
@@ -49,6 +56,56 @@ from .nodes import NodeQueue, Nodes
 from .reports import Reports, log
 from .router import ANY, SUSPECT_S, Router, Routes, Sender, Suspects
 from .states import States
+
+_FORKED = (
+    "the client belongs to the process that made it, and this is a fork of that process: connect anew after a fork, or "
+    'start processes with multiprocessing\'s "spawn"; nothing was done'
+)
+_FOREIGN = (
+    "a client belongs to the event loop that it was made in, and was called {}: make one there, or share a "
+    "metad_client.blocking client between threads; nothing was done"
+)
+_ENDING = "the interpreter shuts down, and the client's thread runs no more: close the client before; nothing was done"
+
+
+class Home:
+    """The event loop that runs now, its thread and its process."""
+
+    def __init__(self) -> None:
+        self._process = Process()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def check(self) -> None:
+        """Raise ForkedError or ForeignCallError if the caller is not in this event loop."""
+        # Two loops never run in one thread at once. To ask which one runs would be a system call.
+        if threading.get_ident() != self._thread or not self._loop.is_running() or not self._process.is_here:
+            raise self._error()
+
+    def check_process(self) -> None:
+        """Raise ForkedError in a fork: for what any thread may read."""
+        check_process(self._process)
+
+    def _error(self) -> MetadError:
+        if not self._process.is_here:
+            return ForkedError(_FORKED)
+        if self._loop.is_closed():
+            where = "after that loop was closed"
+        elif not self._loop.is_running():
+            where = "while that loop did not run"
+        else:
+            where = "in another one"
+        return ForeignCallError(_FOREIGN.format(where))
+
+
+def check_process(process: Process) -> None:
+    """Raise ForkedError in a fork of a process, ForeignCallError while the interpreter shuts down: threads run no more
+    then."""
+    if not process.is_here:
+        raise ForkedError(_FORKED)
+    if sys.is_finalizing():
+        raise ForeignCallError(_ENDING)
+
 
 _UNOPENED = 'the client is not opened: enter it with "async with", or await its open(); nothing was done'
 _CLOSED = "the client is closed; nothing was done"

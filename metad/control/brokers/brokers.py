@@ -43,7 +43,7 @@ from metad_wire.errors import (
 )
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, ListReply, Message, WriteReply
 from metad_wire.methods import BROKER_CHANGE, encode
-from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker, BrokerStep
@@ -54,7 +54,7 @@ from ...state.cluster.brokers import read_brokers
 from ...state.cluster.fences import aged
 from ...state.core.limits import REPLY_BYTES_MAX, check_reply
 from ...state.live.liveness import Liveness, Silence
-from ..host import Clock, Done, Hosted, Source, Timer, holder_of
+from ..host import Clock, Done, Hosted, Source, Timer
 from .evidence import Answer, Dial, Evidence
 from .fencing import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, Fencing, groups_to_fence, to_forget
 

@@ -20,6 +20,8 @@ they would fill the disk. So once a minute the node goes through those of each g
 while wills wait for longer than a broker ever needs, and it has those dropped that have waited for
 ``expiry.will_keep_s``, and says so in an error. The evaluation decides which they are: nothing here has to be exact,
 and what is left undone is found by the next pass, of this leader or another.
+
+What is late or waits in the groups that a node leads: told in its status, so that an operator sees it grow.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from functools import partial
 from typing import Any, Final
 
 from metad_wire import cluster as c
+from metad_wire import messages as m
 from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.methods import SESSION_END_STEP, WILL_EXPIRE
 from metad_wire.table import Table
@@ -41,10 +44,11 @@ from metad_wire.tables.will import WILL, WillExpire, WillKey
 from ... import log_events
 from ...config import ExpiryConfig
 from ...logs import event
+from ...state.cluster.fences import Fences
 from ...state.cluster.tenant_ends import Pending, TenantEnds
 from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
-from ...state.session.wills import DUE, due_ms_of
+from ...state.session.wills import DUE, due_ms_of, waiting
 from ...storage import keys
 from ..environment import Environment, Timer
 from ..health import Health
@@ -54,6 +58,28 @@ from ..requests.requests import Requests
 from .chore import Chore, Done, Means
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
+
+
+def backlog(groups: Groups, sweeps: Sweeps) -> m.Backlog:
+    """Look, at a bounded number of rows. Deadlines pass, and wills wait, by the time of each group's log."""
+    deadlines = fences = wills = unclaimed = unclaimed_ms = tenants = 0
+    more = False
+    for group, driver in groups.drivers.items():
+        if group.kind != "data" or not driver.group.accepting or driver.installing:
+            continue
+        machine = driver.machine
+        now_ms = machine.reader.now_ms()
+        late = sweeps.overdue(driver, m.BACKLOG_MAX + 1)
+        found = waiting(machine.reader, now_ms, m.BACKLOG_MAX)
+        deadlines += min(late, m.BACKLOG_MAX)
+        fences += len(machine.parts[Fences].unswept())
+        tenants += len(machine.parts[TenantEnds].pending())
+        wills += found.wills
+        unclaimed += found.unclaimed
+        unclaimed_ms = max(unclaimed_ms, now_ms - found.since_ms if found.since_ms else 0)
+        more = more or found.more or late > m.BACKLOG_MAX
+    return m.Backlog(deadlines, fences, wills, unclaimed, unclaimed_ms, more, tenants)
+
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0

@@ -1,5 +1,4 @@
-"""Which groups have a replica on this node: opened as the cluster map says, recovered at the start, and closed. And
-what the node does when one of them changes."""
+"""Which groups have a replica on this node: opened as the cluster map says, recovered at the start, and closed."""
 
 from __future__ import annotations
 
@@ -16,13 +15,12 @@ from ...config import Config
 from ...errors import DamagedStoreError, ServerError
 from ...logs import event
 from ...raft.log.journal import RaftLog, was_here
-from ...raft.log.writer import LogWriter
-from ...raft.messages import Configuration, Snapshot
-from ...raft.replica import RaftGroup
+from ...raft.messages import Configuration
 from ...raft.replicas import Replicas
 from ...raft.snapshots.snapshots import restore_log
 from ...state.cluster import cluster
 from ...storage.keys import after_prefix
+from ...storage.log import LogWriter
 from ..environment import Environment, Queue
 from ..health import Health
 from ..replicas.driver import GroupDriver
@@ -31,56 +29,6 @@ from ..replicas.machines import Machines
 from ..watches.watches import Watches
 from .node_snapshots import NodeSnapshots
 from .stores import Stores
-
-
-class Observer:
-    """A :class:`metad.raft.replicas.Observer`, which documents the methods."""
-
-    def __init__(self, groups: Groups, snapshots: NodeSnapshots, agenda: Agenda, health: Health) -> None:
-        self._groups = groups
-        self._snapshots = snapshots
-        self._agenda = agenda
-        self._led: dict[bytes, int] = {}  # group prefix -> the term that was logged
-        self.unsafe = health.stop_for_bug
-
-    def committed(self, group: RaftGroup) -> None:
-        driver = self._groups.driver_of(group)
-        # Without a driver the group is closed. After a snapshot is installed, this is told again.
-        if driver is not None and not driver.installing:
-            self._agenda.commit(driver)
-
-    def role_changed(self, group: RaftGroup) -> None:
-        driver = self._groups.driver_of(group)
-        if driver is None:  # it is being opened
-            return
-        if not group.is_leader:
-            driver.demoted()
-        else:
-            self._agenda.schedule(driver)
-        self._tell(group)
-        self._groups.tell_soon()
-
-    def _tell(self, group: RaftGroup) -> None:
-        """Log that this node leads the group, once it can work, or that it leads it no longer."""
-        before = self._led.get(group.prefix)
-        if group.ready and before != group.term:
-            self._led[group.prefix] = group.term
-            event(log_events.LEADER_GAINED, group=group.name, term=group.term)
-        elif not group.is_leader and before is not None:
-            del self._led[group.prefix]
-            event(log_events.LEADER_LOST, group=group.name, term=before, leader=group.leader)
-
-    def configured(self, group: RaftGroup) -> None:
-        self._groups.tell_soon()
-
-    def snapshot_wanted(self, group: RaftGroup, peer: str) -> None:
-        event(log_events.SNAPSHOT_WANTED, group=group.name, peer=peer)
-        self._snapshots.streams.wanted(group, peer)
-
-    def install_snapshot(self, group: RaftGroup, message: Snapshot) -> None:
-        driver = self._groups.driver_of(group)
-        assert driver is not None
-        self._snapshots.install(driver, message)
 
 
 class ReplicaLifecycle:

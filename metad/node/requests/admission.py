@@ -24,12 +24,12 @@ from metad_wire.errors import MetadError, OverloadedError
 from metad_wire.messages import Identity
 from metad_wire.methods import By, Head, Lane, Method
 from metad_wire.policy import Admission
-from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.returns import ReturnShare
 
 from ... import log_events
-from ...control.host import Source, holder_of
+from ...control.host import Source
 from ...logs import event
 from ..environment import Environment
 from ..replicas.driver import GroupDriver

@@ -26,11 +26,11 @@ from metad_wire.errors import (
 from metad_wire.messages import Message
 from metad_wire.methods import encode
 from metad_wire.policy.fair_queue import Precedence
-from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.transport.fair_share import FairShare, Rank
 
-from ...control.host import Done, Source, holder_of
+from ...control.host import Done, Source
 from ...errors import StorageError
 from ...logs import bug
 from ...state.core.verb import SPENT_BYTES, Command, Verb

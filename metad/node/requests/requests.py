@@ -46,14 +46,14 @@ from metad_wire.methods import (
     Reply,
     encode,
 )
-from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.returns import Returns
 from metad_wire.refused import Refused
 from metad_wire.table import ANY_KIND
 
 from ...config import LimitsConfig
-from ...control.host import Done, Source, holder_of
+from ...control.host import Done, Source
 from ...errors import DiskFullError
 from ...state.core.limits import reply_limit
 from ...state.core.verb import Command

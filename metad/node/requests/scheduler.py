@@ -12,10 +12,10 @@ from metad_wire.policy.fair_queue import Precedence, is_small
 from ...errors import StorageError
 from ...logs import bug
 from ...raft.base import Timing
-from ...raft.log.writer import LogWriter
 from ...raft.replicas import Replicas
 from ...state.core.part import Writes
 from ...storage.engine import Engine
+from ...storage.log import LogWriter
 from ..environment import Deadlines, Environment, Timer
 from ..health import Health
 from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work

@@ -29,13 +29,13 @@ from metad_wire.errors import (
 )
 from metad_wire.methods import WATCH_OPEN
 from metad_wire.policy.fair_queue import Precedence
-from metad_wire.policy.fair_room import FairRoom, Place
+from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import Slices
 from metad_wire.transport.fair_share import FairShare
 
 from ... import log_events
 from ...config import Config
-from ...control.host import Source, holder_of
+from ...control.host import Source
 from ...errors import StorageError
 from ...logs import event
 from ...state.core.entry import Entry

@@ -26,10 +26,9 @@ from metad_wire.cluster import GroupId
 
 from ...errors import DamagedStoreError
 from ...storage import keys
-from ...storage.log import LogStore
+from ...storage.log import LogStore, LogWriter, log_entry, log_metadata
 from ..base import Timing
 from ..messages import Configuration
-from .writer import LogWriter
 
 METADATA_FORMAT: Final = 1
 
@@ -119,7 +118,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         self._cached = 0
         self._written: deque[tuple[int, int]] = deque()  # (number of the write, last index with it), not durable yet
         self._hard = 0  # number of the write with the newest term or vote
-        self._key = keys.log_metadata(self.prefix)
+        self._key = log_metadata(self.prefix)
         self._on_durable: Callable[[], None] = _nothing
 
     def _load(self, initial: Configuration) -> Metadata:
@@ -258,7 +257,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
             if data[8] == CONFIGURATION:
                 meta.configurations.append((index, _decode_configuration(data[9:])))
                 changed = True
-            writer.writes[keys.log_entry(self.prefix, index)] = data
+            writer.writes[log_entry(self.prefix, index)] = data
             self._records[index] = data
             self._cached += len(data)
             self.bytes += len(data)
@@ -279,7 +278,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         meta, writer = self._meta, self._writer
         writer.shortened(self.prefix, index - 1)
         for at in range(index, self.last_index + 1):
-            writer.writes[keys.log_entry(self.prefix, at)] = None
+            writer.writes[log_entry(self.prefix, at)] = None
             self._cached -= len(self._records.pop(at, b""))
         self.last_index = index - 1
         self._cached_from = min(self._cached_from, index)
@@ -298,11 +297,9 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         meta = self._meta
         if through <= meta.base_index:
             return
-        self._writer.delete_range(
-            keys.log_entry(self.prefix, meta.base_index + 1), keys.log_entry(self.prefix, through + 1)
-        )
+        self._writer.delete_range(log_entry(self.prefix, meta.base_index + 1), log_entry(self.prefix, through + 1))
         for at in range(max(self.durable_index, meta.base_index) + 1, through + 1):
-            self._writer.writes.pop(keys.log_entry(self.prefix, at), None)  # or it would be put behind the deletion
+            self._writer.writes.pop(log_entry(self.prefix, at), None)  # or it would be put behind the deletion
         kept = (self.last_index - through) / (self.last_index - meta.base_index)
         self.bytes = round(self.bytes * kept)
         for at in range(self._cached_from, through + 1):
@@ -326,9 +323,9 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
 
     def _drop_all(self) -> None:
         meta, writer = self._meta, self._writer
-        writer.delete_range(keys.log_entry(self.prefix, 0), keys.log_entry(self.prefix, 2**64 - 1))
+        writer.delete_range(log_entry(self.prefix, 0), log_entry(self.prefix, 2**64 - 1))
         for at in range(meta.base_index + 1, self.last_index + 1):
-            writer.writes.pop(keys.log_entry(self.prefix, at), None)
+            writer.writes.pop(log_entry(self.prefix, at), None)
         self._records.clear()
         self._cached = self.bytes = 0
         self._written.clear()
@@ -413,7 +410,7 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
     def _trim(self) -> None:
         # What the engine has not been given yet is only here, but a turn of the loop stages less than the cache holds.
         while self._cached > self._cache_bytes and self._cached_from < self.last_index:
-            if self._writer.writes.get(keys.log_entry(self.prefix, self._cached_from)) is not None:
+            if self._writer.writes.get(log_entry(self.prefix, self._cached_from)) is not None:
                 return
             self._cached -= len(self._records.pop(self._cached_from))
             self._cached_from += 1

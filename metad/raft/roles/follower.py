@@ -16,10 +16,9 @@ from ..base import CANDIDATE, FOLLOWER, FULL, LEADER, NEVER, BoundHost, UnsafeSt
 from ..log.journal import RaftLog
 from ..messages import Append, AppendReply, Snapshot
 from ..state import ReplicaState
-from .elections import Elections
+from .elections import Activity, Elections, ElectionTimer
 from .membership import Membership
 from .reads import Freshness
-from .timers import Activity, ElectionTimer
 
 
 @dataclass(eq=False, slots=True)

@@ -25,10 +25,9 @@ from ..base import FULL, LEADER, NEVER, BoundHost, UnsafeStateError
 from ..log.journal import NO_OP, DiskWatch, RaftLog, record
 from ..messages import Append, AppendReply, Snapshot, TimeoutNow
 from ..state import ReplicaState
-from .elections import Elections
+from .elections import Activity, Elections
 from .leadership import Leadership, Progress, Sending
 from .reads import Reads
-from .timers import Activity
 
 APPEND_BYTES_MAX = 1024 * 1024
 """The bound of one message's records; a larger record travels alone."""

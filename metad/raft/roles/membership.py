@@ -16,9 +16,9 @@ from ..base import LEADER, NEVER, BoundHost
 from ..log.journal import CONFIGURATION, record
 from ..messages import Configuration, TimeoutNow
 from ..state import ReplicaState
+from .elections import Activity, ElectionTimer
 from .leadership import Leadership, Sending
 from .reads import Reads
-from .timers import Activity, ElectionTimer
 
 _encode = msgspec.msgpack.Encoder().encode
 CAUGHT_UP_ENTRIES = 64

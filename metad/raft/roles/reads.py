@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 
 from ..base import LEADER, BoundHost
 from ..state import ReplicaState
+from .elections import Activity
 from .leadership import Leadership
-from .timers import Activity
 
 
 @dataclass(eq=False, slots=True)

@@ -3,7 +3,7 @@ single items are in :mod:`metad_wire.table`."""
 
 from __future__ import annotations
 
-from metad_wire.errors import InvalidRequestError, TooLargeError
+from metad_wire.errors import TooLargeError
 from metad_wire.messages import BATCH_ITEMS_MAX, BROKER_BYTES_MAX, CHANGE_BYTES_MAX, KEY_BYTES_MAX
 from metad_wire.tables.inflight import INFLIGHT_BYTES_MAX, INFLIGHT_MAX
 from metad_wire.tables.subscription import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
@@ -33,21 +33,6 @@ LOOKED_AT_BYTES_MAX = 16 * 1024 * 1024
 """Of rows that one command reads from the engine before it writes: some 8 ms for which nobody else is served."""
 SCANNED_ROW_BYTES = 512
 """What a row that is found by a scan counts among them beside its own bytes: it takes about as long."""
-_GROWTH = 6
-_ITEM_GROWTH = 400
-
-
-def change_estimate(size: int, items: int) -> int:
-    """What a request of ``size`` bytes may change at most: keys are in up to three rows, twice as long where they are
-    all NUL; and an item of few bytes becomes rows with a header, a broker's name and the group's prefix. Not of
-    transactions, whose operations share a namespace."""
-    return _GROWTH * size + _ITEM_GROWTH * items
-
-
-def check_broker(name: str) -> None:
-    """Raise InvalidRequestError if the name of a broker is too long."""
-    if (length := len(name.encode())) > BROKER_BYTES_MAX:
-        raise InvalidRequestError(f"the broker's name takes {length} bytes, {BROKER_BYTES_MAX} are allowed")
 
 
 def check_change(size: int) -> None:

@@ -21,6 +21,7 @@ from metad_wire.errors import (
     TooLargeError,
 )
 from metad_wire.key import TEXT_END, text_prefix
+from metad_wire.messages import BROKER_BYTES_MAX
 from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import ROWS, Keyed, Table
@@ -476,3 +477,9 @@ def delete_rows(view: View, command: Command[Any], row: int) -> m.WriteReply:
         else:
             writes[prefix + suffix] = None
     return written(view, errors)
+
+
+def check_broker(name: str) -> None:
+    """Raise InvalidRequestError if the name of a broker is too long."""
+    if (length := len(name.encode())) > BROKER_BYTES_MAX:
+        raise InvalidRequestError(f"the broker's name takes {length} bytes, {BROKER_BYTES_MAX} are allowed")

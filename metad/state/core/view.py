@@ -332,7 +332,7 @@ class View:
         self.grown = 0
         """What the command changes, in bytes, if it says so itself."""
         self.beside = 0
-        """What it changes in rows that :func:`.limits.change_estimate` does not expect."""
+        """What it changes in rows that the machine does not expect of a request of that size."""
         self.ended = 0
         """Bytes of its deletions of what belongs to sessions that end."""
         self.replaced: dict[int, Replaced] | None = None

@@ -26,9 +26,9 @@ from ..cluster.tenant_ends import TenantEnds
 from ..core import due as index
 from ..core.counts import Counts
 from ..core.due import DUE
-from ..core.limits import LOOKED_AT_BYTES_MAX, check_broker, check_reply
+from ..core.limits import LOOKED_AT_BYTES_MAX, check_reply
 from ..core.part import Writes
-from ..core.verb import Command, Reader, Verb, check_same_rows, mismatch, read_values
+from ..core.verb import Command, Reader, Verb, check_broker, check_same_rows, mismatch, read_values
 from ..core.view import Rows, View
 from . import attachments, inflight, session_parts, subscriptions
 from .owned import owner_left

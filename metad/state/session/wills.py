@@ -22,10 +22,20 @@ from metad_wire.tables.will import WILL
 
 from ...storage import keys
 from ..cluster.fences import Fences
-from ..core.limits import LOOKED_AT_BYTES_MAX, check_broker
+from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin, Writes
 from ..core.slot_assignment import SlotAssignment, is_held
-from ..core.verb import PAGE_BYTES_MAX, SCAN_ROWS_MAX, Command, Reader, Verb, after_cursor, page_of, written
+from ..core.verb import (
+    PAGE_BYTES_MAX,
+    SCAN_ROWS_MAX,
+    Command,
+    Reader,
+    Verb,
+    after_cursor,
+    check_broker,
+    page_of,
+    written,
+)
 from ..core.view import NO_ROWS, Rows, View, column
 from .will_news import WillNews
 

@@ -11,12 +11,17 @@ Places far from each other are network namespaces that reach each other only thr
 Each place has an address on the relay's network, and one on the bridge, by which only this process reaches it without
 delay. The kernels of places remember nothing of one connection for the next, and TCP's congestion control belongs to
 the route, so that one running server can be measured with several. Blocking; needs root.
+
+A TUN device: a network interface of the kernel whose other end is a file of ours, one IP packet per read or write.
+
+Linux only, root only. Knows no packet and no policy.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -35,9 +40,36 @@ import msgspec
 from ..errors import ServerError, WorkerError
 from ..faults import netns
 from ..faults.netns import Network, do
-from . import tun
 from .relay_line import Counts, Line, Path
-from .tun import MTU_BYTES, open_tun
+
+DEVICE = File("/dev/net/tun")
+MTU_BYTES = 1_500
+_TUNSETIFF = 0x400454CA
+_IFF_TUN = 0x0001
+_IFF_NO_PI = 0x1000  # packets as they are, without four bytes in front
+
+
+def _no_tun() -> str:
+    """The missing requirement for TUN devices, in words; empty if none is missing."""
+    if os.geteuid() != 0:
+        return "TUN devices need root"
+    return "" if os.access(DEVICE, os.R_OK | os.W_OK) else f"TUN devices need {DEVICE}"
+
+
+def open_tun(name: str) -> int:
+    """Make the device, which lives as long as its file; returns the non-blocking file. Without offloads, so that the
+    kernel hands out no packet over the MTU: what is lost or delayed is what would be on a wire. Raises ServerError."""
+    try:
+        fd = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ServerError(f"{DEVICE}: {error.strerror}") from error
+    try:
+        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI))
+    except OSError as error:
+        os.close(fd)
+        raise ServerError(f"cannot make the TUN device {name}: {error.strerror}") from error
+    return fd
+
 
 _DRAIN_MAX = 64  # packets of one device in a turn: others are due meanwhile
 _START_S = 20.0
@@ -251,7 +283,7 @@ _CONTROL = File("/proc/sys/net/ipv4/tcp_congestion_control")
 
 def missing(*, cuts: bool = False) -> str:
     """The missing requirement for places, in words; empty if none is missing."""
-    return netns.missing(cuts=cuts) or tun.missing()
+    return netns.missing(cuts=cuts) or _no_tun()
 
 
 def congestion_controls() -> list[str]:
@@ -315,7 +347,7 @@ class Places:
             do("ip", "link", "set", device, "netns", self.network.space(n))
             within = self.network.prefix(n)
             do(*within, "ip", "address", "add", f"{address}/24", "dev", device)
-            do(*within, "ip", "link", "set", device, "mtu", str(tun.MTU_BYTES), "txqueuelen", str(_QUEUE_PACKETS), "up")
+            do(*within, "ip", "link", "set", device, "mtu", str(MTU_BYTES), "txqueuelen", str(_QUEUE_PACKETS), "up")
             with netns.inside(self.network.space(n)):
                 File("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 

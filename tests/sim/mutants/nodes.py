@@ -134,7 +134,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "answer_before_durable",
         "what is committed is durable",
-        "metad.raft.log.writer:LogWriter.flush",
+        "metad.storage.log:LogWriter.flush",
         "self.number += 1",
         "self.number += 1; self.durable = self.number - 1; [each.synced(self.durable) for each in listeners]",
         "answered_writes_survive_the_power",

@@ -46,7 +46,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
                 "self.per_s, self.measured = min(self.per_s, self.with_stretch(self.items, lasted_s)), True",
             ),
             (
-                "metad_wire.policy.bounds:Admission.bound",
+                "metad_wire.policy.rates:Admission.bound",
                 "bound = max(self.items_min, int(per_s * wait_s))",
                 "bound = int(per_s * wait_s)",
             ),
@@ -77,7 +77,7 @@ OVERLOAD_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_waited_too_long_is_done",
         "a request that could not begin in time is turned away",
-        "metad_wire.policy.bounds:Admission.is_late",
+        "metad_wire.policy.rates:Admission.is_late",
         "return waited_s > deadline_s / 2 or 0.0 < self.wait_max_s < waited_s",
         "return False",
         "who_does_not_read_its_answers_is_heard_and_what_it_asked_too_long_ago_is_not_done",

@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restart_forgets_the_promise",
         "a restarted voter waits before it votes",
-        "timers:ElectionTimer.__init__",
+        "elections:ElectionTimer.__init__",
         "self.heard_leader(now, 0)\n    self._promised_until_s = max(self._promised_until_s, now +",
         "self.heard_leader(now, 0)\n    self._promised_until_s = self._heard_until_s = now\n    _ = (now -",
         "promise_outlives_a_restart",
@@ -134,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "stored_promise_is_not_kept",
         "a restart keeps the promise of the life before",
-        "timers:ElectionTimer.__init__",
+        "elections:ElectionTimer.__init__",
         "now + log.promise_ms / 1000",
         "now",
         "promise_outlives_a_new_configuration",
@@ -304,7 +304,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "evidence_ends_the_promise",
         "evidence shortens the wait, not the promise",
-        "timers:ElectionTimer.refused",
+        "elections:ElectionTimer.refused",
         "self._evidence = True",
         "self._evidence = True\n        self._promised_until_s = now",
         "promise_outlasts_the_evidence",
@@ -321,7 +321,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "replies_promise_more_than_is_kept",
         "a reply names the promise that is kept",
-        "timers:ElectionTimer.promise_ms",
+        "elections:ElectionTimer.promise_ms",
         "return self._promise_ms if",
         "return self._longest_ms if",
         "promise_outlasts_the_evidence",
@@ -329,7 +329,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "old_leaders_are_promised_less",
         "a leader that does not say what it counts on is promised the election timeout",
-        "timers:ElectionTimer.heard_leader",
+        "elections:ElectionTimer.heard_leader",
         "if lease_ms else self._longest_ms",
         "if lease_ms else int(self._timing.lease_s * 1000)",
         "leader_that_does_not_say_is_promised_the_whole_timeout",
@@ -337,7 +337,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "promises_more_than_is_stored",
         "no promise is longer than a restart keeps it",
-        "timers:ElectionTimer.heard_leader",
+        "elections:ElectionTimer.heard_leader",
         "min(lease_ms, self._longest_ms)",
         "lease_ms",
         "promise_is_never_longer_than_the_stored_one",
@@ -346,15 +346,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "silence_is_evidence",
         "silence alone waits the election timeout",
         (
-            ("timers:ElectionTimer.postpone", "self._timing.election_s", "self._timing.lease_s"),
-            ("timers:ElectionTimer.believes", "now < self._heard_until_s and not self._evidence", "False"),
+            ("elections:ElectionTimer.postpone", "self._timing.election_s", "self._timing.lease_s"),
+            ("elections:ElectionTimer.believes", "now < self._heard_until_s and not self._evidence", "False"),
         ),
         ("silence_alone_waits_long", "busy_leader_is_not_deposed"),
     ),
     _m(
         "evidence_outlives_a_word",
         "any word of the leader cancels the evidence",
-        "timers:ElectionTimer.heard_leader",
+        "elections:ElectionTimer.heard_leader",
         "self._evidence = False\n    self.postpone(now)",
         "if not getattr(self, '_evidence', False):\n        self._evidence = False\n        self.postpone(now)",
         "word_of_the_leader_cancels_the_evidence",
@@ -362,7 +362,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "evidence_shortens_nothing",
         "evidence shortens the wait",
-        "timers:ElectionTimer.refused",
+        "elections:ElectionTimer.refused",
         "self.deadline_s = min(self.deadline_s, max(now, self._promised_until_s) + part_s)",
         "pass",
         "dead_leader_is_replaced_soon",
@@ -370,7 +370,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "crowd_asks_first",
         "who has a crowd lets others ask first",
-        "timers:ElectionTimer.refused",
+        "elections:ElectionTimer.refused",
         " + BUSY_PART * busy",
         "",
         "crowded_follower_lets_others_ask_first",
@@ -386,7 +386,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "refused_waits_long",
         "with evidence, who was refused asks again soon",
-        "timers:ElectionTimer.asked",
+        "elections:ElectionTimer.asked",
         "_AGAIN_PART * self._timing.lease_s if",
         "self._timing.lease_s if",
         "who_asks_before_the_others_may_answer_asks_again_soon",
@@ -450,7 +450,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "promised_before_it_is_durable",
         "a promise is given once a restart keeps it",
-        "timers:ElectionTimer.promise_ms",
+        "elections:ElectionTimer.promise_ms",
         "self._promise_ms if self._log.hard_state_durable else 0",
         "self._promise_ms",
         "promise_is_given_once_it_is_durable",
@@ -1178,7 +1178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sleeps_while_a_peer_is_short_of_room",
         "a leader sleeps when every peer has room",
-        "timers:Activity.idle",
+        "elections:Activity.idle",
         "and not progress.shortage",
         "",
         "leader_hears_that_a_peer_has_room_again",
@@ -1203,7 +1203,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sleeps_while_a_peer_lacks_entries",
         "a leader sleeps when every peer has everything",
-        "timers:Activity.idle",
+        "elections:Activity.idle",
         "and progress.match == last_index\n",
         "\n",
         "leader_does_not_sleep_while_a_peer_lacks_entries",
@@ -1211,7 +1211,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sleeps_while_a_peer_applies",
         "a leader sleeps when every peer has applied everything",
-        "timers:Activity.idle",
+        "elections:Activity.idle",
         " and not progress.unapplied",
         "",
         "leader_knows_what_a_peer_has_yet_to_apply",

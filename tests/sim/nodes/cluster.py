@@ -38,6 +38,7 @@ from metad.server.network import Network
 from metad.server.serve import Server
 from metad.state.core.due import DUE, DueKind
 from metad.storage import keys
+from metad.storage.log import log_entry
 from metad_client import Client, Options, connect
 from metad_judge.history import History
 from metad_judge.invariants import Violation
@@ -165,7 +166,7 @@ class SimNode:
         """An entry of its log; None if a snapshot has taken its place."""
         driver = None if self.node is None else self.node.drivers.get(group)
         if driver is None:  # it is starting: what it applies it has read from the disk
-            return self.disks.log.get(keys.log_entry(keys.group_prefix(group), index))
+            return self.disks.log.get(log_entry(keys.group_prefix(group), index))
         log = driver.group.log
         records: list[bytes] = log.records(index, 1, index + 1) if log.base_index < index <= log.last_index else []
         return records[0] if records else None

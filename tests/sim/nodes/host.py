@@ -99,7 +99,7 @@ class SimSyncer:
         self._store = store
 
     def sync(self, done: Callable[[StorageError | None], None]) -> None:
-        """See :class:`metad.raft.log.writer.Syncer`."""
+        """See :class:`metad.storage.log.Syncer`."""
         sync = LogSync(self._store)
 
         def over() -> None:

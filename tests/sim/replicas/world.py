@@ -19,7 +19,6 @@ import msgspec
 from metad.errors import StorageError
 from metad.raft.base import NEVER, ROLES, ROOM, Timing, UnsafeStateError
 from metad.raft.log.journal import REGULAR, Metadata
-from metad.raft.log.writer import LogWriter
 from metad.raft.messages import AnyMessage, Append, Configuration, Snapshot
 from metad.raft.replica import RaftGroup
 from metad.raft.replicas import Replicas
@@ -28,7 +27,7 @@ from metad.raft.snapshots.snapshots import Snapshots, replace_state, restore_log
 from metad.raft.snapshots.staging import MemoryStaging
 from metad.raft.snapshots.transfer import StreamLimits
 from metad.storage import keys
-from metad.storage.log import DurableMark, LogStore
+from metad.storage.log import DurableMark, LogStore, LogWriter, log_metadata
 from metad_judge.invariants import Ledger, Violation, Watch, WatchedLog, same_states
 from metad_wire.cluster import GroupId
 
@@ -371,7 +370,7 @@ class SimNode:
 
     def configurations(self, prefix: bytes) -> list[Configuration]:
         """All that are in its log, on disk or in memory."""
-        stored = self.log_disk.get(keys.log_metadata(prefix))
+        stored = self.log_disk.get(log_metadata(prefix))
         found = [] if stored is None else [c for _, c in msgspec.msgpack.decode(stored, type=Metadata).configurations]
         hosted = self.hosted.get(prefix)
         return found if hosted is None else [*found, hosted.group.configuration]

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from metad_perf.drill import command
+from metad_perf.drill.command import Played
 from metad_perf.drill.drills import DRILLS
 from metad_perf.drill.operator import Report, fields_of
-from metad_perf.drill.play import Played
 from metad_perf.drill.script import Drill
 from metad_perf.drill.steps import Steps
 from metad_perf.errors import UsageError

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from metad.errors import StorageError
 from metad.raft.log.journal import NO_OP, REGULAR, RaftLog, record
-from metad.raft.log.writer import LogWriter
 from metad.raft.messages import Configuration
 from metad.storage import keys
-from metad.storage.log import DurableMark, LogStore
+from metad.storage.log import DurableMark, LogStore, LogWriter
 from metad.storage.memory import MemoryEngine
 from metad_wire.cluster import GroupId
 

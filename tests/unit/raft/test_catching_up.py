@@ -9,12 +9,11 @@ from typing import Any
 from metad.errors import StorageError
 from metad.raft.base import ROOM, Timing
 from metad.raft.log.journal import RaftLog
-from metad.raft.log.writer import LogWriter
 from metad.raft.messages import Configuration
 from metad.raft.replicas import Replicas
 from metad.raft.roles.leader import _APPEND_BYTES_LEAST, APPEND_BYTES_MAX
 from metad.raft.roles.leadership import IN_FLIGHT_BYTES_MAX
-from metad.storage.log import LogStore
+from metad.storage.log import LogStore, LogWriter
 from metad.storage.memory import MemoryEngine
 from metad_wire.cluster import GroupId
 

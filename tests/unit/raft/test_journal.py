@@ -13,8 +13,7 @@ from journal_rig import CACHE_BYTES, GROUP, THREE, Rig, contents, no_op
 from metad.errors import DamagedStoreError
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, Metadata, record
 from metad.raft.messages import Configuration
-from metad.storage import keys
-from metad.storage.log import DurableMark
+from metad.storage.log import DurableMark, log_entry, log_metadata
 
 FOUR = Configuration(("a", "b", "c"), ("d",))
 
@@ -345,14 +344,14 @@ def test_damaged_metadata_is_refused(damaged: bytes) -> None:
     rig = Rig()
     rig.fill(1)
     rig.sync()
-    rig.engine.write({keys.log_metadata(GROUP): damaged})
+    rig.engine.write({log_metadata(GROUP): damaged})
     with pytest.raises(DamagedStoreError, match="metadata of group data-0"):
         rig.reopened()
 
 
 def test_metadata_of_a_newer_format_is_refused() -> None:
     rig = Rig()
-    rig.engine.write({keys.log_metadata(GROUP): msgspec.msgpack.encode(Metadata(format=2))})
+    rig.engine.write({log_metadata(GROUP): msgspec.msgpack.encode(Metadata(format=2))})
     with pytest.raises(DamagedStoreError, match="format 2"):
         rig.reopened()
 
@@ -363,7 +362,7 @@ def test_lost_metadata_is_refused_where_entries_were_compacted() -> None:
     rig.sync()
     rig.log.compact(3)
     rig.sync()
-    rig.engine.write({keys.log_metadata(GROUP): None})
+    rig.engine.write({log_metadata(GROUP): None})
     with pytest.raises(DamagedStoreError, match="data-0"):
         rig.reopened()
 
@@ -372,7 +371,7 @@ def test_lost_metadata_is_refused_where_entries_are() -> None:
     rig = Rig()
     rig.fill(5)
     rig.sync()
-    rig.engine.write({keys.log_metadata(GROUP): None})
+    rig.engine.write({log_metadata(GROUP): None})
     with pytest.raises(DamagedStoreError, match="data-0"):
         rig.reopened()
 
@@ -381,7 +380,7 @@ def test_a_lost_beginning_is_refused() -> None:
     rig = Rig()
     rig.fill(5)
     rig.sync()
-    rig.engine.write({keys.log_entry(GROUP, 1): None})
+    rig.engine.write({log_entry(GROUP, 1): None})
     with pytest.raises(DamagedStoreError, match="data-0"):
         rig.reopened()
 
@@ -391,7 +390,7 @@ def test_a_log_that_ends_before_its_last_term_began_is_refused() -> None:
     rig.fill(3, term=1)
     rig.fill(3, term=2)
     rig.sync()
-    rig.engine.write({keys.log_entry(GROUP, index): None for index in (4, 5, 6)})
+    rig.engine.write({log_entry(GROUP, index): None for index in (4, 5, 6)})
     with pytest.raises(DamagedStoreError, match="data-0"):
         rig.reopened()
 

@@ -6,8 +6,7 @@ import pytest
 from journal_rig import GROUP, HeldSyncer
 
 from metad.errors import StorageError
-from metad.raft.log.writer import LogWriter
-from metad.storage.log import LogStore
+from metad.storage.log import LogStore, LogWriter
 from metad.storage.memory import MemoryEngine
 
 

@@ -12,9 +12,8 @@ from metad.node.disk.stores import pair_stores
 from metad.node.environment import AsyncEnvironment
 from metad.node.node import Node
 from metad.node.replicas.driver import GroupDriver, Work
-from metad.raft.log.writer import LogWriter
 from metad.storage.engine import UNBOUNDED_BYTES, Writes
-from metad.storage.log import LogStore
+from metad.storage.log import LogStore, LogWriter
 from metad.storage.memory import MemoryEngine
 from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError

@@ -20,8 +20,8 @@ from metad.control.host import Timer
 from metad.errors import ConfigError, RefusedError, ServerError
 from metad.log_events import EVENTS, Event
 from metad.logs import DISTINCT_MAX, REPEAT_S, JsonLines, Repeats, configure, event, flush, logger
-from metad.node.disk.replica_lifecycle import Observer
 from metad.node.replicas.group_status import GroupStatuses
+from metad.node.replicas.groups import Observer
 from metad.server.peers.refusals import COUNTS_S, LASTS_S, Answer, Refusals, majority_of
 from metad_wire.cluster import GroupId
 
@@ -444,7 +444,7 @@ def test_leaders_are_told_of_when_they_can_work_and_when_they_end(
         schedule=lambda driver: None,
         stop_for_bug=None,
     )
-    observer = Observer(nothing, nothing, nothing, nothing)
+    observer = Observer(nothing, nothing, nothing, send_snapshot=nothing, install=nothing)
     group: Any = SimpleNamespace(
         name="data-0", prefix=b"d0", term=4, ready=False, is_leader=True, leader="n1", configuration=None
     )

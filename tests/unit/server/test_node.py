@@ -18,7 +18,7 @@ from metad.raft.log.journal import REGULAR, record
 from metad.state.core.verb import SCAN_ROWS_MAX
 from metad.state.registry import VERBS
 from metad.storage import keys
-from metad.storage.log import LogStore
+from metad.storage.log import LogStore, log_entry, log_index
 from metad_wire import cluster, methods
 from metad_wire import messages as m
 from metad_wire.cluster import GroupId
@@ -742,8 +742,8 @@ ONE_UNCACHED = {"groups": {"data": 1}, "raft": {"log_cache_bytes": 1}}
 
 
 def log_indexes(rig: Rig, group: bytes) -> list[int]:
-    found = rig.log_engine.scan(keys.log_entry(group, 0), keys.log_entry(group, 2**64 - 1), 10**6)
-    return [keys.log_index(key) for key, _ in found]
+    found = rig.log_engine.scan(log_entry(group, 0), log_entry(group, 2**64 - 1), 10**6)
+    return [log_index(key) for key, _ in found]
 
 
 async def test_a_checkpoint_cuts_the_log_through_what_is_flushed_and_keeps_the_last_entry(make: MakeRig) -> None:
@@ -794,7 +794,7 @@ async def test_a_checkpoint_keeps_what_the_cache_holds_for_replicas_that_lag(mak
     await rig.checkpoint()
     kept = log_indexes(rig, group)
     assert kept == list(range(kept[0], 12))
-    assert sum(len(rig.log_engine.get(keys.log_entry(group, index)) or b"") for index in kept) in range(30_000, 40_000)
+    assert sum(len(rig.log_engine.get(log_entry(group, index)) or b"") for index in kept) in range(30_000, 40_000)
 
 
 async def test_the_log_is_cut_when_it_has_grown_and_again_after_restarts(make: MakeRig) -> None:
@@ -836,7 +836,7 @@ async def test_a_state_that_is_ahead_of_its_log_is_refused(make: MakeRig) -> Non
     await rig.ask(methods.KV_PUT, puts(1))
     await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 3): None})
+    rig.log_engine.write({log_entry(keys.group_prefix(GroupId("data", 0)), 3): None})
     with pytest.raises(DamagedStoreError, match=r"data-0: the state has applied entry 3 but the log ends at 2"):
         await rig.open()
 
@@ -861,7 +861,7 @@ async def test_a_hole_in_the_log_is_refused(make: MakeRig) -> None:
         await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
     rig.state_engine.crash()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 3): None})
+    rig.log_engine.write({log_entry(keys.group_prefix(GroupId("data", 0)), 3): None})
     with pytest.raises(DamagedStoreError, match=r"data-0 lacks entry 3.*restore"):
         await rig.open()
 
@@ -887,7 +887,7 @@ async def test_an_entry_that_is_none_of_ours_is_refused(make: MakeRig, entry: by
         await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
     rig.state_engine.crash()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 2): entry})
+    rig.log_engine.write({log_entry(keys.group_prefix(GroupId("data", 0)), 2): entry})
     with pytest.raises(DamagedStoreError, match=match):
         await rig.open()
 
@@ -896,7 +896,7 @@ async def test_a_start_that_is_refused_leaves_nothing_behind(make: MakeRig) -> N
     rig = await make(groups={"data": 1})
     await rig.ask(methods.KV_PUT, puts(1))
     rig.kill()
-    rig.log_engine.write({keys.log_entry(keys.group_prefix(GroupId("data", 0)), 2): None})
+    rig.log_engine.write({log_entry(keys.group_prefix(GroupId("data", 0)), 2): None})
     stores = pair_stores(rig.config, LogStore(rig.log_engine), rig.state_engine)
     before, threads = rig.log_engine.scan(b"", b"\xff" * 16, 10**6), threading.active_count()
     with pytest.raises(DamagedStoreError, match="the log has lost its tail"):

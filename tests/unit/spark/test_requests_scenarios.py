@@ -15,8 +15,8 @@ from metad_spark.models.node_input import node_inputs
 from metad_spark.models.population import firsts_us
 from metad_spark.pipeline import progress
 from metad_spark.requests.costs import load_costs
-from metad_spark.requests.scenarios import costs_apart, storm_of_scenario, unknown
 from metad_spark.requests.simulate import Outcome, simulate
+from metad_spark.run_requests import costs_apart, storm_of_scenario, unknown
 from metad_spark.scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Transports
 
 SCENARIO = Scenario(

@@ -30,9 +30,9 @@ from metad_spark.requests import node
 from metad_spark.requests import simulate as background
 from metad_spark.requests import simulate as sweep
 from metad_spark.requests.storm import Storm
+from metad_spark.run_size import settings as settings_of
+from metad_spark.run_size import to_toml
 from metad_spark.scenario import BROKERS_MAX, CLIENTS_MAX, Brokers, Cluster, Returns, Scenario, load_scenario
-from metad_spark.settings import settings as settings_of
-from metad_spark.settings import to_toml
 from metad_spark.sizing import NODES_MIN, shapes, sized
 from metad_wire.cluster import SLOTS
 from metad_wire.policy.slots import even_slots

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metad.storage import keys
+from metad.storage.log import log_entry, log_index, log_metadata
 from metad_wire.cluster import GroupId
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import TABLES
@@ -81,9 +82,9 @@ def test_after_prefix_of_trailing_ones_is_the_smallest_end() -> None:
 @given(st.integers(0, 2**64 - 2), st.integers(0, 2**64 - 2))
 def test_log_entries_sort_by_index_and_give_it_back(left: int, right: int) -> None:
     group = keys.group_prefix(GroupId("data", 3))
-    assert (keys.log_entry(group, left) < keys.log_entry(group, right)) == (left < right)
-    assert keys.log_index(keys.log_entry(group, left)) == left
-    assert keys.log_metadata(group) < keys.log_entry(group, left)
+    assert (log_entry(group, left) < log_entry(group, right)) == (left < right)
+    assert log_index(log_entry(group, left)) == left
+    assert log_metadata(group) < log_entry(group, left)
 
 
 def test_groups_share_an_engine_without_touching() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from metad.errors import DamagedStoreError, StorageError
 from metad.storage import keys
-from metad.storage.log import DurableMark, LogStore
+from metad.storage.log import DurableMark, LogStore, log_entry, log_metadata
 from metad.storage.memory import MemoryEngine
 from metad_wire.cluster import GroupId
 
@@ -22,13 +22,13 @@ def log() -> LogStore:
 
 def put(log: LogStore, entries: list[tuple[bytes, int, bytes]]) -> None:
     """Write (group, index, entry) at the ends of their logs."""
-    writes = {keys.log_entry(group, index): entry for group, index, entry in entries}
+    writes = {log_entry(group, index): entry for group, index, entry in entries}
     log.write(writes, [], {group: index for group, index, _ in entries})
 
 
 def cut(log: LogStore, group: bytes, through: int, last: int) -> None:
     """Drop a log's beginning."""
-    log.write({}, [(keys.log_entry(group, 0), keys.log_entry(group, through + 1))], {group: last})
+    log.write({}, [(log_entry(group, 0), log_entry(group, through + 1))], {group: last})
 
 
 def fill(log: LogStore, group: bytes, first: int, last: int, size: int = 3) -> None:
@@ -59,7 +59,7 @@ def test_groups_are_apart(log: LogStore) -> None:
 
 def test_metadata_is_no_entry(log: LogStore) -> None:
     assert log.get_metadata(A) is None
-    log.write({keys.log_metadata(A): b"term 7"}, [], {})
+    log.write({log_metadata(A): b"term 7"}, [], {})
     assert log.get_metadata(A) == b"term 7"
     assert log.open_group(A, "data-0") == (1, 0)
 
@@ -82,14 +82,14 @@ def test_large_entries_are_read_few_at_a_time(log: LogStore) -> None:
 @pytest.mark.parametrize("missing", [1, 2, 255, 256, 257, 400, 600])
 def test_a_missing_entry_is_refused_wherever_it_is(log: LogStore, missing: int) -> None:
     fill(log, A, 1, 600)
-    log.engine.write({keys.log_entry(A, missing): None})
+    log.engine.write({log_entry(A, missing): None})
     with pytest.raises(DamagedStoreError, match=rf"data-0 lacks entry {missing} .*restore"):
         read_all(log, A, 1, 601)
 
 
 def test_a_missing_entry_behind_a_short_read_is_refused(log: LogStore) -> None:
     fill(log, A, 1, 9, size=1024 * 1024)
-    log.engine.write({keys.log_entry(A, 5): None})
+    log.engine.write({log_entry(A, 5): None})
     assert [index for index, _ in log.read(A, 1, 10, "data-0")] == [1, 2, 3, 4]
     with pytest.raises(DamagedStoreError, match="lacks entry 5"):
         log.read(A, 5, 10, "data-0")
@@ -135,7 +135,7 @@ def test_a_log_that_ends_before_its_mark_is_refused(tmp_path: Path) -> None:
     fill(log, B, 1, 9)
     log.sync()
     log.close()
-    engine.write({keys.log_entry(A, 3): None})
+    engine.write({log_entry(A, 3): None})
     log = marked(engine, tmp_path)
     assert log.open_group(B, "offset-7") == (1, 9)
     with pytest.raises(DamagedStoreError, match=r"data-0 ends at entry 2, but entry 3 .*lost its tail.*restore"):
@@ -175,7 +175,7 @@ def test_a_mark_survives_truncation_and_many_lives(tmp_path: Path) -> None:
 def shrink(log: LogStore, group: bytes, last: int, to: int) -> None:
     """Drop a log's end."""
     log.shorten(group, to)
-    log.write({keys.log_entry(group, index): None for index in range(to + 1, last + 1)}, [], {group: to})
+    log.write({log_entry(group, index): None for index in range(to + 1, last + 1)}, [], {group: to})
 
 
 def test_a_log_that_shrinks_is_not_missed_at_any_moment(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_log_that_shrinks_is_not_missed_at_any_moment(tmp_path: Path) -> None:
     fill(log, A, 5, 6)
     log.sync()
     log.close()
-    engine.write({keys.log_entry(A, 6): None})
+    engine.write({log_entry(A, 6): None})
     with pytest.raises(DamagedStoreError, match="ends at entry 5, but entry 6"):
         marked(engine, tmp_path).open_group(A, "data-0")
 

@@ -8,10 +8,9 @@ Nothing else here needs numpy or imports that module. Times are seconds unless t
 from __future__ import annotations
 
 from .backoff import FAMILIES, Backoff, Family
-from .bounds import Admission, BatchWindow, RetryBudget
 from .draw import draw, uniform
 from .path import PathChoice, PathRule, Way
-from .rates import QueueRate
+from .rates import Admission, BatchWindow, QueueRate, RetryBudget
 from .returns import ReturnSlots
 
 __all__ = [

@@ -21,13 +21,26 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 _TAKEN_BACK_MAX = 128
 """So much is taken back for one request, or the request is refused: each time somebody is told, in the same step. So
 many parties are looked at, too."""
 _KEPT = 7
 """A holder of many connections may keep so many times as much as it leaves free: seven eighths where it is alone."""
+
+
+class Held(Protocol):
+    """A connection that has a holder."""
+
+    @property
+    def holder(self) -> str:
+        """The URI of the certificate or token's holder, or the host where nobody is checked."""
+
+
+def holder_of(source: Held | None) -> str:
+    """The holder of a connection. Empty: the node itself."""
+    return "" if source is None else source.holder
 
 
 class _Party:

@@ -6,8 +6,8 @@ from random import Random
 
 from metad.raft.base import FOLLOWER, LEADER
 from metad.raft.messages import Append, AppendReply, PreVote
+from metad.raft.roles.elections import BUSY_PART, OWN_PART
 from metad.raft.roles.membership import CAUGHT_UP_ENTRIES
-from metad.raft.roles.timers import BUSY_PART, OWN_PART
 
 from .scene import ELECTION_S, LEASE_S, PARTED, REDIALLED, Scene, parted, scenario
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from metad.errors import StorageError
 from metad.raft.log.journal import REGULAR, RaftLog, record
-from metad.raft.log.writer import LogWriter
 from metad.raft.messages import Append, AppendReply, Configuration, Snapshot
 from metad.raft.roles.leadership import Sending
-from metad.storage.log import LogStore
+from metad.storage.log import LogStore, LogWriter
 from metad_wire.cluster import GroupId
 
 from ...disk import SimDisk
