@@ -42,7 +42,7 @@ from .map import decisions, leaving, upkeep
 from .map.bounds import check_node
 from .map.decisions import Decision
 from .map.formed import no_founder
-from .map.leaving import Departure
+from .map.leaving import Departure, Directory
 from .map.presence import Presence
 from .map.seen import Reach, Seen
 from .migration import Migrations
@@ -59,7 +59,14 @@ class Controller:
     """Observes the node, asks :mod:`.map.decisions` and :mod:`.map.upkeep` what to do, and does it."""
 
     def __init__(
-        self, config: Config, presence: Presence, clock: Clock, host: Host, migrations: Migrations, brokers: Brokers
+        self,
+        config: Config,
+        presence: Presence,
+        directory: Directory,
+        clock: Clock,
+        host: Host,
+        migrations: Migrations,
+        brokers: Brokers,
     ) -> None:
         self._config = config
         self._presence = presence
@@ -69,7 +76,7 @@ class Controller:
         self._migrations = migrations
         self._brokers = brokers
         self._seen = Seen(config.node_id)
-        self.departure = Departure(config.node_id, presence.record.store_id)
+        self.departure = Departure(config.node_id, directory)
         self._timer: Timer | None = None
         self._storing = False
         self._announced_s = self._tended_s = self._shared_s = float("-inf")
@@ -162,6 +169,11 @@ class Controller:
         if not isinstance(answer, MetadError):
             self.departure.joined(CLUSTER_JOIN.decode_reply(answer).version)
 
+    def heard(self, newer: ClusterMap) -> None:
+        """Another node has shown its map."""
+        if self.departure.has_left(newer):
+            self._host.left(newer.version)
+
     def ask_for_returns(self) -> None:
         """This node has just become busy: ask for its part of the budget of returns now."""
         if self._groups.map is not None:
@@ -213,8 +225,8 @@ class Controller:
             if isinstance(result, MetadError):
                 return
             newer = CLUSTER_MAP.decode_reply(result).map
-            if newer is not None and self.departure.has_left(newer):
-                self._host.left(newer.version)
+            if newer is not None:
+                self.heard(newer)
 
         if self.departure.asks(mine, self._groups.drivers[METADATA].group.leader, now_s):
             self._ask_for_map(mine.version, answered)

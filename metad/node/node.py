@@ -211,7 +211,7 @@ class Node:
             stop_for_bug=health.stop_for_bug,
             sharing=share,
         )
-        self.controller = Controller(config, self.presence, environment, host, self.migrations, self.brokers)
+        self.controller = Controller(config, self.presence, stores, environment, host, self.migrations, self.brokers)
         groups.on_change.append(self.controller.reconcile)
 
     @classmethod

@@ -125,11 +125,11 @@ def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap
 
 def join(current: ClusterMap, node: NodeRecord, reach: Reach, member_at: int = 0) -> Decision:
     """Take a node in, or note what it says of itself now. ``reach`` is that of the member of its name. Raises
-    ConflictError if that is another node, or if there is none and the node was a member in the map ``member_at``: it
-    was let go since, and does not know yet."""
+    ConflictError if that is another node, and NotFoundError if there is none and the node was a member in the map
+    ``member_at``: it was let go since, and does not know yet."""
     known = current.node(node.node_id)
     if known is None and member_at:
-        raise ConflictError(f"{node.node_id} was a member in map {member_at} and has left since")
+        raise NotFoundError(f"{node.node_id} was a member in map {member_at} and has left since")
     if known is not None:
         node = msgspec.structs.replace(node, leaving=known.leaving)
     if known == node:

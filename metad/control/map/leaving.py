@@ -8,13 +8,18 @@ The group that keeps the map lets a node go that has left, and tells it nothing 
 hears of no leader of that group, asks others for their map. A newer map without this node says that it has left. What a
 node reads while it follows the log from the beginning proves nothing: it was no member yet in the first maps, and the
 name may have been another's. Its data directory's id tells them apart. Nor does a node that was let go say where it is
-until it is a member again: what it says names the newest map that has it, and is refused where it has left since.
+until it is a member again: what it says names the newest map that has it, and is refused where it has left since. So
+is a request to be taken in: asked again, it would take in anew whoever was let go between its answer and the first map.
+
+That a node asked to be taken in, and what it was answered, is in its data directory. Otherwise a node that fails soon
+after the answer would go by the maps that it hears of next, and one of before the answer would say that it has left.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -30,39 +35,81 @@ ASK_S = 1.0
 """How often the others are asked."""
 
 
+class Asked(NamedTuple):
+    """What is kept of a node's requests to be taken in."""
+
+    unanswered: bool = False
+    """It has asked since the last answer."""
+    member_at: int = 0
+    """The version of the map that the last answer named; 0: there was none."""
+
+
+class Directory(Protocol):
+    """A node's data directory."""
+
+    @property
+    def store_id(self) -> str:
+        """Its random name."""
+
+    @property
+    def asked(self) -> Asked:
+        """What :meth:`note` has noted last."""
+
+    def note(self, asked: Asked) -> None:
+        """Keep this. What is unanswered is durable when this returns. Raises StorageError."""
+
+
 class Departure:
     """What node ``me`` with this data directory knows of its own membership."""
 
-    def __init__(self, me: str, store_id: str) -> None:
+    def __init__(self, me: str, directory: Directory) -> None:
         self._me = me
-        self._store_id = store_id
-        self.member_at = 0
-        """The version of the newest map with this node; 0: it knows of none."""
-        self.unsure = False
-        """Whether this node has asked to be taken in and knows no answer: it may be taken in at any time."""
+        self._directory = directory
+        self.unsure, self.member_at = directory.asked
+        """Whether this node has asked to be taken in and knows no answer: it may be taken in at any time. And the
+        version of the newest map with this node; 0: it knows of none."""
         self._asked_s = float("-inf")
 
     @contextlib.contextmanager
     def joining(self) -> Iterator[None]:
         """The node asks to be taken in, and may be before it hears of it: no map proves that it has left until it is
-        answered, for it may have been a member before. An answer that is lost is one to come."""
-        before, self.unsure = self.unsure, True
+        answered, for it may have been a member before. An answer that is lost is one to come. Raises StorageError
+        before anything is asked."""
+        before = self._asks()
         try:
             yield
         except MetadError as error:
-            self.unsure = before or not error.outcome_known
+            self._refused(error, before)
             raise
 
     def joined(self, version: int) -> None:
         """The answer is that the map of this version has the node, which may not have heard of that map. Older ones
         prove nothing."""
-        self.unsure = False
         self.member_at = max(self.member_at, version)
+        self._answered()
+
+    def _asks(self) -> bool:
+        kept = self._directory.asked
+        if not kept.unanswered:
+            self._directory.note(kept._replace(unanswered=True))
+        before, self.unsure = self.unsure, True
+        return before
+
+    def _refused(self, error: MetadError, before: bool) -> None:
+        if isinstance(error, NotFoundError):  # it was let go, and is not taken in anew
+            self._answered()
+        else:
+            self.unsure = before or not error.outcome_known
+
+    def _answered(self) -> None:
+        self.unsure = False
+        if self._directory.asked.unanswered:
+            self._directory.note(Asked(False, self.member_at))
 
     def has_left(self, known: ClusterMap) -> bool:
         """Whether this map, of any node, proves that this one has left."""
         record = known.node(self._me)
-        if record is not None and record.store_id == self._store_id:
+        if record is not None and record.store_id == self._directory.store_id:
             self.member_at = max(self.member_at, known.version)
             return False
         return 0 < self.member_at < known.version and not self.unsure

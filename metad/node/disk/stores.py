@@ -17,6 +17,7 @@ import msgspec
 
 from ... import log_events
 from ...config import Config
+from ...control.map.leaving import Asked
 from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, StorageError, file_error
 from ...logs import event
 from ...storage import keys
@@ -42,6 +43,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     life: int = 0  # starts of the directory, this one included; lives.py explains their use
     incarnation: str = ""  # random, of this start
     left: bool = False  # the node has left its cluster with this directory
+    asked: Asked = Asked()  # to be taken into its cluster
 
 
 class Stores:
@@ -71,6 +73,21 @@ class Stores:
             )
         self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id)
         _write(self.log.engine, self.identity)  # the log is the authority
+
+    @property
+    def store_id(self) -> str:
+        """The random name of the data directory."""
+        return self.identity.store_id
+
+    @property
+    def asked(self) -> Asked:
+        """What is known of the node's requests to be taken in."""
+        return self.identity.asked
+
+    def note(self, asked: Asked) -> None:
+        """Keep this. Blocks for an fsync if it is that an answer is to come: twice in the life of most directories."""
+        self.identity = msgspec.structs.replace(self.identity, asked=asked)
+        _write(self.log.engine, self.identity, sync=asked.unanswered)
 
     def leave(self) -> None:
         """Note for ever that the node has left its cluster. Blocks for an fsync, once in the directory's life."""
@@ -244,6 +261,7 @@ def _read(engine: Engine, name: str) -> StoreIdentity | None:
     return identity
 
 
-def _write(engine: Engine, identity: StoreIdentity) -> None:
+def _write(engine: Engine, identity: StoreIdentity, *, sync: bool = True) -> None:
     engine.write({_IDENTITY_KEY: msgspec.msgpack.encode(identity)})
-    engine.sync()
+    if sync:
+        engine.sync()

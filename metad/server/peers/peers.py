@@ -40,7 +40,7 @@ from ... import log_events
 from ...config import Config, bound_for_nodes
 from ...control.map.decisions import copied_directory, foreign_directory
 from ...control.map.seen import Reach
-from ...errors import ConfigError, RefusedError
+from ...errors import ConfigError, RefusedError, ServerError
 from ...logs import event
 from ...node.lives import Life
 from ...node.node import Node
@@ -221,7 +221,7 @@ class Peers:
         self.node.presence.meets(endpoint)
         event(log_events.LISTENING_FOR_PEERS, endpoint=endpoint, quic=self.network.far is not None)
         self._follow_map()
-        if self.config.cluster.join and self.node.map is None:
+        if self.config.cluster.join and (self.node.map is None or self.node.controller.departure.unsure):
             self._joining = asyncio.create_task(self._join())
 
     async def _listen(self, transport: Transport, host: str, port: int) -> str:
@@ -380,6 +380,9 @@ class Peers:
                 answers[endpoint] = Answer.TAKES
                 try:
                     await self._ask_to_join(endpoint, endpoints)
+                except ServerError as error:
+                    self.node.health.fail(error)
+                    return
                 except (OSError, MetadError) as error:
                     answers[endpoint] = _answer_in(error)
                     if answers[endpoint] is Answer.BANS:
@@ -444,6 +447,7 @@ class Peers:
                 self.node.adopt(link.cluster_id)  # before this node becomes a member: of one cluster only
                 # Whoever is to send this node the map must be able to hear it.
                 self._introduce(reply.map)
+                self.node.controller.heard(reply.map)
                 others = self._wanted().values()
                 endpoints += [other for other in others if other not in endpoints]
             if not self.node.presence.record.endpoint:
@@ -452,7 +456,8 @@ class Peers:
                 contextlib.suppress(NotLeaderError),
                 self.node.controller.departure.joining(),
             ):  # the next may be the leader's
-                asked = CLUSTER_JOIN.encode_request(Join(self.node.presence.record))
+                member_at = self.node.controller.departure.member_at
+                asked = CLUSTER_JOIN.encode_request(Join(self.node.presence.record, member_at))
                 self.node.controller.joined(await link.ask(CLUSTER_JOIN.code, asked))
         finally:
             link.close()

@@ -132,6 +132,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "write_waits_for_the_quorum",
     ),
     _m(
+        "who_was_let_go_asks_again",
+        "a node that was let go before it had a map ends",
+        "metad.server.peers.peers:Peers._ask_to_join",
+        "self.node.controller.heard(reply.map)",
+        "pass",
+        "who_is_let_go_before_it_has_a_map_is_not_taken_in_anew",
+    ),
+    _m(
         "answer_before_durable",
         "what is committed is durable",
         "metad.storage.log:LogWriter.flush",

@@ -69,6 +69,31 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "unit/control/test_departure.py::test_no_map_proves_anything_while_the_node_may_still_be_taken_in",
     ),
     _m(
+        "what_was_answered_is_forgotten",
+        "a node that has failed remembers in which map it was taken in, and whether it is answered",
+        "metad.control.map.leaving:Departure.__init__",
+        "= directory.asked",
+        "= False, 0",
+        "unit/control/test_departure.py::"
+        "test_maps_from_before_the_last_answer_prove_nothing_to_a_node_that_has_failed_since",
+    ),
+    _m(
+        "asked_before_it_is_kept",
+        "that a node asks to be taken in is kept before it asks",
+        "metad.control.map.leaving:Departure._asks",
+        "if not kept.unanswered:",
+        "if False:",
+        "unit/control/test_departure.py::test_a_node_that_failed_before_the_answer_asks_until_it_is_answered",
+    ),
+    _m(
+        "a_refusal_answers_nothing",
+        "that a node is not taken in anew answers what it has asked before",
+        "metad.control.map.leaving:Departure._refused",
+        "isinstance(error, NotFoundError)",
+        "False",
+        "unit/control/test_departure.py::test_a_node_that_was_let_go_is_not_taken_in_anew_and_knows_it",
+    ),
+    _m(
         "a_suspect_answers_in_vain",
         "a suspect that has answered who leads is asked in its turn",
         "metad_client.dispatch.discovery:Discovery._ask",

@@ -17,9 +17,12 @@ from metad.control.host import Done
 from metad.control.map.decisions import founders
 from metad.control.map.presence import Presence
 from metad.errors import ServerError
+from metad.node.disk.stores import StoreIdentity, Stores
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import ChangeRefusedError
 from metad.storage.keys import group_prefix
+from metad.storage.log import LogStore
+from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import (
@@ -160,9 +163,12 @@ class Rig:
         self.now_s = 0.0
         clock: Any = SimpleNamespace(now=lambda: self.now_s)
         host = self.host
+        identity = StoreIdentity(4, "store of n1", config.node_id, "")
+        stores = Stores(LogStore(MemoryEngine()), MemoryEngine(), identity, rebuild=False)
         self.controller = Controller(
             config,
             self.presence,
+            stores,
             clock,
             control_host.Host(
                 host,
@@ -282,7 +288,7 @@ def test_a_node_with_another_data_directory_is_refused() -> None:
 
 def test_a_node_that_was_let_go_and_says_where_it_is_is_not_taken_in_again() -> None:
     rig = Rig()
-    with pytest.raises(ConflictError, match="n4 was a member in map 3 and has left since"):
+    with pytest.raises(NotFoundError, match="n4 was a member in map 3 and has left since"):
         rig.ask(CLUSTER_JOIN, c.Join(node("n4"), member_at=3))
     rig.ask(CLUSTER_JOIN, c.Join(node("n4")))
     assert rig.ask(CLUSTER_JOIN, c.Join(node("n4"), member_at=3)).text == "already known"

@@ -4,6 +4,7 @@ plants. Seeds would find most of them as well, but not every time. :mod:`.watche
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import Any
 
@@ -606,6 +607,31 @@ def who_has_left_ends() -> None:
         assert scene.nodes[away].left
         scene.require_settled(10.0)
         assert scene.put(scene.one, "a", b"1") == 1
+
+
+@scenario
+def who_is_let_go_before_it_has_a_map_is_not_taken_in_anew() -> None:
+    """It asks until it has the map. When it asks again it has left."""
+    with Scene(spares=1) as scene:
+        new, others = scene.nodes["n4"], ["n1", "n2", "n3"]
+        new.start()
+        assert scene.run_until(lambda: new.node is not None, 10.0)
+        assert new.node is not None
+        departure = new.node.controller.departure
+        assert scene.run_until(lambda: departure.member_at > 0, 10.0)
+        assert new.node.map is None, "the answer is there before the map"
+        scene.network.partition(others, ["n4"])
+
+        def forgotten() -> bool:
+            with contextlib.suppress(ConflictError):
+                scene.ask(scene.two, lambda c: c.cluster.leave("n4"))
+            return "n4" not in _members(scene)
+
+        assert scene.run_until(forgotten, 30.0)
+        scene.network.heal()
+        assert scene.run_until(lambda: not new.up, 10.0), "it has left, and does not hear of it"
+        assert new.left
+        assert "n4" not in _members(scene)
 
 
 @scenario
