@@ -1,7 +1,7 @@
 """What a cluster takes of its machines: memory and disk of a node, replicas, slots.
 
 Memory is bounded by configuration, not by the number of sessions, so it is a sum of budgets. The bytes of sessions,
-subscriptions and groups are measured: see "Sizes" in BENCHMARKS.md, and ``tests/spark/session_sizes.py``.
+subscriptions and groups are measured: see "Sizes" in docs/BENCHMARKS.md, and ``tests/spark/session_sizes.py``.
 Pure.
 """
 

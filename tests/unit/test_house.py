@@ -86,7 +86,6 @@ CONSTRUCTORS = {
 """Constructors with more parameters than that."""
 PAGES = {
     "ARCHITECTURE.md": 78,
-    "BENCHMARKS.md": 121,
     "OPERATE.md": 39,
     "README.md": 21,
     "WRITE_A_BROKER.md": 33,

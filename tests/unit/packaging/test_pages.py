@@ -19,13 +19,13 @@ from metad_spark.cli import _parser as spark_parser
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [
     path
-    for pattern in ("*.md", "*/*.md")
+    for pattern in ("*.md", "*/*.md", "docs/*/*.md")
     for path in sorted(ROOT.glob(pattern))
     if path.name not in ("CHANGELOG.md", "LICENSE.md") and ".venv" not in path.parts
 ]
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./{},-]*\w\.(?:py|md|toml|svg|txt|sh)")
-FOLDER = re.compile(r"(?:metad|wire|clients|perf|spark|tests)/(?:[\w.-]+/)*")
+LINK = re.compile(r"\]\(([^)#: ]*)(#[^) ]*)?\)")
 MADE = {
     # what a reader makes, or a command does
     *("storm.json", "storm.html", "cluster.toml", "n1.toml", "n3.toml", "node.toml", "metad.toml", "broker.py"),
@@ -33,7 +33,7 @@ MADE = {
 }
 TREE = {
     path.relative_to(ROOT).as_posix()
-    for top in ("metad", "wire", "clients", "perf", "spark", "tests")
+    for top in ("metad", "wire", "clients", "perf", "spark", "tests", "docs")
     for path in (ROOT / top).rglob("*")
     if path.is_file() and "__pycache__" not in path.parts
 } | {path.name for path in ROOT.iterdir()}
@@ -88,6 +88,36 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 def test_a_file_in_a_wrong_folder_is_found(tmp_path: Path) -> None:
     assert not exists("hosting.py", ROOT / "ARCHITECTURE.md", "metad/node")
     assert exists("health.py", ROOT / "ARCHITECTURE.md", "metad/node")
+
+
+# --- links ---
+
+
+def anchors(page: Path) -> set[str]:
+    """The places in a page that a link may lead to, as GitHub names them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> list[str]:
+    dead = []
+    for file, anchor in LINK.findall(re.sub(r"(?ms)^```.*?^```", "", page.read_text())):
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor[1:] not in anchors(target)):
+            dead.append(f"{page.relative_to(ROOT)}: {file}{anchor}")
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert dead_links(page) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    page = tmp_path / "a.md"
+    page.write_text("# A `b`, c\n[x](#a-b-c) [y](gone.md) [z](#d) [w](https://example.org/e)\n")
+    assert dead_links(page) == ["a.md: gone.md", "a.md: #d"]
 
 
 # --- extras ---
