@@ -21,7 +21,7 @@ PAGES = [
     path
     for pattern in ("*.md", "*/*.md", "docs/*/*.md")
     for path in sorted(ROOT.glob(pattern))
-    if path.name not in ("CHANGELOG.md", "LICENSE.md") and ".venv" not in path.parts
+    if path.name != "LICENSE.md" and ".venv" not in path.parts
 ]
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./{},-]*\w\.(?:py|md|toml|svg|txt|sh)")
