@@ -303,7 +303,7 @@ def _run_crash(args: argparse.Namespace) -> int:
 
 
 def _drill(commands: Commands[argparse.ArgumentParser]) -> None:
-    text = "play the operator's drills of OPERATE.md: what do status, logs and clients say in each?"
+    text = "play the operator's drills of docs/OPERATE.md: what do status, logs and clients say in each?"
     parser = _command(commands, "drill", text, _run_drill)
     parser.add_argument("names", nargs="*", metavar="NAME", help="drills to play; default: all")
     parser.add_argument("--list", action="store_true", help="list the drills instead")

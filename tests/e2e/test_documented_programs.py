@@ -1,5 +1,5 @@
-"""The Python of README.md, clients/README.md and MQTT.md runs as it stands, each block by itself, at another port. A
-block that names its file is a program with arguments: the test of its subject runs it."""
+"""The Python of README.md, clients/README.md and docs/MQTT.md runs as it stands, each block by itself, at another port.
+A block that names its file is a program with arguments: the test of its subject runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metad import embedded
 from metad_client import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "clients/README.md", "MQTT.md")
+PAGES = ("README.md", "clients/README.md", "docs/MQTT.md")
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
     for page in PAGES
@@ -57,7 +57,7 @@ async def run(block: str, endpoint: str) -> None:
         await result
 
 
-@pytest.mark.parametrize("page", ["README.md", "MQTT.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/MQTT.md"])
 def test_what_is_typed_into_a_console_has_no_empty_line_inside_a_statement(page: str) -> None:
     """The console of Python 3.11 and 3.12 ends a statement there, and refuses the rest."""
     text = (ROOT / page).read_text()

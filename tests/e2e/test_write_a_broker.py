@@ -22,7 +22,7 @@ import metad
 import metad_client
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "WRITE_A_BROKER.md").read_text()
+PAGE = (ROOT / "docs" / "WRITE_A_BROKER.md").read_text()
 BLOCKS = fenced(PAGE)
 INSTALL = "pip install ./clients '.[server]' pytest pytest-asyncio\n"
 PORT = "127.0.0.1:7430"

@@ -86,9 +86,9 @@ CONSTRUCTORS = {
 """Constructors with more parameters than that."""
 PAGES = {
     "ARCHITECTURE.md": 78,
-    "OPERATE.md": 39,
+    "docs/OPERATE.md": 39,
     "README.md": 21,
-    "WRITE_A_BROKER.md": 33,
+    "docs/WRITE_A_BROKER.md": 33,
     "clients/README.md": 37,
     "perf/README.md": 53,
     "spark/README.md": 40,

@@ -23,7 +23,7 @@ def by() -> dict[str, set[str]]:
         ("clients/metad_client/dispatch/discovery.py", "tests/unit/client/test_dispatch.py"),
         ("tests/unit/client/scripted.py", "tests/contract/test_answers.py"),
         ("tests/golden/messages.txt", "tests/golden/test_messages.py"),
-        ("OPERATE.md", "tests/unit/perf/test_operate_page.py"),
+        ("docs/OPERATE.md", "tests/unit/perf/test_operate_page.py"),
         ("Makefile", "tests/e2e/test_readme_commands.py"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``metad-perf drill``: plays the operator's drills of OPERATE.md on real clusters, one after the other.
+"""``metad-perf drill``: plays the operator's drills of docs/OPERATE.md on real clusters, one after the other.
 
 Plays one drill: starts its cluster, lets clients write and read all the while, runs the script, and judges.
 """

@@ -1,4 +1,4 @@
-"""All drills, in the order of OPERATE.md. Each is a script: what happens, and what its operator sees and does."""
+"""All drills, in the order of docs/OPERATE.md. Each is a script: what happens, and what its operator sees and does."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     """What happens, in a few words."""
     play: Script
     commands: Sequence[str]
-    """All commands that the operator runs, as they are in the drill's section of OPERATE.md."""
+    """All commands that the operator runs, as they are in the drill's section of docs/OPERATE.md."""
     nodes: int = 3
     regions: Sequence[str] = ()
     """The regions of the nodes, in turn."""

@@ -168,7 +168,7 @@ def test_the_page_in_the_repository_is_the_reference(capsys: pytest.CaptureFixtu
     assert main(["config"]) == 0
     printed = capsys.readouterr().out
     assert printed == reference() + "\n"
-    assert (ROOT / "CONFIGURATION.md").read_text() == printed, "run `metad config > CONFIGURATION.md`"
+    assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == printed, "run `metad config > docs/CONFIGURATION.md`"
 
 
 @pytest.mark.parametrize("endpoint", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1"])
