@@ -227,6 +227,8 @@ def _compare(commands: Commands[argparse.ArgumentParser]) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--peers", metavar="P", default="", help=peers)
     what.add_argument("--from", dest="made", type=Path, metavar="FILE", help="measure nothing: take this report's JSON")
+    pids = "processes of systems that run already, whose CPU and memory count then; one system needs no NAME"
+    parser.add_argument("--pids", metavar="[NAME=]PID,...", default="", help=pids)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the report as a page with pictures")
     parser.add_argument("--tables", type=Path, metavar="FILE", help="rewrite the tables between the marks in this page")
     parser.add_argument("--loads", metavar="L", default="", help="steady loads; default: all; -: none")
@@ -258,7 +260,7 @@ def _run_compare(args: argparse.Namespace) -> int:
         shape=Shape(nodes=args.nodes, workers=args.workers, groups=args.groups, scheme=args.scheme).checked(),
         config=args.server_config,
     )
-    return run(peers=args.peers, options=options, pages=pages)
+    return run(peers=args.peers, pids=args.pids, options=options, pages=pages)
 
 
 def _crash(commands: Commands[argparse.ArgumentParser]) -> None:

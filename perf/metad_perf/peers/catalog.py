@@ -7,11 +7,13 @@ A system's module is imported when it is needed: nobody needs grpcio to read a l
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import cast
 
 import msgspec
+import psutil
 
 from ..errors import UsageError
 from .peer import Client, Endpoints, MakePeer, OpenClient, Peer
@@ -94,10 +96,11 @@ PEERS = tuple(name for name in KINDS if name != METAD)
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """A peer of the command line; ``endpoints`` of a running one."""
+    """A peer of the command line; ``endpoints`` of a running one, and ``pids`` of its processes if they are known."""
 
     name: str
     endpoints: str = ""
+    pids: tuple[int, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -107,7 +110,7 @@ class Chosen(msgspec.Struct, frozen=True):
     def make(self, directory: Path) -> Peer:
         """Its nodes. Raises MissingError if it is not installed, UsageError if endpoints are missing."""
         if self.endpoints:
-            return Endpoints(self.endpoints, {})
+            return Endpoints(self.endpoints, self.pids)
         if not self.kind.nodes:
             raise UsageError(f"--peers {self.name}={self.name.upper()}_ENDPOINTS: only a running one can be measured")
         return cast("MakePeer", _named(self.kind.nodes))(directory)
@@ -128,6 +131,24 @@ def parse(text: str) -> list[Chosen]:
             )
         chosen[name] = [endpoint] if given else []
     return [Chosen(name, ",".join(endpoints)) for name, endpoints in chosen.items()]
+
+
+def with_pids(peers: Sequence[Chosen], text: str) -> list[Chosen]:
+    """The peers with the processes of those that run already: ``[NAME=]PID,...``. The name can be left out where only
+    one does. Raises UsageError."""
+    running = [one.name for one in peers if one.endpoints]
+    name = running[0] if len(running) == 1 else ""
+    found: dict[str, list[int]] = {}
+    for word in text.split(",") if text else ():
+        given, named, number = word.rpartition("=")
+        name = given if named else name
+        if name not in running or not number.isdecimal() or not psutil.pid_exists(int(number)):
+            raise UsageError(
+                f"--pids {text}: at {word!r}; it takes the numbers of processes on this machine, of each system whose "
+                "endpoints are given, as NAME=PID,..."
+            )
+        found.setdefault(name, []).append(int(number))
+    return [msgspec.structs.replace(one, pids=tuple(found.get(one.name, ()))) for one in peers]
 
 
 def open_client(name: str, endpoints: str, in_flight: int) -> AbstractAsyncContextManager[Client]:

@@ -26,7 +26,7 @@ from ..load.workload import Settings
 from ..report import output
 from ..running import run_async
 from ..spawn import Shape, disk_directory
-from .catalog import KINDS, METAD, METAD_ALONE, Chosen, parse
+from .catalog import KINDS, METAD, METAD_ALONE, Chosen, parse, with_pids
 from .loads import (
     BATCH,
     INSERTS,
@@ -261,9 +261,9 @@ def _ways(load: str, processes: int) -> list[Way]:
     return [Way(LOADS[load].batch, in_flight, processes) for in_flight in counts]
 
 
-def run(*, peers: str, options: Options, pages: Pages) -> int:
+def run(*, peers: str, pids: str, options: Options, pages: Pages) -> int:
     """Returns the exit code: 1 if items failed. The report says whether the bars are met."""
-    chosen = parse(peers)
+    chosen = with_pids(parse(peers), pids)
     options = options.checked()
     with tempfile.TemporaryDirectory() as nowhere:
         for one in chosen:

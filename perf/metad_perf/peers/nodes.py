@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
-
 from metad_wire.transport.claims import Claim
 
 from ..errors import ServerError
-from .peer import MissingError
+from .peer import MissingError, cpu_us, rss_bytes
 
 START_S = 90.0
 _POLL_S = 0.1
@@ -58,20 +56,11 @@ class Nodes:
 
     def cpu_us(self) -> int:
         """User and system time of the running nodes so far."""
-        total = 0.0
-        for process in self._processes.values():
-            with contextlib.suppress(psutil.Error):
-                times = psutil.Process(process.pid).cpu_times()
-                total += times.user + times.system
-        return round(1e6 * total)
+        return cpu_us(process.pid for process in self._processes.values())
 
     def rss_bytes(self) -> int:
         """Memory of the running nodes now."""
-        total = 0
-        for process in self._processes.values():
-            with contextlib.suppress(psutil.Error):
-                total += int(psutil.Process(process.pid).memory_info().rss)
-        return total
+        return rss_bytes(process.pid for process in self._processes.values())
 
     def kill(self, name: str) -> None:
         """SIGKILL to one node."""

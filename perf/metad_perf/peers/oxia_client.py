@@ -3,13 +3,19 @@
 A batch is one request to each shard, all at once. A session has two records, one for its properties and one for its
 owner; a takeover writes the owners and reads the properties, both under way at once. A lapsing session is an ephemeral
 record: it belongs to the session that this client has with the shard, and lapses when the client falls silent.
+
+Oxia's coordinator moves leaders, some 30 s after a start for the first time. The client follows the assignments of
+shards, which any node streams, and sends again what a node refuses that does not lead any more, or what was under way
+there: as Oxia's own clients do. The client's session of a shard goes on with the next leader.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
@@ -22,44 +28,224 @@ from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Lifeless, PeerError, 
 
 T = TypeVar("T")
 _CONNECT_S = 10.0
+_AGAIN_S = 0.05
+_MOVED = frozenset(
+    {
+        grpc.StatusCode.ABORTED,  # it does not lead
+        grpc.StatusCode.CANCELLED,  # it led when the call came
+        grpc.StatusCode.FAILED_PRECONDITION,  # it is about to lead, or to follow
+        grpc.StatusCode.UNAVAILABLE,
+    }
+)
+"""What says that another node may lead, or will."""
 _LAPSE_MS = 1_000 * LAPSING_S
 
 
-class Shard:
-    """One shard: its leader, and this client's session there."""
+class Connections:
+    """Of one client, to all nodes that lead or have led."""
 
-    def __init__(self, shard: int, channels: Sequence[grpc.aio.Channel]) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._channels: dict[str, list[grpc.aio.Channel]] = {}
+
+    def to(self, node: str) -> list[grpc.aio.Channel]:
+        """Those to a node, new or not."""
+        if node not in self._channels:
+            self._channels[node] = [
+                grpc.aio.insecure_channel(node, options=CHANNEL_OPTIONS) for _ in range(self._count)
+            ]
+        return self._channels[node]
+
+    async def close(self) -> None:
+        """End them."""
+        for channels in self._channels.values():
+            for one in channels:
+                await one.close()
+
+
+class Writes:
+    """A stream of writes to one shard over one connection, as Oxia's own clients write: answered in their order."""
+
+    def __init__(self, shard: int, channel: grpc.aio.Channel) -> None:
+        self._stream = channel.stream_stream(wire.WRITE_STREAM)(metadata=wire.of_stream(shard))
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._sending = asyncio.Lock()
+        self._ended = False
+        self._answers = asyncio.create_task(self._read())
+
+    async def ask(self, request: bytes) -> bytes:
+        """Send, and wait for the answer. Raises MovedError."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        async with self._sending:
+            if self._ended:
+                raise MovedError
+            self._waiting.append(future)
+            try:
+                await self._stream.write(request)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                self._end()
+        return await future
+
+    async def _read(self) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while (reply := await self._stream.read()) is not grpc.aio.EOF:
+                future = self._waiting.popleft()
+                if not future.done():
+                    future.set_result(reply)
+        self._end()
+
+    def _end(self) -> None:
+        """Nobody knows what has become of the writes that were not answered."""
+        self._ended = True
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(MovedError())
+
+    def close(self) -> None:
+        """End the stream."""
+        self._answers.cancel()
+        self._stream.cancel()
+        self._end()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no more."""
+        return self._ended
+
+
+class MovedError(Exception):
+    """A stream of writes has ended: another node leads, or will."""
+
+
+class Shard:
+    """One shard: its leader, whoever that is, and this client's session there."""
+
+    def __init__(self, shard: int) -> None:
         self.shard = shard
-        calls = GrpcCalls(channels)
-        self._write, self._ask = calls.method(wire.WRITE), calls.method
-        self._reads = [one.unary_stream(wire.READ) for one in channels]
-        self._turn = 0
         self.session = 0
+        self._channels: Sequence[grpc.aio.Channel] = ()
+        self._calls = GrpcCalls([])
+        self._reads: Sequence[Callable[..., grpc.aio.UnaryStreamCall]] = ()
+        self._writes: dict[int, Writes] = {}  # by connection
+        self._turn = 0
+
+    def led_by(self, channels: Sequence[grpc.aio.Channel]) -> None:
+        """From now on, over these."""
+        self._channels, self._calls = channels, GrpcCalls(channels)
+        self._reads = [one.unary_stream(wire.READ) for one in channels]
+        self.part()
+
+    def part(self) -> None:
+        """End the streams of writes. What is under way there is sent again, or nobody waits for it."""
+        for one in self._writes.values():
+            one.close()
+        self._writes.clear()
 
     async def open(self) -> None:
         """Begin the session."""
         request = wire.create_session(self.shard, _LAPSE_MS, "metad-perf")
-        self.session = wire.session_of(await self._ask(wire.CREATE_SESSION)(request))
+        self.session = wire.session_of(await self._unary(wire.CREATE_SESSION, request))
 
     async def keep_alive(self) -> None:
         """One heartbeat."""
-        await self._ask(wire.KEEP_ALIVE)(wire.of_session(self.shard, self.session))
+        await self._calls.method(wire.KEEP_ALIVE)(wire.of_session(self.shard, self.session))
 
     async def close(self) -> None:
         """End the session, with what belongs to it."""
-        await self._ask(wire.CLOSE_SESSION)(wire.of_session(self.shard, self.session))
+        await self._calls.method(wire.CLOSE_SESSION)(wire.of_session(self.shard, self.session))
 
     async def write(self, request: bytes) -> list[str]:
-        """Send; the failures."""
-        return [f"oxia {one}" for one in wire.statuses(await self._write(request))]
+        """Send; the failures. What is sent again may have been done the first time: then nothing is left to delete."""
+        tries = 0
+
+        async def once() -> bytes:
+            nonlocal tries
+            tries += 1
+            turn = self._next()
+            stream = self._writes.get(turn)
+            if stream is None or stream.ended:
+                stream = self._writes[turn] = Writes(self.shard, self._channels[turn])
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return await stream.ask(request)
+
+        statuses = wire.statuses(await _from_leader(once))
+        return [f"oxia {one}" for one in statuses if tries == 1 or one != wire.KEY_NOT_FOUND]
 
     async def read(self, request: bytes) -> list[bytes | int]:
         """Send; what each get has found."""
-        self._turn = (self._turn + 1) % len(self._reads)
-        found: list[bytes | int] = []
-        async for reply in self._reads[self._turn](request, timeout=CALL_TIMEOUT_S):
-            found += wire.values(reply)
-        return found
+
+        async def once() -> list[bytes | int]:
+            found: list[bytes | int] = []
+            async for reply in self._reads[self._next()](request, timeout=CALL_TIMEOUT_S):
+                found += wire.values(reply)
+            return found
+
+        return await _from_leader(once)
+
+    def _next(self) -> int:
+        self._turn = (self._turn + 1) % len(self._channels)
+        return self._turn
+
+    async def _unary(self, method: str, request: bytes) -> bytes:
+        async def once() -> bytes:
+            reply: bytes = await self._calls.method(method)(request)
+            return reply
+
+        return await _from_leader(once)
+
+
+async def _from_leader(once: Callable[[], Awaitable[T]]) -> T:
+    """The answer of the leader, whoever it is by then. Raises AioRpcError; TimeoutError if nobody leads in time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + CALL_TIMEOUT_S
+    while True:
+        with contextlib.suppress(MovedError):
+            try:
+                return await once()
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _MOVED:
+                    raise
+        if loop.time() > until:
+            raise TimeoutError
+        await asyncio.sleep(_AGAIN_S)
+
+
+class Leaders:
+    """Follows the assignments, and tells each shard who leads it."""
+
+    def __init__(self, endpoints: str, connections: Connections) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.moves = 0
+        """How often a shard that had a leader got another."""
+        self._endpoints, self._connections = endpoints.split(","), connections
+        self._led: dict[int, str] = {}
+        self._known = asyncio.Event()
+
+    async def known(self) -> None:
+        """Return when every shard has a leader. Raises TimeoutError."""
+        async with asyncio.timeout(_CONNECT_S):
+            await self._known.wait()
+
+    async def follow(self) -> None:
+        """Until cancelled: the stream of one node, and of the next when it ends."""
+        for endpoint in itertools.cycle(self._endpoints):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async with grpc.aio.insecure_channel(endpoint) as channel:
+                    async for reply in channel.unary_stream(wire.ASSIGNMENTS)(wire.assignments_request()):
+                        self.assigned(wire.leaders(reply))
+            await asyncio.sleep(_AGAIN_S)
+
+    def assigned(self, leaders: dict[int, str]) -> None:
+        """A node says who leads. A shard whose leader is being elected has none."""
+        for number, leader in leaders.items():
+            shard = self.shards.setdefault(number, Shard(number))
+            if leader and self._led.get(number) != leader:
+                self.moves += number in self._led
+                self._led[number] = leader
+                shard.led_by(self._connections.to(leader))
+        if self.shards and self.shards.keys() == self._led.keys():
+            self._known.set()
 
 
 class OxiaClient(Lifeless):
@@ -135,13 +321,13 @@ class OxiaClient(Lifeless):
             for shard in self._shards:
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await shard.close()
+        for shard in self._shards:
+            shard.part()
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(LAPSING_S / 4)
-            for shard in self._shards:
-                with contextlib.suppress(grpc.aio.AioRpcError):
-                    await shard.keep_alive()
+            await asyncio.gather(*(shard.keep_alive() for shard in self._shards), return_exceptions=True)
 
     def _shard_of(self, name: str) -> Shard:
         return self._shards[wire.place_of(name, len(self._shards))]
@@ -195,33 +381,26 @@ async def _each(work: Sequence[Awaitable[list[T]]]) -> list[list[T]] | str:
         return [await work[0]] if len(work) == 1 else list(await asyncio.gather(*work))
     except grpc.aio.AioRpcError as error:
         return f"grpc {error.code().name}"
+    except TimeoutError:
+        return "timeout"
 
 
 @asynccontextmanager
 async def open_oxia(endpoints: str, in_flight: int) -> AsyncIterator[OxiaClient]:
-    """Connections to the leader of each shard. Raises PeerError."""
+    """Connections to the leader of each shard, and to the next one when it moves. Raises PeerError."""
     async with AsyncExitStack() as stack:
-        leaders = await _leaders(endpoints)
-        channels: dict[str, list[grpc.aio.Channel]] = {}
-        for leader in sorted(set(leaders.values())):
-            channels[leader] = [
-                await stack.enter_async_context(grpc.aio.insecure_channel(leader, options=CHANNEL_OPTIONS))
-                for _ in range(max(1, min(CONNECTIONS_MAX, in_flight)))
-            ]
-        shards = [Shard(shard, channels[leader]) for shard, leader in sorted(leaders.items())]
+        connections = Connections(max(1, min(CONNECTIONS_MAX, in_flight)))
+        stack.push_async_callback(connections.close)
+        leaders = Leaders(endpoints, connections)
+        following = asyncio.create_task(leaders.follow())
+        stack.callback(following.cancel)
+        try:
+            await leaders.known()
+        except TimeoutError:
+            raise PeerError(f"oxia at {endpoints} names no leaders of the namespace {wire.NAMESPACE}") from None
+        shards = [shard for _, shard in sorted(leaders.shards.items())]
         for shard in shards:
             await shard.open()
         client = OxiaClient(shards)
         stack.push_async_callback(client.close)
         yield client
-
-
-async def _leaders(endpoints: str) -> dict[int, str]:
-    """Of all shards, by any node. Raises PeerError."""
-    for endpoint in endpoints.split(","):
-        with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
-            async with asyncio.timeout(_CONNECT_S), grpc.aio.insecure_channel(endpoint) as channel:
-                async for reply in channel.unary_stream(wire.ASSIGNMENTS)(wire.assignments_request()):
-                    if found := wire.leaders(reply):
-                        return found
-    raise PeerError(f"oxia at {endpoints} names no leaders of the namespace {wire.NAMESPACE}")

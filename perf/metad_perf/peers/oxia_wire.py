@@ -14,7 +14,7 @@ from .etcd_wire import field, fields, number
 from .protobuf import BYTES, ENUM_AS_INT, MESSAGE, classes
 
 _SERVICE = "/io.oxia.proto.v1.OxiaClient/"
-ASSIGNMENTS, WRITE, READ = f"{_SERVICE}GetShardAssignments", f"{_SERVICE}Write", f"{_SERVICE}Read"
+ASSIGNMENTS, WRITE_STREAM, READ = f"{_SERVICE}GetShardAssignments", f"{_SERVICE}WriteStream", f"{_SERVICE}Read"
 CREATE_SESSION, KEEP_ALIVE = f"{_SERVICE}CreateSession", f"{_SERVICE}KeepAlive"
 CLOSE_SESSION = f"{_SERVICE}CloseSession"
 NAMESPACE = "default"
@@ -54,6 +54,11 @@ def leaders(reply: bytes) -> dict[int, str]:
                 assert isinstance(shard_id, int)
                 found[shard_id] = leader.decode()
     return found
+
+
+def of_stream(shard: int) -> tuple[tuple[str, str], ...]:
+    """The metadata of a stream of writes."""
+    return (("namespace", NAMESPACE), ("shard-id", str(shard)))
 
 
 def place_of(key: str, shards: int) -> int:

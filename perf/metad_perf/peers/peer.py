@@ -12,12 +12,14 @@ best with many items: one transaction if it has such, otherwise requests that ar
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import psutil
 
 from ..errors import PerfError, UsageError
 
@@ -150,11 +152,30 @@ async def checked(call: Call) -> Answer:
     return answer
 
 
-class Endpoints:
-    """A running system that we neither started nor may end."""
+def cpu_us(pids: Iterable[int]) -> int:
+    """User and system time so far of those of these processes that run."""
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return round(1e6 * total)
 
-    def __init__(self, endpoints: str, about: dict[str, object]) -> None:
-        self._endpoints, self._about = endpoints, about
+
+def rss_bytes(pids: Iterable[int]) -> int:
+    """Memory now of those of these processes that run."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            total += int(psutil.Process(pid).memory_info().rss)
+    return total
+
+
+class Endpoints:
+    """A running system that we neither started nor may end; ``pids`` of its processes, if they are known."""
+
+    def __init__(self, endpoints: str, pids: Sequence[int] = ()) -> None:
+        self._endpoints, self._pids = endpoints, pids
 
     def start(self) -> None:
         """It runs."""
@@ -165,15 +186,15 @@ class Endpoints:
 
     def settings(self) -> dict[str, object]:
         """What was said of it; nobody has looked at its durability."""
-        return self._about | {"endpoints": self._endpoints, "nodes": self._endpoints.count(",") + 1}
+        return {"endpoints": self._endpoints, "nodes": self._endpoints.count(",") + 1}
 
     def cpu_us(self) -> int:
-        """Nobody knows."""
-        return 0
+        """Of the processes that are known."""
+        return cpu_us(self._pids)
 
     def rss_bytes(self) -> int:
-        """Nobody knows."""
-        return 0
+        """Of the processes that are known."""
+        return rss_bytes(self._pids)
 
     def kill_leader(self) -> None:
         """Not ours to kill."""

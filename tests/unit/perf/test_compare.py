@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from metad_perf.cli import main
 from metad_perf.errors import UsageError
 from metad_perf.peers import catalog
-from metad_perf.peers.catalog import KINDS, METAD, PEERS, parse
+from metad_perf.peers.catalog import KINDS, METAD, PEERS, parse, with_pids
 from metad_perf.peers.loads import PACED, PUTS, RESTORE, SINGLES, TAKEOVERS
+from metad_perf.peers.peer import Endpoints
 from metad_perf.peers.verdict import BARS, P99, RATES, TO_PUT, Run, Way, best_of, ratios
 
 ROOT = Path(__file__).parents[3]
@@ -113,6 +115,32 @@ def test_peers_are_named_once_or_as_endpoints() -> None:
         ("oxia", "127.0.0.1:1,127.0.0.1:2"),
         ("grpc", ""),
     ]
+
+
+def test_processes_are_of_systems_that_run_already() -> None:
+    here = os.getpid()
+    one = parse("etcd,oxia=127.0.0.1:1")
+    assert [each.pids for each in with_pids(one, "")] == [(), ()]
+    assert [each.pids for each in with_pids(one, f"{here},{here}")] == [(), (here, here)]
+    assert [each.pids for each in with_pids(one, f"oxia={here}")] == [(), (here,)]
+    for wrong in (f"etcd={here}", "oxia=none", "1,", f"oxia={2**22 + 1}"):
+        with pytest.raises(UsageError, match="--pids"):
+            with_pids(one, wrong)
+    two = parse("etcd=127.0.0.1:1,oxia=127.0.0.1:2")
+    assert [each.pids for each in with_pids(two, f"oxia={here},{here},etcd={os.getppid()}")] == [
+        (os.getppid(),),
+        (here, here),
+    ]
+    with pytest.raises(UsageError, match="--pids"):
+        with_pids(two, str(here))
+
+
+def test_the_cpu_and_memory_of_processes_that_run_count() -> None:
+    known = Endpoints("127.0.0.1:1", [os.getpid(), 2**22 + 1])
+    assert known.cpu_us() > 0
+    assert known.rss_bytes() > 1_000_000
+    unknown = Endpoints("127.0.0.1:1")
+    assert (unknown.cpu_us(), unknown.rss_bytes()) == (0, 0)
 
 
 @pytest.mark.parametrize("text", ["", "metad", "consul", "etcd,etcd", "etcd=", "127.0.0.1:1", "etcd,127.0.0.1:1"])
