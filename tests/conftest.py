@@ -29,10 +29,14 @@ WORKERS_MAX = 8
 """More have been tried by nobody, and each of them has an interpreter and nodes."""
 BY_TEST = ("e2e", "extension", "simulation")
 """Rings of which one file may take minutes."""
+OF_SPARK = {"jvm": "context: Context", "port": '"--connect"'}
+"""What files in ``spark`` share: the JVM of the session, or Connect's port; and the words by which they name it."""
 WAITING = ("spark", "fuzz", "e2e", "extension")
 """Rings whose tests mostly wait: for processes to start, to die or to be late. Tests that compute run beside them, for
 else the cores would be idle meanwhile. The folder that takes longest comes first."""
-COMPUTING = ("simulation", "contract", "unit", "golden")
+COMPUTING = ("unit", "contract", "golden", "simulation")
+"""Whole files first, as much work beside a test that waits as can be; single tests last, so that all processes end
+together."""
 RINGS = (*WAITING, *COMPUTING)
 
 
@@ -57,12 +61,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def scope(root: Path, nodeid: str) -> str:
-    """What of a test must be the same for all tests that run in one process: the folder where they share a JVM and
-    ports, the file where they share nodes or are short, else the test itself."""
+    """What of a test must be the same for all tests that run in one process: the file where they share nodes or are
+    short, what files of Spark share, else the test itself."""
     path = nodeid.partition("::")[0]
     ring = ring_of(path)
     if ring == "spark":
-        return f"tests/{ring}"
+        return next((f"tests/{ring}/{shared}" for shared, mark in OF_SPARK.items() if mark in text(root / path)), path)
     return nodeid if ring in BY_TEST and not shares(root / path) else path
 
 
@@ -71,8 +75,12 @@ def ring_of(path: str) -> str:
 
 
 @functools.cache
+def text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
 def shares(file: Path) -> bool:
-    return 'scope="module"' in file.read_text(encoding="utf-8")
+    return 'scope="module"' in text(file)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,7 +25,8 @@ def test_no_test_is_lost(ordering: Any, request: pytest.FixtureRequest) -> None:
 
 
 def test_what_waits_and_what_computes_take_turns(ordering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "shares", lambda file: file.name == "test_shared.py")
+    texts = {"test_shared.py": 'scope="module"', "test_d.py": "context: Context", "test_e.py": "context: Context"}
+    monkeypatch.setattr(ordering, "text", lambda file: texts.get(file.name, ""))
     names = {
         *("tests/unit/test_a.py::test_1", "tests/unit/test_a.py::test_2", "tests/simulation/test_b.py::test_1"),
         *("tests/e2e/test_c.py::test_1", "tests/e2e/test_c.py::test_2", "tests/e2e/test_shared.py::test_1"),
@@ -34,7 +35,16 @@ def test_what_waits_and_what_computes_take_turns(ordering: Any, monkeypatch: pyt
     items = [SimpleNamespace(nodeid=name) for name in sorted(names)]
     ordered = [item.nodeid.removeprefix("tests/") for item in ordering.in_order(TESTS.parent, items)]
     assert ordered == [
-        *("spark/test_d.py::test_1", "spark/test_e.py::test_1", "simulation/test_b.py::test_1"),
-        *("e2e/test_c.py::test_1", "unit/test_a.py::test_1", "unit/test_a.py::test_2", "e2e/test_c.py::test_2"),
-        *("golden/test_f.py::test_1", "e2e/test_shared.py::test_1"),
+        *("spark/test_d.py::test_1", "spark/test_e.py::test_1", "unit/test_a.py::test_1", "unit/test_a.py::test_2"),
+        *("e2e/test_c.py::test_1", "golden/test_f.py::test_1", "e2e/test_c.py::test_2", "simulation/test_b.py::test_1"),
+        "e2e/test_shared.py::test_1",
     ]
+
+
+def test_files_of_spark_share_a_process_only_with_what_they_share(ordering: Any) -> None:
+    together: dict[str, set[str]] = {}
+    for path in sorted((TESTS / "spark").glob("test_*.py")):
+        together.setdefault(ordering.scope(TESTS.parent, f"tests/spark/{path.name}::test_x"), set()).add(path.name)
+    assert {"test_census.py", "test_query_mutants.py"} <= together["tests/spark/jvm"]
+    assert together["tests/spark/port"] == {"test_command.py", "test_everywhere.py"}
+    assert together["tests/spark/test_schedule.py"] == {"test_schedule.py"}

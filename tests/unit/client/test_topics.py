@@ -100,8 +100,8 @@ class ManySubscribers(RuleBasedStateMachine):
         assert len(self.subscribers) == len(self.model)
 
 
-TestTries = Tries.TestCase
-TestSubscribers = ManySubscribers.TestCase
+TestTries = pytest.mark.slow(Tries.TestCase)
+TestSubscribers = pytest.mark.slow(ManySubscribers.TestCase)
 TestTries.settings = TestSubscribers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 

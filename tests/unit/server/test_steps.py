@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
+import pytest_asyncio
 from msgspec import inspect
 from server_rig import Answer, BreakableEngine, Rig
 
@@ -21,6 +22,7 @@ from metad_wire.policy.slices import SLICE_PIECES, SLICE_ROWS
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 VERBS = [method for method in METHODS.values() if method.whose is not For.NODES and method is not methods.WATCH_OPEN]
 """A watch is a stream, and has turns of its own."""
 CROWD, FEW, MANY = 300, 20, 1_000
@@ -132,8 +134,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+@asynccontextmanager
+async def filled() -> AsyncIterator[Rig]:
+    """A node with a large state."""
     rig = Rig()
     rig.state_engine = CountingEngine()
     await rig.open()
@@ -148,6 +151,23 @@ async def rig() -> AsyncIterator[Rig]:
     yield rig
     rig.node.will_turns.drain()
     await rig.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def unchanged() -> AsyncIterator[Rig]:
+    async with filled() as rig:
+        yield rig
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def rig(request: pytest.FixtureRequest, unchanged: Rig) -> AsyncIterator[Rig]:
+    """Verbs that only read share a node: to fill one takes longer than they do. A verb that writes has its own."""
+    method = "method" in request.fixturenames and request.getfixturevalue("method")
+    if method and not method.mutates:
+        yield unchanged
+        return
+    async with filled() as own:
+        yield own
 
 
 def send(rig: Rig, method: Method[Any, Any], items: int) -> Answer:

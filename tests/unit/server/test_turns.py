@@ -28,6 +28,7 @@ from metad_wire.policy.slices import SLICE_ROWS
 from metad_wire.transport.fair_share import TURN, Rank
 from sim.memory import MemoryTransport
 
+pytestmark = pytest.mark.slow
 CROWD = 80
 SLICES = 2 * TURN + len(Rank)  # of small work and of the rest, and one of each rank
 
