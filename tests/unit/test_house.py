@@ -85,7 +85,6 @@ CONSTRUCTORS = {
 }
 """Constructors with more parameters than that."""
 PAGES = {
-    "ARCHITECTURE.md": 78,
     "docs/OPERATE.md": 39,
     "README.md": 21,
     "docs/WRITE_A_BROKER.md": 33,

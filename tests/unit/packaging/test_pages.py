@@ -81,13 +81,39 @@ def dangling(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    """ARCHITECTURE.md led to a ``hosting.py`` that had long been another file."""
+    """A page led to a ``hosting.py`` that had long been another file."""
     assert dangling(page) == []
 
 
 def test_a_file_in_a_wrong_folder_is_found(tmp_path: Path) -> None:
     assert not exists("hosting.py", ROOT / "ARCHITECTURE.md", "metad/node")
     assert exists("health.py", ROOT / "ARCHITECTURE.md", "metad/node")
+
+
+def definitions(folder: str) -> set[str]:
+    """The functions and classes below a folder."""
+    texts = (path.read_text() for path in (ROOT / folder).rglob("*.py"))
+    return {name for text in texts for name in re.findall(r"(?m)^ *(?:async )?(?:def|class) (\w+)", text)}
+
+
+def test_functions_and_scenarios_of_the_page_about_consensus_exist() -> None:
+    rows = re.findall(r"(?m)^\| (?!rule|---)(.*) \| (.*) \| (.*) \|$", (ROOT / "docs" / "consensus.md").read_text())
+    code, scenarios = definitions("metad/raft"), definitions("tests/sim/replicas/scenarios")
+    fields = {
+        name for path in (ROOT / "metad/raft").rglob("*.py") for name in re.findall(r"(?m)^ +(\w+):", path.read_text())
+    }
+    assert len(rows) > 25
+    for _, where, proof in rows:
+        assert {*re.findall(r"`(?:\w+\.)?([A-Za-z_]+)`", where)} - {"py"} <= code | fields, where
+        assert {*re.findall(r"`(\w+)`", proof)} <= scenarios, proof
+
+
+def test_each_decision_says_what_guards_it() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    for page in set(folder.glob("*.md")) - {folder / "README.md", folder / "tried_and_not_kept.md"}:
+        assert f"({page.name})" in index
+        assert all(f"**{word}.**" in page.read_text() for word in ("Choice", "Price", "Test")), page.name
 
 
 # --- links ---
