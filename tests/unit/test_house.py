@@ -89,8 +89,6 @@ PAGES = {
     "README.md": 21,
     "docs/WRITE_A_BROKER.md": 33,
     "clients/README.md": 37,
-    "perf/README.md": 53,
-    "spark/README.md": 40,
     "wire/PROTOCOL.md": 195,
 }
 """Pages that are longer than that, in KiB."""
