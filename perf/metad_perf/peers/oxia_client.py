@@ -4,7 +4,7 @@ A batch is one request to each shard, all at once. A session has two records, on
 owner; a takeover writes the owners and reads the properties, both under way at once. A lapsing session is an ephemeral
 record: it belongs to the session that this client has with the shard, and lapses when the client falls silent.
 
-Oxia's coordinator moves leaders, some 30 s after a start for the first time. The client follows the assignments of
+Oxia's coordinator looks every 30 s for leaders to move. The client follows the assignments of
 shards, which any node streams, and sends again what a node refuses that does not lead any more, or what was under way
 there: as Oxia's own clients do. The client's session of a shard goes on with the next leader.
 """
@@ -29,6 +29,7 @@ from .peer import CALL_TIMEOUT_S, LAPSING_S, Answer, Call, Lifeless, PeerError, 
 T = TypeVar("T")
 _CONNECT_S = 10.0
 _AGAIN_S = 0.05
+_REST_S = 0.2
 _MOVED = frozenset(
     {
         grpc.StatusCode.ABORTED,  # it does not lead
@@ -57,10 +58,11 @@ class Connections:
         return self._channels[node]
 
     async def close(self) -> None:
-        """End them."""
+        """End them. What gRPC has to say of streams that were cancelled must find this loop, not the process's next."""
         for channels in self._channels.values():
             for one in channels:
                 await one.close()
+        await asyncio.sleep(_REST_S)
 
 
 class Writes:
@@ -393,7 +395,7 @@ async def open_oxia(endpoints: str, in_flight: int) -> AsyncIterator[OxiaClient]
         stack.push_async_callback(connections.close)
         leaders = Leaders(endpoints, connections)
         following = asyncio.create_task(leaders.follow())
-        stack.callback(following.cancel)
+        stack.push_async_callback(_ended, following)
         try:
             await leaders.known()
         except TimeoutError:
@@ -404,3 +406,8 @@ async def open_oxia(endpoints: str, in_flight: int) -> AsyncIterator[OxiaClient]
         client = OxiaClient(shards)
         stack.push_async_callback(client.close)
         yield client
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
