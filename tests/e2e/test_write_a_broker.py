@@ -131,8 +131,3 @@ def test_its_table_of_errors_has_every_error_of_the_sdk() -> None:
     assert named <= exported
     assert exported - named - HANDLED_BY_THE_SDK == set()
     assert not named & HANDLED_BY_THE_SDK
-
-
-def test_its_links_lead_to_files() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGE):
-        assert (ROOT / target).exists(), target
