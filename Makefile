@@ -18,7 +18,7 @@ help:
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
-	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 500 MB"
+	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 400 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
 	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
@@ -28,7 +28,7 @@ help:
 	@echo "make peers      install etcd and ZooKeeper from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
-	@echo "Each of them first sets up what it needs in .venv: some 160 MB for demo and run, 180 MB for mqtt, 500 MB for test-core, 1.4 GB for test."
+	@echo "Each of them first sets up what it needs in .venv: some 240 MB for demo and run, 260 MB for mqtt, 400 MB for test-core, 1.5 GB for test."
 
 setup: $(ALL)
 

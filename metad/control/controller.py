@@ -162,12 +162,7 @@ class Controller:
                 self._grant(decisions.join(known, wanted, Reach.ALIVE), _ignore)
         elif leader is not None:
             asked = c.Join(wanted, self.departure.member_at)
-            self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(asked), self.joined)
-
-    def joined(self, answer: bytes | MetadError) -> None:
-        """The leader of ``metadata-0`` has answered this node's ``cluster.join``."""
-        if not isinstance(answer, MetadError):
-            self.departure.joined(CLUSTER_JOIN.decode_reply(answer).version)
+            self._host.call_peer(leader, CLUSTER_JOIN.code, CLUSTER_JOIN.encode_request(asked), self.departure.heard)
 
     def heard(self, newer: ClusterMap) -> None:
         """Another node has shown its map."""

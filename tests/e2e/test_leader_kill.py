@@ -53,7 +53,7 @@ def test_leaders_die_and_nothing_is_lost(tmp_path: Path) -> None:
         for group, ms in one["led_again_ms"].items():
             assert ms > one["leads_ms"][group] - 2  # nobody serves who does not lead; logs have whole milliseconds
         assert one["worst_ms"] >= max(one["led_again_ms"].values()) / 2
-    assert page.read_text().count('class="round"') == 4
+    assert page.read_text().count("stroke-opacity: 0.35") == 4
 
 
 async def _worked(endpoint: str) -> dict[str, int]:

@@ -26,6 +26,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA, ClusterMap, GroupRecord
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError
+from metad_wire.methods import CLUSTER_JOIN
 
 from .decisions import Decision, changed, metadata_on, regions_of, staying
 from .placement import balanced_leaders, spread
@@ -45,7 +46,7 @@ class Asked(NamedTuple):
 
 
 class Directory(Protocol):
-    """A node's data directory."""
+    """A node's data directory keeps what it asked."""
 
     @property
     def store_id(self) -> str:
@@ -81,6 +82,11 @@ class Departure:
         except MetadError as error:
             self._refused(error, before)
             raise
+
+    def heard(self, answer: bytes | MetadError) -> None:
+        """The leader of ``metadata-0`` has answered this node's ``cluster.join``."""
+        if not isinstance(answer, MetadError):
+            self.joined(CLUSTER_JOIN.decode_reply(answer).version)
 
     def joined(self, version: int) -> None:
         """The answer is that the map of this version has the node, which may not have heard of that map. Older ones

@@ -458,7 +458,7 @@ class Peers:
             ):  # the next may be the leader's
                 member_at = self.node.controller.departure.member_at
                 asked = CLUSTER_JOIN.encode_request(Join(self.node.presence.record, member_at))
-                self.node.controller.joined(await link.ask(CLUSTER_JOIN.code, asked))
+                self.node.controller.departure.heard(await link.ask(CLUSTER_JOIN.code, asked))
         finally:
             link.close()
 

@@ -1,8 +1,6 @@
 """Where a comparison's report goes: JSON, a page with pictures, the tables of the benchmark page.
 
-The page shows bars with their spread, one picture for each load, the storm first. It is one HTML file without scripts
-or external files, readable in light and dark. A bar is the median of a system's runs; the line across its end goes from
-the lowest to the highest.
+The page shows bars with their spread, one picture for each load, the storm first.
 
 What it shows is taken from the runs: for each load and system the median of its runs and their
 spread. It reads the JSON that ``metad-perf compare`` writes, so a page can be made again at any time.
@@ -12,11 +10,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from metad_spark.report import picture as drawing
+from metad_spark.report.page import Page, Picture, Table
+from metad_spark.report.picture import bars
 
 from ..errors import UsageError
 from ..report import output
@@ -182,115 +183,93 @@ def systems_in_order(report: Mapping[str, Any]) -> Sequence[str]:
     return sorted(report["systems"], key=lambda name: name not in (METAD, METAD_ALONE))
 
 
-_LEFT, _WIDTH, _RIGHT, _ROW, _TOP = 120, 420, 210, 40, 6
+_OURS, _THEIRS, _FLOOR = "#d9622b", "#2f6fb3", "#a9b4bf"
+_LEGEND = (
+    (_OURS, "metad"),
+    (_THEIRS, "systems that promise as much of an answered write"),
+    (_FLOOR, "systems that promise less; a table below says what"),
+)
 
 
 def page(report: Mapping[str, Any]) -> str:
     """The whole page."""
-    shown = figures(report)
-    maps = "".join(
-        f"<figure><figcaption>{escape(one.title)}</figcaption><p class='axis'>{_better(one)}</p>{_bars(one)}</figure>"
-        for one in shown
+    return Page(
+        title="Who survives the minute?",
+        verdict=f"Three nodes of each system on the same {report['setting']['cpus']} cores, one system at a time.",
+        good=True,
+        figures=_headlines(report),
+        parts=[*map(_picture, figures(report)), _ratios(report), _models(report)],
+        settings=_settings(report),
+        settings_heading="Settings",
+    ).html()
+
+
+def _picture(figure: Figure) -> Picture:
+    better = "shorter is better" if figure.less_is_better else "longer is better"
+    return Picture(
+        heading=figure.title,
+        caption=f"The median of a system's runs, and the lowest and the highest; {better}.",
+        svg=bars([_drawn(bar) for bar in figure.bars], label=figure.title),
+        legend=_LEGEND,
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>metad against others</title><style>{_STYLE}</style></head><body><main>
-<h1>Who survives the minute?</h1>
-<p class="lead">Three nodes of each system on the same {report["setting"]["cpus"]} cores, one system at a time.</p>
-<div class="figures">{_headlines(report)}</div>
-<p class="axis">Orange: metad. Blue: systems that promise as much of an answered write. Grey: those that promise less;
-the table below says what.</p>
-<div class="maps">{maps}</div>
-<h2>Ratios</h2>
-<p>metad ÷ the other, of runs made side by side: the median of {report["pairs"]} pairs, their lowest and highest.</p>
-<div class="scroll">{_ratios(report)}</div>
-<h2>What the same thing is in each system</h2><div class="scroll">{_models(report)}</div>
-<h2>Settings</h2><div class="scroll">{_settings(report)}</div>
-</main></body></html>
-"""
 
 
-def _better(figure: Figure) -> str:
-    return "shorter is better" if figure.less_is_better else "longer is better"
-
-
-def _bars(figure: Figure) -> str:
-    most = max(one.high for one in figure.bars) or 1.0
-    height = _TOP + len(figure.bars) * _ROW
-    width = _LEFT + _WIDTH + _RIGHT
-    rows = "".join(_row(at, bar, most) for at, bar in enumerate(figure.bars))
-    label = escape(figure.title, quote=True)
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    return f'<svg {size} role="img" aria-label="{label}">{rows}</svg>'
-
-
-def _row(at: int, bar: Bar, most: float) -> str:
-    y = _TOP + at * _ROW
-    middle = y + 13
-    low, end, high = (_LEFT + _WIDTH * one / most for one in (bar.low, bar.median, bar.high))
-    kind = "ours" if bar.system in (METAD, METAD_ALONE) else "floor" if bar.label else "theirs"
-    cpu = f"{number(bar.per_server_cpu_s)} a CPU second" if bar.per_server_cpu_s else ""
-    tip = f"{bar.title}: {number(bar.median)}, from {number(bar.low)} to {number(bar.high)}. {bar.label}"
-    ends = f"M{low:.1f} {middle - 6}v12M{high:.1f} {middle - 6}v12"
+def _drawn(bar: Bar) -> drawing.Bar:
     failed = f", {bar.failed:,} failed" if bar.failed else ""
-    return (
-        f"<g><title>{escape(tip)}</title>"
-        f'<text class="name" x="{_LEFT - 10}" y="{middle + 5}">{escape(bar.title)}</text>'
-        f'<rect class="{kind}" x="{_LEFT}" y="{y}" width="{max(1.0, end - _LEFT):.1f}" height="26" rx="3"/>'
-        f'<path class="spread" d="M{low:.1f} {middle}H{high:.1f}{ends}"/>'
-        f'<text class="value" x="{high + 10:.1f}" y="{middle + 1}">{number(bar.median)}{failed}</text>'
-        f'<text class="cpu" x="{high + 10:.1f}" y="{middle + 15}">{cpu}</text></g>'
+    cpu = f"\n{number(bar.per_server_cpu_s)} a CPU second" if bar.per_server_cpu_s else ""
+    return drawing.Bar(
+        name=bar.title,
+        value=bar.median,
+        low=bar.low,
+        high=bar.high,
+        words=f"{number(bar.median)}{failed}{cpu}",
+        colour=_OURS if bar.system in (METAD, METAD_ALONE) else _FLOOR if bar.label else _THEIRS,
     )
 
 
-def _headlines(report: Mapping[str, Any]) -> str:
-    parts = []
+def _headlines(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = []
     for name in report["peers"]:
         title = report["systems"][name]["title"]
         for ratio, words in (
             ("restore_ratio", "in restoring the same sessions"),
             ("batched_put_ratio", "in puts in batches"),
         ):
-            found = report[name].get(ratio)
-            if found is not None:
-                parts.append(
-                    f'<div class="figure"><b>{number(found["median"])} ×</b>'
-                    f"<span>as fast as {escape(title)} {words}</span></div>"
-                )
+            if (of := report[name].get(ratio)) is not None:
+                found.append((f"{number(of['median'])} ×", f"as fast as {title} {words}"))
                 break
-    return "".join(parts)
+    return found
 
 
-def _ratios(report: Mapping[str, Any]) -> str:
-    head = "".join(f"<th>{escape(report['systems'][name]['title'])}</th>" for name in report["peers"])
+def _ratios(report: Mapping[str, Any]) -> Table:
     rows = []
     for ratio, words in RATIO_WORDS.items():
-        cells = [_ratio(report[name].get(ratio)) for name in report["peers"]]
+        cells = [_cell(report[name].get(ratio)) for name in report["peers"]]
         if any(cells):
-            rows.append(f"<tr><td>{escape(words)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    return f"<table><tr><th></th>{head}</tr>{''.join(rows)}</table>"
+            rows.append([words, *cells])
+    return Table(
+        heading="Ratios",
+        caption=f"metad ÷ the other, of runs made side by side: the median of {report['pairs']} pairs, their lowest and"
+        " highest.",
+        columns=["", *(report["systems"][name]["title"] for name in report["peers"])],
+        rows=rows,
+    )
 
 
-def _ratio(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    bar = f"<br><small>bar {found['bar']:g}: {'met' if found['met'] else 'missed'}</small>" if found["bar"] else ""
-    spread = f"{number(found['low'])} to {number(found['high'])}"
-    return f"<b>{number(found['median'])}</b> <small>{spread}</small>{bar}"
-
-
-def _models(report: Mapping[str, Any]) -> str:
+def _models(report: Mapping[str, Any]) -> Table:
     rows = []
     for name in systems_in_order(report):
         about = report["systems"][name]
-        words = (about["title"], about["session"], about["takeover"], about["batch"], about["label"] or "as metad")
-        rows.append("<tr>" + "".join(f"<td>{escape(word)}</td>" for word in words) + "</tr>")
-    columns = ("system", "a session", "a takeover", "a batch", "when a write is answered")
-    head = "".join(f"<th>{word}</th>" for word in columns)
-    return f'<table class="words"><tr>{head}</tr>{"".join(rows)}</table>'
+        rows.append([about["title"], about["session"], about["takeover"], about["batch"], about["label"] or "as metad"])
+    return Table(
+        heading="What the same thing is in each system",
+        caption="",
+        columns=("system", "a session", "a takeover", "a batch", "when a write is answered"),
+        rows=rows,
+    )
 
 
-def _settings(report: Mapping[str, Any]) -> str:
+def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown: dict[str, object] = {
         name: report[name] for name in ("pairs", "seconds", "keys", "sessions", "processes", "value_bytes", "batch")
     }
@@ -299,8 +278,7 @@ def _settings(report: Mapping[str, Any]) -> str:
         hidden = ("title", "label", "session", "takeover", "batch")
         shown[name] = ", ".join(f"{key}={value}" for key, value in report["systems"][name].items() if key not in hidden)
         shown[f"{name}, calls in flight"] = _ways(report, name)
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in shown.items())
-    return f'<table class="words">{rows}</table>'
+    return [(name, str(value)) for name, value in shown.items()]
 
 
 def _ways(report: Mapping[str, Any], system: str) -> str:
@@ -311,36 +289,6 @@ def _ways(report: Mapping[str, Any], system: str) -> str:
         if one["system"] == system and one["pair"] >= 0
     }
     return ", ".join(ways.values())
-
-
-_STYLE = """
-:root{--paper:#fff;--ink:#1c1b19;--soft:#6b675f;--line:#e2ded5;--ours:#d9622b;--theirs:#2f6fb3;--floor:#a9b4bf}
-@media(prefers-color-scheme:dark){:root{--paper:#171614;--ink:#f2efe8;--soft:#a39d92;--line:#3a3833;--ours:#e8733a;
---theirs:#4a90d9;--floor:#5d666f}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);
-font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:1640px;margin:0 auto;padding:40px 32px 64px}
-h1{font-size:40px;line-height:1.1;margin:0 0 6px;letter-spacing:-.02em}h2{margin:40px 0 8px}
-.lead{font-size:19px;color:var(--soft);margin:0 0 24px}
-p{max-width:80ch;margin:0 0 12px}
-.axis{color:var(--soft);font-size:13px;margin:0 0 8px}
-.figures{display:flex;gap:40px;flex-wrap:wrap;margin:0 0 24px}
-.figure b{display:block;font-size:34px;line-height:1.15;letter-spacing:-.02em}
-.figure span{color:var(--soft);font-size:14px}
-.maps{display:flex;flex-wrap:wrap;gap:36px}
-figure{margin:0}figcaption{font-weight:650;font-size:19px}
-svg{max-width:100%;height:auto;overflow:visible}
-svg text{fill:var(--ink);font-family:inherit}svg .name{text-anchor:end;font-size:15px;font-weight:600}
-svg .value{font-size:15px;font-weight:650}svg .cpu{font-size:11.5px;fill:var(--soft)}
-svg .ours{fill:var(--ours)}svg .theirs{fill:var(--theirs)}svg .floor{fill:var(--floor)}
-svg .spread{stroke:var(--ink);stroke-width:1.5;fill:none}
-.scroll{overflow-x:auto}small{color:var(--soft)}
-table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums;margin-top:10px}
-th,td{padding:5px 18px 5px 0;text-align:right;border-bottom:1px solid var(--line);vertical-align:top}
-th{color:var(--soft);font-weight:600}th:first-child,td:first-child{text-align:left}
-.words td,.words th{text-align:left;max-width:60ch}
-"""
 
 
 class Pages(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from metad_spark.report.page import Page, Picture, Table
-from metad_spark.report.svg import Plane
+from metad_spark.report.picture import Plane
 
 GREEN, BLUE, RED, ORANGE, GREY = "#16a34a", "#2563eb", "#dc2626", "#d97706", "#6b7280"
 NODES: Final = ("#2563eb", "#d97706", "#7c3aed", "#0d9488", "#db2777")
@@ -104,7 +104,7 @@ def _restored(made: Mapping[str, Any]) -> Picture:
     back = list(accumulate(made["curves"]["restored"]))
     plane = Plane(x=(0, end_s), y=(0, max(1, total)), label="clients that are back over time")
     plane.grid(x_name="seconds after the trigger", y_name="clients that are back")
-    plane.area([0, *xs], [0, *back], GREEN, "back")
+    plane.area([0, *xs], [0, *back], GREEN)
     plane.line([0, *xs], [0, *back], GREEN, "back")
     plane.line([0, end_s], [total, total], GREY, "all", width=1, dash="4 4")
     _marked(plane, made, end_s)
@@ -153,7 +153,7 @@ def _waiting(made: Mapping[str, Any]) -> Picture:
     resting = [max(0, gone - busy) for gone, busy in zip(away, under_way, strict=True)]
     plane = Plane(x=(0, end_s), y=(0, max(1, *under_way, *resting) * 1.05), label="clients that wait")
     plane.grid(x_name="seconds after the trigger", y_name="clients")
-    plane.area(xs, under_way, BLUE, "wait for an answer")
+    plane.area(xs, under_way, BLUE)
     plane.line(xs, under_way, BLUE, "wait for an answer")
     plane.line(xs, resting, ORANGE, "wait to try again")
     _marked(plane, made, end_s)
@@ -182,7 +182,7 @@ def _goodput(made: Mapping[str, Any]) -> Picture:
     before = made["goodput_before"]
     plane = Plane(x=(0, end_s), y=(0, max(1.0, before, *smooth) * 1.1), label="other work over time")
     plane.grid(x_name="seconds after the trigger", y_name="items a second")
-    plane.area(xs, smooth, GREEN, "acknowledged")
+    plane.area(xs, smooth, GREEN)
     plane.line(xs, smooth, GREEN, "acknowledged")
     plane.line([0, end_s], [before, before], GREY, "before", width=1, dash="4 4")
     _marked(plane, made, end_s)

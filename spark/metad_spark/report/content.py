@@ -20,7 +20,7 @@ from ..target import Target
 from ..validation import validity
 from ..wording import LEFT_OUT, percent, seconds, short
 from .page import Page, Picture, Table
-from .svg import FAINT, INK, Plane
+from .picture import INK, Plane, Square, mixed, squares
 
 COLOURS = ("#0657f9", "#049504", "#f90606", "#1fad96", "#f906f9", "#945738", "#f90680", "#6b8ac7")
 """Of regions, in order; after eight they repeat, with dashes. They can be told apart on white and on black."""
@@ -29,7 +29,7 @@ BLUE, RED = "#2563eb", "#dc2626"
 _LINEAR_MAX = 4.0
 """Load this many times over capacity is drawn on a logarithmic scale, so that both can be read."""
 _TIME = "seconds since everyone was cut off"
-_FAST, _SLOW = (219, 234, 254), (30, 64, 175)
+_FAST, _SLOW = "#dbeafe", "#1e40af"
 """Ends of the collapse map's scale: the darker, the longer."""
 
 
@@ -79,8 +79,8 @@ def load(
     label = "arriving and answered requests per second against capacity"
     plane = Plane(x=(0, times[-1]), y=(low, top), label=label, log_y=is_log)
     plane.grid(x_name=_TIME, y_name=f"items per second, all groups{', each line ten times the last' if is_log else ''}")
-    plane.area(times, arrivals, RED, "arriving", opacity=0.12)
-    plane.area(times, served, BLUE, "answered", opacity=0.25)
+    plane.area(times, arrivals, RED, opacity=0.12)
+    plane.area(times, served, BLUE)
     plane.line(times, served, BLUE, "", width=1.5)
     plane.line(times, arrivals, RED, "", width=1.5)
     for name, limit in limits.items():
@@ -106,41 +106,31 @@ def collapse_map(
     cells: Sequence[Sequence[Cell]], *, rows: Sequence[str], columns: Sequence[str], row_name: str, column_name: str
 ) -> str:
     """A square per setting: time until 99.9 % are back, or that they never are. ``cells[row][column]``."""
-    width, left, top, high = 860, 150, 34, 40
-    wide = (width - left - 20) / len(columns)
-    below = top + high * len(rows)
-    plane = Plane(x=(0, 1), y=(0, 1), label="collapse map", width=width, height=below + 50, left=left, right=20)
     times = [cell.t999_s for line in cells for cell in line if cell.t999_s is not None] or [1.0]
-    for at, line in enumerate(cells):
-        y = top + at * high
-        plane.text(left - 12, y + high / 2 + 4, rows[at], anchor="end", colour=FAINT)
-        for index, cell in enumerate(line):
-            x = left + index * wide
-            fill, ink, words = _shade(cell, min(times), max(times))
-            box = f'<rect x="{x + 1.5:.1f}" y="{y + 1.5}" width="{wide - 3:.1f}" height="{high - 3}" rx="4"'
-            plane.add(f'{box} fill="{fill}"{_HERE if cell.here else ""}/>')
-            plane.text(x + wide / 2, y + high / 2 + 4, words, anchor="middle", colour=ink)
-    for index, name in enumerate(columns):
-        plane.text(left + (index + 0.5) * wide, below + 18, name, anchor="middle", colour=FAINT)
-    plane.text(left + wide * len(columns) / 2, below + 40, column_name, anchor="middle", colour=FAINT)
-    plane.text(left - 12, top - 14, row_name, anchor="end", colour=FAINT)
-    return plane.svg()
+    return squares(
+        [[_shade(cell, min(times), max(times)) for cell in line] for line in cells],
+        rows=rows,
+        columns=columns,
+        row_name=row_name,
+        column_name=column_name,
+        label="collapse map",
+    )
 
 
-_HERE = f' stroke="{INK}" stroke-width="3"'
-_PLAIN_INK = "#1f2937"
+_PLAIN_INK = "#1f2938"
 """On a square, whose colour no dark screen changes."""
 
 
-def _shade(cell: Cell, fastest: float, slowest: float) -> tuple[str, str, str]:
-    """Fill, ink and words of a square. The scale is logarithmic: twice as long is as much darker everywhere, and a
-    ratio under two never spans the whole scale."""
+def _shade(cell: Cell, fastest: float, slowest: float) -> Square:
+    """The square of a setting. The scale is logarithmic: twice as long is as much darker everywhere, and a ratio under
+    two never spans the whole scale."""
+    frame = INK if cell.here else ""
     if cell.t999_s is None:
-        return "#fecaca", "#991b1b", f"never: {percent(cell.restored)} back"
+        return Square(fill="#fecaca", ink="#991b1b", words=[f"never: {percent(cell.restored)} back"], frame=frame)
     span = max(math.log(2.0), math.log(slowest / fastest)) if fastest > 0 else 1.0
     share = math.log(cell.t999_s / fastest) / span if fastest > 0 else 0.0
-    red, green, blue = (round(low + (high - low) * share) for low, high in zip(_FAST, _SLOW, strict=True))
-    return f"rgb({red},{green},{blue})", "#fff" if share > 0.45 else _PLAIN_INK, seconds(cell.t999_s)
+    ink = "#ffffff" if share > 0.45 else _PLAIN_INK
+    return Square(fill=mixed(_FAST, _SLOW, share), ink=ink, words=[seconds(cell.t999_s)], frame=frame)
 
 
 _NEAR, _NEAR_S = 0.005, 0.05

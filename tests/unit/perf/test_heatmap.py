@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
+import pictures
 from metad_perf.wan.command import heatmap_page as page
 from metad_perf.wan.table import Cell, Figures
 
@@ -19,48 +19,24 @@ def _cell(rtt_ms: float, tcp_ms: float, quic_ms: float, auto: str = "") -> Cell:
     )
 
 
-class _Balanced(HTMLParser):
-    """Raises where a tag is closed that is not open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: object) -> None: ...
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
 def test_cells_say_who_wins_by_what_factor() -> None:
     made = page([_cell(1, 10, 30), _cell(100, 900, 300), _cell(200, 400, 401)], {"cpu": "<fast> & new"}, ["It's told."])
-    parsed = _Balanced()
-    parsed.feed(made)
-    assert parsed.open == []
-    assert {"TCP 3.0×", "QUIC 3.0×", "even"} <= set(parsed.texts)
+    shown = {box.text for svg in re.findall(r"<svg.*?</svg>", made, re.DOTALL) for box in pictures.boxes(svg)}
+    assert {"TCP 3.0×", "QUIC 3.0×", "even", "1 %", "200 ms"} <= shown
+    assert pictures.faults(made) == []
     assert "&lt;fast&gt; &amp; new" in made
+    assert "It&#x27;s told." in made
 
 
 def test_colour_grows_with_the_factor() -> None:
     made = page([_cell(1, 10, 11.5), _cell(30, 10, 20), _cell(100, 10, 40), _cell(200, 10, 400)], {}, [])
-    maps = made[made.index('class="maps"') :]
-    strengths = [float(one) for one in re.findall(r'class="tcp"[^>]*fill-opacity="([\d.]+)"', maps)]
-    assert strengths == sorted(strengths)
-    assert len(set(strengths[:3])) == 3
-    assert strengths[2] == strengths[3] == 1.0
+    fills = re.findall(r'id="square-\d-0">\s*<path [^>]*fill: #(\w+)', made, re.DOTALL)
+    reds = [bytes.fromhex(fill)[0] for fill in fills]
+    assert reds == sorted(reds, reverse=True), "from the ground's to the blue of TCP"
+    assert len(set(reds[:3])) == 3
+    assert fills[2] == fills[3] == "2f6fb3"
 
 
 def test_a_wrong_choice_has_a_frame() -> None:
-    maps = [
-        made[made.index('class="maps"') :]
-        for made in (page([_cell(1, 10, 30, auto)], {}, []) for auto in ("tcp", "quic", ""))
-    ]
-    assert ["wrong" in one for one in maps] == [False, True, False]
+    made = [page([_cell(1, 10, 30, auto)], {}, []) for auto in ("tcp", "quic", "")]
+    assert ["stroke-width: 3" in one for one in made] == [False, True, False]

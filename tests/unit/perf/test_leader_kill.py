@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import pictures
 from metad_judge.acknowledged import Seen, Verdict, fresh, handed_on, settled
 from metad_perf.errors import UsageError
 from metad_perf.leader_kill.command import page, said
@@ -315,10 +316,14 @@ def test_the_page_shows_every_round() -> None:
         curve(msgspec.structs.replace(KILL, number=n), SAMPLES, 10, before_ms=1_000, after_ms=2_000, step_ms=50)
         for n in (1, 2)
     ]
-    made = summary([told, told]) | {"lost": 0, "rounds": 2, "rate": 100.0, "nodes": 3, "by_round": [told, told]}
+    made = summary([told, told]) | {"rounds": 2, "rate": 100.0, "nodes": 3, "by_round": [told, told]}
+    made |= {"lost": 0, "duplicated": 0, "invented": 0, "examples": [], "problems": []}
     shown = page(made | {"group": "<odd>"}, curves)
-    assert shown.count('class="round"') == 4  # two rounds, two pictures
-    assert shown.count('class="median"') == 2
+    assert shown.count("stroke-opacity: 0.35") == 4  # two rounds, two pictures
+    assert shown.count("stroke-width: 3;") == 2  # their medians
+    assert pictures.faults(shown) == []
     assert "led again, p95: 1,100 ms" in shown
     assert "<odd>" not in shown
-    assert "kill -9" in page(made | {"by_round": []}, [])
+    nothing = page(made | {"by_round": []}, [])
+    assert "kill -9" in nothing
+    assert pictures.faults(nothing) == []

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from metad import embedded
@@ -171,6 +169,7 @@ async def test_an_answer_after_the_limit_brings_nobody_back(monkeypatch: pytest.
 async def test_a_schedule_is_replayed_as_it_says(tmp_path: Path) -> None:
     """What ``metad-spark schedule`` writes, ``metad-perf storm --replay`` does: each client's first attempt begins at
     the time that the schedule has for it, and at no other."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     scenario = msgspec.structs.replace(
         load_scenario("small"), clients=STORM.sessions, disconnect=Disconnect(spread_s=0.5)
     )

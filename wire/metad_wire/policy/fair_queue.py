@@ -51,7 +51,7 @@ class Queued(Protocol):
 
     @property
     def tenant(self) -> Hashable:
-        """On whose behalf."""
+        """The tenant on whose behalf it is made."""
 
     @property
     def items(self) -> int:
