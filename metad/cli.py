@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from metad_wire import __version__
+from metad_wire.described import described
 from metad_wire.program.extras import advice
 from metad_wire.program.open_files import raise_files_limit
 from metad_wire.program.output import escape_unprintable
 from metad_wire.program.signals import default_for_children
+from metad_wire.tables_page import page
 from metad_wire.transport.tcp import install_uvloop
 
 from . import log_events
@@ -48,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _config(arguments)
         if arguments.command == "logs":
             print(log_reference(), end="")
+            return 0
+        if arguments.command == "protocol":
+            print(json.dumps(described(), indent=1) if arguments.json else page(), end="\n" if arguments.json else "")
             return 0
         with contextlib.ExitStack() as held:
             return _run_to_the_end(arguments, held)
@@ -133,6 +139,10 @@ def _parser() -> argparse.ArgumentParser:
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
     commands.add_parser("logs", help="print the reference of all log events as Markdown")
+    protocol = commands.add_parser(
+        "protocol", help="print the methods, messages, tables, errors and limits as Markdown"
+    )
+    protocol.add_argument("--json", action="store_true", help="print them as JSON")
     config = commands.add_parser(
         "config",
         help="print the configuration reference as Markdown, print a sample file, or check a file",

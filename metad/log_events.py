@@ -216,7 +216,7 @@ CLIENT_REFUSED = _warning(
     "detail",
     peer="the address of the peer",
     client="the name of the client, if it had one",
-    error="the name of the error, as in PROTOCOL.md",
+    error="the name of the error, as in wire/TABLES.md",
     detail="what was wrong",
 )
 CLIENT_ABORTED = _warning(

@@ -1,4 +1,4 @@
-"""What the replicas of a group say to each other. wire/PROTOCOL.md, "Between nodes", specifies the bytes.
+"""What the replicas of a group say to each other. wire/INTERNAL.md, "Between nodes", specifies the bytes.
 
 Every message carries its sender's term, except where a field says otherwise. Arrays grow at their end only.
 """

@@ -87,29 +87,40 @@ def machine_count(nodes: Iterable[str]) -> int:
 
 
 class NodeRecord(Message, frozen=True):
-    """A member of the cluster. ``store_id`` is of its data directory: one that comes back with another has lost what
-    it had promised, and is refused."""
+    """A member of the cluster."""
 
     node_id: str
-    endpoint: str  # for clients; empty until it first served
+    endpoint: str
+    """``host:port`` for clients; empty until the node first serves."""
     peer_endpoint: str
+    """``host:port`` for other nodes."""
     region: str = ""
+    """Region of the node."""
     store_id: str = ""
-    leaving: bool = False  # it gets nothing new, and goes once it has nothing left
-    quic_endpoint: str = ""  # for clients over QUIC; empty where there is none
+    """Id of its data directory; the node is refused with any other."""
+    leaving: bool = False
+    """Its replicas move elsewhere, and it is given no new ones."""
+    quic_endpoint: str = ""
+    """``host:port`` for clients over QUIC; empty if there is none."""
 
 
 class GroupRecord(Message, frozen=True):
-    """A group. ``initial`` are the voters it was made with, ``replicas`` those it should have, ``learners`` who should
-    follow it without a vote; ``preferred`` leads it when it can."""
+    """Says where a group should be."""
 
     kind: str
+    """``data``, ``offset`` or ``metadata``."""
     ordinal: U32
+    """The group's name is kind and ordinal, as in ``data-0``."""
     initial: list[str]
+    """Ids of the nodes it was created with."""
     replicas: list[str]
+    """Ids of the nodes that should vote in it."""
     preferred: str = ""
+    """Id of the node that should lead it whenever it can."""
     learners: list[str] = []  # noqa: RUF012 - msgspec copies it
-    initial_slots: bytes = b""  # bit map of the slots it was made with
+    """Ids of the nodes that should follow it without a vote."""
+    initial_slots: bytes = b""
+    """Bit map of the slots it was created with; not kept up to date."""
 
     @property
     def group_id(self) -> GroupId:
@@ -118,14 +129,19 @@ class GroupRecord(Message, frozen=True):
 
 
 class SlotMove(Message, frozen=True):
-    """Slots on their way from one group to another of its kind. ``slots`` is a bit map; moves are numbered by the
-    version of the map that ordered them."""
+    """Slots on their way from one group to another of its kind."""
 
     move: U63
+    """Version of the map that ordered it x 10000, plus a number below 10000; moves that share a group are made in this
+    order."""
     kind: str
+    """``data`` or ``offset``."""
     source: U32
+    """Ordinal of the group that has the slots."""
     target: U32
+    """Ordinal of the group that gets them."""
     slots: bytes
+    """Bit map of slots."""
 
     @property
     def source_id(self) -> GroupId:
@@ -142,10 +158,13 @@ class ClusterMap(Message, frozen=True):
     """Everything about a cluster that clients and nodes must agree on."""
 
     version: U63
+    """Grows with every change."""
     nodes: list[NodeRecord]
     groups: list[GroupRecord]
     slots: dict[str, bytes]
+    """By kind of group: 1024 u16, big-endian, the ordinal of each slot's group."""
     moves: list[SlotMove] = []  # noqa: RUF012
+    """Moves in progress; until a move is done, ``slots`` names its source."""
     cluster_id: str = ""
     """Which cluster this is: decided by whoever forms it, and taken over by every node."""
     replicas: U32 = 0
@@ -162,17 +181,21 @@ class ClusterMap(Message, frozen=True):
 
 
 class MapRequest(Message, frozen=True):
-    """Asks for the map, if it is newer than ``version``."""
+    """Any node answers. A client asks when it connects, and again when an answer shows that its map is outdated."""
 
     version: U63 = 0
+    """Version of the map that the client has."""
 
 
 class MapReply(Message, frozen=True):
-    """``map`` is None where the asker's is current. ``leaders`` of the groups this node hosts, as far as it knows."""
+    """The map, if it is newer than the one that the client has, and who leads."""
 
     version: U63
+    """Version of the node's map; 0: the cluster is being formed."""
     map: ClusterMap | None
+    """Nil if the client's map is as new."""
     leaders: dict[str, str]
+    """By name of each group that has a replica on this node: id of its leader, or empty."""
 
 
 class StoreMap(Message, frozen=True):
@@ -341,43 +364,74 @@ class ReadIndexReply(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """A node takes part, or says where it is now."""
+    """A node joins the cluster, or reports new addresses. It fails with ``conflict`` if the node was a member with
+    another data directory, or if it says that it was one in some map, and has left since. It fails with
+    ``invalid_request`` if
+
+    - a node id, region or store id has more than 256, 64 or 64 bytes, or contains invisible characters;
+    - an endpoint is not HOST:PORT, or is an unspecified, link-local, multicast or broadcast address.
+
+    This and the methods below fail with ``conflict`` while another change of the map is being made, and with
+    ``invalid_request`` if the map would have more than 2 MiB."""
 
     node: NodeRecord
     member_at: U63 = (
         0  # version of the newest map that the node knows to have it; 0: none. It is not taken in anew then
     )
+    """Version of the newest map that the node knows to have it; 0: none. Above 0, it is not taken in anew."""
 
 
 class Leave(Message, frozen=True):
-    """A node's replicas move elsewhere, then it is forgotten."""
+    """Moves the replicas of a node to other nodes. Once no group needs the node any more, the leader of ``metadata-0``
+    removes it from the map, and the node ends. Called again, it removes the node at once, or fails with ``conflict``
+    and names the groups that may still need it. A group removes a working replica only after its replacement has
+    caught up and votes. So if the replacement is down, the leave waits until it is back or leaves as well.
+    ``not_found`` if the node is not a member; ``invalid_request`` if no other node would stay. ``conflict`` also if
+
+    - a group of the node has no majority within reach, or would have none without it;
+    - groups would have fewer replicas than now and than the cluster wants, and neither ``fewer`` nor ``lost`` is set,
+      or another node is leaving;
+    - ``lost`` is set and the node is connected to the leader of ``metadata-0``, or was within the last ten seconds."""
 
     node_id: str
-    fewer: bool = False  # even if groups then have fewer replicas than the cluster wants
-    lost: bool = False  # only if the node is out of reach
+    fewer: bool = False
+    """The node may leave even if groups then have fewer replicas than the cluster wants."""
+    lost: bool = False
+    """The node leaves only if it is out of reach, and then with fewer replicas too."""
 
 
 class Transfer(Message, frozen=True):
-    """Hand the leadership of a group to one of its voters."""
+    """Makes a node the preferred leader of a group. The leader of ``metadata-0`` writes the preference into the map,
+    and ``Done`` is the answer to that alone. The group's leader hands over later, once the preferred node is
+    reachable and has caught up, and whenever the group is led by another node after that. ``not_found`` if there is
+    no such group, ``invalid_request`` if ``to`` is not among the group's ``replicas`` in the map."""
 
     group: str
+    """Name of the group, as in ``data-0``."""
     to: str
+    """Id of the node that should lead."""
 
 
 class AddGroup(Message, frozen=True):
-    """One more group of a kind, without slots yet."""
+    """Adds a group of a kind, without slots. ``invalid_request`` if there are 1024 groups of the kind already."""
 
     kind: str
+    """``data`` or ``offset``."""
 
 
 class Rebalance(Message, frozen=True):
-    """Spread slots, replicas and leaders evenly."""
+    """Spreads slots, replicas and preferred leaders evenly over groups and nodes. ``conflict`` while slots are being
+    moved. During a move, requests for slots that are changing hands, and requests to the group that had them, get
+    ``stale_route`` with nothing done. The client then gets the map and sends the items to the group that it names."""
 
-    replicas: U32 = 0  # that every group should have from now on; 0: as many as before
+    replicas: U32 = 0
+    """How many replicas every group should have from now on, at most 15; 0: as many as before."""
 
 
 class Done(Message, frozen=True):
-    """It is done, or under way; ``text`` says what."""
+    """A change of the cluster is done, or has begun."""
 
     text: str = ""
+    """What is done, or has begun; for people."""
     version: U63 = 0
+    """Version of the map that contains the change; 0: none does."""

@@ -13,18 +13,22 @@ from typing import ClassVar, Final
 import msgspec
 
 MESSAGE_CHARACTERS_MAX: Final = 1_024
-"""Of the text of an ERROR frame, which may name what a request of megabytes has named."""
+"""The text of an error, which may name what a request of megabytes has named; it is cut."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, array_like=True):
-    """Payload of an ERROR frame. ``retry_after_ms``/``retry_jitter_ms``: retry after t ± j; ``leader``: the id of the
-    node to ask instead."""
+    """Payload of an ERROR frame."""
 
     code: int
+    """See Error codes."""
     message: str = ""
+    """For people, 1,024 characters at most; never parse it."""
     retry_after_ms: int = 0
+    """With ``retry_jitter_ms``: come back at a random moment of t ± j milliseconds from receipt; 0: no advice."""
     retry_jitter_ms: int = 0
+    """The j above."""
     leader: str = ""
+    """Id of the node to ask instead, or empty."""
 
 
 class MetadError(Exception):

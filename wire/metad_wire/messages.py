@@ -44,17 +44,27 @@ from .text.fields import TRANSACTIONS_MAX as TRANSACTIONS_MAX
 
 MAGIC = "metad"
 PROTOCOL_VERSION = 1
-KEY_BYTES_MAX = 4_096  # of all key fields of one record together, UTF-8 encoded
-VALUE_BYTES_MAX = 1024 * 1024  # of one record's value
+KEY_BYTES_MAX = 4_096
+"""All key fields of one record together, as UTF-8, with a few bytes of separators for each: ``invalid_item``."""
+VALUE_BYTES_MAX = 1024 * 1024
+"""Each ``value`` of a key, each ``payload`` and ``metadata``, each record of a plain table with its key, and of a
+session the ``payload`` with the topic, payload and properties of its will: ``invalid_item``."""
+# An entry is in memory a dozen times on its way, and followers hear no heartbeat behind it: at 16 MiB that took
+# 200 MiB, and cost a busy group its leader; at 5 MiB it still took 100.
 CHANGE_BYTES_MAX = 2 * 1024 * 1024
-"""What one request may change in one group, as it goes to the log: rows with their keys, and the reply where it is
-remembered; a long key counts twice or three times, for it is in the row too. No request that writes may be longer
-itself. An entry is in memory a dozen times on its way, and followers hear no heartbeat behind it: at 16 MiB that took
-200 MiB, and cost a busy group its leader; at 5 MiB it still took 100. Room for a record of the largest size, or for a
-thousand small ones."""
+"""A request that writes, and what it may change: the rows that it writes with their keys, and the reply if the
+request has an identity: ``too_large``. Also the payload of ``watch.open``. A row names its key again, so the names
+of a key count twice, those of a session are in two rows, and those of an offset in up to three. A transaction names
+its namespace once, and each row that it writes has it twice. A request of 600 KiB always fits, unless its names hold
+many NUL characters, which take two bytes in a key. Send what is more in parts, each with an identity of its own. A
+will that becomes due is written anew, so it counts where a request disconnects or ends its session. What belongs to
+a session that ends does not count: one session can always be ended, but a request that ends several with more than
+one session may have is refused. A write about records of over 16 MiB together is refused, too."""
 LISTING_BYTES_MAX = 512 * 1024
-"""No request that reads and names no items may be longer: a prefix of megabytes is encoded before it is compared."""
-BROKER_BYTES_MAX = 256  # of a broker's name, UTF-8 encoded; every session it takes over carries it
+"""The payload of a request that reads and has no ``items``: ``too_large``. A prefix of megabytes is encoded before
+it is compared."""
+BROKER_BYTES_MAX = 256
+"""The name of a broker, as UTF-8, in a takeover, a claim and a registration: ``invalid_request``."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -80,102 +90,125 @@ T = TypeVar("T")
 
 
 class Hello(Message, frozen=True):
-    """First frame of the client. ``features`` is a bit set of what it can do beyond the version; ``credentials``
-    is opaque to the protocol (a token, or empty)."""
+    """First frame of the client."""
 
     magic: str
+    """Always ``metad``."""
     version_min: U63
+    """Oldest protocol version the client speaks."""
     version_max: U63
+    """Newest one."""
     features: U64 = 0
+    """Bit set of the client's features beyond the version: see Features."""
     credentials: bytes = b""
+    """A token, or empty; opaque to the framing."""
     client_name: str = ""
+    """For logs and operators; need not be unique."""
 
 
 class Welcome(Message, frozen=True):
     """The server's answer: the version both speak, the features both have, and what the connection may use."""
 
     version: U63
+    """The version both speak from now on."""
     features: U64
+    """The client's features that the server has too."""
     node_id: str
+    """Id of the node that answered."""
     cluster_id: str
-    window_bytes: U63  # request bytes that may be unanswered at once
+    """Id of its cluster; empty while the cluster is being formed."""
+    window_bytes: U63
+    """The credit window (see Flow control)."""
     frame_bytes_max: U32
-    idle_ms: U63  # the server closes a connection that sends nothing for this long; ping before it
+    """Largest frame either end may send, header included; 16384 to 16777216."""
+    idle_ms: U63
+    """The server closes a connection that has sent nothing for this many milliseconds; 0: never. Ping at a third of
+    it."""
 
 
 class Credit(Message, frozen=True):
-    """Sets the window of the connection to ``window_bytes`` from now on."""
+    """Sets the window of the connection."""
 
     window_bytes: U63
+    """The new window; it replaces the previous one."""
 
 
 class Ping(Message, frozen=True):
     """Payload of PING, echoed in PONG."""
 
     token: U64
+    """Echoed in PONG."""
 
 
 class Goaway(Message, frozen=True):
-    """No further request is taken. Those already on their way are answered: done, or ``draining`` with nothing
-    done. ``code`` is an error code that says why, or 0."""
+    """No further request is taken. Those already on their way are answered: done, or ``draining`` with nothing done."""
 
     code: U63 = 0
+    """An error code that says why, or 0."""
     reason: str = ""
+    """For people."""
 
 
 class Identity(Message, frozen=True):
-    """Makes a write happen once however often it is sent. ``client_id``: random u64 of the client's life;
-    ``seq``: grows by one per write, a retry repeats it; ``low``: every write below it has been answered or given
-    up, its memory may go, and it never passes one that may still be retried; ``age_ms``: time since the first
-    attempt was sent, 0 on the first only."""
+    """Makes a write happen once however often it is sent."""
 
     client_id: U64
+    """Random, drawn once in the life of a client."""
     seq: U63
+    """Grows by one with every write of this client, from 1; a retry repeats it."""
     low: U63
+    """Every write with a lower ``seq`` has been answered or given up."""
     age_ms: U63 = 0
+    """Milliseconds since the first attempt was sent, rounded up; 0 on the first attempt only."""
 
 
 class Owner(Message, frozen=True):
     """One life of a broker."""
 
     broker: str
+    """Name of a broker."""
     broker_epoch: U63
+    """One life of the broker: a restarted broker comes back with a higher epoch."""
 
 
 class Request(Message, Generic[T], frozen=True):
-    """Payload of REQUEST. ``deadline_ms`` counts from receipt, 0 means the server's default; a request not begun by
-    then is not done. ``identity`` is for writes. ``group`` names the group that answers, for methods that a group
-    answers. If it does not hold all items, it refuses the request with :class:`~metad_wire.errors.StaleRouteError`; no
-    other group is tried, because only this one remembers an earlier attempt. ``requires``: bits of :class:`Feature`; a
-    server that does not know one of them must not do the request. ``life``: the life of a broker in whose name a write
-    is made; if the group has fenced it, the request is refused as a whole with
-    :class:`~metad_wire.errors.FencedError`."""
+    """Payload of REQUEST. If the group does not hold all items, it refuses the request with ``stale_route``; no other
+    group is tried, because only this one remembers an earlier attempt."""
 
     deadline_ms: U32
+    """Milliseconds from receipt after which the answer is useless; 0: the server's default."""
     identity: Identity | None
+    """For a write that must happen once; nil for a read."""
     body: T
+    """The method's body."""
     group: str = ""
+    """Name of the group that is asked: see Routing; empty for methods that no group answers."""
     requires: U63 = 0
+    """Feature bits that the request must not be executed without: see Features."""
     life: Owner | None = None
+    """The life of a broker in whose name a write is made: see *broker*."""
 
 
 class ItemError(Message, frozen=True):
-    """Item number ``index`` of the batch (from 0) failed with error ``code``, which is 200 or higher. ``current`` is
-    what the item was compared with and did not match: a version (0: absent), an offset (-1: none), a generation or an
-    epoch."""
+    """Why an item of a batch failed."""
 
     index: U32
+    """Position of the failed item in the request, from 0."""
     code: U63
+    """An error code from 200 up."""
     message: str = ""
+    """For people."""
     current: I64 | None = None
+    """The value that the item's condition was compared with and did not match: see Failed conditions."""
 
 
 class Revision(Message, frozen=True):
-    """A group, by name, as it was once it had applied the entry that made a write. ``index`` grows with the group's
-    log, also where slots come to it; it is comparable within the group only."""
+    """A group, by name, as it was once it had applied the entry that made a write."""
 
     group: str
+    """Name of the group that wrote."""
     index: U63
+    """See Revisions."""
 
 
 Revisions = PerGroup[Revision]
@@ -193,7 +226,9 @@ class Page(Message, frozen=True):
     """Where a listing goes on: an empty cursor means from the start."""
 
     limit: Limit = 1_000
+    """Maximum number of records in the page."""
     cursor: bytes = b""
+    """The cursor of the previous reply; empty: from the beginning; opaque."""
 
 
 # --- reads -----------------------------------------------------------------------------------------------
@@ -212,6 +247,7 @@ class GetReply(Message, Generic[T], frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"found": None}
 
     found: list[T | None]
+    """By position; nil if there is none, or if the item failed."""
     errors: list[ItemError] = []
 
 
@@ -222,10 +258,12 @@ class Items(Message, Generic[T], frozen=True):
 
 
 class ListReply(Message, Generic[T], frozen=True):
-    """One page; it may hold fewer than the limit, even none, while ``cursor`` is not empty."""
+    """Has one page of a listing."""
 
     found: list[T]
+    """In order."""
     cursor: bytes
+    """Empty: complete; otherwise there may be more, even if this page is short or empty."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------
@@ -236,6 +274,7 @@ class SessionKey(Message, frozen=True):
 
     tenant: str
     client_id: ClientId
+    """Unique within the tenant."""
 
 
 NEVER_S = 0xFFFF_FFFF
@@ -243,15 +282,16 @@ NEVER_S = 0xFFFF_FFFF
 
 
 class Will(Message, frozen=True):
-    """What is to be published for a client that goes without a word (MQTT). ``delay_s`` counts from when it has gone;
-    the will is due earlier if the session ends. ``properties`` is the broker's own encoding of what else it has."""
+    """What is to be published for a client that goes without a word (MQTT)."""
 
     topic: Topic
     payload: bytes = b""
     qos: U32 = 0
     retain: bool = False
     delay_s: U32 = 0
+    """Seconds after the disconnect when the will is due; it is due earlier if the session ends."""
     properties: bytes = b""
+    """Everything else of the will, in the broker's own encoding."""
 
 
 class SessionProperties(Message, frozen=True):
@@ -259,82 +299,111 @@ class SessionProperties(Message, frozen=True):
     (:data:`NEVER_S`: until it is deleted; 0: it ends at once), the broker's own encoding of the rest, and the will."""
 
     expiry_interval_s: U32 = 0
+    """Seconds after the disconnect when the session ends (MQTT 5); 4294967295: never; 0: at once."""
     payload: bytes = b""
+    """Everything else, in the broker's own encoding."""
     will: Will | None = None
+    """Nil: the client has none."""
 
 
 class Session(Message, frozen=True):
-    """A session as read. ``disconnected_ms`` is Unix time, 0 while connected. ``expires_ms`` is when it ends and
-    ``will_ms`` when its will is due if the client stays away; 0: never, it is connected, or its broker's life is over
-    and metad has not come to it yet."""
+    """A session as read."""
 
     tenant: str
     client_id: ClientId
     connected: bool
+    """False once its owner has reported the disconnect, or the owner's life is fenced."""
     broker: str
+    """Its owner."""
     broker_epoch: U63
+    """The owner's epoch at the takeover."""
     disconnected_ms: U63
+    """The time of the group's log in milliseconds; 0 while connected."""
     properties: SessionProperties
     expires_ms: U63 = 0
+    """Unix time at which the session ends if the client stays away; 0: never, it is connected, or its broker's life is
+    over and metad has not come to it yet."""
     will_ms: U63 = 0
+    """The same of its will: when it is due."""
 
 
 class SessionOwner(Message, frozen=True):
-    """The part of a session that says who owns it; a row of its own, which watches report. ``expires_ms`` is when a
-    disconnected session ends, ``will_ms`` when its will is due; 0: never, or it is connected. ``stolen`` is 1 if the
-    takeover that wrote the row has ended another life's connection, and the least attachment does not say so yet.
-    ``outlives`` is the last :attr:`TenantEnd.number` that the session outlives, because it was taken over after that; 0
-    where no such order was pending then."""
+    """The part of a session that says who owns it; a row of its own, which watches report."""
 
     connected: bool
+    """Whether the client is connected."""
     broker: str
+    """The broker that owns the session, or owned it last."""
     broker_epoch: U63
+    """The epoch of the broker's life."""
     disconnected_ms: U63
+    """When the client disconnected, by the time of the group's log; 0 while connected."""
     stolen: U32 = 0
+    """1 if the takeover that wrote the row has ended another life's connection, and the least attachment does not say
+    so yet: see Attachments."""
     expires_ms: U63 = 0
+    """When the session ends; 0: never, or while connected."""
     will_ms: U63 = 0
+    """When the will of the session is due; 0: never, or while connected."""
     outlives: U63 = 0
+    """The ``number`` of the last order to end the tenant that the session outlives, because it was taken over after
+    that; 0 where no order was pending then."""
 
 
 class SessionEndTenant(Message, frozen=True):
-    """Order a group to end all sessions that a tenant has in ``slots``, a bit map of those that the group holds by the
-    client's map (none named: all that it holds). A takeover that follows finds no session; the group ends them one by
-    one, after its reply. ``publish_wills``: their wills are due as they end. Otherwise these are dropped, and so are
-    those of the tenant that are due already. ``retained``: its retained messages are deleted, too."""
+    """Orders the group to end all sessions that a tenant has in ``slots``, whoever owns them. Ask each group for the
+    slots that it holds by the map; if one answers ``stale_route``, ask for these slots again with a newer map. The
+    order is done once every slot has it. From its entry on the sessions are over: a ``session.takeover`` finds no
+    session, ends what was there, and begins one that the order does not touch. The group clears up by itself, in the
+    order of the keys, at the pace of the expiry; until it has come to a session, reads show it and its owner may
+    write to it. What belongs to a session goes with it in one entry, and watches show each end as ``deleted``. The
+    order moves with its slots. Orders of a group that are not carried out take 262,144 bytes together, each 1,024 or
+    its row if that is longer, and who orders shares them with others (see "Shared room"); one more is ``too_large``.
+    One that asks for the same as an earlier one replaces that."""
 
     tenant: str
     publish_wills: bool
+    """The wills of the sessions are due as they end; otherwise they are dropped, and so are those of the tenant that
+    were due before."""
     retained: bool = False
+    """Also delete the retained messages that were put before."""
     slots: bytes = b""
+    """A bit map as in SessionList; empty: all that the group holds."""
 
 
 class TenantEnd(Message, frozen=True):
-    """Such an order, and how far a group has come with it in ``slots``. ``number`` is the revision of its entry in the
-    group that got it, ``at_ms`` the time of that. In ``phase`` 0 it ends sessions, in 1 it drops wills that are due, in
-    2 it deletes retained messages, each in the order of their keys; ``cursor`` is the last key that was looked at.
-    ``sessions`` were ended so far by the group that had the slots at each time, ``others`` are wills and messages.
-    ``ordered_by``: the holder of the certificate or token that asked for it (a URI), or its host where nobody is
-    checked."""
+    """An order to end a tenant, and how far a group has come with it."""
 
     tenant: str
     number: U63
+    """The revision of the order's entry, in the group that got it."""
     at_ms: U63
+    """The time of that entry."""
     publish_wills: bool
+    """As ordered."""
     retained: bool
+    """As ordered."""
     slots: bytes
+    """A bit map of those that it is about in this group."""
     phase: U32 = 0
+    """0: sessions are ended; 1: wills are dropped; 2: retained messages are deleted."""
     cursor: bytes = b""
+    """The last key of the phase that was looked at."""
     sessions: U63 = 0
+    """That were ended so far, also by the group that the order came from."""
     others: U63 = 0
+    """Wills that were dropped and messages that were deleted so far."""
     ordered_by: str = ""
+    """Who asked for it, as ``granted_by`` of a lease."""
 
 
 class SessionEndings(Message, frozen=True):
-    """The orders to end tenants that a group has not carried out yet (``tenant`` None: of any tenant). ``slots`` is
-    that of a SessionList."""
+    """The orders that are not carried out. None for a tenant in any group: all is done that was ordered before."""
 
     tenant: str | None = None
+    """Only of this tenant."""
     slots: bytes = b""
+    """As in SessionList."""
     min_revisions: Revisions = []
 
 
@@ -342,6 +411,7 @@ class SessionEndingsReply(Message, frozen=True):
     """In the order of their numbers."""
 
     endings: list[TenantEnd]
+    """In the order of ``number``."""
 
 
 class SubscriptionOptions(Message, frozen=True):
@@ -352,6 +422,7 @@ class SubscriptionOptions(Message, frozen=True):
     retain_as_published: bool = False
     retain_handling: RetainHandling = 0
     subscription_id: SubscriptionId = 0
+    """Subscription identifier; 0: none."""
 
 
 class Subscribed(Message, frozen=True):
@@ -369,33 +440,53 @@ class InflightState(Message, frozen=True):
 
 
 class SessionTakeoverItem(Message, frozen=True):
-    """One client that has just connected. ``clean_start`` drops the properties that were stored; ``properties``
-    replaces them, None keeps them, or creates the defaults where there are none to keep."""
+    """One client that has just connected."""
 
     tenant: str
     client_id: ClientId
     clean_start: bool = False
+    """Forget the stored properties: the session begins anew."""
     properties: SessionProperties | None = None
+    """Replace the stored ones; nil: keep them, or use the defaults if there are none."""
 
 
 class SessionTakeover(Message, frozen=True):
-    """``broker`` in its life ``broker_epoch`` now owns these sessions. Wins over any other broker; an item whose
-    session the same broker owns in a higher epoch is fenced. ``restore`` asks for the properties stored until now,
-    ``restore_parts`` for the session's subscriptions and what is in flight."""
+    """The client has connected to this broker. The broker now owns the session, and the session is connected. A
+    takeover wins over the ownership of any other broker. It fails with ``fenced`` only if the same broker has
+    already taken the session with a higher epoch. If the session does not exist, it is created. A session was
+    present before iff ``previous[i] >= 0`` and item i did not ask for a clean start. A session that was disconnected
+    and whose end has come is not present, even if it has not been deleted yet.
+
+    A session of a life that is fenced counts as disconnected since the fence, whatever its owner row says.
+
+    A takeover cancels the end of a disconnected session, and its will. The will is published all the same if it was
+    due already, or if the session ends because its end has come or by a clean start. What belongs to a session that
+    ends goes in the same entry.
+
+    **Attachments.** The revision of a takeover is the *attachment* of the connections that it made:
+    ``revisions[0].index`` of the reply, also in the reply to a retry. The owner does not tell two connections of one
+    client to one life of a broker apart, so a disconnect of the first that comes late, or twice, would end the
+    second. Items of ``session.disconnect``, ``session.update`` and ``session.delete`` may therefore say an
+    attachment. Such an item fails with ``conflict`` and does nothing, unless the client is connected by that very
+    takeover. This is so for the brokers that the group knows, from their registration on (see *broker*).
+    For others it is best effort. An attachment counts together with the life that made the takeover: a broker **must
+    not** say those of its earlier lives, and an item of ``session.delete`` that says one fails with ``invalid_item``
+    if the request names no ``broker``.
+    """
 
     broker: str
+    """The new owner."""
     broker_epoch: U63
+    """Its epoch."""
     items: Batch[SessionTakeoverItem]
     restore: bool = False
+    """Return the properties stored before this request."""
     restore_parts: bool = False
+    """Return the subscriptions and what is in flight; ``too_large`` if either is over 16,384 rows."""
 
 
 class SessionTakeoverReply(Message, frozen=True):
-    """``previous[i]`` is the index in ``owners`` of item i's previous owner, or -1 where there was no session or the
-    item failed.
-    A session was present iff ``previous[i] >= 0`` and item i did not ask for a clean start. ``properties[i]``
-    is set where a session was present and ``restore`` was asked for; otherwise the list is empty. The same holds of
-    ``subscriptions`` and ``inflight``, and ``restore_parts``."""
+    """What became of each item."""
 
     columns: ClassVar[dict[str, int | None]] = {
         "previous": -1,
@@ -407,83 +498,108 @@ class SessionTakeoverReply(Message, frozen=True):
     revisions: list[Revision]
     errors: list[ItemError]
     owners: list[Owner]
+    """The previous owners, each once."""
     previous: list[I64]
+    """By position: index in ``owners`` of the session's previous owner; -1 if there was no session or the item
+    failed."""
     properties: list[SessionProperties | None]
+    """If ``restore`` was asked for, by position: the properties stored before this request; nil if there was no
+    session, a clean start was asked for, or the item failed. Otherwise empty."""
     subscriptions: list[list[Subscribed] | None] = []
+    """The same of ``restore_parts``: the filters of the client."""
     inflight: list[list[InflightState] | None] = []
+    """The same of ``restore_parts``: what is in flight for the client."""
 
 
 class SessionDisconnectItem(Message, frozen=True):
-    """One client that has gone. ``expiry_interval_s`` counts instead of that in the properties (None: that counts).
-    ``will_discard``: it has gone in good order, so its will is not published. ``attachment``: the revision of the
-    takeover that connected it; a newer one, and any end of that connection, make the item fail (conflict). 0: that does
-    not count."""
+    """One client that has gone."""
 
     tenant: str
     client_id: ClientId
     expiry_interval_s: U32 | None = None
+    """Counts instead of that in the properties (MQTT 5, DISCONNECT); nil: that counts."""
     will_discard: bool = False
+    """The client has gone in good order: its will is not published."""
     attachment: U63 = 0
+    """If not 0, only if the takeover of this revision connects the client: see ``session.takeover``."""
 
 
 class SessionDisconnect(Message, frozen=True):
-    """The clients have gone; their sessions stay with their owner until they are taken over, over, or deleted."""
+    """The clients have disconnected. Their sessions keep their owner and are disconnected from now on. Repeating it
+    changes nothing: the time of the first disconnect stays. A session ends once its expiry interval has passed by
+    the time of the log, and at once if the interval is 0; then everything that belongs to it is deleted. Its will is
+    due after its delay, or when the session ends, whichever is earlier. Item errors: ``not_found``; ``not_owner`` if
+    another broker owns the session; ``fenced`` if this broker owns it with another epoch; ``conflict`` if the item's
+    attachment may not speak (see ``session.takeover``), which is also so when an item with an attachment is
+    repeated. The properties of the sessions are read: a request whose sessions have more than 16 MiB of them is
+    refused as a whole (``too_large``)."""
 
     broker: str
+    """The owner."""
     broker_epoch: U63
+    """Its epoch."""
     items: Batch[SessionDisconnectItem]
 
 
 class SessionUpdateItem(Message, frozen=True):
-    """New properties of one session, replacing the old ones as a whole. ``attachment`` counts as it does for a
-    disconnect."""
+    """New properties of one session, replacing the old ones as a whole."""
 
     tenant: str
     client_id: ClientId
     properties: SessionProperties
+    """Replace the stored ones as a whole."""
     attachment: U63 = 0
+    """As in SessionDisconnectItem."""
 
 
 class SessionUpdate(Message, frozen=True):
-    """Only the owner may update: an item whose session belongs to another broker answers not_owner, to another
-    life of this one fenced."""
+    """Replaces the properties of sessions that this broker owns. Item errors are those of ``session.disconnect``."""
 
     broker: str
+    """The owner."""
     broker_epoch: U63
+    """Its epoch."""
     items: Batch[SessionUpdateItem]
 
 
 class SessionDeleteItem(Message, frozen=True):
-    """One session. If ``disconnected_ms`` is not 0, the session must be disconnected since exactly then.
-    ``attachment`` counts as it does for a disconnect."""
+    """Names one session to delete."""
 
     tenant: str
     client_id: ClientId
     disconnected_ms: U63 = 0
+    """If not 0, delete the session only if it is disconnected since exactly then."""
     attachment: U63 = 0
+    """As in SessionDisconnectItem."""
 
 
 class SessionDelete(Message, frozen=True):
-    """Delete sessions and all that belongs to them; with a non-empty ``broker`` only those it owns. Their wills are
-    dropped."""
+    """Deletes sessions and all that belongs to them. Their wills are not published. Item errors: ``not_found``;
+    ``conflict`` if the item says since when the session is disconnected and it is not, with its ``disconnected_ms``
+    as ``current``, or if its attachment may not speak; if ``broker`` is given, also ``not_owner`` and ``fenced``; if
+    it is not, ``invalid_item`` for an item with an attachment."""
 
     items: Batch[SessionDeleteItem]
     broker: str = ""
+    """If not empty, delete only sessions owned by this broker with this epoch."""
     broker_epoch: U63 = 0
+    """Its epoch; ignored without ``broker``."""
 
 
 class SessionList(Message, frozen=True):
-    """Sessions in order of (tenant, client_id), filtered. ``tenant`` and ``broker`` match exactly (None: any);
-    ``client_id_prefix`` needs a tenant. ``slots`` is a bit map of those that are wanted, all of which the group must
-    hold (empty: those that it holds); only sessions behind the key ``after``."""
+    """Lists sessions in order of (tenant, client_id), filtered."""
 
     tenant: str | None = None
+    """Exact match; nil: all tenants."""
     client_id_prefix: ClientId = ""
+    """Needs a ``tenant``."""
     broker: str | None = None
+    """Exact match of the owner, with any epoch; nil: any owner."""
     page: Page = Page()
     min_revisions: Revisions = []
     slots: bytes = b""
     after: SessionKey | None = None
+    """Only sessions behind this key."""
 
 
 # --- offsets ---------------------------------------------------------------------------------------------
@@ -494,12 +610,13 @@ class OffsetKey(Message, frozen=True):
 
     tenant: str
     group: str
+    """Consumer group."""
     topic: OwnTopic
     partition: U32
 
 
 class Offset(Message, frozen=True):
-    """An offset as read. ``committed_ms`` is the leader's Unix time."""
+    """An offset as read."""
 
     tenant: str
     group: str
@@ -507,39 +624,51 @@ class Offset(Message, frozen=True):
     partition: U32
     offset: U63
     generation: U63
+    """Given by the commit."""
     committed_ms: U63
+    """The time of the group's log in milliseconds."""
     metadata: str
+    """Given by the commit."""
 
 
 class OffsetCommitItem(Message, frozen=True):
-    """One commit. ``generation`` below the highest this consumer group has shown is fenced. ``expected`` (None:
-    unchecked; -1: no offset yet) makes it a compare-and-set."""
+    """One commit."""
 
     tenant: str
     group: str
+    """Consumer group."""
     topic: OwnTopic
     partition: U32
     offset: U63
+    """The value to store."""
     generation: U53 = 0
+    """Of the consumer group, as counted by its coordinator."""
     expected: I64 | None = None
+    """Store only if this is the current offset; -1: only if there is none; nil: unchecked."""
     metadata: str = ""
+    """The consumer's own note."""
 
 
 class OffsetCommit(Message, frozen=True):
-    """``monotonic`` refuses to move an offset back (the same again is fine). Checked in this order: generation,
-    ``expected``, ``monotonic``. ``member``: of the consumer groups, in whose name it is committed; only if it is one,
-    and in its group's generation. Empty: whoever names the generation."""
+    """Stores offsets. Each consumer group remembers the highest generation of its stored commits. An item with a lower
+    generation fails with ``fenced``, and so does one that is not by a member of the group although the request names
+    one, and one with a higher generation than a group with members has. Then ``expected`` is checked (``conflict``),
+    then ``monotonic`` (``offset_regression`` if the offset would go back; committing the same offset again is
+    allowed)."""
 
     items: Batch[OffsetCommitItem]
     monotonic: bool = False
+    """Refuse to move an offset back."""
     member: str = ""
+    """Of the consumer groups, in whose name it is committed; empty: whoever names the generation."""
 
 
 class OffsetList(Message, frozen=True):
-    """Offsets of one consumer group, in order of (topic, partition)."""
+    """Reads offsets of one consumer group, in order of (topic, partition)."""
 
     tenant: str
     group: str
+    """Consumer group."""
     topic_prefix: OwnTopic = ""
     page: Page = Page()
     min_revisions: Revisions = []
@@ -550,10 +679,11 @@ class ConsumerGroup(Message, frozen=True):
 
     tenant: str
     group: str
+    """Consumer group."""
 
 
 class OffsetGenerations(Message, frozen=True):
-    """Read the generations of consumer groups."""
+    """Reads the generation of each consumer group, below which commits are fenced."""
 
     items: Batch[ConsumerGroup]
     min_revisions: Revisions = []
@@ -565,20 +695,26 @@ class OffsetGenerationsReply(Message, frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"generations": 0}
 
     generations: list[U63]
+    """By position: the highest generation of a stored commit, or the value it was reset to; 0 if there is none."""
     errors: list[ItemError] = []
 
 
 class GenerationReset(Message, frozen=True):
-    """Put ``generation`` (0: none) in place of ``expected``, which the group's generation must be now."""
+    """Sets a group's generation, if it is as expected."""
 
     tenant: str
     group: str
+    """Consumer group."""
     expected: U63
+    """The current generation; 0: none."""
     generation: U53 = 0
+    """The new generation; 0: none."""
 
 
 class OffsetResetGenerations(Message, frozen=True):
-    """Set generations of consumer groups, also back."""
+    """Sets the generation of consumer groups, even to a lower one. Later commits are compared with the new generation.
+    0 deletes the generation, as if no commit had carried one. The offsets are not changed. Item error: ``conflict``
+    if the current generation is not ``expected``, or the group has members."""
 
     items: Batch[GenerationReset]
 
@@ -591,143 +727,167 @@ class KvKey(Message, frozen=True):
 
     namespace: str
     key: str
+    """Unique within the namespace."""
 
 
 class Kv(Message, frozen=True):
-    """A key as read. ``version`` counts the writes since it was created; the revisions are those of the entries
-    that created it and wrote it last, and only grow, whichever group the key is in. ``lease``: the lease of the
-    namespace that it is attached to, with whose end it is deleted; empty if there is none."""
+    """A key as read."""
 
     namespace: str
     key: str
     value: bytes
     version: U63
+    """Writes of this key since it was created: 1 after the first."""
     create_revision: U63
+    """Revision of the write that created it."""
     mod_revision: U63
+    """Revision of the last write."""
     lease: str = ""
+    """The lease that the key is attached to; empty: none."""
 
 
 class KvPutItem(Message, frozen=True):
-    """``expected_version`` (None: unchecked; 0: must not exist) makes it a compare-and-set."""
+    """One key to write."""
 
     namespace: str
     key: str
     value: bytes
     expected_version: U63 | None = None
+    """Store only if this is the current version; 0: only if the key is absent; nil: unchecked."""
 
 
 class KvPut(Message, frozen=True):
-    """Write keys. ``lease``: attach them to the lease of this name in their namespace; empty: to none, and a key that
-    was attached to one is so no longer."""
+    """Item errors: ``conflict`` if ``expected_version`` is not the version of the key; ``not_found`` if there is no
+    lease of the name ``lease`` in the item's namespace; ``quota_exceeded`` if that has as many keys as it may have."""
 
     items: Batch[KvPutItem]
     lease: str = ""
+    """Attach the keys to this lease of their namespace; empty: to none."""
 
 
 class KvPutReply(Message, frozen=True):
-    """``versions`` by position; 0 where the item failed."""
+    """The version that each item wrote."""
 
     columns: ClassVar[dict[str, int | None]] = {"versions": 0}
 
     revisions: list[Revision]
     errors: list[ItemError]
     versions: list[U63]
+    """By position: the version written; 0 if the item failed."""
 
 
 class KvDeleteItem(Message, frozen=True):
-    """``expected_version`` (None: unchecked) makes it a compare-and-delete."""
+    """Names one key to delete."""
 
     namespace: str
     key: str
     expected_version: U63 | None = None
+    """Delete only if this is the current version; nil: unchecked."""
 
 
 class KvDelete(Message, frozen=True):
-    """Delete keys; an absent one answers not_found."""
+    """Item errors: ``not_found`` if the key is absent, whatever version was expected; ``conflict``."""
 
     items: Batch[KvDeleteItem]
 
 
 class KvScan(Message, frozen=True):
-    """Keys of one namespace that start with ``prefix``, in order."""
+    """Reads keys of one namespace, in order."""
 
     namespace: str
     prefix: str = ""
+    """Of the key; empty: all keys."""
     page: Page = Page()
     min_revisions: Revisions = []
 
 
 class KvCompare(Message, frozen=True):
-    """True iff the key has this ``version`` (None: unchecked; 0: absent), this ``value`` (None: unchecked) and this
-    ``create_revision`` (None: unchecked; 0: absent), which no other life of the key has."""
+    """A condition of a transaction. All that it says must hold."""
 
     key: str
     version: U63 | None = None
+    """Holds if the key has this version; 0: if the key is absent; nil: unchecked."""
     value: bytes | None = None
+    """Holds if the key has this value, never if the key is absent; nil: unchecked."""
     create_revision: U63 | None = None
+    """Holds if this write created the key; 0: if the key is absent; nil: unchecked."""
 
 
 class KvOperation(Message, frozen=True):
-    """``value`` None deletes the key if it is there; otherwise it is put, and attached to ``lease`` as by a
-    :class:`KvPut`."""
+    """One write of a transaction."""
 
     key: str
     value: bytes | None = None
+    """Put this value; nil: delete the key, if it exists."""
     lease: str = ""
+    """Attach the key to this lease; empty: to none."""
 
 
 class KvTransaction(Message, frozen=True):
-    """If every compare holds, do ``then``, otherwise ``otherwise``; all in one namespace, all at once. ``reads``
-    are answered as of after it."""
+    """Does one list of operations or the other, at once, in one namespace."""
 
     namespace: str
+    """Namespace of all keys in the transaction."""
     compares: TransactionItems[KvCompare]
+    """Conditions; an empty array always holds."""
     then: TransactionItems[KvOperation]
+    """Executed in order if every compare holds."""
     otherwise: TransactionItems[KvOperation] = []
+    """Executed in order if a compare does not hold."""
     reads: TransactionItems[str] = []
+    """Keys to return, as of after the operations."""
 
 
 class KvTransact(Message, frozen=True):
-    """A batch of transactions; each is atomic by itself, not the batch."""
+    """Each transaction is atomic and sees the effects of the transactions before it in the batch. Its ``succeeded``
+    says which branch was executed. Taking the ``otherwise`` branch is not an error. Item errors, after which nothing
+    of the transaction was done: ``not_found`` if an operation names a lease that does not exist, ``quota_exceeded``
+    if that has as many keys as it may have."""
 
     items: Transactions[KvTransaction]
 
 
 class KvTransactionResult(Message, frozen=True):
-    """``succeeded``: the compares held. ``records`` answers ``reads`` by position."""
+    """What a transaction did."""
 
     succeeded: bool
+    """Every compare held."""
     records: list[Kv | None]
+    """Answers ``reads`` by position; nil if there is none."""
 
 
 class KvTransactReply(Message, frozen=True):
-    """``results`` by position; None where the item failed."""
+    """The result of each transaction."""
 
     columns: ClassVar[dict[str, int | None]] = {"results": None}
 
     revisions: list[Revision]
     errors: list[ItemError]
     results: list[KvTransactionResult | None]
+    """By position; nil if the item failed."""
 
 
 # --- plain tables ----------------------------------------------------------------------------------------
 
 
 class TableRecord(Message, Generic[T], frozen=True):
-    """A record of a plain table as read. ``version`` counts the writes since it was created; the revisions are those of
-    the entries that created it and wrote it last."""
+    """A record of a plain table as read."""
 
     record: T
     version: U63
+    """Writes of this record since it was created: 1 after the first."""
     create_revision: U63
+    """Revision of the write that created it."""
     mod_revision: U63
+    """Revision of the last write."""
 
 
 class TablePutItem(Message, Generic[T], frozen=True):
-    """``expected_version`` (None: unchecked; 0: must not exist) makes it a compare-and-set."""
+    """One record to write."""
 
     record: T
     expected_version: U63 | None = None
+    """Store only if this is the current version; 0: only if the record is absent; nil: unchecked."""
 
 
 class TablePut(Message, Generic[T], frozen=True):
@@ -737,21 +897,22 @@ class TablePut(Message, Generic[T], frozen=True):
 
 
 class TablePutReply(Message, frozen=True):
-    """``versions`` by position; 0 where the item failed."""
+    """The version that each item wrote."""
 
     columns: ClassVar[dict[str, int | None]] = {"versions": 0}
 
     revisions: list[Revision]
     errors: list[ItemError]
     versions: list[U63]
+    """By position: the version written; 0 if the item failed."""
 
 
 class TableDeleteItem(Message, Generic[T], frozen=True):
-    """``key`` has the fields of the table's key. ``expected_version`` (None: unchecked) makes it a
-    compare-and-delete."""
+    """Names one record to delete."""
 
     key: T
     expected_version: U63 | None = None
+    """Delete only if this is the current version; nil: unchecked."""
 
 
 class TableDelete(Message, Generic[T], frozen=True):
@@ -761,16 +922,17 @@ class TableDelete(Message, Generic[T], frozen=True):
 
 
 class TableList(Message, frozen=True):
-    """Records whose key begins with ``fields``, in order of their keys. If the next field of the key is text, it starts
-    with ``prefix``. If ``fields`` lack a routing field, every group has a listing of its own: of the ``slots`` that
-    are wanted of it, a bit map (empty: those that it holds), and behind the key ``after`` (empty: from the first)."""
+    """Lists records of a plain table, in order of their keys."""
 
     fields: KeyFields = []
+    """The first fields of the key."""
     prefix: str = ""
+    """Of the next field; empty: all."""
     page: Page = Page()
     min_revisions: Revisions = []
     slots: bytes = b""
     after: KeyFields = []
+    """Only records behind this key, which has all its fields; empty: all."""
 
 
 # --- system ----------------------------------------------------------------------------------------------
@@ -781,61 +943,93 @@ class Status(Message, frozen=True):
 
 
 class FollowerStatus(Message, frozen=True):
-    """Another member of a group, as the group's leader sees it. ``state`` is ``replicate`` (it gets every entry),
-    ``probe`` (the leader does not know yet where the logs agree), ``snapshot`` (it needs or gets one) or ``lost`` (it
-    lacks what it acknowledged, and is not counted any more)."""
+    """Another member of a group, as the group's leader sees it."""
 
     node_id: str
     state: str
-    match: U63  # log index up to which it has durably what the leader has
+    """``replicate``: it gets every entry; ``probe``: where the logs agree is not known yet; ``snapshot``: it needs or
+    gets one; ``lost``: it lacks what it acknowledged, and is not counted."""
+    match: U63
+    """Log index up to which it durably has what the leader has."""
     reachable: bool
-    obstacle: str = ""  # why it does not get what it lacks; empty if nothing is in the way, or nothing is known
+    """Whether the leader is connected to it."""
+    obstacle: str = ""
+    """Why it does not get what it lacks, for example because its disk is full; empty if nothing is in the way, or
+    nothing is known."""
 
 
 class GroupStatus(Message, frozen=True):
-    """One group on this node. ``applied`` and ``last`` are log indexes; ``log_bytes`` what a restart may replay."""
+    """Says how one group on this node is."""
 
     name: str
     kind: str
+    """``data``, ``offset`` or ``metadata``."""
     slots: U63
+    """Number of hash slots it holds."""
     applied: U63
+    """Log index that the state has reached."""
     first: U63
+    """First log index that is kept."""
     last: U63
+    """Last log index."""
     log_bytes: U63
-    role: str = ""  # follower, candidate or leader
-    leader: str = ""  # node id, as far as known
+    """Bytes of log that a restart may have to replay."""
+    role: str = ""
+    """Of this replica: ``follower``, ``candidate`` or ``leader``."""
+    leader: str = ""
+    """Id of the leader, if known."""
     term: U63 = 0
+    """Raft term."""
     commit: U63 = 0
+    """Highest log index known to be committed."""
     voters: list[str] = []
+    """Ids of the voters."""
     learners: list[str] = []
-    configured: U63 = 0  # index of the entry that made them so
-    followers: list[FollowerStatus] = []  # of the leader only
-    leaderless_ms: U63 = 0  # since when this node has known no leader; 0 if it knows one
-    fence_entries: U63 = 0  # that raise fences of brokers and were applied here, since the node's start
-    waiting_items: U63 = 0  # of writes in front of it, at its leader
-    wait_ms: U63 = 0  # how long these take, by the rate
-    served_per_s: U63 = 0  # the rate: items begun per second when many waited last; at first an assumption
+    """Ids of the learners, which follow without a vote."""
+    configured: U63 = 0
+    """Log index of the entry that set voters and learners; they are final once ``commit`` has reached it."""
+    followers: list[FollowerStatus] = []
+    """The other members, as the leader sees them; only the leader fills it."""
+    leaderless_ms: U63 = 0
+    """For how long this node has known no leader; 0 if it knows one."""
+    fence_entries: U63 = 0
+    """Entries that raise fences of brokers and that this replica has applied, since the node's start."""
+    waiting_items: U63 = 0
+    """Items of writes that wait in front of the group, at its leader."""
+    wait_ms: U63 = 0
+    """How long these take, by the rate."""
+    served_per_s: U63 = 0
+    """The rate: items that were begun per second when many waited last; at first an assumption."""
 
 
 class LaneStatus(Message, frozen=True):
     """Requests of clients for the groups of a node, of methods of one lane, since the node's start."""
 
     lane: str
-    admitted: U63  # writes that were let in
-    refused: U63  # requests that were turned away because they would have waited too long
+    """As in the table of Methods."""
+    admitted: U63
+    """Writes that were let in, since the start."""
+    refused: U63
+    """Requests that were turned away because they would have waited too long, since the start."""
 
 
 class PeerLink(Message, frozen=True):
-    """The connection on which a node sends to another. ``transport`` is ``tcp``, ``tls`` or ``quic``; ``rtt_us`` is 0
-    where it is not known. If the connection is not up, the last three say why, as far as known."""
+    """The connection on which a node sends to another. If the connection is not up, the last three say why, as far as
+    known."""
 
     node_id: str
+    """The other node."""
     transport: str
+    """``tcp``, ``tls`` or ``quic``."""
     up: bool
     rtt_us: U63 = 0
-    refuses: str = ""  # why this node refuses the other
-    refused: str = ""  # why the other refuses this node
-    obstacle: str = ""  # why there is no connection otherwise
+    """Round-trip time of the path, microseconds; 0 if unknown."""
+    refuses: str = ""
+    """Not up: why this node refuses the other, or did when it was last reached."""
+    refused: str = ""
+    """Not up: why the other refuses this node."""
+    obstacle: str = ""
+    """Not up: any other reason, as far as known."""
 
 
 class Backlog(Message, frozen=True):
@@ -845,68 +1039,105 @@ class Backlog(Message, frozen=True):
     :data:`BACKLOG_MAX` of each are counted."""
 
     deadlines: U63 = 0
+    """Of sessions, wills and retained messages, that have passed and are not carried out."""
     fences: U63 = 0
+    """Of lives of brokers whose sessions may still look connected."""
     wills: U63 = 0
+    """Due and not acknowledged."""
     unclaimed: U63 = 0
-    unclaimed_ms: U63 = 0  # for how long the oldest of these has been due
-    more: bool = False  # some group has more than were counted
-    tenants: U63 = 0  # orders to end a tenant that are not carried out
+    """Of these, that no broker has claimed, or whose claim is over."""
+    unclaimed_ms: U63 = 0
+    """For how long the oldest of these has been due."""
+    more: bool = False
+    """Some group has more than were counted."""
+    tenants: U63 = 0
+    """Orders to end a tenant that are not carried out."""
 
 
 class TurnedAway(Message, frozen=True):
-    """Whom a node turned away since its start because it was busy, and when they come back: at ``per_s`` items per
-    second, and all these slots are taken for ``ahead_ms`` from now on. ``early`` counts those that came before their
-    slot and were told the same again, ``paced`` the connections that waited until it was their turn to be accepted.
-    ``granted``: ``per_s`` is this node's part of the cluster's budget, otherwise what the node knows by itself."""
+    """Requests that a node turned away because it was busy, and when they come back."""
 
     requests: U63 = 0
+    """That were turned away since the start."""
     early: U63 = 0
+    """Times that one of them came before its slot and was told the same again."""
     per_s: U63 = 0
+    """Items that may come back per second."""
     ahead_ms: U63 = 0
+    """For how long from now on all slots are taken."""
     granted: bool = False
+    """``per_s`` is the node's part of the cluster's budget, otherwise what the node knows by itself."""
     paced: U63 = 0
+    """Connections that waited until it was their turn to be accepted, since the start."""
 
 
 class DiskStatus(Message, frozen=True):
-    """The disk of a node's data directory. Below ``low_bytes`` of room the node takes nothing that grows. All are 0 if
-    the node has no disk, or has not looked yet."""
+    """The disk of a node's data directory. All are 0 if the node has no disk, or has not looked yet."""
 
     free_bytes: U63 = 0
+    """Room for the node, without what is still to be written of what it has in memory, and without what its reserve
+    lacks."""
     total_bytes: U63 = 0
+    """Size of the file system."""
     low_bytes: U63 = 0
+    """The low-water mark: see Room on the disks."""
     short: U63 = 0
     """1: the node says that it is short of room. 2: it has next to none, and takes no entries either."""
 
 
 BACKLOG_MAX = 1_000
+"""``Backlog`` counts no further."""
 
 
 class StatusReply(Message, frozen=True):
-    """A node's state. Times are since its start; ``cpu_us`` is user and system time of the whole process."""
+    """Says how a node is. Times are since its start."""
 
     node_id: str
     cluster_id: str
     version: str
+    """Version of the server software."""
     pid: U63
     uptime_ms: U63
+    """Since the process started."""
     cpu_us: U63
+    """User and system time of the process, microseconds."""
     rss_bytes: U63
+    """Resident memory; 0 if unknown."""
     fsync: bool
+    """False: acknowledged writes may be lost in a power failure."""
     replicas: U63
+    """Maximum number of voters of a group."""
     connections: U63
+    """Open now."""
     in_flight_bytes: U63
-    entries: U63  # written to the log since start
-    syncs: U63  # of the log since start
+    """Request bytes received and unanswered."""
+    entries: U63
+    """Written to the log since the start."""
+    syncs: U63
+    """Of the log since the start."""
     groups: list[GroupStatus]
     region: str = ""
+    """Region of the node."""
     links: list[PeerLink] = []
-    failing: str = ""  # why this node can store nothing; empty if it can
-    watch_streams: U63 = 0  # of watches, on this node
-    sessions_ended: U63 = 0  # since start, by their deadlines, in groups that this node leads
-    wills_due: U63 = 0  # since start, the same
-    overdue_ms: U63 = 0  # for how long a deadline has passed that is not carried out
+    """Its connections to the other nodes."""
+    failing: str = ""
+    """Why this node can store nothing; empty if it can."""
+    watch_streams: U63 = 0
+    """Streams of watches on this node."""
+    sessions_ended: U63 = 0
+    """Sessions whose time has come and that this node has ended, since the start."""
+    wills_due: U63 = 0
+    """Wills whose time has come, the same."""
+    overdue_ms: U63 = 0
+    """For how long the oldest deadline has passed that is not carried out, in groups that this node leads; 0 if there
+    is none."""
     backlog: Backlog = Backlog()
-    wills_dropped: U63 = 0  # since start, because no broker has published them for too long
+    """What is late or waits in groups that this node leads."""
+    wills_dropped: U63 = 0
+    """Wills that were dropped since the start because no broker published them for too long."""
     turned_away: TurnedAway = TurnedAway()
+    """Who was turned away because the node was busy, and when they come back."""
     lanes: list[LaneStatus] = []
+    """What came of clients' requests, by lane; empty from older servers."""
     disk: DiskStatus = DiskStatus()
+    """The disk of its data directory."""

@@ -17,7 +17,7 @@ from .messages import Message
 from .text.fields import U32, U63, KeyFields
 
 FILTERS_MAX = 1_000
-"""Filters of one stream."""
+"""Filters of one stream: ``invalid_request``. The different lengths of long ones are limited, too: see *A stream*."""
 
 
 class ChangeKind(enum.IntEnum):
@@ -47,102 +47,129 @@ class StreamFlag(enum.IntFlag):
 
 
 class SlotMarker(Message, frozen=True):
-    """A step of slot move ``move`` in a group's log. ``step`` is one of :class:`MarkerStep`, ``slots`` a bit map.
-    ``other`` is the ordinal of the other group, of the same kind: the target of a seal, the source of an adoption.
-    ``sealed_index``: of an adoption, the index at which the source sealed the slots in its own log."""
+    """A step of a slot move in the log of a group."""
 
     step: U32
+    """1 sealed, 2 unsealed, 3 adopted."""
     move: U63
+    """Number of the move."""
     slots: bytes
+    """Bit map."""
     other: U32 = 0
+    """Ordinal of the other group of the kind: the target of a seal, the source of an adoption."""
     sealed_index: U63 = 0
+    """Of an adoption: where the source's log has the seal."""
 
 
 class WatchFilter(Message, frozen=True):
-    """Rows of one table. Their keys begin with ``fields``; if the next field of the key is text, it starts with
-    ``prefix``. ``rows`` names the rows; none stands for all of the table. ``broker``: of sessions, only changes of
-    owners to this broker or from it."""
+    """Names rows of one table to report."""
 
     table: str
+    """Name of a table of the group's kind."""
     fields: KeyFields = []  # noqa: RUF012 - msgspec copies it
+    """The first fields of the key."""
     prefix: str = ""
+    """What the next field of the key starts with, if it is text."""
     rows: Annotated[list[str], Meta(max_length=16)] = []  # noqa: RUF012
+    """Names of rows; none: all rows of the table."""
     broker: str = ""
+    """Of sessions: only changes of owners to this broker or from it."""
 
 
 class WatchOpen(Message, frozen=True):
-    """Begin a stream of the changes of the group that the request names, behind ``position``, an index of its log; None
-    begins at a pin, the state as it is now. ``snapshot``: a bit map of slots whose rows are sent as the pin has them;
-    with a position, the changes up to the pin are sent before them. ``credit_bytes``: of events that may be sent until
-    the client grants more. ``flags``: bits of :class:`StreamFlag`. ``progress_ms``: how often the server says how far
-    it is if nothing happens; 0: never, and less than 100 counts as 100. ``proven``: the pin has everything that was
-    acknowledged before the request came."""
+    """Begins a stream of the changes of the group that the request names: see *A stream*, *Where a stream begins*."""
 
     filters: Annotated[list[WatchFilter], Meta(max_length=FILTERS_MAX)]
+    """What to report."""
     position: U63 | None = None
+    """An index of the group's log: report what follows; nil: begin at a pin."""
     snapshot: bytes = b""
+    """Bit map of the slots whose rows to send; empty: none."""
     credit_bytes: U32 = 1024 * 1024
+    """Bytes of EVENT payloads that the server may send."""
     flags: U32 = 0
+    """1 keys only: no values; 2 previous: values before, too; 4 coalesce: of several changes of a key that are ready at
+    once, only the newest."""
     progress_ms: U32 = 0
+    """How often to send a progress event if nothing happens; 0: never, and less than 100 counts as 100."""
     proven: bool = False
+    """The pin has everything that was acknowledged before the request came."""
 
 
 class Brought(Message, frozen=True):
     """The slots, a bit map, that a move brought to a group. Move 0: the group was made with them."""
 
     move: U63
+    """Number of a move; 0: the group was made with the slots."""
     slots: bytes
+    """Bit map."""
 
 
 class WatchOpened(Message, frozen=True):
-    """The stream has begun. ``index``: the replica's state; if ``pinned``, that of the pin. The rest is about that
-    state: the slots that the group ``held``; those ``sealed`` by the move ``sealed_move`` and not closed; and which
-    moves had brought all of them. ``leader``: whether this replica leads the group. ``revision``: the number of the
-    revision at ``index``; 0: the server is too old to say. ``proven``: the pin is not behind what the group's leader
-    had committed when it proved its lead, after the request came; false: that was not asked for, or the server is too
-    old."""
+    """The stream has begun."""
 
     index: U63
+    """Up to where this replica has applied the log; if ``pinned``, the pin."""
     pinned: bool
+    """Whether the stream has a pin: it began at one, or sends a snapshot."""
     held: bytes
+    """Bit map of the slots that the group held at ``index``."""
     sealed: bytes = b""
+    """Bit map of the slots that it had sealed and not closed."""
     sealed_move: U63 = 0
+    """The move that sealed them."""
     brought: list[Brought] = []  # noqa: RUF012
+    """Which moves had brought all of these slots."""
     leader: bool = False
+    """Whether this replica leads the group."""
     revision: U63 = 0
+    """The number of the revision at ``index``; 0: an older server does not say."""
     proven: bool = False
+    """The pin has everything that was acknowledged before the request came; false: that was not asked for, or the
+    server is older."""
 
 
 class WatchChange(Message, frozen=True):
-    """A change of one row. ``row`` is the row's number, ``kind`` one of :class:`ChangeKind`, ``key`` the encoded key
-    fields, ``value`` the encoded record; None if it was deleted, or only keys are asked for. ``previous`` is the value
-    before, if it was asked for: None if there was none, or if ``previous_known`` is false."""
+    """A change of one row."""
 
     row: U32
+    """Number of the row."""
     kind: U32
+    """See the kinds of change."""
     key: bytes
+    """Encoded."""
     value: bytes | None = None
+    """Msgpack; nil: deleted, or only keys were asked for."""
     previous: bytes | None = None
+    """Msgpack; nil: there was none, it was not asked for, or it is not known."""
     previous_known: bool = False
+    """Whether ``previous`` is certain."""
 
 
 class WatchEntry(Message, frozen=True):
-    """One entry of the log: its ``index``, the number of its revision, the leader's clock when it was made, and the
-    changes that pass the filters, all at once. ``marker`` if it is a step of a slot move."""
+    """One entry of the log: its changes are made at once."""
 
     index: U63
+    """In the group's log."""
     revision: U63
+    """The number of the revision that the entry made."""
     time_ms: U63
+    """Unix time by the leader's clock."""
     changes: list[WatchChange]
+    """Those that pass the filters."""
     marker: SlotMarker | None = None
+    """If the entry is a step of a slot move."""
 
 
 class WatchRows(Message, frozen=True):
     """Rows of the snapshot, as columns: of one row number, in order of their keys."""
 
     row: U32
+    """Number of the row."""
     keys: list[bytes]
+    """Encoded, in order."""
     values: list[bytes | None]
+    """Msgpack, by position; nil: only keys were asked for."""
 
 
 BEHIND_UNKNOWN_MS: Final = 10**12
@@ -150,22 +177,28 @@ BEHIND_UNKNOWN_MS: Final = 10**12
 
 
 class WatchProgress(Message, frozen=True):
-    """Nothing up to the frame's ``index`` follows. ``behind_ms``: for how long the replica may have lacked what was
-    acknowledged; 0 of a leader that is certain to lead, BEHIND_UNKNOWN_MS if it does not know."""
+    """Nothing up to the frame's ``index`` follows."""
 
     behind_ms: U63
+    """For how long this replica may have missed something; 0: it leads and is certain of it; 10^12: it does not know,
+    because it has not been level with a leader since it started."""
 
 
 class WatchEvents(Message, frozen=True):
-    """Payload of EVENT. ``index``: everything of the log up to here has been sent, as far as it passes the filters.
-    ``rows`` are of the snapshot, and ``snapshot_done`` says that it is complete. ``ended``: why nothing follows."""
+    """Is the payload of EVENT: what has followed."""
 
     index: U63
+    """Everything up to here was sent, as far as it passes the filters."""
     entries: list[WatchEntry] = []  # noqa: RUF012
+    """In order."""
     rows: list[WatchRows] = []  # noqa: RUF012
+    """Rows of the snapshot."""
     snapshot_done: bool = False
+    """The snapshot is complete with this event."""
     progress: WatchProgress | None = None
+    """If this is a progress event."""
     ended: ErrorBody | None = None
+    """Why nothing follows."""
 
 
 class WatchCredit(Message, frozen=True):
@@ -173,3 +206,4 @@ class WatchCredit(Message, frozen=True):
     payloads more."""
 
     bytes: U32
+    """Of EVENT payloads that the server may send beyond what it was allowed."""

@@ -2,7 +2,7 @@
 back: while nodes are upgraded one by one, an old leader must not undo what a new one wrote.
 
 Only records that nodes make themselves are treated so. What clients write replaces a record as a whole, and elements of
-a request that this version does not know are skipped (wire/PROTOCOL.md, "What is kept").
+a request that this version does not know are skipped (wire/PROTOCOL.md, "Payloads").
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def test_what_stands_here_is_there() -> None:
     assert names <= found.keys()
 
 
-def test_every_room_says_what_it_is_for_and_when_it_is_free_again_and_the_protocol_does() -> None:
-    section = (Path(metad_wire.__file__).parents[1] / "PROTOCOL.md").read_text()
-    section = re.search(r"### Shared room\n(.*?)\n## ", section, re.DOTALL)[1]  # type: ignore[index]
+def test_every_room_says_what_it_is_for_and_when_it_is_free_again_and_the_page_does() -> None:
+    section = (Path(metad_wire.__file__).parents[1] / "INTERNAL.md").read_text()
+    section = re.search(r"### Shared room\n(.*?)\n### ", section, re.DOTALL)[1]  # type: ignore[index]
     for call in calls("FairRoom"):
         what, ends = call.args[0], call.keywords[0].value
         assert isinstance(what, ast.Constant)

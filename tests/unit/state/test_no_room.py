@@ -19,7 +19,7 @@ from metad_wire.method import METHODS
 from metad_wire.tables import consumer as w
 from metad_wire.tables.sequence import SequenceAdd, SequenceAddItem
 
-PROTOCOL = Path(metad_wire.__file__).parent.parent / "PROTOCOL.md"
+INTERNAL = Path(metad_wire.__file__).parent.parent / "INTERNAL.md"
 SAY_SO_BY_ITEM = {"session.takeover", "offset.commit", "sequence.add", "consumer.join", "consumer.assign"}
 BY_METADATA = {"broker.register", "cluster.add_group"}
 ENDS = re.compile(
@@ -38,8 +38,8 @@ def test_every_verb_that_writes_is_known_to_grow_or_to_end_something() -> None:
 
 
 def test_the_protocol_names_what_is_refused() -> None:
-    text = PROTOCOL.read_text()
-    said = text[text.index("**Room on the disks.**") :].split("\n\n")[0]
+    text = INTERNAL.read_text()
+    said = text[text.index("### Room on the disks\n\n") :].split("\n\n")[1]
     growing = {verb.method.name for verb in VERBS.values() if verb.evaluate is not None and verb.grows is not False}
     assert f"{SLIGHT_BYTES:,} bytes" in said
     names = {name for name in re.findall(r"`(\w+\.\w+)`", said) if name in {method.name for method in METHODS.values()}}

@@ -1,123 +1,132 @@
-"""wire/PROTOCOL.md is what others implement: its tables and examples must say what the code does."""
+"""The protocol's pages are what others implement: their tables and transcripts must say what the code does."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
+from collections.abc import Callable
 
 import pytest
 from golden_rows import FRAMES, MESSAGES, RAFT, SNAPSHOTS
-from wire_document import PROTOCOL, batch_rows, fields_of, hex_blocks, list_rows, read_rows, table_rows, tables
+from wire_document import INTERNAL, PROTOCOL, TABLES, hex_blocks, tables
 
+from metad import cli
 from metad.raft import messages as raft
 from metad.raft.snapshots.transfer import StreamMessage
 from metad.state.registry import VERBS
-from metad_wire import cluster, messages, watch
+from metad_wire import cluster, described, messages, tables_page, watch
 from metad_wire import tables as modules
-from metad_wire.connection import frame, peer
+from metad_wire.connection import peer
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.connection.session import FEATURES, TRANSITIONS, ClientSession, Role, ServerSession, State
-from metad_wire.errors import ERRORS, ErrorBody
-from metad_wire.methods import KV_PUT, METHODS, READS, encode
-from metad_wire.tables import TABLES as declared
-from metad_wire.text import fields
+from metad_wire.errors import ErrorBody, OverloadedError
+from metad_wire.methods import KV_GET, KV_PUT, METHODS, READS, WATCH_OPEN, For, Method, encode
+from metad_wire.tables.kv import KV
 
-TEXT = PROTOCOL.read_text(encoding="utf-8")
-TABLES = tables(TEXT)
-PLAIN = {
-    method for table in declared.values() for method in (table.methods if table.plain else [*table.got, *table.batched])
-}
-"""Methods of all plain tables, and those that read keys or write what items say: described once."""
-PLAIN_RECORDS = {table.record.__module__ for table in declared.values() if table.plain is not None}
-"""Modules of plain tables, whose records the table of tables describes."""
-TABLE_MODULES = [
-    sys.modules[name] for name in (f"{modules.__name__}.{n}" for n in modules.NAMES) if name not in PLAIN_RECORDS
-]
-NAMED = {code: method for code, method in sorted(METHODS.items()) if method not in PLAIN}
-TABLE_MODULES = [
-    sys.modules[name] for name in (f"{modules.__name__}.{n}" for n in modules.NAMES) if name not in PLAIN_RECORDS
-]
+TEXT, TABLES_TEXT, INTERNAL_TEXT = (page.read_text(encoding="utf-8") for page in (PROTOCOL, TABLES, INTERNAL))
+ROWS, INTERNAL_ROWS = tables(TEXT), tables(INTERNAL_TEXT)
 MESSAGE_CLASSES = {
     "ErrorBody": ErrorBody,
     **{
         name: class_
-        for module in (messages, cluster, peer, watch, *TABLE_MODULES)
+        for module in (
+            messages,
+            cluster,
+            peer,
+            watch,
+            *(sys.modules[f"{modules.__name__}.{name}"] for name in modules.NAMES),
+        )
         for name, class_ in vars(module).items()
         if inspect.isclass(class_) and messages.Message in class_.__mro__[1:]
     },
 }
+"""Every message that is declared, but for those that a table makes of general ones."""
 RAFT_MESSAGES: dict[str, type] = {class_.__name__: class_ for class_ in raft.Message.__subclasses__()}
 STREAM_MESSAGES: dict[str, type] = {class_.__name__: class_ for class_ in StreamMessage.__subclasses__()}
-RAFT_CLASSES: dict[str, type] = {"Configuration": raft.Configuration, **RAFT_MESSAGES, **STREAM_MESSAGES}
+INTERNAL_CLASSES = {
+    **{
+        name: MESSAGE_CLASSES[name]
+        for name in re.findall(r"(?m)^#### `(\w+)`$", INTERNAL_TEXT)
+        if name in MESSAGE_CLASSES
+    },
+    "Configuration": raft.Configuration,
+    **RAFT_MESSAGES,
+    **STREAM_MESSAGES,
+}
 
 
-@pytest.mark.parametrize("name", [*MESSAGE_CLASSES, *RAFT_CLASSES])
+def headings(text: str) -> list[str]:
+    return re.findall(r"(?m)^#### `(\w+)`$", text)
+
+
+def test_the_page_of_tables_is_what_the_declarations_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["protocol"]) == 0
+    assert TABLES_TEXT == capsys.readouterr().out == tables_page.page(), "run `metad protocol > wire/TABLES.md`"
+
+
+def test_every_message_is_on_one_page() -> None:
+    plain = {class_.__name__ for table in described.shown_tables() if table.plain for class_ in [table.record]}
+    listed = headings(TABLES_TEXT) + headings(INTERNAL_TEXT)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {*MESSAGE_CLASSES, *INTERNAL_CLASSES} - plain
+
+
+def test_every_limit_and_error_has_a_meaning() -> None:
+    assert [name for name, limit in described.limits().items() if not limit["meaning"]] == []
+    assert [error["name"] for error in described.error_rows() if not error["meaning"]] == []
+
+
+def test_every_method_and_message_has_a_meaning() -> None:
+    protocol = described.described()
+    assert [method["name"] for method in protocol["methods"] if not method["meaning"]] == []
+    assert [name for name, message in protocol["messages"].items() if not message["meaning"]] == []
+
+
+def test_a_title_that_the_tables_name_is_a_section_of_the_protocol() -> None:
+    sections = {line.lstrip("# ") for text in (TEXT, TABLES_TEXT) for line in text.splitlines() if line.startswith("#")}
+    sections |= set(re.findall(r"\*\*([\w ]+)\.\*\*", TEXT + TABLES_TEXT))
+    named = set(re.findall(r"(?<!\*)[Ss]ee \*([\w ]+)\*(?!\*)", TABLES_TEXT + INTERNAL_TEXT))
+    assert named
+    assert named - sections == set()
+
+
+@pytest.mark.parametrize("name", INTERNAL_CLASSES)
 def test_fields_are_listed_in_wire_order_with_their_types_and_defaults(name: str) -> None:
-    expected = fields_of({**MESSAGE_CLASSES, **RAFT_CLASSES}[name])
+    expected = described.field_rows(INTERNAL_CLASSES[name])
     if not expected:
-        assert f"#### `{name}`\n\nAn empty array.\n" in TEXT
+        assert f"#### `{name}`\n\nAn empty array.\n" in INTERNAL_TEXT
         return
-    rows = [(row[0].strip("`"), row[1], row[2]) for row in TABLES[name]]
+    rows = [(row[0].strip("`"), row[1], row[2]) for row in INTERNAL_ROWS[name]]
     assert rows == expected
-
-
-def test_no_message_is_listed_that_does_not_exist() -> None:
-    listed = [line[6:-1] for line in TEXT.splitlines() if line.startswith("#### `")]
-    assert sorted(listed) == sorted([*MESSAGE_CLASSES, *RAFT_CLASSES])
 
 
 @pytest.mark.parametrize(("heading", "classes"), [("Raft", RAFT_MESSAGES), ("Snapshots", STREAM_MESSAGES)])
 def test_messages_of_the_channels_are_listed_with_their_tags(heading: str, classes: dict[str, type]) -> None:
-    assert TABLES[heading] == [
+    assert INTERNAL_ROWS[heading] == [
         [str(class_.__struct_config__.tag), name]  # type: ignore[attr-defined]
         for name, class_ in classes.items()
     ]
 
 
 def test_channels() -> None:
-    assert [row[:2] for row in TABLES["Channels"]] == [[str(int(c)), c.name] for c in peer.Channel]
+    assert [row[:2] for row in INTERNAL_ROWS["Channels"]] == [[str(int(c)), c.name] for c in peer.Channel]
 
 
-def test_error_codes() -> None:
-    def yes(value: bool) -> str:
-        return "yes" if value else "no"
+def test_methods_between_nodes() -> None:
+    nodes = [method for _, method in sorted(METHODS.items()) if method.whose is For.NODES]
 
-    assert TABLES["Error codes"] == [
-        [str(e.code), e.name, yes(e.retryable), yes(e.outcome_known), (e.__doc__ or "").splitlines()[0]]
-        for e in ERRORS.values()
-    ]
+    def row(e: Method) -> list[str]:  # type: ignore[type-arg]
+        mutates = "yes" if e.mutates else "no"
+        return [f"0x{e.code:04X}", e.name, e.body.__name__, e.reply.__name__, mutates, e.by.value, e.lane.name.lower()]
 
-
-def test_method_codes() -> None:
-    assert TABLES["Methods"] == [
-        [
-            f"0x{e.code:04X}",
-            e.name,
-            e.body.__name__,
-            e.reply.__name__,
-            "yes" if e.mutates else "no",
-            e.by.value,
-            e.whose.value,
-            e.lane.name.lower(),
-        ]
-        for e in NAMED.values()
-    ]
-    for method in NAMED.values():
-        assert f"### `{method.name}`\n" in TEXT
-
-
-def test_tables() -> None:
-    """`python tests/unit/wire/wire_document.py` writes these rows, and those of the methods that have a shape."""
-    assert "\n".join(table_rows()) in TEXT
-    assert "\n".join(read_rows()) in TEXT
-    assert "\n".join(batch_rows()) in TEXT
-    assert "\n".join(list_rows()) in TEXT
-    assert [row[0] for row in TABLES["Tables"]] == sorted(name for name, table in declared.items() if table.routing)
+    assert INTERNAL_ROWS["Methods between nodes"] == [row(method) for method in nodes]
+    for method in nodes:
+        assert f"### `{method.name}`\n" in INTERNAL_TEXT
 
 
 def test_features() -> None:
-    assert [(int(row[0]), row[1]) for row in TABLES["Features"]] == [(f.value, f.name) for f in messages.Feature]
+    assert [(int(row[0]), row[1]) for row in ROWS["Features"]] == [(f.value, f.name) for f in messages.Feature]
     assert sum(messages.Feature) == FEATURES
 
 
@@ -128,13 +137,12 @@ def test_every_read_of_records_takes_revisions() -> None:
 
 
 def test_methods_of_early_data() -> None:
-    (listed,) = re.findall(r"there that change nothing: (.*?)\.\s", TEXT, re.DOTALL)
-    assert re.findall(r"`(.*?)`", listed) == [method.name for code, method in NAMED.items() if code in READS]
+    assert {method["code"] for method in described.described()["methods"] if method["early"]} == READS
 
 
 def test_frame_types() -> None:
-    assert [row[:2] for row in TABLES["Frame types"]] == [[str(int(t)), t.name] for t in FrameType]
-    senders = {row[1]: row[2] for row in TABLES["Frame types"]}
+    assert [row[:2] for row in ROWS["Frame types"]] == [[str(int(t)), t.name] for t in FrameType]
+    senders = {row[1]: row[2] for row in ROWS["Frame types"]}
     for type_ in FrameType:
         receivers = {role for (role, _), allowed in TRANSITIONS.items() if type_ in allowed}
         # A server that is refused learns it by ERROR too, but has nothing left to decide: it closes in any case.
@@ -150,41 +158,75 @@ def test_states(role: Role) -> None:
         cells = [TRANSITIONS[role, state].get(type_) for state in (State.OPENING, State.OPEN, State.DRAINING)]
         if any(cells):
             expected.append([type_.name, *(cell.value if cell else "-" for cell in cells)])
-    assert TABLES[role.value.capitalize()] == expected
+    assert (ROWS if role is Role.CLIENT else INTERNAL_ROWS)[f"States of a {role.value}"] == expected
 
 
-def test_limits() -> None:
-    constants = {**vars(messages), **vars(fields), **vars(frame), **vars(watch)}
-    listed = {row[0]: int(row[1]) for row in TABLES["Limits"]}
-    assert listed == {name: value for name, value in constants.items() if name.endswith("_MAX")}
+class Talk:
+    """Both ends of a connection; what each call sends."""
+
+    def __init__(self) -> None:
+        self.client, self.server = ClientSession(client_name="go-1"), ServerSession()
+
+    def asked(self, act: Callable[[ClientSession], object]) -> bytes:
+        """What the client sends."""
+        act(self.client)
+        data = self.client.data_to_send()
+        self.server.receive_data(data)
+        self.server.next_event()
+        return data
+
+    def told(self, act: Callable[[ServerSession], object]) -> bytes:
+        """What the server sends."""
+        act(self.server)
+        data = self.server.data_to_send()
+        self.client.receive_data(data)
+        self.client.next_event()
+        return data
 
 
-def test_the_example_is_what_both_ends_send() -> None:
-    blocks = hex_blocks(TEXT)
-    client, server = ClientSession(client_name="go-1"), ServerSession()
-    hello = client.data_to_send()
-    assert hello == blocks["HELLO"]
-    server.receive_data(hello)
-    assert server.next_event() is not None
-    server.welcome(messages.Welcome(1, server.features, "node-1", "metad", 4194304, 16777216, 60000))
-    welcome = server.data_to_send()
-    assert welcome == blocks["WELCOME"]
-    client.receive_data(welcome)
-    assert client.next_event() is not None
-    identity = messages.Identity(0x0123456789ABCDEF, 1, 1)
-    body = messages.KvPut([messages.KvPutItem("config", "/limits/rate", b"500")])
-    assert client.request(KV_PUT.code, KV_PUT.encode_request(body, 5000, identity, "data-0")) == 1
-    request = client.data_to_send()
-    assert request == blocks["REQUEST"]
-    server.receive_data(request)
-    assert server.next_event() is not None
-    server.respond(1, encode(messages.KvPutReply([messages.Revision("data-0", 17)], [], [1])))
-    assert server.data_to_send() == blocks["RESPONSE"]
-    assert set(blocks) == {"HELLO", "WELCOME", "REQUEST", "RESPONSE"}
+def test_the_transcripts_are_what_both_ends_send() -> None:
+    talk = Talk()
+    kv = messages.Kv("config", "/rate", b"500", 1, 17, 17)
+    read = KV_GET.encode_request(KV_GET.body([messages.KvKey("config", "/rate")]), 5000, group="data-0")
+    puts = [messages.KvPutItem("config", "/rate", b"600"), messages.KvPutItem("config", "/burst", b"9", 4)]
+    client_id = 0x0123456789ABCDEF
+    busy = OverloadedError("busy", retry_after_ms=1500, retry_jitter_ms=20)
+    written = messages.KvPutReply([messages.Revision("data-0", 18)], [messages.ItemError(1, 203, "is 0", 0)], [2, 0])
+    opened = watch.WatchOpened(17, False, b"\xff" * 128, leader=True, revision=17)
+    changed = messages.Kv("config", "/rate", b"600", 2, 17, 18)
+    change = watch.WatchChange(KV.rows["record"], 2, KV.key_of(["config", "/rate"]), encode(changed))
+    events = watch.WatchEvents(18, [watch.WatchEntry(18, 18, 1_700_000_000_000, [change])])
+    stream = watch.WatchOpen([watch.WatchFilter("kv", ["config"])], 17)
+
+    def put(age_ms: int) -> bytes:
+        return KV_PUT.encode_request(messages.KvPut(puts), 5000, messages.Identity(client_id, 1, 1, age_ms), "data-0")
+
+    said = {
+        "HELLO": talk.asked(lambda client: None),
+        "WELCOME": talk.told(
+            lambda s: s.welcome(messages.Welcome(1, s.features, "node-1", "metad", 4194304, 16777216, 60000))
+        ),
+        "kv.get": talk.asked(lambda client: client.request(KV_GET.code, read)),
+        "kv.get, answered": talk.told(lambda server: server.respond(1, encode(KV_GET.reply([kv])))),
+        "kv.put": talk.asked(lambda client: client.request(KV_PUT.code, put(0))),
+        "kv.put, refused": talk.told(lambda server: server.fail(2, busy)),
+    }
+    again = talk.asked(lambda client: client.request(KV_PUT.code, put(1503)))
+    assert again[16:] == said["kv.put"][16:].replace(b"\x01\x01\x00", b"\x01\x01\xcd\x05\xdf")
+    said["kv.put, answered"] = talk.told(lambda server: server.respond(3, encode(written)))
+    said["watch.open"] = talk.asked(
+        lambda client: client.request(WATCH_OPEN.code, WATCH_OPEN.encode_request(stream, 5000, group="data-0"))
+    )
+    said["watch.open, answered"] = talk.told(lambda server: server.begin_stream(4, encode(opened)))
+    talk.client.stream_begun(4)
+    said["EVENT"] = talk.told(lambda server: server.event(4, encode(events)))
+    said["CREDIT"] = talk.asked(lambda client: client.grant(4, 4096))
+    said["CANCEL"] = talk.asked(lambda client: client.cancel(4))
+    assert said == hex_blocks(TEXT)
 
 
 def test_the_header_is_as_described() -> None:
-    rows = TABLES["Frames"]
+    rows = ROWS["Frames"]
     sizes = [int(row[1]) for row in rows[:-1]]
     assert [int(row[0]) for row in rows] == [sum(sizes[:i]) for i in range(len(rows))]
     data = encode_frame(3, b"pp", request_id=0x0102030405060708, method=0x0A0B)
@@ -192,8 +234,8 @@ def test_the_header_is_as_described() -> None:
 
 
 def test_the_test_vectors_are_where_it_says() -> None:
-    for path in (MESSAGES, FRAMES, RAFT, SNAPSHOTS):
-        assert f"../tests/golden/{path.name}" in TEXT
+    for path, text in ((MESSAGES, TEXT), (FRAMES, TEXT), (RAFT, INTERNAL_TEXT), (SNAPSHOTS, INTERNAL_TEXT)):
+        assert f"../tests/golden/{path.name}" in text
         assert path.exists()
 
 

@@ -28,8 +28,10 @@ LENGTH_MIN = HEADER_BYTES - LENGTH_BYTES
 
 # 16 MiB holds 1,000 records of 16 KB; larger frames only make other requests wait.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
+"""A frame after WELCOME, at most: ``frame_too_large``. ``Welcome.frame_bytes_max`` may be less."""
 # Before the handshake the peer is unknown: it may make us hold no more than this.
 HANDSHAKE_BYTES_MAX = 16 * 1024
+"""A frame before WELCOME: ``frame_too_large``."""
 
 
 class FrameType(enum.IntEnum):

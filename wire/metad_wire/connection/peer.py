@@ -1,4 +1,4 @@
-"""Between the nodes of a cluster: the same frames, another handshake. wire/PROTOCOL.md, "Between nodes".
+"""Between the nodes of a cluster: the same frames, another handshake. wire/INTERNAL.md, "Between nodes".
 
 Each node dials each other node and sends on the connections it has dialled; what it receives comes on those the others
 dialled. The first frame is a HELLO with a :class:`PeerHello`; the answer is a WELCOME with a :class:`PeerWelcome`, or

@@ -1,6 +1,81 @@
 """Brokers: which there are, in which life, and whether they are heard of. In ``metadata-0``, whose leader answers.
 
 A client asks the leader, which decides what is written and has it written with ``broker.change``.
+
+A *life* of a broker is its name and an epoch, which numbers its lives (``Owner``). A group may *fence* a broker from
+an epoch on: from the entry of its log that does so on, the group does no write in the name of a life with a lower
+epoch, whichever records it is about. What was on its way counts too: behind the fence the log has no entry of such a
+life.
+
+- A write is made in the name of the life in ``Request.life``, and in that of ``broker`` and ``broker_epoch`` if its
+  body has both, as the writes of sessions do. If either is fenced, the request is refused as a whole with ``fenced``,
+  and nothing is done. A retry of a write that was done before the fence is still answered as it was then.
+- A client that counts on ``Request.life`` **must** name LIVES in ``Request.requires``: an older server would ignore
+  the life.
+- A broker that has no fence is allowed, whatever epoch it names. Nobody has one who never registers.
+- Every group has a fence of each registered broker, until the broker is forgotten: see ``broker.register``. A client
+  whose life was registered, with no group in ``unfenced``, **should** name REGISTERED in ``Request.requires`` too.
+  Its request is refused with ``fenced`` where the broker has no fence, for then the life ended long ago.
+- A fence is a lower bound only. A group does not know which epochs registrations have given: what names an epoch that
+  none has given yet is done, and is not over before a fence reaches that epoch. A session that was taken over so is
+  refused (``fenced``) to the broker's registered lives, until another broker takes it over or somebody deletes it.
+  metad does not ask whose life a client names (see SECURITY.md), so an epoch must be one that this broker was given.
+- A fence is only raised, never lowered, and dropped where the broker is forgotten. It belongs to the group and not to
+  its slots; a group that adopts slots takes over the fences of their source.
+
+**Lives.** A broker that registers (``broker.register``) gets an epoch for its life, which is higher than that of any
+life before. All groups that take writes of brokers, those of kind ``data`` and ``offset``, are told to fence the
+lives before. Once the answer names no group in ``unfenced``, no life with a lower epoch writes anything any more,
+anywhere. If a group has no leader, the answer comes after ``wait_ms`` and names it; the leader of ``metadata-0`` goes
+on telling it. The broker decides whether it serves meanwhile. A registration has no identity: a retry begins another
+life.
+
+A life must be heard of (``broker.heartbeat``), or it ends ``lease_ms`` after its last heartbeat and a little later:
+its broker is ``fenced``, and so is every group, with one write each. Nothing is written for a heartbeat, which counts
+from when it reached the node. A new leader of ``metadata-0`` gives every life a whole lease, and five seconds at
+least; so does one that stood still or could not prove for half a second that it leads. Time in which the leader was
+not running ends no life.
+
+| state | meaning |
+|---|---|
+| ``registered`` | the life may serve, and some groups have not fenced the lives before yet |
+| ``active`` | the life may serve |
+| ``draining`` | the life may serve, and wants no new clients |
+| ``fenced`` | the life is over: it was silent for too long, its process is dead, or an administrator has ended it |
+| ``gone`` | the life has ended itself |
+
+**Evidence of a death.** A broker may register a ``probe_port``: a TCP port of its process, on the host that its
+heartbeats come from, which accepts connections for as long as the process lives. The leader connects to it once for
+each connection that brings heartbeats, sends nothing, and closes. If the last connection that brought heartbeats of
+the life ends, then after one second without a heartbeat and without any connection from that host, the leader dials
+the port again, and if the host refuses, the life ends before its lease is over. That counts only if
+
+- the port was reached before, in this life, at the host at the other end of that connection, and
+- the client's end has closed the connection, or reset it (TCP and TLS; the end of a QUIC connection does not say so),
+  and
+- this leader has known the life for a whole lease, and has neither turned a client away nor stood still meanwhile.
+
+In every other case silence decides. A client that registers a port **should** connect again at once when it loses a
+connection, and send a heartbeat.
+
+- A client **must** count its lease from when it *sent* the heartbeat that was acknowledged, by a clock that counts
+  the time in which the machine is suspended, and look at that clock whenever it serves. It **must not** serve from
+  what it keeps in memory after the lease is over. Where all of a machine's clocks stood still, only the fence
+  protects the records.
+- A lease that is over by that clock ends no life: the service may be away, and then it fences nobody. The client
+  **should** keep the connections of its own clients, and go on sending heartbeats, to whatever node answers. The next
+  one that is acknowledged says that nobody has replaced the life, which serves on. A life is over once a heartbeat is
+  answered ``fenced`` or ``not_found``.
+- A broker that never registers has no lease and is never fenced.
+
+**Whose name it is.** Until there are permissions, a certificate ``metad://broker/NAME`` binds its name. Its holder
+speaks for no other broker. Once it has registered NAME, no other client speaks for NAME: whatever names it
+(``broker.register``, ``broker.heartbeat``, ``broker.drain``, ``broker.deregister``, every request with the fields
+``broker`` and ``broker_epoch``, and the life in the head of a write) is ``permission_denied``, whatever the epoch. An
+administrator may still fence it. A server judges by its own copy of ``metadata-0``, which may be a moment behind. A
+name that was registered with a client's certificate or a token is bound to nobody, and neither is an epoch that no
+registration gave: who may register brokers by such means can take each other's names. Where nobody is checked,
+nothing is bound.
 """
 
 from __future__ import annotations
@@ -30,69 +105,107 @@ class BrokerKey(Message, frozen=True):
     """The name of a broker."""
 
     broker: str
+    """Name of a broker."""
 
 
 class Broker(Message, frozen=True):
-    """A broker, in its last life. ``least_epoch``: lives with a lower epoch are over since ``fenced_ms``, and
-    ``fenced`` says whether all groups know. ``load``: what it said last of itself, to the node that answers; 0 in what
-    a watch shows. ``probe_port``: as it was registered. ``registered_by``: the holder of the certificate or token that
-    registered this life (a URI), or its host where nobody is checked. ``freed``: its owner or an administrator has
-    ended it, so its name takes no room any more."""
+    """A broker, in its last life."""
 
     broker: str
+    """Its name."""
     broker_epoch: U63
+    """The epoch of its last life."""
     state: str
+    """See above."""
     lease_ms: U32
+    """For how long it may be silent."""
     address: str = ""
+    """Where it is, in its own words."""
     region: str = ""
     rack: str = ""
     attributes: Attributes = {}  # noqa: RUF012 - msgspec copies it
+    """Anything else that others should know."""
     registered_ms: U63 = 0
+    """Unix time of the registration."""
     changed_ms: U63 = 0
+    """Unix time of the last registration, drain or end."""
     least_epoch: U63 = 0
+    """The least epoch that may write."""
     fenced_ms: U63 = 0
+    """Unix time since when the lives before are over."""
     fenced: bool = False
+    """Whether all groups have that fence."""
     load: U32 = 0
+    """From its last heartbeat; 0 if this leader has heard none, and in what a watch shows."""
     probe_port: Port = 0
+    """As it was registered."""
     registered_by: str = ""
+    """Who registered this life: the URI of the certificate's or token's holder, or the client's host where nobody is
+    checked."""
     freed: bool = False
+    """The broker itself or an administrator has ended it: its name takes no room any more."""
 
 
 class BrokerRegister(Message, frozen=True):
-    """A broker begins a life, which ends every earlier one. Its epoch is at least ``at_least_epoch``. The answer waits
-    for up to ``wait_ms`` until all groups have fenced the earlier lives. ``probe_port``: a port of the host that its
-    heartbeats come from, which accepts TCP connections for as long as the broker's process lives; 0: there is none. If
-    the connection ends and the host refuses that port, the life may be over before its lease is."""
+    """Begins a life. ``invalid_request`` if a field breaks its bound: 1 to 256 bytes of name, 500 to 3,600,000 ms of
+    lease, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``, so that a name never runs out of
+    epochs. ``conflict`` if the registry has 4,096 other names, or ``overloaded`` while some of them are being
+    forgotten. ``quota_exceeded`` if the holder's names would take more than is left free: a name takes 1,024 bytes,
+    or as much as its record if that is longer, of 4,194,304 in all, and counts to who registered its last life
+    (``registered_by``), until it is freed or forgotten. See "Shared room".
+
+    From 3,584 names on, brokers that have ended are forgotten to make room: those that are freed at once, the others
+    once they ended over a day ago, and in each case the first that ended first. Every group drops their fence, and
+    ``metadata-0`` their record. A broker with sessions that still look connected stays. A forgotten name may be
+    registered again, and its epoch grows nevertheless."""
 
     broker: str
+    """Its name, the same in all of its lives."""
     lease_ms: U32 = LEASE_MS_DEFAULT
+    """For how long it may be silent."""
     address: str = ""
+    """As in ``Broker``."""
     region: str = ""
+    """As in ``Broker``."""
     rack: str = ""
+    """As in ``Broker``."""
     attributes: Attributes = {}  # noqa: RUF012
+    """As in ``Broker``."""
     at_least_epoch: U63 = 0
+    """The epoch is not lower; for brokers that have chosen their own epochs before."""
     wait_ms: U32 = WAIT_MS_DEFAULT
+    """For how long the answer waits for groups that are not fenced."""
     probe_port: Port = 0
+    """A port that shows whether the broker's process lives; 0: none. See *Evidence of a death*."""
 
 
 class BrokerRegistered(Message, frozen=True):
-    """``unfenced``: groups in which an earlier life may still write."""
+    """A life has begun."""
 
     broker_epoch: U63
+    """The epoch of the life."""
     lease_ms: U32
+    """For how long it may be silent."""
     unfenced: list[str] = []  # noqa: RUF012
+    """Groups, by name, in which an earlier life may still write; ``metadata-0``: it is not noted yet that all groups
+    are fenced."""
 
 
 class BrokerBeat(Message, frozen=True):
     """A life is alive."""
 
     broker: str
+    """Its name."""
     broker_epoch: U63
+    """Of the life."""
     load: U32 = 0
+    """How loaded it is, in its own unit."""
 
 
 class BrokerHeartbeat(Message, frozen=True):
-    """Lives that are alive. Nothing is written."""
+    """Says that lives are alive, many at once. Errors by position: ``not_found``; ``fenced`` if the life is over, with
+    the epoch of the broker's last life; ``conflict`` while it is being decided whether the life is over, so send the
+    next heartbeat."""
 
     beats: Batch[BrokerBeat]
 
@@ -102,57 +215,73 @@ class BrokerHeartbeatReply(Message, frozen=True):
     that its broker is in; empty if there is no such broker."""
 
     leases_ms: list[U32]
+    """By position: for how long the life may serve, from when the heartbeat was sent; 0 if it was refused."""
     states: list[str]
+    """By position; empty if there is no such broker."""
     errors: list[ItemError] = []  # noqa: RUF012
 
 
 class BrokerDrain(Message, frozen=True):
-    """The life goes on, but wants no new clients."""
+    """The life wants no new clients. ``fenced`` if it is over. The reply is a ``BrokerEnded``."""
 
     broker: str
+    """Its name."""
     broker_epoch: U63
+    """Of the life."""
 
 
 class BrokerDeregister(Message, frozen=True):
-    """The life ends itself."""
+    """The life ends itself, and every group is fenced. ``fenced`` if it is over already."""
 
     broker: str
+    """Its name."""
     broker_epoch: U63
+    """Of the life."""
     wait_ms: U32 = WAIT_MS_DEFAULT
+    """As in ``BrokerRegister``."""
 
 
 class BrokerFence(Message, frozen=True):
-    """An administrator ends a life; epoch 0: the last one, whichever that is."""
+    """For administrators: ends a life. It changes nothing if the life is over already."""
 
     broker: str
+    """Its name."""
     broker_epoch: U63 = 0
+    """Of the life; 0: the last one."""
     wait_ms: U32 = WAIT_MS_DEFAULT
+    """As in ``BrokerRegister``."""
 
 
 class BrokerEnded(Message, frozen=True):
-    """The broker as it is now. ``unfenced``: groups in which the life may still write."""
+    """The broker as it is now."""
 
     broker: Broker
+    """As it is now."""
     unfenced: list[str] = []  # noqa: RUF012
+    """Groups in which the life may still write, as in ``BrokerRegistered``."""
 
 
 class BrokerGet(Message, frozen=True):
     """Read brokers by name."""
 
     brokers: Batch[str]
+    """Names."""
 
 
 class BrokerGetReply(Message, frozen=True):
     """By position; None where there is none."""
 
     brokers: list[Broker | None]
+    """By position; nil where there is none."""
 
 
 class BrokerList(Message, frozen=True):
-    """Brokers in order of their names: those that start with ``prefix``, in this ``state`` if it is not empty."""
+    """Lists brokers in order of their names."""
 
     prefix: str = ""
+    """What the names start with."""
     state: str = ""
+    """Only those in this state; empty: all."""
     page: Page = Page()
 
 

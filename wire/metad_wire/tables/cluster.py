@@ -1,6 +1,9 @@
 """What a cluster keeps of itself: its map, in ``metadata-0``; and in every group, what that group is.
 
 Their keys are not routed, so no slot carries them.
+
+The map says which nodes and groups exist, which nodes hold each group, and which group holds each slot. It is one
+record, which is replaced as a whole and has a version that grows with each change.
 """
 
 from __future__ import annotations

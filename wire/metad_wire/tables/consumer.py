@@ -4,6 +4,51 @@ A group that has members goes from generation to generation. A change of the mem
 joins the next generation, having let go of what it had, and once all have joined, the generation begins. Its leader
 stores what it assigns to each member. Offsets live in the same group of metad, so a commit of an older generation is
 fenced from the entry on that begins the next one.
+
+A consumer group whose consumers share work has *members*. They are in the group of metad that has its offsets. A
+group with members goes from generation to generation:
+
+| state | number | meaning |
+|---|---|---|
+| empty | 0 | it has no members |
+| joining | 1 | a rebalance: members join the next generation, and those of this one may still commit |
+| assigning | 2 | the generation has begun; its leader has not stored yet who gets what |
+| stable | 3 | everybody has what the leader assigned |
+
+1. ``consumer.join`` makes a member. A new member, one that leaves or is sent away, and one that joins again with
+   other metadata or protocols, or with ``rebalance``, begins a rebalance: the group is *joining*.
+2. Each member hears of it by its next ``consumer.heartbeat``, or from a watch. It lets go of what it has, commits
+   what it has done, and joins again with its own id. To join twice changes nothing.
+3. When all members have joined, the next generation begins: the group is *assigning*. In the same entry the
+   generation of the offsets is raised, so every commit of the one before is fenced from then on. The leader stays if
+   it is still a member; otherwise it is one of the others. The protocol is the first of the leader's that all members
+   know.
+4. The leader reads the members (``consumer.members``) and stores what it assigns to each (``consumer.assign``), once:
+   the group is *stable*. A member reads its own row (``consumer.get``). The assignment counts while ``assigned`` is
+   the group's generation.
+
+A member that has not joined ``rebalance_ms`` after the rebalance began is sent away, and so is a leader that has not
+assigned anything for as long. The greatest ``rebalance_ms`` and ``session_ms`` of all members counts: who has not
+heard of the rebalance may work for its ``session_ms``, and nobody else is given its work meanwhile. A member that was
+not heard of for ``session_ms`` is sent away, too. Only the leader of the metad group knows when these times are over;
+as for leases, everybody gets the whole time again when another node begins to lead, when the slot moves, and when the
+leader was not running or out of reach. A member **must** count its time from when it *sent* the heartbeat that was
+acknowledged, as the holder of a lease does, and stop working when it is over.
+
+**Commits.** ``offset.commit`` with ``member`` is stored only if it is a member of the group, and the generation is
+the group's. While a group has members nobody can raise its generation by a commit, nor reset it. What is committed by
+a generation before is fenced.
+
+**Places.** A member with an ``instance`` that comes back within its ``session_ms`` joins with the same ``instance``
+and without an id. It gets a new id, the place of the one before, and its assignment, without a rebalance if it knows
+the same protocols and has the same metadata, and the group is not *assigning*: then its leader may be about to assign
+something to the one before. The one before is no member any more, so its heartbeats and its commits with ``member``
+are refused.
+
+A group has at most CONSUMER_MEMBERS_MAX members, whose rows take at most CONSUMER_BYTES_MAX without their
+assignments; these take at most ASSIGNMENT_BYTES_MAX together. A member's holder, protocols and metadata take at most
+MEMBER_VALUE_BYTES_MAX, its id MEMBER_NAME_BYTES_MAX, its instance INSTANCE_BYTES_MAX bytes. No group begins a
+generation after JOINED_GENERATION_MAX: reset the generation while it has no members.
 """
 
 from __future__ import annotations
@@ -21,12 +66,17 @@ from ..text.fields import U32, U53, U63, Batch
 
 MEMBER_TIMEOUT_MS_MIN = 500
 MEMBER_TIMEOUT_MS_MAX = 24 * 60 * 60 * 1000
+"""``session_ms`` and ``rebalance_ms`` of a member as they are decoded: ``invalid_item``. See MEMBER_PATIENCE_MS_MAX."""
 MEMBER_PATIENCE_MS_MAX = 10 * 60 * 1000
 """Of both times that a member names: for so long at most it keeps its group from going on without it."""
-MEMBER_NAME_BYTES_MAX = 256  # of a member's id, UTF-8 encoded
-INSTANCE_BYTES_MAX = 128  # the same of an instance; the id that is made from it is longer
+MEMBER_NAME_BYTES_MAX = 256
+"""A member's id, as UTF-8: ``invalid_item``."""
+INSTANCE_BYTES_MAX = 128
+"""The instance of a member, as UTF-8: ``invalid_item``."""
 MEMBER_PROTOCOLS_MAX = 16
-MEMBER_VALUE_BYTES_MAX = 4_096  # of a member's holder, protocols and metadata together
+"""Protocols of a member: ``invalid_item``."""
+MEMBER_VALUE_BYTES_MAX = 4_096
+"""A member's holder, protocols and metadata together: ``invalid_item``."""
 CONSUMER_MEMBERS_MAX = 1_000
 """Members of one group: the entry that begins a generation looks at each."""
 CONSUMER_BYTES_MAX = 512 * 1024
@@ -59,65 +109,90 @@ class MemberKey(m.Message, frozen=True):
 
     tenant: str
     group: str
+    """Consumer group."""
     member: str
+    """Its id, unique within the group."""
 
 
 class Member(m.Message, frozen=True):
-    """A member as read. ``joined`` is the generation it is in, or waits for. ``assignment`` is what the leader of
-    generation ``assigned`` gave to it, and counts only while that is the group's generation."""
+    """A member as read."""
 
     tenant: str
     group: str
     member: str
     instance: str
+    """Its place; empty: it has none."""
     holder: str
+    """Who it is, for people."""
     session_ms: U32
+    """For how long it may be silent."""
     rebalance_ms: U32
+    """For how long it may take to join."""
     protocols: list[str]
+    """Those that it knows, the best first."""
     metadata: bytes
+    """Its own; for the leader."""
     joined: U63
+    """The generation that it is in, or waits for."""
     assigned: U63 = 0
+    """The generation in which ``assignment`` was stored; 0: none."""
     assignment: bytes = b""
+    """What the leader gave to it."""
 
 
 class ConsumerGroupInfo(m.Message, frozen=True):
-    """A consumer group that has or had members. ``waiting`` of its ``members`` have not joined the next generation;
-    they have ``rebalance_ms`` for it. ``common`` are the protocols that all of them know. ``since_ms`` is when it came
-    into this state, by the log's time."""
+    """A consumer group that has or had members."""
 
     tenant: str
     group: str
     state: U32
+    """See above."""
     generation: U63
     protocol: str
+    """Of the generation; empty: the members named none."""
     leader: str
+    """Id of the member; empty: none."""
     members: U32
     waiting: U32
+    """Members that have not joined the next generation."""
     rebalance_ms: U32
+    """For how long a rebalance may last."""
     since_ms: U63
+    """Since when it is in this state, by the log's time."""
     common: list[str]
+    """Protocols that all members know, the best first."""
     member_bytes: U32
+    """What the members take of CONSUMER_BYTES_MAX."""
 
 
 class JoinItem(m.Message, frozen=True):
-    """``member``: its id; empty: the server makes one that was never in use. ``instance``: names the place of a member
-    that comes back: whoever joins with it takes the place, and what is assigned to it, from whoever had it.
-    ``rebalance``: begin a rebalance even if this member is known and as it was."""
+    """One member that joins."""
 
     tenant: str
     group: str
     session_ms: TimeoutMs
+    """For how long it may be silent."""
     rebalance_ms: TimeoutMs = 60_000
+    """For how long it may take to join the next generation."""
     member: str = ""
+    """Its id; empty: the server makes one that was never in use."""
     instance: str = ""
+    """The place to take; empty: none."""
     protocols: Protocols = []  # noqa: RUF012 - msgspec copies it
+    """Those that it knows, the best first; none: one without a name."""
     metadata: bytes = b""
     holder: str = ""
     rebalance: bool = False
+    """Begin a rebalance in any case."""
 
 
 class ConsumerJoin(m.Message, frozen=True):
-    """Become a member, or join the next generation."""
+    """Item errors: ``quota_exceeded`` if the group is full; ``conflict`` if the member has no protocol in common with
+    the others, or no generation can follow; ``fenced`` if another has taken the place of ``instance`` from this
+    member; ``not_found`` if there is no member of this id and ``instance``; ``invalid_item`` if the member's name
+    would make its key too long, or if ``session_ms`` or ``rebalance_ms`` is over 600,000: the other members wait for
+    one that is silent, or does not join, for as long as it names. Who joins gives up what was assigned to it in
+    generations before the last."""
 
     items: Batch[JoinItem]
 
@@ -130,23 +205,27 @@ class ConsumerJoinReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     members: list[str | None]
+    """By position: the id; nil if the item failed."""
     joined: list[U63]
+    """By position: the generation that it is in, or waits for; 0 if the item failed."""
 
 
 class ConsumerHeartbeat(m.Message, frozen=True):
-    """Say that members live. Nothing is written."""
+    """Writes nothing. A leader answers only if it is certain that nobody else leads the group."""
 
     items: Batch[MemberKey]
     min_revisions: m.Revisions = []  # noqa: RUF012
 
 
 class Beat(m.Message, frozen=True):
-    """What a member hears: it is a member for ``session_ms`` from when the request was sent, and what its group
-    does."""
+    """What a member hears."""
 
     session_ms: U32
+    """It is a member for so long from when the request was sent."""
     state: U32
+    """Of the group."""
     generation: U63
+    """Of the group."""
 
 
 class ConsumerHeartbeatReply(m.Message, frozen=True):
@@ -155,6 +234,7 @@ class ConsumerHeartbeatReply(m.Message, frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"beats": None}
 
     beats: list[Beat | None]
+    """By position; nil: there is no such member, or it is being sent away."""
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 
@@ -166,17 +246,22 @@ class MemberAssignment(m.Message, frozen=True):
 
 
 class AssignItem(m.Message, frozen=True):
-    """What ``member``, the leader of ``generation``, assigns. Members that are not named get nothing."""
+    """Members that are not named get nothing."""
 
     tenant: str
     group: str
     member: str
+    """The leader."""
     generation: U53
     assignments: Assignments
 
 
 class ConsumerAssign(m.Message, frozen=True):
-    """Store the assignments of generations, each once."""
+    """Stores what a leader assigns to the members of its generation, all in one entry. Members that are not named get
+    nothing. Item errors, checked in this order: ``not_found`` if the group has no members; ``fenced`` if
+    ``generation`` is not the group's; ``not_owner`` if ``member`` is not its leader; ``conflict`` if the generation
+    has its assignment already, or a rebalance has begun; ``not_found`` if one of the members is not there. One
+    request has at most 1000 items and assignments."""
 
     items: Batch[AssignItem]
 
@@ -186,6 +271,7 @@ class ConsumerMembers(m.Message, frozen=True):
 
     tenant: str
     group: str
+    """Consumer group."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 
@@ -203,6 +289,7 @@ class ConsumerDescribeReply(m.Message, frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"groups": None}
 
     groups: list[ConsumerGroupInfo | None]
+    """By position; nil if it never had a member, or was deleted since."""
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 

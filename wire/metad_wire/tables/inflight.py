@@ -1,5 +1,14 @@
 """What is in flight between brokers and a client: packet identifiers and states of QoS 1 and 2, and messages that wait
-for a client that is away, opaque to metad. It belongs to sessions."""
+for a client that is away, opaque to metad. It belongs to sessions.
+
+What is in flight between brokers and a client: packet identifiers, the states of messages of QoS 1 and 2, and
+messages that wait for a client that is away. Names and values are the brokers' choice; metad stores them. They belong
+to the session as subscriptions do: its owner writes and deletes them, a takeover leaves them to the next owner, and
+they end with the session. With ``any_owner`` a broker leaves something for a session that is not its own, also where
+the owner's life is over; it must choose names that no other broker chooses. It does not make the session its own, and
+moves no deadline. A session may have 4096, and 524288 bytes of them (key fields with their separators, and values);
+one value may have 65536.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +22,24 @@ from ..table import Shown, Table
 from ..text.fields import U63, Batch, ClientId
 from .session import SESSION
 
-INFLIGHT_MAX = 4_096  # of one session: its end drops them all, in one entry of the log
-INFLIGHT_BYTES_MAX = 512 * 1024  # of one session's together: key fields with their separators, and values
-INFLIGHT_VALUE_BYTES_MAX = 64 * 1024  # of one
+INFLIGHT_MAX = 4_096
+"""What is in flight for one session: ``quota_exceeded``. The session's end drops it all in one entry."""
+INFLIGHT_BYTES_MAX = 512 * 1024
+"""The same in bytes, key fields with their separators, and values: ``quota_exceeded``."""
+INFLIGHT_VALUE_BYTES_MAX = 64 * 1024
+"""One value of it: ``invalid_item``."""
 
 
 class Inflight(m.Message, frozen=True):
-    """One thing that is in flight for a client. ``name`` is the broker's choice, as is the ``value``."""
+    """One thing that is in flight for a client."""
 
     tenant: str
     client_id: ClientId
+    """Of the session."""
     name: str
+    """The broker's choice."""
     value: bytes
+    """The broker's own encoding."""
 
 
 class InflightKey(m.Message, frozen=True):
@@ -32,25 +47,32 @@ class InflightKey(m.Message, frozen=True):
 
     tenant: str
     client_id: ClientId
+    """Of the session."""
     name: str
+    """The broker's choice."""
 
 
 class InflightPut(m.Message, frozen=True):
-    """Write, for clients whose sessions belong to this life of a broker; ``any_owner``: to whichever life they belong.
-    Item errors: not_found (there is no session), not_owner, fenced, quota_exceeded."""
+    """Writes states. If a value is the stored one, nothing is written. Item errors: ``not_found`` if there is no
+    session; ``not_owner`` and ``fenced``, but not with ``any_owner``; ``quota_exceeded``."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life: it must own the sessions, or see ``any_owner``."""
     items: Batch[Inflight]
     any_owner: bool = False
+    """The sessions may belong to any life of any broker."""
 
 
 class InflightDelete(m.Message, frozen=True):
-    """Delete, for clients whose sessions belong to this life of a broker. Item errors: not_found (there is no session,
-    or nothing of this name), not_owner, fenced."""
+    """Deletes states. Item errors: ``not_found`` if there is no session or nothing of the name, ``not_owner``,
+    ``fenced``."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life: it must own the sessions."""
     items: Batch[InflightKey]
 
 

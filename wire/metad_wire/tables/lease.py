@@ -1,6 +1,35 @@
 """Leases: what a holder keeps while it is alive, and the keys that go with it.
 
 A lease lives in one namespace, whose group also has the keys that are attached to it: so they end in one entry.
+
+A lease belongs to a namespace and lasts for as long as its holder is heard of. Keys of the namespace can be attached
+to it: by a ``kv.put`` with ``lease``, by an operation of a ``kv.transact`` with ``lease``, or by ``lease.attach``.
+When the lease ends, all its keys are deleted with it, in one entry of the log. ``Kv.lease`` names the lease that a
+key is attached to. A put without ``lease`` detaches the key.
+
+A lease ends by ``lease.revoke``, or when its holder was not heard of for ``ttl_ms``. Only the leader of the group
+knows when that is, by its monotonic clock. Everybody gets a full ``ttl_ms`` again when another node begins to lead
+the group, when the lease's slot moves to another group, and when the leader notices that it was not running or could
+not reach the group. So a lease may last longer than its ``ttl_ms``, and never shorter.
+
+**What a holder may believe.** ``lease.keep_alive`` writes nothing. A leader answers it only if it is certain that
+nobody else leads the group. The answer allows the holder to believe in the lease for ``ttl_ms`` from when it *sent*
+the request, by a clock that counts the time during which the machine was suspended. A holder that has no answer by
+then **must not** rely on the lease: the keys may be gone, and others may have taken their place. Or the service is
+away, and then no lease ends. So the holder goes on asking, and the next answer says whether the lease is its own
+still, or is over (``ttl_ms`` 0). The same holds of the members of consumer groups and ``consumer.heartbeat``. Compare
+the clock when the lease is used, because a timer of a process that was stopped comes too late. A holder that still
+writes then is stopped by what it compares its writes with: see Fencing.
+
+**Fencing.** The ``create_revision`` of a key only grows within a namespace. A lock is a key that its holder creates
+with a lease; the key's ``create_revision`` is its *token*. Who guards a resource refuses tokens lower than the
+highest it has seen. Writes to metad itself are guarded by a ``kv.transact`` that compares the lock's key with its
+``create_revision``.
+
+A lease has at most LEASE_KEYS_MAX keys, whose rows take at most LEASE_KEY_BYTES_MAX together; beyond it items fail
+with ``quota_exceeded``. The name of a lease has at most LEASE_NAME_BYTES_MAX bytes; its holder and attributes
+together at most LEASE_VALUE_BYTES_MAX. Names that the server makes were never in use in the namespace. A holder that
+chooses its own should not use a name twice, or a late keep-alive of its former life keeps the new lease alive.
 """
 
 from __future__ import annotations
@@ -16,8 +45,11 @@ from ..text.fields import U32, U63, Batch
 
 LEASE_TTL_MS_MIN = 500
 LEASE_TTL_MS_MAX = 24 * 60 * 60 * 1000
-LEASE_NAME_BYTES_MAX = 128  # of a lease's name, UTF-8 encoded; each attached key has it in a row
-LEASE_VALUE_BYTES_MAX = 4_096  # of a lease's holder and attributes together
+"""``ttl_ms`` of a lease: ``invalid_item``."""
+LEASE_NAME_BYTES_MAX = 128
+"""The name of a lease, as UTF-8: ``invalid_item``."""
+LEASE_VALUE_BYTES_MAX = 4_096
+"""A lease's holder and attributes together: ``invalid_item``."""
 LEASE_KEYS_MAX = 1_000
 """Keys of one lease: they are deleted in one entry, in which others wait for them."""
 LEASE_KEY_BYTES_MAX = 1024 * 1024
@@ -31,52 +63,67 @@ class LeaseKey(m.Message, frozen=True):
 
     namespace: str
     lease: str
+    """Its name, unique within the namespace."""
 
 
 class Lease(m.Message, frozen=True):
-    """A lease as read. ``version`` counts its writes since it was granted, ``keys`` those attached to it now, and
-    ``key_bytes`` what these take of what a lease may have. ``left_ms``: for how long it lasts from now on if nothing is
-    heard of its holder; 0 if it is about to end, and in what a watch shows. ``granted_by``: the holder of the
-    certificate or token that asked for it (a URI), or its host where nobody is checked."""
+    """A lease as read."""
 
     namespace: str
     lease: str
     ttl_ms: U32
+    """How long it lasts after its holder was last heard of."""
     holder: str
     attributes: bytes
+    """Opaque."""
     version: U63
+    """Writes of this row since it was granted."""
     create_revision: U63
+    """Revision of the write that granted it."""
     mod_revision: U63
+    """Revision of the last write of this row."""
     keys: U32 = 0
+    """Attached to it now."""
     key_bytes: U32 = 0
+    """What these take of LEASE_KEY_BYTES_MAX."""
     left_ms: U32 = 0
+    """For how long it lasts from now on if nothing is heard of its holder; 0 if it is about to end, and in what a watch
+    shows."""
     granted_by: str = ""
+    """Who asked for it: the URI of the certificate's or token's holder, or the client's host where nobody is
+    checked."""
 
 
 class LeaseGrantItem(m.Message, frozen=True):
-    """``lease``: its name, which must not be in use; empty: the server makes one that was never in use."""
+    """One lease to grant."""
 
     namespace: str
     ttl_ms: TtlMs
     lease: str = ""
+    """Name; empty: the server makes one."""
     holder: str = ""
+    """Whatever tells people who it is."""
     attributes: bytes = b""
+    """Opaque."""
 
 
 class LeaseGrant(m.Message, frozen=True):
-    """Grant leases."""
+    """Item errors: ``conflict`` if there is a lease of this name; ``quota_exceeded`` if the leases of who asks would
+    take more of the group's room than is left free: a lease takes 1,024 bytes and its ``holder`` and ``attributes``,
+    of 100,663,296 in all, about. See "Shared room"."""
 
     items: Batch[LeaseGrantItem]
 
 
 class LeaseGrantReply(m.Message, frozen=True):
-    """``leases``: their names by position; empty where the item failed."""
+    """The names of the leases."""
 
     columns: ClassVar[dict[str, int | None]] = {"leases": None}
 
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     leases: list[str | None]
+    """By position: the name; nil if the item failed."""
 
 
 class LeaseKeepAlive(m.Message, frozen=True):
@@ -87,25 +134,27 @@ class LeaseKeepAlive(m.Message, frozen=True):
 
 
 class LeaseKeepAliveReply(m.Message, frozen=True):
-    """``ttl_ms`` by position: the lease lasts so long from when the request was sent; 0: there is no such lease."""
+    """How long each lease lasts from when the request was sent."""
 
     columns: ClassVar[dict[str, int | None]] = {"ttl_ms": 0}
 
     ttl_ms: list[U32]
+    """By position; 0: there is no such lease, or it is ending."""
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 
 class LeaseList(m.Message, frozen=True):
-    """Leases of one namespace whose name starts with ``prefix``, in order."""
+    """Lists leases of one namespace."""
 
     namespace: str
     prefix: str = ""
+    """Of the name; empty: all leases."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 
 
 class LeaseKeys(m.Message, frozen=True):
-    """The keys attached to one lease, in order."""
+    """The keys attached to one lease; none if there is no such lease."""
 
     namespace: str
     lease: str
@@ -119,6 +168,7 @@ class LeaseKeyItem(m.Message, frozen=True):
     namespace: str
     lease: str
     key: str
+    """Of the same namespace."""
 
 
 class LeaseExpire(m.Message, frozen=True):

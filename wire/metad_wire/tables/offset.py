@@ -14,30 +14,34 @@ from ..text.fields import U32, U63, Batch
 
 
 class KnownGroup(m.Message, frozen=True):
-    """A consumer group that has committed something: it has offsets, a generation, or both. ``generation`` is 0 if no
-    commit has carried one."""
+    """A consumer group that has committed something: it has offsets, a generation, or both."""
 
     tenant: str
     group: str
+    """Consumer group."""
     generation: U63
+    """0: none."""
 
 
 class OffsetGroups(m.Message, frozen=True):
-    """The consumer groups of one tenant whose names start with ``prefix`` and are greater than ``after``, in order of
-    the name. Each group of metad is asked for those of ``slots``, a bit map of those that it holds by the client's map;
-    if it does not, it answers stale_route. None named: those that it happens to hold."""
+    """The consumer groups of a tenant that have offsets or a generation, with their generations. A client asks every
+    group of kind ``offset`` for the slots that the group holds by the client's map, as Listings says. A page may
+    hold few groups, or none, while the cursor is not empty."""
 
     tenant: str
     prefix: str = ""
+    """What the names start with."""
     slots: bytes = b""
     after: str = ""
+    """Only names greater than this; empty: all."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
 
 
 class OffsetDeleteGroups(m.Message, frozen=True):
-    """Delete everything of consumer groups without members: offsets, and at last the generation. A request deletes a
-    bounded number of rows, of the first items that have any."""
+    """Deletes everything of consumer groups that have no members: the offsets, and in the entry with the last of them
+    the generation. A request deletes a bounded number of rows. ``left`` says of which groups there is more: ask
+    again for those, until none is left. Item error: ``conflict`` if the group has members."""
 
     items: Batch[m.ConsumerGroup]
 

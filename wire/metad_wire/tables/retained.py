@@ -1,7 +1,12 @@
 """Retained messages: the last one of each topic, for whoever subscribes later.
 
-A topic and its tenant route a message, so the topics of one tenant are spread over all groups, and so is the work of a
-broker that retains much. The price is that a filter is put to every group, each of which has a part of the answer.
+A topic and its tenant route a message, so the topics of one tenant are spread over all groups, and so is the work of
+a broker that retains much. The price is that a filter is put to every group, each of which has a part of the answer.
+
+The last message of each topic, for whoever subscribes later. A topic name is as MQTT defines it (3.1.1 and 5, section
+4.7): see Topics, filters and client ids. Tenant and topic route a message together, so a tenant's topics are spread
+over all groups. A message that has expired is not read any more. The group deletes it, some time later, and watches
+show that as ``expired``.
 """
 
 from __future__ import annotations
@@ -26,62 +31,72 @@ class RetainedKey(m.Message, frozen=True):
 
 
 class Retained(m.Message, frozen=True):
-    """A retained message as read. ``properties`` are the broker's own encoding of the rest. ``expires_ms`` is Unix
-    time, 0 if it never expires; no read returns a message from then on, and the group deletes it some time later.
-    ``revision`` is that of the entry that wrote it."""
+    """A retained message as read."""
 
     tenant: str
     topic: Topic
     payload: bytes
+    """Never empty."""
     qos: Qos = 0
     properties: bytes = b""
+    """The broker's own encoding of the rest."""
     expires_ms: U63 = 0
+    """Unix time in milliseconds by the time of the group's log, which is late behind an outage; 0: never."""
     revision: U63 = 0
+    """Index of the revision of the entry that wrote it."""
 
 
 class RetainedPutItem(m.Message, frozen=True):
-    """A message that its topic retains from now on, in place of the one before. An empty ``payload`` deletes that one,
-    as MQTT has it, and is no error if there is none. ``expiry_interval_s`` counts from the write (None: it never
-    expires)."""
+    """A message that its topic retains from now on, in place of the one before."""
 
     tenant: str
     topic: Topic
     payload: bytes
+    """Empty: delete the message, if there is one."""
     qos: Qos = 0
     properties: bytes = b""
+    """The broker's own encoding of the rest."""
     expiry_interval_s: U32 | None = None
+    """Seconds from the write on; nil: never."""
 
 
 class RetainedPut(m.Message, frozen=True):
-    """Retain messages. Item errors: invalid_item (no topic that anybody may publish to)."""
+    """Each message replaces the one that its topic retained. An item whose topic is no name that anybody may publish to
+    fails with ``invalid_item``."""
 
     items: Batch[RetainedPutItem]
 
 
 class RetainedDeleteItem(m.Message, frozen=True):
-    """``revision`` (0: unchecked) makes it a compare-and-delete."""
+    """Names one message to delete."""
 
     tenant: str
     topic: Topic
     revision: U63 = 0
+    """Delete only what this entry wrote; 0: unchecked."""
 
 
 class RetainedDelete(m.Message, frozen=True):
-    """Delete retained messages. Item errors: not_found; conflict (another write than ``revision`` was the last)."""
+    """Deletes messages, also expired ones that are still there. An item without a message fails with ``not_found``; one
+    whose ``revision`` is not that of the message with ``conflict``, and ``current`` is the revision of the message."""
 
     items: Batch[RetainedDeleteItem]
 
 
 class RetainedMatch(m.Message, frozen=True):
-    """The messages of one tenant whose topics match ``filter`` and are greater than ``after``, in order of the topic's
-    UTF-8. The filter is not of a shared subscription: those are not sent retained messages. Each group is asked for
-    those of ``slots``, a bit map of those that it holds by the client's map; if it does not, it answers stale_route.
-    None named: those that it happens to hold."""
+    """The messages of a tenant whose topics match a filter. A client asks every group of kind ``data`` for the slots
+    that the group holds by the client's map, as Listings says. A filter that is not right, or that is of a shared
+    subscription (MQTT sends those no retained messages), is refused with ``invalid_request``. A group looks at a
+    bounded number of topics for one page, so a page may hold few messages, or none, while the cursor is not empty.
+    The topics between two that match are not read one by one: the work grows with the values that each ``+`` of the
+    filter takes, not with the number of topics."""
 
     tenant: str
     filter: UnsharedFilter
+    """At most 256 levels, and no ``$share``."""
     slots: bytes = b""
     after: str = ""
+    """Only topics greater than this; empty: all."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
 

@@ -1,4 +1,8 @@
-"""Sequences: counters that only :data:`SEQUENCE_ADD` changes, so that everybody gets numbers of their own."""
+"""Sequences: counters that only :data:`SEQUENCE_ADD` changes, so that everybody gets numbers of their own.
+
+A sequence is a number that is only added to, so everybody who adds gets numbers of his own: with a ``delta`` of 100
+the 100 numbers up to the value that is answered. As a write with an identity, an addition is done once.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from ..table import Shown, Table
 from ..text.fields import U63, Batch
 
 SEQUENCE_MAX = 2**63 - 1
+"""The value of a sequence: ``conflict``."""
 Delta = Annotated[int, Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)]
 
 
@@ -20,49 +25,57 @@ class SequenceKey(m.Message, frozen=True):
 
     namespace: str
     sequence: str
+    """Unique within the namespace."""
 
 
 class SequenceRecord(m.Message, frozen=True):
-    """A sequence as read. ``value``: the sum of what was added to it. ``version`` counts its writes."""
+    """A sequence as read."""
 
     namespace: str
     sequence: str
     value: U63
+    """The sum of what was added."""
     version: U63
+    """Writes since it was created: 1 after the first."""
     create_revision: U63
+    """Revision of the write that created it."""
     mod_revision: U63
+    """Revision of the last write."""
 
 
 class SequenceAddItem(m.Message, frozen=True):
-    """Add ``delta`` to a sequence, which begins at 0. With a delta of 100 the caller has the 100 numbers up to the new
-    value for itself."""
+    """With a delta of 100 the caller has the 100 numbers up to the new value for itself."""
 
     namespace: str
     sequence: str
     delta: Delta = 1
+    """May be negative."""
 
 
 class SequenceAdd(m.Message, frozen=True):
-    """Add to sequences. Items of one namespace are done all at once, in order."""
+    """A sequence that does not exist begins at 0. Items of one group are done in one entry, in order. Item error:
+    ``conflict`` if the value would be below 0 or not fit a u63."""
 
     items: Batch[SequenceAddItem]
 
 
 class SequenceAddReply(m.Message, frozen=True):
-    """``values`` by position, after the item; 0 where it failed."""
+    """The value of each sequence."""
 
     columns: ClassVar[dict[str, int | None]] = {"values": 0}
 
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     values: list[U63]
+    """By position: the value after the item; 0 if the item failed."""
 
 
 class SequenceList(m.Message, frozen=True):
-    """Sequences of one namespace whose name starts with ``prefix``, in order."""
+    """Lists sequences of one namespace."""
 
     namespace: str
     prefix: str = ""
+    """Of the name; empty: all sequences."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 

@@ -1,4 +1,8 @@
-"""Sessions: who serves a client, and what its broker keeps of it."""
+"""Sessions: who serves a client, and what its broker keeps of it.
+
+A session is what a broker stores for one of its own clients, and which broker owns it. A broker's *epoch* numbers its
+lives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Subscriptions: the topic filters of the clients of brokers, a row each. They belong to sessions."""
+"""Subscriptions: the topic filters of the clients of brokers, a row each. They belong to sessions.
+
+The topic filters of a session, a record each: a client with a thousand filters costs no more than what changes. They
+belong to the session. Only its owner adds and removes them, whether the client is connected or not; a takeover leaves
+them to the next owner. A session may have 4096, and 524288 bytes of them (key fields with their separators, and
+options).
+"""
 
 from __future__ import annotations
 
@@ -13,16 +19,20 @@ from ..table import Shown, Table
 from ..text.fields import U63, Batch, ClientId, Filter
 from .session import SESSION
 
-SUBSCRIPTIONS_MAX = 4_096  # of one session: its end drops them all, in one entry of the log
-SUBSCRIPTION_BYTES_MAX = 512 * 1024  # of one session's together: key fields with their separators, and options
+SUBSCRIPTIONS_MAX = 4_096
+"""Filters of one session: ``quota_exceeded``. The session's end drops them all in one entry."""
+SUBSCRIPTION_BYTES_MAX = 512 * 1024
+"""The same in bytes, key fields with their separators, and options: ``quota_exceeded``."""
 
 
 class Subscription(m.Message, frozen=True):
-    """One filter of one client. ``filter`` may be of a shared subscription (``$share/GROUP/FILTER``)."""
+    """One filter of one client."""
 
     tenant: str
     client_id: ClientId
+    """Of the session."""
     filter: Filter
+    """The topic filter; ``$share/GROUP/FILTER`` is a shared subscription."""
     options: SubscriptionOptions = SubscriptionOptions()
 
 
@@ -31,48 +41,57 @@ class SubscriptionKey(m.Message, frozen=True):
 
     tenant: str
     client_id: ClientId
+    """Of the session."""
     filter: Filter
+    """The topic filter."""
 
 
 class SubscriptionAdd(m.Message, frozen=True):
-    """Subscribe clients whose sessions belong to this life of a broker. A filter that the client has gets these
-    options. Item errors: not_found (there is no session), not_owner, fenced, invalid_item (it is no filter),
-    quota_exceeded."""
+    """Subscribes clients. A filter that the client has already gets the new options; if they are the same, nothing is
+    written. Item errors: ``not_found`` if there is no session, ``not_owner``, ``fenced``, ``invalid_item`` if it is
+    no topic filter, ``quota_exceeded``."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life: it must own the sessions."""
     items: Batch[Subscription]
 
 
 class SubscriptionAddReply(m.Message, frozen=True):
-    """``created[i]``: the client did not have the filter of item i before. False if the item failed."""
+    """False if the item failed."""
 
     columns: ClassVar[dict[str, int | None]] = {"created": False}
 
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     created: list[bool]
+    """By position: whether the client did not have the filter before; false if the item failed."""
 
 
 class SubscriptionRemove(m.Message, frozen=True):
-    """Unsubscribe clients whose sessions belong to this life of a broker. Item errors: not_found (there is no session,
-    or it does not have the filter), not_owner, fenced."""
+    """Unsubscribes clients. Item errors: ``not_found`` if there is no session or the client does not have the filter,
+    ``not_owner``, ``fenced``."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life: it must own the sessions."""
     items: Batch[SubscriptionKey]
 
 
 class SubscriptionList(m.Message, frozen=True):
-    """Subscriptions in order of (tenant, client_id, filter). ``tenant`` matches exactly (None: any);
-    ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList."""
+    """Subscriptions in order of (tenant, client_id, filter)."""
 
     tenant: str | None = None
+    """Exactly this one; nil: all."""
     client_id_prefix: ClientId = ""
+    """Needs a tenant."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""
     after: SubscriptionKey | None = None
+    """Only subscriptions behind this key."""
 
 
 SUBSCRIPTION = Table(

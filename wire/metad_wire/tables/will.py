@@ -1,4 +1,12 @@
-"""Wills that are due: what brokers claim, publish and acknowledge. They outlive the sessions that they come from."""
+"""Wills that are due: what brokers claim, publish and acknowledge. They outlive the sessions that they come from.
+
+A will is what a client wants to be published if it goes without a word. Once it is due, it is a record of its own,
+which outlives the session. A broker *claims* due wills for a time, publishes them and acknowledges them; an
+acknowledgement drops the will, so each is acknowledged once. A claim keeps others away until its time has passed, by
+the time of the group's log, in which nothing passes for a while after a new leader. It ends at once if its broker's
+life is fenced, and for a later life of the same broker. ``claims`` tells whoever claims a will next that it was
+claimed before, and so may have been published. A will that nobody publishes for ``expiry.will_keep_s`` is dropped.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +21,10 @@ from ..table import Shown, Table
 from ..text.fields import BATCH_ITEMS_MAX, U32, U63, Batch, ClientId
 from .session import SESSION
 
-WILL_LEASE_MS_MAX = 3_600_000  # a claimant that died holds wills back for so long at most
-WILL_WAIT_MS_MAX = 60_000  # a broker that is gone without a word is remembered for so long at most
+WILL_LEASE_MS_MAX = 3_600_000
+"""``lease_ms`` of a claim: ``invalid_request``. A claimant that died holds wills back for so long at most."""
+WILL_WAIT_MS_MAX = 60_000
+"""``wait_ms`` of ``will.wait``: ``invalid_request``."""
 
 LeaseMs = Annotated[int, Meta(ge=1, le=WILL_LEASE_MS_MAX)]
 WaitMs = Annotated[int, Meta(ge=0, le=WILL_WAIT_MS_MAX)]
@@ -22,12 +32,12 @@ ClaimLimit = Annotated[int, Meta(ge=1, le=BATCH_ITEMS_MAX)]
 
 
 class WillKey(m.Message, frozen=True):
-    """Identity of a will that is due; (tenant, client_id) routes it. ``id`` tells it from the client's other ones, and
-    a later one is greater."""
+    """Identity of a will that is due; (tenant, client_id) routes it."""
 
     tenant: str
     client_id: ClientId
     id: str
+    """Tells it from the client's other wills; a later one is greater."""
 
 
 class WillDue(m.Message, frozen=True):
@@ -35,19 +45,23 @@ class WillDue(m.Message, frozen=True):
 
     will: m.Will
     due_ms: U63
+    """Since when, in the time of the group's log."""
 
 
 class WillClaimant(m.Message, frozen=True):
-    """The life of a broker that has claimed a will until a time of the group's log, as the ``claims``-th one."""
+    """The life of a broker that has claimed a will."""
 
     broker: str
     broker_epoch: U63
+    """Its life."""
     until_ms: U63
+    """In the time of the group's log."""
     claims: U32
+    """How often the will was claimed."""
 
 
 class DueWill(m.Message, frozen=True):
-    """A will that is due, as listed. ``claimant`` is the last one; None: nobody has claimed it."""
+    """A will that is due, as listed."""
 
     tenant: str
     client_id: ClientId
@@ -55,77 +69,108 @@ class DueWill(m.Message, frozen=True):
     will: m.Will
     due_ms: U63
     claimant: WillClaimant | None = None
+    """The last one; nil: nobody has claimed it."""
 
 
 class WillClaim(m.Message, frozen=True):
-    """Claim up to ``limit`` wills of a group for ``lease_ms``, behind ``cursor``: those that nobody has claimed, and
-    those whose claim is over because it is late, or because its broker's life is."""
+    """Claims wills of one group, which the request names: those that nobody has claimed, and those whose claim is over.
+    Ask each data group. A group looks at a limited number of wills for one request, so go on behind the cursor while
+    there is one."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life."""
     lease_ms: LeaseMs
+    """How long others are kept away."""
     limit: ClaimLimit = 100
+    """Of wills."""
     tenant: str | None = None
+    """Exactly this one; nil: all."""
     cursor: bytes = b""
+    """From the last reply."""
 
 
 class ClaimedWill(m.Message, frozen=True):
-    """One will that a broker has claimed. ``claims`` counts all claims of it: with more than one, an earlier claimant
-    may have published it."""
+    """One will that a broker has claimed."""
 
     tenant: str
     client_id: ClientId
     id: str
     claims: U32
+    """1: nobody had it before."""
 
 
 class WillClaimReply(m.Message, frozen=True):
-    """``wills[i]`` is what ``claimed[i]`` is about; None if a retry finds it acknowledged. There may be more behind
-    ``cursor``, even if this reply has none; empty: the group has no more."""
+    """The wills that the broker has now."""
 
     revisions: list[m.Revision]
     claimed: list[ClaimedWill]
     wills: list[WillDue | None]
+    """By position of ``claimed``; nil if a retry finds the will acknowledged."""
     cursor: bytes
+    """Empty: no further ones; otherwise there may be more, even if this reply has none."""
 
 
 class WillWait(m.Message, frozen=True):
-    """Wait for ``wait_ms`` until it is this broker's turn to claim wills of a group. The group has one turn at a time,
-    and gives it to the one of those who wait that has waited the longest, when there is a will behind ``cursor`` that
-    may be claimed. ``tenant`` matches exactly (None: any)."""
+    """Waits for a turn to claim wills of one group, which the request names. A group has one turn at a time. While
+    there is a will that may be claimed, it gives turns to those who wait, the longest first; so one broker hears of
+    a will, however many wait. A turn ends with a ``will.claim`` of its broker, or 200 ms after it was given; then
+    that broker is behind all others until it uses a turn. A broker that wants to publish wills keeps one wait under
+    way at each data group, claims when it is told that it is its turn, and waits again. Turns only say who hears of
+    a will: anybody may claim at any time, and a claim decides. The wait of a life that is over is answered
+    ``fenced``, and if slots of the group move, ``stale_route``: get a newer map, and wait at the groups that it
+    names. Where very many wait at a node, a connection that has more than its share of them is answered
+    ``overloaded``.
+
+    A will that becomes due, is released, or is left by a claim gives a turn at once. One whose claim is over, or
+    whose slot comes from another group, does so within about a second."""
 
     broker: str
+    """The broker that waits."""
     broker_epoch: U63
+    """Its life."""
     wait_ms: WaitMs = 0
+    """For how long, and no longer than the request's deadline; 0: answer at once, without a turn."""
     tenant: str | None = None
+    """Wills of exactly this one; nil: of all."""
     cursor: bytes = b""
+    """Where to look for wills without a wait; a wait is about all of them."""
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
+    """See Reading what was written; not of a wait."""
 
 
 class WillWaitReply(m.Message, frozen=True):
-    """``claimable``: it is the broker's turn, and a claim behind ``cursor`` finds wills unless somebody else is first.
-    Otherwise the wait is over, and there may be wills behind ``cursor`` if it is not empty. ``others``: without a wait,
-    there are wills that cannot be claimed now."""
+    """The wait is over."""
 
     claimable: bool
+    """It is the broker's turn; without a wait: there is a will that it could claim, about."""
     cursor: bytes
+    """A claim behind it finds wills, if ``claimable``; otherwise empty, but without a wait there may be wills behind
+    it."""
     others: bool = False
+    """Without a wait: there are wills that cannot be claimed now."""
 
 
 class WillAcknowledge(m.Message, frozen=True):
-    """These wills are published: they are dropped. Item errors: not_found (it was acknowledged before), conflict
-    (another life has claimed it since, or this one never did)."""
+    """These wills are published; they are dropped. Item errors: ``not_found`` if the will was acknowledged before,
+    ``conflict`` if another life has claimed it since or nobody has. A broker that is late may still acknowledge what
+    nobody else has claimed."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life: it must have claimed the wills."""
     items: Batch[WillKey]
 
 
 class WillRelease(m.Message, frozen=True):
-    """These wills were not published: others may claim them at once. Item errors are those of an acknowledgement."""
+    """These wills were not published: others may claim them at once. Item errors are those of ``will.acknowledge``."""
 
     broker: str
+    """The broker that asks."""
     broker_epoch: U63
+    """Its life: it must have claimed the wills."""
     items: Batch[WillKey]
 
 
@@ -146,17 +191,19 @@ class WillExpireReply(m.Message, frozen=True):
 
 
 class WillList(m.Message, frozen=True):
-    """Wills that are due, in order of (tenant, client_id, id). ``tenant`` matches exactly (None: any);
-    ``client_id_prefix`` needs a tenant. ``slots`` and ``after`` are those of a SessionList. ``claimable_by``: only
-    those that this life of a broker could claim now."""
+    """Wills that are due, in order of (tenant, client_id, id)."""
 
     tenant: str | None = None
+    """Exactly this one; nil: all."""
     client_id_prefix: ClientId = ""
+    """Needs a tenant."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""
     after: WillKey | None = None
+    """Only wills behind this key."""
     claimable_by: m.Owner | None = None
+    """Only wills that this life of a broker could claim now, about; a claim decides."""
 
 
 WILL = Table(

@@ -25,16 +25,24 @@ from .topics import any_text_fault, filter_fault, topic_fault, unshared_filter_f
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
 """The usual integer: it fits every language's signed 64-bit integer."""
-GENERATION_MAX = 2**53 - 1  # exact in every language; no counter gets there, and a peer's -1 is no generation
+GENERATION_MAX = 2**53 - 1
+"""A generation of a consumer group: ``invalid_item``. Every language has this number; older servers may have stored
+higher ones."""
 U53 = Annotated[int, Meta(ge=0, le=GENERATION_MAX)]
 U64 = Annotated[int, Meta(ge=0)]  # msgpack has no larger integer
 I64 = Annotated[int, Meta(le=0x7FFF_FFFF_FFFF_FFFF)]  # msgpack has no smaller integer
 
-BATCH_ITEMS_MAX = 1_000  # items in one request: larger requests gain nothing, and others wait for each as a whole
-TRANSACTIONS_MAX = 1_000  # transactions in one request; each is a batch of its own
-TRANSACTION_ITEMS_MAX = 128  # of each list in one transaction, so that one cannot hold up its group for long
-KEY_FIELDS_MAX = 16  # in the key of one record; no table has as many
-LIST_LIMIT_MAX = 10_000  # records in one page
+BATCH_ITEMS_MAX = 1_000
+"""Items of one request: ``invalid_request``. Also all compares, operations and reads of one ``kv.transact``
+together: ``too_large``."""
+TRANSACTIONS_MAX = 1_000
+"""Transactions of one ``kv.transact``: ``invalid_request``."""
+TRANSACTION_ITEMS_MAX = 128
+"""Each list in a transaction: ``invalid_item``."""
+KEY_FIELDS_MAX = 16
+"""Fields that a list or a filter names: ``invalid_request``."""
+LIST_LIMIT_MAX = 10_000
+"""``Page.limit``: ``invalid_request``."""
 
 Qos = Annotated[int, Meta(ge=0, le=2)]
 RetainHandling = Annotated[int, Meta(ge=0, le=2)]
