@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from metad_wire import __version__
-from metad_wire.described import described
+from metad_wire.described import described, page
 from metad_wire.program.extras import advice
 from metad_wire.program.open_files import raise_files_limit
 from metad_wire.program.output import escape_unprintable
 from metad_wire.program.signals import default_for_children
-from metad_wire.tables_page import page
 from metad_wire.transport.tcp import install_uvloop
 
 from . import log_events

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+
+from metad_wire.described import texts
 
 from .declarations import Config, Section
 from .environment import VARIABLES
@@ -59,15 +60,7 @@ def _comment(text: str) -> list[str]:
 
 
 def _text(section: type[Section]) -> str:
-    return (ast.get_docstring(_source(section)) or "").strip()
-
-
-def _source(section: type[Section]) -> ast.ClassDef:
-    """A section as it is written: ``python -OO`` has no docstrings, but the text behind fields and classes stays."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    if not isinstance(tree, ast.ClassDef):
-        raise TypeError(f"{section.__name__} is no class")
-    return tree
+    return texts(sys.modules[section.__module__]).classes[section.__name__]
 
 
 def _sections() -> Iterator[tuple[str, type[Section]]]:
@@ -81,14 +74,9 @@ def _sections() -> Iterator[tuple[str, type[Section]]]:
 
 def _fields(section: type[Section]) -> Iterator[tuple[str, Any, str]]:
     """Name, default and text of each field. The text is the string literal behind the field in the class body."""
-    tree = _source(section)
+    written = texts(sys.modules[section.__module__]).fields
     defaults = section()
-    field = ""
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            field = node.target.id
-        elif field and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            default = getattr(defaults, field)
-            if not isinstance(default, Section):
-                yield field, default, " ".join(str(node.value.value).split())
-            field = ""
+    for field in section.__struct_fields__:
+        default = getattr(defaults, field)
+        if not isinstance(default, Section):
+            yield field, default, written[section.__name__, field]

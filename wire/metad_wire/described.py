@@ -1,7 +1,7 @@
 """The whole protocol as one value: methods, messages, tables, errors and limits, with their meanings.
 
-``metad protocol --json`` prints it, and :mod:`metad_wire.tables_page` makes TABLES.md of it. All of it comes from the
-declarations: the meaning of a message or a table is the docstring of its class or module, and that of a field or a
+``metad protocol --json`` prints it, and ``metad protocol`` the page TABLES.md, which is made of it. All of it is from
+the declarations: the meaning of a message or a table is the docstring of its class or module, and that of a field or a
 limit is the text behind it.
 """
 
@@ -13,9 +13,9 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import inspect
@@ -23,7 +23,7 @@ from msgspec import inspect
 from . import cluster, errors, messages, tables, watch
 from .connection import frame
 from .methods import METHODS, READS, By, For, Method
-from .table import TABLES, Shown, Table
+from .table import TABLES, Batched, Got, Listed, Shown, Table
 from .text import fields
 
 _LIMITS = (frame, messages, fields, errors, watch)
@@ -82,7 +82,7 @@ def described() -> dict[str, Any]:
         "frames": {type_.name: int(type_) for type_ in frame.FrameType},
         "features": {str(feature.name): feature.value for feature in messages.Feature},
         "limits": limits(),
-        "errors": error_rows(),
+        "errors": errors_by_code(),
         "methods": [method_row(method) for _, method in sorted(METHODS.items()) if method.whose is not For.NODES],
         "tables": [table_row(table) for table in shown_tables()],
         "messages": {name: message(class_) for name, class_ in sorted(known.items())},
@@ -95,11 +95,11 @@ def limits() -> dict[str, dict[str, Any]]:
     for module in (*_LIMITS, *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES)):
         for name, text in texts(module).constants.items():
             if name.endswith("_MAX") and not name.startswith("_"):
-                found[name] = {"value": getattr(module, name), "meaning": text}
+                found[name] = {"value": getattr(module, name), "meaning": plain(text)}
     return found
 
 
-def error_rows() -> list[dict[str, Any]]:
+def errors_by_code() -> list[dict[str, Any]]:
     """The errors, by code."""
     written = texts(errors).classes
     return [
@@ -108,7 +108,7 @@ def error_rows() -> list[dict[str, Any]]:
             "name": error.name,
             "retryable": error.retryable,
             "outcome_known": error.outcome_known,
-            "meaning": written[error.__name__].partition("\n")[0],
+            "meaning": plain(written[error.__name__].partition("\n")[0]),
         }
         for _, error in sorted(errors.ERRORS.items())
     ]
@@ -162,7 +162,7 @@ def table_row(table: Table[Any]) -> dict[str, Any]:
             {"name": names[byte], "number": byte, "key": list(key_of(table, shown.key)), "value": type_of(shown.record)}
             for byte, shown in sorted(table.shows.items())
         ],
-        "meaning": texts(sys.modules[f"{tables.__name__}.{table.name}"]).classes[""] if table.plain is None else "",
+        "meaning": "" if table.plain else plain(texts(sys.modules[f"{tables.__name__}.{table.name}"]).classes[""]),
     }
 
 
@@ -289,7 +289,7 @@ def field_meaning(class_: type, name: str) -> str:
     """What a field means; empty where its name says it."""
     for owner in _declared(class_):
         if said := texts(sys.modules[owner.__module__]).fields.get((owner.__name__, name)):
-            return said
+            return plain(said)
     return ""
 
 
@@ -297,7 +297,7 @@ def meaning(class_: type) -> str:
     """What a message is for."""
     for owner in _declared(class_):
         if said := texts(sys.modules[owner.__module__]).classes.get(owner.__name__):
-            return said
+            return plain(said)
     return ""
 
 
@@ -362,11 +362,11 @@ def texts(module: types.ModuleType) -> Texts:
     source = sources.getsource(module)
     tree = ast.parse(source)
     lines = source.splitlines()
-    classes = {"": plain(ast.get_docstring(tree) or "")}
+    classes = {"": ast.get_docstring(tree) or ""}
     fields_: dict[tuple[str, str], str] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            classes[node.name] = plain(ast.get_docstring(node) or "")
+            classes[node.name] = ast.get_docstring(node) or ""
             for name, text in _behind(node.body, lines):
                 fields_[node.name, name] = text
     return Texts(classes, fields_, dict(_behind(tree.body, lines)))
@@ -379,10 +379,10 @@ def _behind(body: list[ast.stmt], lines: list[str]) -> Iterable[tuple[str, str]]
             case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
                 match following:
                     case ast.Expr(ast.Constant(str(text))):
-                        yield name, plain(" ".join(text.split()))
+                        yield name, " ".join(text.split())
                     case _:
                         comment = lines[node.lineno - 1].partition("  # ")[2]
-                        yield name, plain(comment.partition("noqa:")[0].strip())
+                        yield name, comment.partition("noqa:")[0].strip()
 
 
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
@@ -391,3 +391,247 @@ _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 def plain(text: str) -> str:
     """Write a docstring as Markdown."""
     return _ROLE.sub(r"`\1`", text).replace("``", "`").strip()
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+_HEAD = """\
+# Methods, messages, tables, errors and limits
+
+`metad protocol > wire/TABLES.md` writes this page from the declarations; a test compares the two. `metad protocol
+--json` says the same to programs. [PROTOCOL.md](PROTOCOL.md) says how the parts work together: what it writes as
+*Title* is a section there.
+
+A message is a MessagePack array of its fields, in the order of its list. Behind the name of a field stands its type,
+and `= default` if the field may be left out together with all fields after it. A field without a default is required.
+`nil` stands for nothing. These fields mean the same everywhere, unless a message says otherwise:
+
+- `revisions` of a reply: one, that of the group, see *Revisions*
+- `errors`: the items that failed, in order of `index`
+- `page`, `slots` and `after`: see *Listings*
+- `min_revisions`: see *Reading what was written*"""
+_METHODS = """\
+The lane says what goes first where requests wait (*Overload*). A method that writes takes an identity. *Early*:
+0-RTT data may ask for it. `session.get` and `lease.revoke`, for example, are among the reads and batches below."""
+_READS = """\
+The body is a `Get` of the key and the reply a `GetReply` of what is found. A message may be missing; of an array
+there always is one, which may be empty. The lane is `records`, the leader of the group answers, and 0-RTT data may
+ask. `too_large` if the reply would be."""
+_BATCHES = """\
+The body is `Items` of the item and the reply a `WriteReply`. The lane is `records`, and the leader of the group
+answers."""
+_LISTS = "The reply is a `ListReply` of what is found, in order: see *Listings*."
+_TABLES = """\
+Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
+the slot has the record. A table without routing is in `metadata-0`. A *plain table* has no section of its own: its
+record is an array of the fields that its row lists, and its methods are those of *Plain tables*."""
+_PLAIN = """\
+A plain table stores records by key. The key is an array of the fields that the table's row names. `get` is a `Get`
+of keys and finds a `TableRecord` of each. `put` answers with a `TablePutReply`; item error `conflict` if
+`expected_version` is not that of the record. `delete` answers with a `WriteReply`; item errors `not_found` if there
+is no record, whatever version was expected, and `conflict`. `list` answers with a `ListReply` of `TableRecord`, in
+the order of the key. If `fields` has all routing fields, one group holds what is listed; otherwise ask every group
+of the kind (*Listings*). `invalid_request` if there are more fields than the key has, if one has another type than
+the key's, if there is a prefix for a field that is not text, or if `after` lacks fields of the key."""
+_WATCHED = """\
+What a watch reports of each row. `table`, `row` and `number` are those of `WatchFilter` and `WatchChange`. Kinds: 1
+created, 2 changed, 3 deleted, 4 expired, 5 written."""
+
+
+def page() -> str:
+    """The page."""
+    return "\n".join([*_lines(), ""])
+
+
+def _lines() -> Iterator[str]:
+    seen: set[str] = set()
+    yield _HEAD
+    yield from _section("Error codes", "", "code | name | retry | outcome known | meaning", error_rows())
+    bounds = ([name, f"{limit['value']}", limit["meaning"]] for name, limit in limits().items())
+    text = "What is over a limit is refused with the error that is named."
+    yield from _section("Limits", text, "limit | value | what it limits", bounds)
+    head = "code | name | body | reply | writes | answered by | for | lane | early"
+    yield from _section("Methods", _METHODS, head, method_rows())
+    yield from _section("Reads of keys", _READS, "code | name | key | found | what that is", read_rows())
+    yield from _section("Writes of items", _BATCHES, "code | name | item | what it does", batch_rows())
+    yield from _section("What is listed", _LISTS, "code | name | found | what that is", list_rows())
+    yield from _section("Tables", _TABLES, "table | groups | key | routed by | record | methods", table_rows())
+    head = "table | row | number | key | value | kinds"
+    yield from _section("Rows that can be watched", _WATCHED, head, watch_rows())
+    yield from ["", "## Messages of a connection"]
+    yield from _messages(CONNECTION[:-2], seen)
+    yield from ["", "## Messages of many methods"]
+    yield from _messages([*COMMON, *GENERAL[:4]], seen)
+    yield from ["", "## Plain tables", "", _PLAIN]
+    yield from _messages(GENERAL[4:], seen)
+    for name in ("system", "cluster", "watch"):
+        yield from _methods_section(name, seen)
+    for table in shown_tables():
+        if table.plain is None and table.name != "cluster":
+            yield from _methods_section(table.name, seen)
+
+
+def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Iterator[str]:
+    yield from ["", f"## {title}", "", *([text, ""] if text else [])]
+    yield f"| {head} |"
+    yield f"|{'---|' * (head.count('|') + 1)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
+    """A table, or another group of methods: its text, its methods, and all messages that no section before has."""
+    table = TABLES.get(name)
+    yield from ["", f"## {name}"]
+    if table is not None and (text := table_row(table)["meaning"]):
+        yield from ["", text]
+    for method in (m for _, m in sorted(METHODS.items()) if m.name.startswith(f"{name}.") and m.whose is not For.NODES):
+        shaped = table is not None and (method in table.got or method in table.batched)
+        if not shaped:
+            yield from ["", f"### `{method.name}`"]
+            if text := about(method):
+                yield from ["", text]
+        classes = [one for one in (method.body, method.reply) if not _is_shaped(one)]
+        yield from _messages(classes, seen, about=method.body.__name__)
+        yield from _messages([c for one in (method.body, method.reply) for c in nested(one)], seen)
+    if name == "watch":
+        yield from _messages(CONNECTION[-2:], seen)
+    for shown in () if table is None else table.shows.values():
+        yield from _messages(messages_of(shown), seen)
+
+
+def _is_shaped(class_: type) -> bool:
+    return any(general in class_.__mro__[1:] for general in GENERAL)
+
+
+def _messages(classes: Iterable[type], seen: set[str], about: str = "") -> Iterator[str]:
+    """Tables of these messages and of those in them. ``about``: one whose text was said already."""
+    for class_ in classes:
+        if class_.__name__ in seen or _is_shaped(class_):
+            continue
+        seen.add(class_.__name__)
+        yield from ["", f"#### `{class_.__name__}`", ""]
+        if class_.__name__ != about and (text := meaning(class_)):
+            yield from [text, ""]
+        rows = field_rows(class_)
+        if not rows:
+            yield "An empty array."
+            continue
+        yield from _field_lines(class_)
+        yield from _messages(nested(class_), seen)
+
+
+def _field_lines(class_: type) -> Iterator[str]:
+    """A line for each field; fields of one type that need no words share one."""
+    lines: list[tuple[list[str], str, str]] = []
+    for name, type_, default in field_rows(class_):
+        text = field_meaning(class_, name)
+        if lines and not text and lines[-1][1:] == (type_, "") and not default:
+            lines[-1][0].append(name)
+        else:
+            lines.append(([name], f"{type_} = {default}" if default else type_, text))
+    for names, type_, text in lines:
+        yield f"- {', '.join(f'`{name}`' for name in names)}: {type_}{f'. {text}' if text else ''}"
+
+
+def error_rows() -> list[list[str]]:
+    """The rows of the errors."""
+    return [
+        [str(e["code"]), f"`{e['name']}`", _yes(e["retryable"]), _yes(e["outcome_known"]), e["meaning"]]
+        for e in errors_by_code()
+    ]
+
+
+def method_rows() -> list[list[str]]:
+    """The rows of the methods that have messages of their own."""
+    named = (m for _, m in sorted(METHODS.items()) if m.whose is not For.NODES and not _of_a_shape(m))
+    return [
+        [f"{m.code:#06x}", *(f"`{each}`" for each in (m.name, m.body.__name__, m.reply.__name__)), *_how(m)]
+        for m in named
+    ]
+
+
+def _how(method: Method[Any, Any]) -> list[str]:
+    row = method_row(method)
+    return [_yes(row["mutates"]), row["answered_by"], row["for"], row["lane"], _yes(row["early"])]
+
+
+def _of_a_shape(method: Method[Any, Any]) -> bool:
+    table = TABLES.get(method.name.partition(".")[0])
+    return table is not None and (table.plain is not None or method in table.got or method in table.batched)
+
+
+def read_rows() -> list[list[str]]:
+    """The rows of the methods that read keys."""
+    return [
+        [f"{method.code:#06x}", f"`{method.name}`", got.key.__name__, _found(got), got.about]
+        for method, got in _shaped("got")
+    ]
+
+
+def batch_rows() -> list[list[str]]:
+    """The rows of the methods that write what items say."""
+    return [
+        [f"{method.code:#06x}", f"`{method.name}`", method.item.__name__, batched.about]
+        for method, batched in _shaped("batched")
+    ]
+
+
+def list_rows() -> list[list[str]]:
+    """The rows of the methods that list."""
+    rows = []
+    for method, listed in _shaped("listed"):
+        about = plain(listed.about.partition(". ")[0].removesuffix("."))
+        rows.append([f"{method.code:#06x}", f"`{method.name}`", _found(listed), about])
+    return rows
+
+
+def _shaped(kind: str) -> list[tuple[Method[Any, Any], Any]]:
+    found: list[tuple[Method[Any, Any], Got | Batched | Listed]] = []
+    for table in TABLES.values():
+        found += getattr(table, kind).items() if table.plain is None else ()
+    return sorted(found, key=lambda each: each[0].code)
+
+
+def _found(shaped: Got | Listed) -> str:
+    kind = get_args(shaped.found)
+    return f"array of {kind[0].__name__}" if kind else type_text(type_of(shaped.found), "")
+
+
+def table_rows() -> list[list[str]]:
+    """The rows of the table of tables."""
+    rows = []
+    for table in shown_tables():
+        methods = [f"{m.name.partition('.')[2]} {m.code:#06x}" for m in methods_of(table)]
+        record = _record(table)
+        rows.append(
+            [table.name, table.kind, ", ".join(table.key), ", ".join(table.routing), record, ", ".join(methods)]
+        )
+    return rows
+
+
+def _record(table: Table[Any]) -> str:
+    if table.record is None:
+        return ""
+    name = table.record.__name__
+    if table.plain is None:
+        return name
+    fields = [f"{field} {type_} {default}".strip() for field, type_, default in field_rows(table.record)]
+    return f"{name}: {', '.join(fields)}"
+
+
+def watch_rows() -> list[list[str]]:
+    """The rows that can be watched. The row of a plain table is a `TableRecord`."""
+    rows = []
+    for table in shown_tables():
+        for byte, shown in sorted(table.shows.items()):
+            if table.plain is None:
+                name = next(name for name, number in table.rows.items() if number == byte)
+                value = type_text(type_of(shown.record), "")
+                kinds = "2" if not table.key else "1 to 4" if shown.counted or table.name == "session" else "3 to 5"
+                rows.append([table.name, name, str(byte), ", ".join(key_of(table, shown.key)), value, kinds])
+    return [*rows, ["a plain table", "its only one", "by `metad protocol --json`", "its key", "TableRecord", "1 to 4"]]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from metad_wire.tables_page import page
+from metad_wire.described import page
 
 WIRE = Path(__file__).resolve().parents[3] / "wire"
 PROTOCOL, TABLES, INTERNAL = WIRE / "PROTOCOL.md", WIRE / "TABLES.md", WIRE / "INTERNAL.md"
