@@ -259,7 +259,7 @@ class Machine:
                     reply = command.refused.widened(reply)
                 encoded = encode(reply)
                 remembered = encoded if identity is None or verb.forget is None else encode(verb.forget(reply))
-                grown = view.grown or _change_estimate(command.size, command.items) + view.beside + view.ended
+                grown = view.grown or change_estimate(command.size, command.items) + view.beside + view.ended
                 if not command.size or grown > ENTRY_BYTES_FULL:  # so many bytes are worth being counted
                     grown = _size_of(view.writes) + sum(map(_size_of, view.heard.values()))
                 if identity is not None:
@@ -392,7 +392,7 @@ def _size_of(writes: Writes) -> int:
     return sum(map(len, writes)) + sum(map(len, filter(None, writes.values())))
 
 
-def _change_estimate(size: int, items: int) -> int:
+def change_estimate(size: int, items: int) -> int:
     """What a request of ``size`` bytes may change at most: keys are in up to three rows, twice as long where they are
     all NUL; and an item of few bytes becomes rows with a header, a broker's name and the group's prefix. Not of
     transactions, whose operations share a namespace."""

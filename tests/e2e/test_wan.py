@@ -58,7 +58,7 @@ def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
         assert row["auto"] in ("tcp", "quic")
     assert 0 <= made["auto_share"] <= 1
     text = page.read_text()
-    assert text.count('<g class="cell') == 4
+    assert text.count('<g id="square-') == 4
     assert "<script" not in text
     assert "http" not in text, "nothing to load"
     # Its own: others on the machine may come and go meanwhile.

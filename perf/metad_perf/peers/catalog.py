@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-import psutil
 
 from ..errors import UsageError
 from .peer import Client, Endpoints, MakePeer, OpenClient, Peer
@@ -136,6 +135,8 @@ def parse(text: str) -> list[Chosen]:
 def with_pids(peers: Sequence[Chosen], text: str) -> list[Chosen]:
     """The peers with the processes of those that run already: ``[NAME=]PID,...``. The name can be left out where only
     one does. Raises UsageError."""
+    import psutil  # not in the base, which has this command's help
+
     running = [one.name for one in peers if one.endpoints]
     name = running[0] if len(running) == 1 else ""
     found: dict[str, list[int]] = {}

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import psutil
 
 from ..errors import PerfError, UsageError
 
@@ -154,6 +153,8 @@ async def checked(call: Call) -> Answer:
 
 def cpu_us(pids: Iterable[int]) -> int:
     """User and system time so far of those of these processes that run."""
+    import psutil  # not in the base, which has this command's help
+
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -164,6 +165,8 @@ def cpu_us(pids: Iterable[int]) -> int:
 
 def rss_bytes(pids: Iterable[int]) -> int:
     """Memory now of those of these processes that run."""
+    import psutil  # not in the base, which has this command's help
+
     total = 0
     for pid in pids:
         with contextlib.suppress(psutil.Error):

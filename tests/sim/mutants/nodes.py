@@ -207,7 +207,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "installing_holds_up_the_others",
         "a group that cannot apply does not keep the others from it",
-        "metad.node.disk.replica_lifecycle:Observer.committed",
+        "metad.node.replicas.groups:Observer.committed",
         " and not driver.installing",
         "",
         "others_go_on_while_a_snapshot_is_installed",

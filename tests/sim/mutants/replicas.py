@@ -556,7 +556,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _m(
         "fsync_covers_later_writes",
         "an fsync covers what was written before it",
-        "writer:LogWriter._synced",
+        "metad.storage.log:LogWriter._synced",
         "for _ in range(self._syncing)",
         "for _ in range(len(self._written))",
         "writes_during_an_fsync_wait_for_the_next",
@@ -1106,7 +1106,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "staged_entries_outlive_compaction",
         "what is compacted before it was written is not written",
         "journal:RaftLog.compact",
-        "self._writer.writes.pop(keys.log_entry(self.prefix, at), None)",
+        "self._writer.writes.pop(log_entry(self.prefix, at), None)",
         "pass",
         "snapshot_ends_in_what_is_not_written_yet",
     ),

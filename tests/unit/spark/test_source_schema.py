@@ -19,6 +19,7 @@ from metad_spark.source.errors import OptionError
 from metad_spark.source.registering import register
 from metad_spark.source.schema import arrow_of, changes_schema_of, schema_of
 from metad_wire.messages import Message, Session
+from metad_wire.method import METHODS
 from metad_wire.table import ANY_KIND, ROWS, TABLES, PlainTable
 from metad_wire.text.fields import U32
 
@@ -67,9 +68,12 @@ def readings() -> Iterator[str]:
     # In a module, because the declaration makes other types from it.
     module = types.ModuleType("readings")
     module.__dict__.update(Reading=Reading)
+    methods = set(METHODS)
     PlainTable("reading", kind="data", rows={"last": 0xF0}, code=0x7F01, record=Reading, key=("tenant", "sensor"))
     yield "reading"
     del TABLES["reading"], ROWS[0xF0]
+    for code in METHODS.keys() - methods:
+        del METHODS[code]
     shapes.shape_of.cache_clear()
 
 

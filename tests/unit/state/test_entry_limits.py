@@ -22,8 +22,8 @@ from metad.state.core.limits import (
     ENTRY_BYTES_FULL,
     ENTRY_BYTES_MAX,
     LOOKED_AT_BYTES_MAX,
-    change_estimate,
 )
+from metad.state.machine import change_estimate
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
