@@ -94,6 +94,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "unit/control/test_departure.py::test_a_node_that_was_let_go_is_not_taken_in_anew_and_knows_it",
     ),
     _m(
+        "what_was_refused_once_is_never_done",
+        "a write whose last attempt was lost is asked for in the group that may have done it",
+        "metad_client.dispatch.calls.call:Call.attempt",
+        "self.stale = False",
+        "pass",
+        "unit/client/test_cluster.py::test_a_write_whose_last_attempt_was_lost_is_asked_for_where_it_may_be_done",
+    ),
+    _m(
         "a_suspect_answers_in_vain",
         "a suspect that has answered who leads is asked in its turn",
         "metad_client.dispatch.discovery:Discovery._ask",

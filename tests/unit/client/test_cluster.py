@@ -931,6 +931,27 @@ async def test_a_write_that_moved_is_another_write(server, nodes, moving, dial, 
     assert done.identity.age_ms == 0
 
 
+async def test_a_write_whose_last_attempt_was_lost_is_asked_for_where_it_may_be_done(
+    server, nodes, moving, dial, settle
+):
+    """The group did not hold the item at first, and then it did. The write was made again in the next group."""
+    client = await dial()
+    await settle()
+    server.answer = None
+    call = start(client.kv.put_many([put(0)]))
+    (first,) = await server.requests(1)
+    first.fail(StaleRouteError())
+    *_, second = await server.requests(2)
+    server.answer = moving.answer
+    moving.to(swapped(moving.held))
+    moving.publish(2)
+    second.peer.cut()
+    assert (await call).ok
+    _, _, third, *_ = server.received
+    assert (third.request.group, third.identity.seq) == ("data-0", first.identity.seq)
+    assert third.identity.client_id == first.identity.client_id
+
+
 async def test_a_move_that_is_taken_back_is_only_a_wait(server, nodes, moving, dial, settle):
     client = await dial()
     await settle()

@@ -185,7 +185,7 @@ class Call:
     probes: str = ""  # a node that leads the group if it answers: it was tried without better knowledge
     redirects: int = 0  # consecutive attempts that followed a hint without a wait
     was_early: bool = False  # an attempt came before the end of the handshake, and another was sent at once
-    stale: bool = False  # the group does not hold the items any more
+    stale: bool = False  # to the last attempt the group has answered that it does not hold the items any more
     turned_away: Callable[[], None] | None = None  # called when a node has no room and names a time to come back
     moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
 
@@ -224,6 +224,7 @@ class Call:
             age_ms = max(1, int((now - self.first_sent) * 1000)) if self.attempts else 0
             identity = self.identities.identity(self.seq, age_ms)
         self.attempts += 1
+        self.stale = False  # it may be carried out, whatever was said before
         self.sent = now
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
         if self.life is None:
