@@ -42,7 +42,7 @@ from ..storage.log import LogWriter
 from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
 from .chores.leases import LeaseEnds
-from .chores.sweeps import Sweeps, backlog
+from .chores.sweeps import Sweeps
 from .disk.checkpoints import Checkpoints, DiskRoom
 from .disk.node_snapshots import NodeSnapshots
 from .disk.replica_lifecycle import ReplicaLifecycle
@@ -333,7 +333,7 @@ class Node:
             sessions_ended=self.sweeps.counts["ended"],
             wills_due=self.sweeps.counts["wills"],
             overdue_ms=self.sweeps.overdue_ms,
-            backlog=m.Backlog() if self.failure is not None else backlog(self.groups, self.sweeps),
+            backlog=m.Backlog() if self.failure is not None else self.sweeps.backlog(),
             wills_dropped=self.sweeps.counts["dropped"],
             turned_away=self._turned_away(),
             lanes=self.gate.lanes(),

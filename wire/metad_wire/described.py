@@ -196,10 +196,14 @@ def message(class_: type) -> dict[str, Any]:
 
 def default_of(field: inspect.Field) -> Any:
     """As in JSON: bytes are only ever empty, a message is the list of its own defaults."""
-    default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    default = _default(field)
     if default == b"":
         return ""
     return [] if isinstance(default, msgspec.Struct) else default
+
+
+def _default(field: inspect.Field) -> Any:
+    return field.default_factory() if field.default is msgspec.NODEFAULT else field.default
 
 
 def type_of(type_: Any) -> Any:
@@ -263,8 +267,7 @@ def default_text(field: inspect.Field) -> str:
     """The default as msgpack would show it; empty where the field is required."""
     if field.required:
         return ""
-    default: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-    match default:
+    match default := _default(field):
         case None:
             return "nil"
         case bool():

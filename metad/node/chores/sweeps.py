@@ -21,7 +21,7 @@ while wills wait for longer than a broker ever needs, and it has those dropped t
 ``expiry.will_keep_s``, and says so in an error. The evaluation decides which they are: nothing here has to be exact,
 and what is left undone is found by the next pass, of this leader or another.
 
-What is late or waits in the groups that a node leads: told in its status, so that an operator sees it grow.
+The node's status tells what is late or waits (:meth:`Sweeps.backlog`), so that an operator sees it grow.
 """
 
 from __future__ import annotations
@@ -58,28 +58,6 @@ from ..requests.requests import Requests
 from .chore import Chore, Done, Means
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
-
-
-def backlog(groups: Groups, sweeps: Sweeps) -> m.Backlog:
-    """Look, at a bounded number of rows. Deadlines pass, and wills wait, by the time of each group's log."""
-    deadlines = fences = wills = unclaimed = unclaimed_ms = tenants = 0
-    more = False
-    for group, driver in groups.drivers.items():
-        if group.kind != "data" or not driver.group.accepting or driver.installing:
-            continue
-        machine = driver.machine
-        now_ms = machine.reader.now_ms()
-        late = sweeps.overdue(driver, m.BACKLOG_MAX + 1)
-        found = waiting(machine.reader, now_ms, m.BACKLOG_MAX)
-        deadlines += min(late, m.BACKLOG_MAX)
-        fences += len(machine.parts[Fences].unswept())
-        tenants += len(machine.parts[TenantEnds].pending())
-        wills += found.wills
-        unclaimed += found.unclaimed
-        unclaimed_ms = max(unclaimed_ms, now_ms - found.since_ms if found.since_ms else 0)
-        more = more or found.more or late > m.BACKLOG_MAX
-    return m.Backlog(deadlines, fences, wills, unclaimed, unclaimed_ms, more, tenants)
-
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
@@ -350,9 +328,26 @@ class Sweeps:
         leads; 0 if there is none."""
         return max((due.overdue_ms for driver in self._chores for due in self._due(driver)), default=0)
 
-    def overdue(self, driver: GroupDriver, limit: int) -> int:
-        """How many such deadlines are in the index of a group, up to a limit."""
-        return sum(due.overdue(limit) for due in self._due(driver))
+    def backlog(self) -> m.Backlog:
+        """Look at what is late or waits in the groups that this node leads, at a bounded number of rows. Deadlines
+        pass, and wills wait, by the time of each group's log."""
+        deadlines = fences = wills = unclaimed = unclaimed_ms = tenants = 0
+        more = False
+        for group, driver in self._groups.drivers.items():
+            if group.kind != "data" or not driver.group.accepting or driver.installing:
+                continue
+            machine = driver.machine
+            now_ms = machine.reader.now_ms()
+            late = sum(due.overdue(m.BACKLOG_MAX + 1) for due in self._due(driver))
+            found = waiting(machine.reader, now_ms, m.BACKLOG_MAX)
+            deadlines += min(late, m.BACKLOG_MAX)
+            fences += len(machine.parts[Fences].unswept())
+            tenants += len(machine.parts[TenantEnds].pending())
+            wills += found.wills
+            unclaimed += found.unclaimed
+            unclaimed_ms = max(unclaimed_ms, now_ms - found.since_ms if found.since_ms else 0)
+            more = more or found.more or late > m.BACKLOG_MAX
+        return m.Backlog(deadlines, fences, wills, unclaimed, unclaimed_ms, more, tenants)
 
     def _due(self, driver: GroupDriver) -> list[DueSweep]:
         return [chore for chore in self._chores.get(driver, ()) if isinstance(chore, DueSweep)]

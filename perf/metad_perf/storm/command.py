@@ -42,7 +42,6 @@ from .broker import REFUSED
 from .cluster import Cluster
 from .crew import open_crew
 from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
-from .page import page
 from .plan import Storm, broker_name, places
 from .population import Clients, Ints
 from .trace import Series
@@ -172,6 +171,8 @@ def run(
     output.write_json(json, made)
     _show(made)
     if report is not None:
+        from .page import page  # its pictures take half a second to import
+
         report.write_text(page(made, made_by=[" ".join(["metad-perf", *sys.argv[1:]]), *_dated()]))
         output.say(f"{report} shows it in pictures.")
     return 0 if made["ok"] else 1
