@@ -7,10 +7,11 @@ SMALL := $(VENV)/.installed-small
 MQTT := $(VENV)/.installed-mqtt
 TESTS := $(VENV)/.installed-test
 FUZZ := $(VENV)/.installed-fuzz
+DOCS := $(VENV)/.installed-docs
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt run test test-core test-spark test-fuzz test-fast test-touched check soak fuzz peers clean help
+.PHONY: setup demo mqtt run test test-core test-spark test-fuzz test-fast test-touched check docs soak fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -18,17 +19,18 @@ help:
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
-	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 400 MB"
+	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 480 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
 	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"
+	@echo "make docs       build the documentation site from the pages, without a network: .docs/site/README.html"
 	@echo "make soak       fresh seeds of whole simulated clusters for an hour (SOAK_MINUTES=60); prints how to play again what breaks"
 	@echo "make peers      install etcd and ZooKeeper from Debian's packages, for metad-perf compare"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
-	@echo "Each of them first sets up what it needs in .venv: some 240 MB for demo and run, 260 MB for mqtt, 400 MB for test-core, 1.5 GB for test."
+	@echo "Each of them first sets up what it needs in .venv: some 240 MB for demo and run, 260 MB for mqtt, 480 MB for test-core, 1.5 GB for test."
 
 setup: $(ALL)
 
@@ -42,16 +44,20 @@ $(MQTT): $(VERSIONS)
 
 $(TESTS): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) test
-	@touch $(SMALL) $(MQTT) $@
+	@touch $(SMALL) $(MQTT) $(DOCS) $@
 
 $(FUZZ): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) fuzz
-	@touch $(SMALL) $(MQTT) $(TESTS) $@
+	@touch $(SMALL) $(MQTT) $(DOCS) $(TESTS) $@
+
+$(DOCS): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) docs
+	@touch $@
 
 $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
-	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $@
+	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $(DOCS) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
@@ -111,6 +117,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(DOCS)
+	@$(BIN)/python docs/site.py
+
 # Numbers that nobody has run before, of three and of five nodes in turn; for the nights.
 SOAK_MINUTES ?= 60
 SOAK_PROCESSES ?= $(shell nproc)
@@ -129,4 +138,4 @@ peers:
 	systemctl disable --now etcd zookeeper 2>/dev/null || true
 
 clean:
-	rm -rf $(VENV) .data build *.egg-info
+	rm -rf $(VENV) .data .docs build *.egg-info

@@ -1,4 +1,4 @@
-"""Every event that metad logs: its key, its level, what it means, and its fields. docs/LOGS.md is generated from this.
+"""Every event that metad logs: its key, its level, what it means, and its fields. ``metad logs`` prints them.
 
 Keys are stable: programs may rely on them. A warning or an error is logged at once, and then at most once a minute for
 the same values of the fields that it is *about*; the next line says how many were left out. So is information that is
@@ -650,7 +650,7 @@ killed writes no last line.
 
 
 def reference() -> str:
-    """docs/LOGS.md."""
+    """What ``metad logs`` prints, as a page."""
     lines = [_HEAD, "| event | level | meaning | fields |", "| --- | --- | --- | --- |"]
     for event in EVENTS.values():
         fields = "; ".join(

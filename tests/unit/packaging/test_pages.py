@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 import tomllib
 from argparse import ArgumentParser, _SubParsersAction
 from collections.abc import Iterator
@@ -182,18 +184,19 @@ def commands(parser: ArgumentParser) -> dict[str, ArgumentParser]:
 
 
 PROGRAMS = {
-    "metad": commands(metad_parser()),
-    "metadctl": commands(metadctl_parser()),
-    "metad-perf": commands(perf_parser()),
-    "metad-spark": commands(spark_parser()),
+    "metad": metad_parser(),
+    "metadctl": metadctl_parser(),
+    "metad-perf": perf_parser(),
+    "metad-spark": spark_parser(),
 }
 INVOKED = re.compile(r"(?:^|`)(?:\$ )?(?:\.venv/bin/)?(metad|metadctl|metad-perf|metad-spark) ([^`]+)")
+FLAG = re.compile(r"(--?[a-z][\w-]*)(?:=.*)?")
 
 
 def code_of(page: Path) -> Iterator[str]:
-    """The lines of blocks of code, and what stands in backquotes."""
+    """The lines of blocks of code, continued ones joined, and what stands in backquotes."""
     in_block = False
-    for line in page.read_text().splitlines():
+    for line in page.read_text().replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("```"):
             in_block = not in_block
         elif in_block:
@@ -206,7 +209,7 @@ def unknown_commands(page: Path) -> list[str]:
     missing = []
     for program, rest in (each for code in code_of(page) for each in INVOKED.findall(code)):
         words = re.sub(r"--[\w-]+=?", " -- ", rest.partition("#")[0]).split()
-        known = PROGRAMS[program]
+        known = commands(PROGRAMS[program])
         named = next((word for word in words if word in known), None)
         # An option in front of the command may have a value, which is no command.
         if named is None and words and words[0] != "--" and re.fullmatch(r"[a-z][a-z-]+", words[0]):
@@ -214,6 +217,76 @@ def unknown_commands(page: Path) -> list[str]:
     return missing
 
 
+def unknown_flags(page: Path) -> list[str]:
+    """The flags that neither a command nor a subcommand of it has, where a page writes a whole command."""
+    missing = []
+    for program, rest in (each for code in code_of(page) for each in INVOKED.findall(code)):
+        path = [PROGRAMS[program]]
+        for word in re.split(r"[\s\[\]()]+", re.split(r"[#|;&>]", rest)[0]):
+            flag = FLAG.fullmatch(word)
+            if flag is None:
+                path += [found] if (found := commands(path[-1]).get(word)) is not None else []
+            elif not any(flag[1] in parser._option_string_actions for parser in path):
+                missing.append(f"{page.name}: {program} {rest}: {flag[1]}")
+    return missing
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_that_a_page_names_exist(page: Path) -> None:
     assert unknown_commands(page) == []
+    assert unknown_flags(page) == []
+
+
+def test_a_command_or_a_flag_that_does_not_exist_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text(
+        "```\nmetad serv\nmetadctl --endpoint a get kv a b --gone\nmetad serve --config a \\\n --lost=1\n```\n"
+    )
+    assert unknown_commands(page) == ["a.md: metad serv"]
+    assert [each.rpartition(": ")[2] for each in unknown_flags(page)] == ["--gone", "--lost"]
+
+
+# --- blocks of code ---
+
+BLOCK = re.compile(r"(?ms)^( *)```(\w*)\n(.*?)^ *```")
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].keys() | {
+    "metadctl",
+    "metad-amqtt",
+}
+
+
+def wrong_blocks(page: Path) -> list[str]:
+    """The blocks of Python that do not compile, and the lines of a shell that start a program of ours, or a target of
+    make, that does not exist."""
+    wrong = []
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    for indent, language, code in BLOCK.findall(page.read_text()):
+        if language == "python":
+            try:
+                compile(textwrap.dedent(code), page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            except SyntaxError as error:
+                wrong.append(f"{page.name}: {error}")
+        elif language in ("", "sh"):
+            lines = [line.removeprefix(indent) for line in code.splitlines()]
+            for name in (found for line in lines for found in re.findall(r"^(?:\$ )?\.venv/bin/([\w-]+)", line)):
+                if name not in SCRIPTS and name not in ("python", "pip"):
+                    wrong.append(f"{page.name}: .venv/bin/{name}")
+            for name in (found for line in lines for found in re.findall(r"^(?:\$ )?make ([a-z-]+)", line)):
+                if name not in targets:
+                    wrong.append(f"{page.name}: make {name}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_blocks_of_code_are_right(page: Path) -> None:
+    assert wrong_blocks(page) == []
+
+
+def test_a_wrong_block_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text("```python\nawait x\n```\n```python\na b\n```\n```\n.venv/bin/metadtl get\nmake nothing\n```\n")
+    assert [each.partition(" (")[0] for each in wrong_blocks(page)] == [
+        "a.md: invalid syntax",
+        "a.md: .venv/bin/metadtl",
+        "a.md: make nothing",
+    ]

@@ -17,7 +17,6 @@ from metad.config.environment import VARIABLES, overrides_of, unknown_variables
 from metad.config.pages import reference
 from metad.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[3]
 MIB = 1024 * 1024
 
 
@@ -164,11 +163,9 @@ def test_the_reference_lists_every_field_with_its_default() -> None:
             assert len(row.split("|")[3].strip()) > 5, f"{field} is not described"
 
 
-def test_the_page_in_the_repository_is_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config"]) == 0
-    printed = capsys.readouterr().out
-    assert printed == reference() + "\n"
-    assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == printed, "run `metad config > docs/CONFIGURATION.md`"
+    assert capsys.readouterr().out == reference() + "\n"
 
 
 @pytest.mark.parametrize("endpoint", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1"])
