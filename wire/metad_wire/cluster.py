@@ -202,13 +202,16 @@ class StoreMap(Message, frozen=True):
     """Between a node and its metadata group: replace the map if its version is still ``expected``."""
 
     expected: U63
+    """The version to replace; 0: there is no map yet."""
     map: ClusterMap
+    """The new map."""
 
 
 class Moved(Message, frozen=True):
     """Between nodes: the slots of this move are the target's now."""
 
     move: U63
+    """Number of a ``SlotMove`` of the map."""
 
 
 class ReturnReport(Message, frozen=True):
@@ -216,16 +219,22 @@ class ReturnReport(Message, frozen=True):
     per second by its own measure, has answered ``answered_per_s`` lately, and its slots are taken for ``ahead_ms``."""
 
     node_id: str
+    """The node that asks, a member of the cluster."""
     per_s: U63
+    """Items that it can answer per second, by its own measure."""
     answered_per_s: U63 = 0
+    """Items that it has answered per second, since it asked last."""
     ahead_ms: U63 = 0
+    """For how long from now on all its slots are taken."""
 
 
 class ReturnGrant(Message, frozen=True):
     """Let so many items come back per second, for so long from when you asked."""
 
     per_s: U63
+    """Items per second that it may let come back."""
     for_ms: U63
+    """For how long, from when it asked."""
 
 
 class FenceItem(Message, frozen=True):
@@ -234,9 +243,13 @@ class FenceItem(Message, frozen=True):
     node does not say the age."""
 
     broker: str
+    """Its name."""
     least_epoch: U63
+    """The least epoch that may write from now on."""
     at_ms: U63 = 0
+    """Since when the lives before are over, by the log that tells it; it counts only without ``age_ms``."""
     age_ms: U63 | None = None
+    """How long ago that was, by the log that tells it; nil from an older node."""
 
 
 class GroupFence(Message, frozen=True):
@@ -245,7 +258,9 @@ class GroupFence(Message, frozen=True):
     ended long ago; ``errors`` of the reply has the positions of those it has to keep."""
 
     items: Batch[FenceItem]
+    """To raise."""
     forget: list[FenceItem] = []  # noqa: RUF012
+    """To drop."""
 
 
 class GroupCommand(Message, frozen=True):
@@ -257,17 +272,33 @@ class GroupCommand(Message, frozen=True):
     ``adopt`` are the source's, as it had them once it had sealed, or later, and so are ``ends``."""
 
     step: str
+    """``open``, ``sweep``, ``import``, ``adopt``, ``seal``, ``unseal``, ``close`` or ``drop``: see wire/INTERNAL.md."""
     move: U63
+    """Number of the move; 0 for a ``drop`` outside any move."""
     attempt: U63 = 0
+    """Grows with every attempt, whichever node leads the source."""
     batch: U63 = 0
+    """With ``import`` and ``adopt``: 1 for the first after ``open``, then without gaps."""
     slots: bytes = b""
+    """Bit map of slots."""
     rows: dict[bytes, bytes | None] = {}  # noqa: RUF012
+    """Key without its group prefix to row; nil deletes the row. Their times are of the target's log, which is ahead of
+    the source's by ``now_ms`` of the reply to ``open`` less the source's time when it sent that."""
     revision: U63 = 0
+    """With ``adopt``: revision of the source's ``seal``; 0 from a node that does not know it."""
     other: U32 = 0
+    """Ordinal of the other group of the move: with ``seal`` the target, with ``adopt`` the source."""
     sealed_index: U63 = 0
+    """With ``adopt``: index in the source's log of the entry of its last ``seal``; 0 from a node that does not know
+    it."""
     sealed_ms: U63 = 0
+    """With ``adopt``: 0. An older source does not put its rows ahead, and says the time of that entry instead: the time
+    of the target's log is not before it."""
     fences: list[FenceItem] = []  # noqa: RUF012
+    """With ``adopt``: the fences of the source, as it has them once it has sealed, or later."""
     ends: list[TenantEnd] = []  # noqa: RUF012
+    """With ``adopt``: the orders of the source to end tenants, likewise, with times of the target's log; they count for
+    the slots of the move."""
 
 
 class GroupReply(Message, frozen=True):
@@ -275,10 +306,15 @@ class GroupReply(Message, frozen=True):
     nothing was opened, for the group has adopted the move's slots."""
 
     revisions: list[Revision]
+    """Of the entry; none after a ``sweep``, which writes as many entries as it needs."""
     errors: list[ItemError]
+    """Always empty."""
     adopted: bool = False
+    """After ``open``: nothing was opened, because the group has already adopted the slots of the move."""
     index: U63 = 0
+    """Of the entry, in the group's log; 0 after a ``sweep``, and from a node that does not say it."""
     now_ms: U63 = 0
+    """The time of the entry; 0 after a ``sweep``, and from a node that does not say it."""
 
 
 class SessionDue(Message, frozen=True):
@@ -287,7 +323,9 @@ class SessionDue(Message, frozen=True):
 
     tenant: str
     client_id: ClientId
+    """Or the topic of a retained message."""
     at_ms: U63
+    """The deadline."""
     kind: U32  # 1: its will, 2: its end, 3: the end of a retained message
 
 
@@ -305,8 +343,13 @@ class SessionLose(Message, frozen=True):
 
     items: Batch[SessionKey]
     swept: list[FenceItem] = []  # noqa: RUF012
+    """Fences of which no session is left that looks connected."""
     adopted_move: U63 = 0
+    """The last move whose slots the group had adopted when it began to look; after a later one, ``swept`` does not
+    count."""
     slots: bytes = b""
+    """Bit map of the slots whose sessions were looked at; where the group holds others by then, ``swept`` does not
+    count."""
 
 
 class SessionEndItem(Message, frozen=True):
@@ -314,7 +357,9 @@ class SessionEndItem(Message, frozen=True):
 
     tenant: str
     client_id: ClientId
+    """Or the topic of a retained message."""
     id: str = ""
+    """Of a will."""
 
 
 class SessionEndStep(Message, frozen=True):
@@ -323,11 +368,17 @@ class SessionEndStep(Message, frozen=True):
     between, of that phase."""
 
     items: Batch[SessionEndItem]
+    """What the leader has found, of the phase."""
     order: bytes
+    """The end of the key of the order's row."""
     phase: U32
+    """In which the order is."""
     begin: bytes
+    """Its ``cursor``."""
     cursor: bytes
+    """How far the leader has looked."""
     last: bool
+    """There is no more of this phase."""
 
 
 class SessionEndStepReply(Message, frozen=True):
@@ -336,8 +387,11 @@ class SessionEndStepReply(Message, frozen=True):
 
     revisions: list[Revision]
     errors: list[ItemError]
+    """Always empty."""
     done: bool
+    """False: nothing was done, because the order is elsewhere by now, or slots are sealed."""
     sessions: U32 = 0
+    """That were ended."""
 
 
 class SessionSweepReply(Message, frozen=True):
@@ -346,10 +400,15 @@ class SessionSweepReply(Message, frozen=True):
 
     revisions: list[Revision]
     errors: list[ItemError]
+    """Always empty."""
     ended: U32 = 0
+    """Sessions that were ended."""
     wills: U32 = 0
+    """Wills that are due now."""
     waiting: U32 = 0
+    """Items whose deadline has not passed, or not yet counts (see The time of a log)."""
     retained: U32 = 0
+    """Retained messages that have ended."""
 
 
 class ReadIndex(Message, frozen=True):
@@ -361,6 +420,7 @@ class ReadIndexReply(Message, frozen=True):
     """A replica that has applied ``index`` has everything that was acknowledged before the request came."""
 
     index: U63
+    """Index in the group's log."""
 
 
 class Join(Message, frozen=True):

@@ -23,7 +23,7 @@ from msgspec import inspect
 from . import cluster, errors, messages, tables, watch
 from .connection import frame
 from .methods import METHODS, READS, By, For, Method
-from .table import TABLES, Batched, Got, Listed, Shown, Table
+from .table import TABLES, Got, Listed, Shown, Table
 from .text import fields
 
 _LIMITS = (frame, messages, fields, errors, watch)
@@ -73,7 +73,7 @@ class Texts(NamedTuple):
 
 def described() -> dict[str, Any]:
     """The protocol, as JSON can say it."""
-    known = {class_.__name__: class_ for class_ in _reached([*CONNECTION, *COMMON, *_bodies()])}
+    known = {class_.__name__: class_ for class_ in reached([*CONNECTION, *COMMON, *_bodies()])}
     return {
         "protocol": "metad",
         "version": messages.PROTOCOL_VERSION,
@@ -132,15 +132,15 @@ def method_row(method: Method[Any, Any]) -> dict[str, Any]:
 
 
 def about(method: Method[Any, Any]) -> str:
-    """What a method does. Of a listing the declaration says it, and the body if it says more."""
+    """What a method does. Where its body is a general message, the declaration says it; of a listing both may."""
     texts_ = [meaning(method.body)]
     for table in TABLES.values():
-        texts_ += [plain(declared[method].about) for declared in _shapes(table) if method in declared]
+        for declared in (table.got, table.batched):
+            if method in declared and table.plain is None:
+                return plain(declared[method].about)
+        if method in table.listed:
+            texts_.append(plain(table.listed[method].about))
     return max(reversed(texts_), key=len)
-
-
-def _shapes(table: Table[Any]) -> tuple[dict[Method[Any, Any], Any], ...]:
-    return table.got, table.batched, table.listed
 
 
 def shown_tables() -> list[Table[Any]]:
@@ -245,7 +245,8 @@ _NAMES: dict[type, str] = {
 
 
 def type_text(type_: Any, any_name: str) -> str:
-    """Say a type for people: ``u63``, ``str or nil``, ``array of KvKey (at most 1000)``."""
+    """Say a type for people: ``u63``, ``str or nil``, ``[str] (at most 16)``. An array of a request that has no bound
+    here has at most 1000 elements."""
     match type_:
         case "any":
             return any_name
@@ -256,8 +257,9 @@ def type_text(type_: Any, any_name: str) -> str:
         case {"or": each}:
             return " or ".join(type_text(one, any_name) for one in each)
         case {"array": item, **bound}:
-            most = f" (at most {bound['at_most']})" if bound else ""
-            return f"array of {type_text(item, any_name)}{most}"
+            most = bound.get("at_most", messages.BATCH_ITEMS_MAX)
+            said = "" if most == messages.BATCH_ITEMS_MAX else f" (at most {most})"
+            return f"[{type_text(item, any_name)}]{said}"
         case {"map": [key, value]}:
             return f"map of {type_text(key, any_name)} to {type_text(value, any_name)}"
     return str(type_["message"])
@@ -331,7 +333,7 @@ def nested(class_: type) -> list[type]:
     return found
 
 
-def _reached(classes: Iterable[type]) -> list[type]:
+def reached(classes: Iterable[type]) -> list[type]:
     """These messages and all that are in them."""
     found: list[type] = []
     left = list(classes)
@@ -402,43 +404,52 @@ _HEAD = """\
 # Methods, messages, tables, errors and limits
 
 `metad protocol > wire/TABLES.md` writes this page from the declarations; a test compares the two. `metad protocol
---json` says the same to programs. [PROTOCOL.md](PROTOCOL.md) says how the parts work together: what it writes as
+--json` says the same to programs. [PROTOCOL.md](PROTOCOL.md) says how the parts work together: what this page writes as
 *Title* is a section there.
 
-A message is a MessagePack array of its fields, in the order of its list. Behind the name of a field stands its type,
-and `= default` if the field may be left out together with all fields after it. A field without a default is required.
-`nil` stands for nothing. These fields mean the same everywhere, unless a message says otherwise:
+**How to read it.** A message is a MessagePack array of its fields, in the order of its list. A field has a name, a type
+and, after `=`, its default: the field may be left out together with all fields after it. A field without a default is
+required. `[X]` is an array of X; in a request it has at most 1000 elements unless another bound is given. The text
+after the type says what the field means. These fields mean the same in all messages, so their types stand only here:
 
-- `revisions` of a reply: one, that of the group, see *Revisions*
-- `errors`: the items that failed, in order of `index`
-- `page`, `slots` and `after`: see *Listings*
-- `min_revisions`: see *Reading what was written*"""
-_METHODS = """\
-The lane says what goes first where requests wait (*Overload*). A method that writes takes an identity. *Early*:
-0-RTT data may ask for it. `session.get` and `lease.revoke`, for example, are among the reads and batches below."""
-_READS = """\
-The body is a `Get` of the key and the reply a `GetReply` of what is found. A message may be missing; of an array
-there always is one, which may be empty. The lane is `records`, the leader of the group answers, and 0-RTT data may
-ask. `too_large` if the reply would be."""
-_BATCHES = """\
-The body is `Items` of the item and the reply a `WriteReply`. The lane is `records`, and the leader of the group
-answers."""
-_LISTS = "The reply is a `ListReply` of what is found, in order: see *Listings*."
+| field | type | meaning |
+|---|---|---|
+| `revisions` | [Revision] | of a reply: one, that of the group, see *Revisions* |
+| `errors` | [ItemError] = [] | the items that failed, in order of `index` |
+| `page` | Page = all defaults | see *Listings* |
+| `slots` | bin = empty | a bit map of slots, see *Listings*; empty: all |
+| `min_revisions` | [Revision] (at most 1024) = [] | see *Reading what was written* |
+
+The line under a method has the messages of the request and of the answer. Each method follows this rule, unless its
+line says otherwise: the leader of the group answers it. A method that *writes* takes an identity, and waits in the lane
+`records` (*Overload*). A `Get` reads keys, in the same lane; any other read is of the lane `scans`. Reads are *early*:
+0-RTT data may ask for them."""
+_ADMINS = """\
+These are for monitors and for administrators; others get `permission_denied` for a change of the cluster. `metad
+protocol --json` has their messages, and the errors of each."""
 _TABLES = """\
 Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
-the slot has the record. A table without routing is in `metadata-0`. A *plain table* has no section of its own: its
-record is an array of the fields that its row lists, and its methods are those of *Plain tables*."""
+the slot has the record. A table without routing is in `metadata-0`. The record of a *plain table* is an array of the
+fields that its row lists; its methods are those of *Plain tables*."""
 _PLAIN = """\
 A plain table stores records by key. The key is an array of the fields that the table's row names. `get` is a `Get`
-of keys and finds a `TableRecord` of each. `put` answers with a `TablePutReply`; item error `conflict` if
-`expected_version` is not that of the record. `delete` answers with a `WriteReply`; item errors `not_found` if there
-is no record, whatever version was expected, and `conflict`. `list` answers with a `ListReply` of `TableRecord`, in
+of keys and finds a `TableRecord` of each. `put` is answered by a `TablePutReply`; item error `conflict` if
+`expected_version` is not that of the record. `delete` is answered by a `WriteReply`; item errors `not_found` if there
+is no record, whatever version was expected, and `conflict`. `list` is answered by a `ListReply` of `TableRecord`, in
 the order of the key. If `fields` has all routing fields, one group holds what is listed; otherwise ask every group
 of the kind (*Listings*). `invalid_request` if there are more fields than the key has, if one has another type than
 the key's, if there is a prefix for a field that is not text, or if `after` lacks fields of the key."""
 _WATCHED = """\
 What a watch reports of each row. `table`, `row` and `number` are those of `WatchFilter` and `WatchChange`. Kinds: 1
 created, 2 changed, 3 deleted, 4 expired, 5 written."""
+_EVERYWHERE = {
+    "revisions": "[Revision]",
+    "errors": "[ItemError]",
+    "page": "Page",
+    "slots": "bin",
+    "min_revisions": "[Revision] (at most 1024)",
+}
+"""Fields that the head of the page explains, and their types."""
 
 
 def page() -> str:
@@ -453,12 +464,7 @@ def _lines() -> Iterator[str]:
     bounds = ([name, f"{limit['value']}", limit["meaning"]] for name, limit in limits().items())
     text = "What is over a limit is refused with the error that is named."
     yield from _section("Limits", text, "limit | value | what it limits", bounds)
-    head = "code | name | body | reply | writes | answered by | for | lane | early"
-    yield from _section("Methods", _METHODS, head, method_rows())
-    yield from _section("Reads of keys", _READS, "code | name | key | found | what that is", read_rows())
-    yield from _section("Writes of items", _BATCHES, "code | name | item | what it does", batch_rows())
-    yield from _section("What is listed", _LISTS, "code | name | found | what that is", list_rows())
-    yield from _section("Tables", _TABLES, "table | groups | key | routed by | record | methods", table_rows())
+    yield from _section("Tables", _TABLES, "table | groups | key | routed by | record", table_rows())
     head = "table | row | number | key | value | kinds"
     yield from _section("Rows that can be watched", _WATCHED, head, watch_rows())
     yield from ["", "## Messages of a connection"]
@@ -467,11 +473,12 @@ def _lines() -> Iterator[str]:
     yield from _messages([*COMMON, *GENERAL[:4]], seen)
     yield from ["", "## Plain tables", "", _PLAIN]
     yield from _messages(GENERAL[4:], seen)
-    for name in ("system", "cluster", "watch"):
+    for name in ("cluster", "watch"):
         yield from _methods_section(name, seen)
     for table in shown_tables():
         if table.plain is None and table.name != "cluster":
             yield from _methods_section(table.name, seen)
+    yield from _section("Monitors and administrators", _ADMINS, "code | name | request | answer | what", admin_rows())
 
 
 def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Iterator[str]:
@@ -482,6 +489,11 @@ def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Ite
         yield f"| {' | '.join(row)} |"
 
 
+def apart(method: Method[Any, Any]) -> bool:
+    """Whether a client that stores and reads records does without the method."""
+    return method.whose is For.ADMINS or method.name == "system.status"
+
+
 def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
     """A table, or another group of methods: its text, its methods, and all messages that no section before has."""
     table = TABLES.get(name)
@@ -489,11 +501,9 @@ def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
     if table is not None and (text := table_row(table)["meaning"]):
         yield from ["", text]
     for method in (m for _, m in sorted(METHODS.items()) if m.name.startswith(f"{name}.") and m.whose is not For.NODES):
-        shaped = table is not None and (method in table.got or method in table.batched)
-        if not shaped:
-            yield from ["", f"### `{method.name}`"]
-            if text := about(method):
-                yield from ["", text]
+        if apart(method):
+            continue
+        yield from ["", f"### `{method.name}` {method.code:#06x}", "", " ".join([_call(method), about(method)]).strip()]
         classes = [one for one in (method.body, method.reply) if not _is_shaped(one)]
         yield from _messages(classes, seen, about=method.body.__name__)
         yield from _messages([c for one in (method.body, method.reply) for c in nested(one)], seen)
@@ -503,21 +513,49 @@ def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
         yield from _messages(messages_of(shown), seen)
 
 
+def _call(method: Method[Any, Any]) -> str:
+    """The request, the answer, and what differs from the rule at the head of the page."""
+    differs = ["writes"] if method.mutates else []
+    if method.by is not By.GROUP:
+        differs.append(f"answered by any {method.by.value}" if method.by is By.REPLICA else _answered(method.by))
+    reads_keys = method.body.__name__ == "Get" or messages.Get in method.body.__mro__
+    if method.lane.name != ("RECORDS" if method.mutates or reads_keys else "SCANS"):
+        differs.append(f"lane `{method.lane.name.lower()}`")
+    if not method.mutates and method.code not in READS:
+        differs.append("not early")
+    return f"{_exchange(method)}{''.join(f', {each}' for each in differs)}."
+
+
+def _answered(by: By) -> str:
+    return f"answered by {by.value if by is By.ANY else f'the {by.value}'}"
+
+
+def _exchange(method: Method[Any, Any]) -> str:
+    """``KvPut`` → ``KvPutReply``; of a general message also of what it is."""
+    request, answer = f"`{method.body.__name__}`", f"`{method.reply.__name__}`"
+    for table in TABLES.values():
+        if (got := table.got.get(method)) is not None:
+            request, answer = f"`Get` of {got.key.__name__}", f"`GetReply` of {_found(got)}"
+        elif method in table.batched:
+            request = f"`Items` of {method.item.__name__}"
+        elif (listed := table.listed.get(method)) is not None:
+            answer = f"`ListReply` of {_found(listed)}"
+    return f"{request} → {answer}"
+
+
 def _is_shaped(class_: type) -> bool:
     return any(general in class_.__mro__[1:] for general in GENERAL)
 
 
 def _messages(classes: Iterable[type], seen: set[str], about: str = "") -> Iterator[str]:
-    """Tables of these messages and of those in them. ``about``: one whose text was said already."""
+    """Lists of the fields of these messages and of those in them. ``about``: one whose text was said already."""
     for class_ in classes:
         if class_.__name__ in seen or _is_shaped(class_):
             continue
         seen.add(class_.__name__)
-        yield from ["", f"#### `{class_.__name__}`", ""]
-        if class_.__name__ != about and (text := meaning(class_)):
-            yield from [text, ""]
-        rows = field_rows(class_)
-        if not rows:
+        text = "" if class_.__name__ == about else meaning(class_)
+        yield from ["", f"**`{class_.__name__}`**{f': {text}' if text else ''}", ""]
+        if not field_rows(class_):
             yield "An empty array."
             continue
         yield from _field_lines(class_)
@@ -525,16 +563,18 @@ def _messages(classes: Iterable[type], seen: set[str], about: str = "") -> Itera
 
 
 def _field_lines(class_: type) -> Iterator[str]:
-    """A line for each field; fields of one type that need no words share one."""
+    """A line for each field. Fields of one type that need no words share one; so do those that the head explains."""
     lines: list[tuple[list[str], str, str]] = []
     for name, type_, default in field_rows(class_):
         text = field_meaning(class_, name)
-        if lines and not text and lines[-1][1:] == (type_, "") and not default:
+        everywhere = _EVERYWHERE.get(name) == type_ and not text
+        said = "" if everywhere else f": {type_} = {default}" if default else f": {type_}"
+        if lines and not text and lines[-1][1:] == (said, "") and (everywhere or not default):
             lines[-1][0].append(name)
         else:
-            lines.append(([name], f"{type_} = {default}" if default else type_, text))
-    for names, type_, text in lines:
-        yield f"- {', '.join(f'`{name}`' for name in names)}: {type_}{f'. {text}' if text else ''}"
+            lines.append(([name], said, text))
+    for names, said, text in lines:
+        yield f"- {', '.join(f'`{name}`' for name in names)}{said}{f'. {text}' if text else ''}"
 
 
 def error_rows() -> list[list[str]]:
@@ -545,82 +585,42 @@ def error_rows() -> list[list[str]]:
     ]
 
 
-def method_rows() -> list[list[str]]:
-    """The rows of the methods that have messages of their own."""
-    named = (m for _, m in sorted(METHODS.items()) if m.whose is not For.NODES and not _of_a_shape(m))
+def admin_rows() -> list[list[str]]:
+    """The rows of the methods for monitors and administrators."""
+    named = (m for _, m in sorted(METHODS.items()) if m.whose is not For.NODES and apart(m))
     return [
-        [f"{m.code:#06x}", *(f"`{each}`" for each in (m.name, m.body.__name__, m.reply.__name__)), *_how(m)]
+        [
+            f"{m.code:#06x}",
+            *(f"`{each}`" for each in (m.name, m.body.__name__, m.reply.__name__)),
+            " ".join(about(m).partition("\n\n")[0].split()).partition(". ")[0].removesuffix("."),
+        ]
         for m in named
     ]
 
 
-def _how(method: Method[Any, Any]) -> list[str]:
-    row = method_row(method)
-    return [_yes(row["mutates"]), row["answered_by"], row["for"], row["lane"], _yes(row["early"])]
-
-
-def _of_a_shape(method: Method[Any, Any]) -> bool:
-    table = TABLES.get(method.name.partition(".")[0])
-    return table is not None and (table.plain is not None or method in table.got or method in table.batched)
-
-
-def read_rows() -> list[list[str]]:
-    """The rows of the methods that read keys."""
-    return [
-        [f"{method.code:#06x}", f"`{method.name}`", got.key.__name__, _found(got), got.about]
-        for method, got in _shaped("got")
-    ]
-
-
-def batch_rows() -> list[list[str]]:
-    """The rows of the methods that write what items say."""
-    return [
-        [f"{method.code:#06x}", f"`{method.name}`", method.item.__name__, batched.about]
-        for method, batched in _shaped("batched")
-    ]
-
-
-def list_rows() -> list[list[str]]:
-    """The rows of the methods that list."""
-    rows = []
-    for method, listed in _shaped("listed"):
-        about = plain(listed.about.partition(". ")[0].removesuffix("."))
-        rows.append([f"{method.code:#06x}", f"`{method.name}`", _found(listed), about])
-    return rows
-
-
-def _shaped(kind: str) -> list[tuple[Method[Any, Any], Any]]:
-    found: list[tuple[Method[Any, Any], Got | Batched | Listed]] = []
-    for table in TABLES.values():
-        found += getattr(table, kind).items() if table.plain is None else ()
-    return sorted(found, key=lambda each: each[0].code)
-
-
 def _found(shaped: Got | Listed) -> str:
     kind = get_args(shaped.found)
-    return f"array of {kind[0].__name__}" if kind else type_text(type_of(shaped.found), "")
+    return f"[{kind[0].__name__}]" if kind else type_text(type_of(shaped.found), "")
 
 
 def table_rows() -> list[list[str]]:
     """The rows of the table of tables."""
-    rows = []
-    for table in shown_tables():
-        methods = [f"{m.name.partition('.')[2]} {m.code:#06x}" for m in methods_of(table)]
-        record = _record(table)
-        rows.append(
-            [table.name, table.kind, ", ".join(table.key), ", ".join(table.routing), record, ", ".join(methods)]
-        )
-    return rows
+    return [
+        [table.name, table.kind, ", ".join(table.key), ", ".join(table.routing), _record(table)]
+        for table in shown_tables()
+    ]
 
 
 def _record(table: Table[Any]) -> str:
+    """The record of a table; of a plain one with its fields and methods, for it has no section of its own."""
     if table.record is None:
         return ""
     name = table.record.__name__
     if table.plain is None:
         return name
     fields = [f"{field} {type_} {default}".strip() for field, type_, default in field_rows(table.record)]
-    return f"{name}: {', '.join(fields)}"
+    methods = [f"{m.name.partition('.')[2]} {m.code:#06x}" for m in methods_of(table)]
+    return f"{name}: {', '.join(fields)}; {', '.join(methods)}"
 
 
 def watch_rows() -> list[list[str]]:

@@ -71,7 +71,9 @@ class StreamMessage(msgspec.Struct, frozen=True, array_like=True):
     """Base of every message. Arrays grow at their end only."""
 
     group: bytes
+    """Group prefix."""
     stream: str
+    """Chosen by the sender, at most 64 characters, never reused."""
 
 
 class Begin(StreamMessage, frozen=True, tag=1):
@@ -82,7 +84,9 @@ class Part(StreamMessage, frozen=True, tag=2):
     """The number-th part, from 1 on, and its checksum."""
 
     number: U63
+    """1 for the first."""
     crc32: U32
+    """CRC-32 of ``data``; a part that does not match is treated as lost."""
     data: bytes
 
 
@@ -91,16 +95,22 @@ class End(StreamMessage, frozen=True, tag=3):
     big-endian."""
 
     parts: U63
+    """Number of parts."""
     bytes: U63
+    """Sum of their sizes."""
     crc32: U32
+    """CRC-32 of the parts' ``crc32`` values, each as u32, big-endian."""
 
 
 class PartReply(StreamMessage, frozen=True, tag=4):
     """Parts 1 to ``staged`` are staged. ``complete``: and there are no more. ``refused``: why the stream is over."""
 
     staged: U63
+    """Parts 1 to this are on the receiver's disk."""
     complete: bool = False
+    """All parts of the stream are."""
     refused: str = ""
+    """Why the stream has ended; empty: it has not."""
 
 
 class Abandon(StreamMessage, frozen=True, tag=5):

@@ -39,11 +39,18 @@ class PeerHello(Message, frozen=True):
     directory."""
 
     magic: str
+    """Always ``metad-peer``."""
     version: U63
+    """Oldest version of this section that the node speaks: 1."""
     cluster_id: str
+    """Empty before the dialling node's cluster has formed or admitted it; refused if both ends name one and they
+    differ."""
     node_id: str
+    """Id of the dialling node."""
     store_id: str
+    """Id of its data directory; refused if the map has another."""
     target: str
+    """Id of the node that it means to reach; empty if unknown."""
     bulk: bool = False  # this connection is for snapshots
     life: U63 = 0  # how often the data directory was started; 0: of an older version
     incarnation: str = ""  # random, of this start
@@ -60,11 +67,16 @@ class PeerWelcome(Message, frozen=True):
     """Who answers."""
 
     version: U63
+    """The newest version that both speak, used from here on; the connection is refused if there is none."""
     cluster_id: str
     node_id: str
+    """Id of the node that answers."""
     store_id: str
+    """Id of its data directory."""
     life: U63 = 0
+    """As in ``PeerHello``."""
     incarnation: str = ""
+    """As in ``PeerHello``."""
 
 
 def agreed_version(oldest: int, newest: int) -> int | None:

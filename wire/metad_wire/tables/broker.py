@@ -1,81 +1,68 @@
-"""Brokers: which there are, in which life, and whether they are heard of. In ``metadata-0``, whose leader answers.
+"""Brokers: which there are, in which life, and when they were heard of. In ``metadata-0``, whose leader answers.
 
-A client asks the leader, which decides what is written and has it written with ``broker.change``.
+A *life* of a broker is its name and an epoch, which numbers its lives (``Owner``). A group may *fence* a broker from an
+epoch on: after the entry that raises the fence, the group's log has no write in the name of a life with a lower epoch,
+whichever record it is about.
 
-A *life* of a broker is its name and an epoch, which numbers its lives (``Owner``). A group may *fence* a broker from
-an epoch on: from the entry of its log that does so on, the group does no write in the name of a life with a lower
-epoch, whichever records it is about. What was on its way counts too: behind the fence the log has no entry of such a
-life.
+- A write is made in the name of ``Request.life``, and of ``broker`` and ``broker_epoch`` if its body has both. If
+  either life is fenced, the whole request is refused with ``fenced``, and nothing is done. A retry of a write that was
+  done before the fence still gets its answer.
+- A client that relies on ``Request.life`` **must** name LIVES in ``Request.requires``: older servers ignore the life.
+- A broker without a fence may write with any epoch. A broker that never registers has no lease and no fence.
+- Every group has a fence of each registered broker, until the broker is forgotten (``broker.register``). A client whose
+  life was registered with no group in ``unfenced`` **should** name REGISTERED in ``Request.requires`` too. A group
+  without the fence then refuses it with ``fenced``, because the life ended long ago.
+- A fence is a lower bound only: a write with a higher epoch than any registration gave is done. A session that was
+  taken over with it is refused (``fenced``) to the registered lives of the broker, until another broker takes it over
+  or it is deleted. So use only epochs that a registration gave to this broker.
+- A fence is only raised, and dropped when the broker is forgotten. It belongs to the group, not to its slots; a group
+  that adopts slots takes over the fences of their source.
 
-- A write is made in the name of the life in ``Request.life``, and in that of ``broker`` and ``broker_epoch`` if its
-  body has both, as the writes of sessions do. If either is fenced, the request is refused as a whole with ``fenced``,
-  and nothing is done. A retry of a write that was done before the fence is still answered as it was then.
-- A client that counts on ``Request.life`` **must** name LIVES in ``Request.requires``: an older server would ignore
-  the life.
-- A broker that has no fence is allowed, whatever epoch it names. Nobody has one who never registers.
-- Every group has a fence of each registered broker, until the broker is forgotten: see ``broker.register``. A client
-  whose life was registered, with no group in ``unfenced``, **should** name REGISTERED in ``Request.requires`` too.
-  Its request is refused with ``fenced`` where the broker has no fence, for then the life ended long ago.
-- A fence is a lower bound only. A group does not know which epochs registrations have given: what names an epoch that
-  none has given yet is done, and is not over before a fence reaches that epoch. A session that was taken over so is
-  refused (``fenced``) to the broker's registered lives, until another broker takes it over or somebody deletes it.
-  metad does not ask whose life a client names (see SECURITY.md), so an epoch must be one that this broker was given.
-- A fence is only raised, never lowered, and dropped where the broker is forgotten. It belongs to the group and not to
-  its slots; a group that adopts slots takes over the fences of their source.
+**Lives.** ``broker.register`` begins a life with an epoch higher than any before, and lets all groups of kind ``data``
+and ``offset`` fence the lives before. Once the answer names no group in ``unfenced``, no earlier life writes anything
+any more. If a group has no leader, the answer comes after ``wait_ms`` and names the group; the leader of ``metadata-0``
+goes on trying, and the broker decides whether it serves meanwhile. A registration has no identity: a retry begins
+another life.
 
-**Lives.** A broker that registers (``broker.register``) gets an epoch for its life, which is higher than that of any
-life before. All groups that take writes of brokers, those of kind ``data`` and ``offset``, are told to fence the
-lives before. Once the answer names no group in ``unfenced``, no life with a lower epoch writes anything any more,
-anywhere. If a group has no leader, the answer comes after ``wait_ms`` and names it; the leader of ``metadata-0`` goes
-on telling it. The broker decides whether it serves meanwhile. A registration has no identity: a retry begins another
-life.
-
-A life must be heard of (``broker.heartbeat``), or it ends ``lease_ms`` after its last heartbeat and a little later:
-its broker is ``fenced``, and so is every group, with one write each. Nothing is written for a heartbeat, which counts
-from when it reached the node. A new leader of ``metadata-0`` gives every life a whole lease, and five seconds at
-least; so does one that stood still or could not prove for half a second that it leads. Time in which the leader was
-not running ends no life.
+A life ends ``lease_ms`` after its last ``broker.heartbeat``, and a little later: every group is told to fence it. A
+heartbeat writes nothing, and counts from when it reached the node. A new leader of ``metadata-0`` gives every life a
+whole lease, and five seconds at least; so does a leader that stood still, or could not prove for half a second that it
+leads.
 
 | state | meaning |
 |---|---|
-| ``registered`` | the life may serve, and some groups have not fenced the lives before yet |
+| ``registered`` | the life may serve, but some groups have not fenced the lives before yet |
 | ``active`` | the life may serve |
 | ``draining`` | the life may serve, and wants no new clients |
-| ``fenced`` | the life is over: it was silent for too long, its process is dead, or an administrator has ended it |
+| ``fenced`` | the life is over: silent for too long, its process is dead, or an administrator has ended it |
 | ``gone`` | the life has ended itself |
 
+- A client **must** count its lease from when it *sent* the heartbeat that was acknowledged, by a clock that also counts
+  while the machine is suspended, and read that clock whenever it serves. After the lease it **must not** serve from
+  what it keeps in memory.
+- A lease that is over by that clock does not end the life: the service may be away, and then it fences nobody. The
+  client **should** keep the connections of its own clients and send heartbeats to whatever node answers. The next one
+  that is acknowledged says that the life serves on. The life is over once a heartbeat is answered ``fenced`` or
+  ``not_found``.
+
 **Evidence of a death.** A broker may register a ``probe_port``: a TCP port of its process, on the host that its
-heartbeats come from, which accepts connections for as long as the process lives. The leader connects to it once for
-each connection that brings heartbeats, sends nothing, and closes. If the last connection that brought heartbeats of
-the life ends, then after one second without a heartbeat and without any connection from that host, the leader dials
-the port again, and if the host refuses, the life ends before its lease is over. That counts only if
+heartbeats come from, which accepts connections while the process lives. The leader connects to it once for each
+connection that brings heartbeats, sends nothing, and closes. If the last of these connections ends, and for one second
+neither a heartbeat nor any connection comes from that host, the leader dials the port again. If the host refuses, the
+life ends before its lease is over, provided that
 
 - the port was reached before, in this life, at the host at the other end of that connection, and
-- the client's end has closed the connection, or reset it (TCP and TLS; the end of a QUIC connection does not say so),
-  and
+- the client's end has closed or reset the connection (over TCP or TLS; QUIC does not say which end did), and
 - this leader has known the life for a whole lease, and has neither turned a client away nor stood still meanwhile.
 
 In every other case silence decides. A client that registers a port **should** connect again at once when it loses a
 connection, and send a heartbeat.
 
-- A client **must** count its lease from when it *sent* the heartbeat that was acknowledged, by a clock that counts
-  the time in which the machine is suspended, and look at that clock whenever it serves. It **must not** serve from
-  what it keeps in memory after the lease is over. Where all of a machine's clocks stood still, only the fence
-  protects the records.
-- A lease that is over by that clock ends no life: the service may be away, and then it fences nobody. The client
-  **should** keep the connections of its own clients, and go on sending heartbeats, to whatever node answers. The next
-  one that is acknowledged says that nobody has replaced the life, which serves on. A life is over once a heartbeat is
-  answered ``fenced`` or ``not_found``.
-- A broker that never registers has no lease and is never fenced.
-
-**Whose name it is.** Until there are permissions, a certificate ``metad://broker/NAME`` binds its name. Its holder
-speaks for no other broker. Once it has registered NAME, no other client speaks for NAME: whatever names it
-(``broker.register``, ``broker.heartbeat``, ``broker.drain``, ``broker.deregister``, every request with the fields
-``broker`` and ``broker_epoch``, and the life in the head of a write) is ``permission_denied``, whatever the epoch. An
-administrator may still fence it. A server judges by its own copy of ``metadata-0``, which may be a moment behind. A
-name that was registered with a client's certificate or a token is bound to nobody, and neither is an epoch that no
-registration gave: who may register brokers by such means can take each other's names. Where nobody is checked,
-nothing is bound.
+**Whose name it is.** A certificate ``metad://broker/NAME`` binds its name. Its holder speaks for no other broker, and
+once it has registered NAME, no other client speaks for NAME: every request that names it is ``permission_denied``,
+whatever the epoch. An administrator may still fence it. A server judges by its own copy of ``metadata-0``, which may be
+a moment old. A name that was registered with a client's certificate or with a token is bound to nobody: whoever may
+register brokers so can take each other's names. Where nobody is checked, nothing is bound.
 """
 
 from __future__ import annotations
@@ -116,7 +103,7 @@ class Broker(Message, frozen=True):
     broker_epoch: U63
     """The epoch of its last life."""
     state: str
-    """See above."""
+    """One of the table above."""
     lease_ms: U32
     """For how long it may be silent."""
     address: str = ""
@@ -291,10 +278,15 @@ class BrokerStep(Message, frozen=True):
     ``broker_epoch``, or ``forget``: no group has that fence any more. ``by``: who asked to register it."""
 
     step: str
+    """What happens; wire/INTERNAL.md has a table of the steps."""
     broker: str
+    """Its name."""
     broker_epoch: U63 = 0
+    """Of the life that the step is about, or of the fence."""
     registration: BrokerRegister | None = None
+    """With ``register``."""
     by: str = ""
+    """With ``register``: who asked for it, as in ``registered_by`` of ``Broker``."""
 
 
 class BrokerChange(Message, frozen=True):
@@ -303,14 +295,18 @@ class BrokerChange(Message, frozen=True):
 
     steps: Batch[BrokerStep]
     map_version: U63 = 0
+    """Of the map by which all groups were asked, for ``fenced`` and ``forget``."""
 
 
 class BrokerChanged(Message, frozen=True):
     """``brokers``: by position of the steps, as they are now; None where the step failed."""
 
     revisions: list[Revision]
+    """Of the entry."""
     errors: list[ItemError]
+    """By position of the steps."""
     brokers: list[Broker | None]
+    """By position: as they are now; nil where the step failed."""
 
 
 BROKER = Table(

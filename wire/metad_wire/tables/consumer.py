@@ -1,54 +1,43 @@
 """The members of consumer groups: who is in a group, in which generation, and what its leader has assigned to whom.
 
-A group that has members goes from generation to generation. A change of the members begins a *rebalance*: each member
-joins the next generation, having let go of what it had, and once all have joined, the generation begins. Its leader
-stores what it assigns to each member. Offsets live in the same group of metad, so a commit of an older generation is
-fenced from the entry on that begins the next one.
-
 A consumer group whose consumers share work has *members*. They are in the group of metad that has its offsets. A
-group with members goes from generation to generation:
+consumer group with members goes from generation to generation:
 
 | state | number | meaning |
 |---|---|---|
 | empty | 0 | it has no members |
 | joining | 1 | a rebalance: members join the next generation, and those of this one may still commit |
-| assigning | 2 | the generation has begun; its leader has not stored yet who gets what |
-| stable | 3 | everybody has what the leader assigned |
+| assigning | 2 | the generation has begun; its leader has not stored the assignments yet |
+| stable | 3 | every member has what the leader assigned |
 
-1. ``consumer.join`` makes a member. A new member, one that leaves or is sent away, and one that joins again with
-   other metadata or protocols, or with ``rebalance``, begins a rebalance: the group is *joining*.
-2. Each member hears of it by its next ``consumer.heartbeat``, or from a watch. It lets go of what it has, commits
-   what it has done, and joins again with its own id. To join twice changes nothing.
-3. When all members have joined, the next generation begins: the group is *assigning*. In the same entry the
-   generation of the offsets is raised, so every commit of the one before is fenced from then on. The leader stays if
-   it is still a member; otherwise it is one of the others. The protocol is the first of the leader's that all members
-   know.
-4. The leader reads the members (``consumer.members``) and stores what it assigns to each (``consumer.assign``), once:
-   the group is *stable*. A member reads its own row (``consumer.get``). The assignment counts while ``assigned`` is
-   the group's generation.
+1. ``consumer.join`` makes a member. A rebalance begins, and the group is *joining*, when a member is new, leaves, is
+   sent away, or joins again with other metadata or protocols, or with ``rebalance``.
+2. Each member learns of it by its next ``consumer.heartbeat``, or from a watch. It stops its work, commits, and joins
+   again with its own id. Joining twice changes nothing.
+3. When all members have joined, the next generation begins: the group is *assigning*. The same entry raises the
+   generation of the offsets, so that commits of the generation before are fenced. The leader stays if it is still a
+   member; otherwise another member leads. The protocol is the first of the leader's that all members know.
+4. The leader reads the members (``consumer.members``) and stores once what it assigns to each (``consumer.assign``):
+   the group is *stable*. A member reads its own row (``consumer.get``). The assignment counts while ``assigned`` is the
+   group's generation.
 
-A member that has not joined ``rebalance_ms`` after the rebalance began is sent away, and so is a leader that has not
-assigned anything for as long. The greatest ``rebalance_ms`` and ``session_ms`` of all members counts: who has not
-heard of the rebalance may work for its ``session_ms``, and nobody else is given its work meanwhile. A member that was
-not heard of for ``session_ms`` is sent away, too. Only the leader of the metad group knows when these times are over;
-as for leases, everybody gets the whole time again when another node begins to lead, when the slot moves, and when the
-leader was not running or out of reach. A member **must** count its time from when it *sent* the heartbeat that was
-acknowledged, as the holder of a lease does, and stop working when it is over.
+A member is sent away if it has not joined ``rebalance_ms`` after the rebalance began, if it leads and has not assigned
+for as long, or if it was not heard of for ``session_ms``. Of both times the greatest among all members counts, because
+a member that has not heard of the rebalance may work for its ``session_ms``. Only the leader of the metad group knows
+when these times are over. All begin again when another node leads, when the slot moves, and when the leader was not
+running or out of reach. A member **must** count its time from when it *sent* the heartbeat that was acknowledged, as
+the holder of a lease does, and stop working when it is over.
 
-**Commits.** ``offset.commit`` with ``member`` is stored only if it is a member of the group, and the generation is
-the group's. While a group has members nobody can raise its generation by a commit, nor reset it. What is committed by
-a generation before is fenced.
+**Commits.** ``offset.commit`` with ``member`` is stored only if it is a member of the group and the generation is the
+group's. While a group has members, no commit raises its generation and nobody can reset it.
 
-**Places.** A member with an ``instance`` that comes back within its ``session_ms`` joins with the same ``instance``
-and without an id. It gets a new id, the place of the one before, and its assignment, without a rebalance if it knows
-the same protocols and has the same metadata, and the group is not *assigning*: then its leader may be about to assign
-something to the one before. The one before is no member any more, so its heartbeats and its commits with ``member``
-are refused.
+**Places.** A member with an ``instance`` that restarts within its ``session_ms`` joins with the same ``instance`` and
+without an id. It gets a new id, the place and the assignment of its predecessor. There is no rebalance if it has the
+same protocols and metadata and the group is not *assigning*. The predecessor is no member any more: its heartbeats and
+commits are refused.
 
-A group has at most CONSUMER_MEMBERS_MAX members, whose rows take at most CONSUMER_BYTES_MAX without their
-assignments; these take at most ASSIGNMENT_BYTES_MAX together. A member's holder, protocols and metadata take at most
-MEMBER_VALUE_BYTES_MAX, its id MEMBER_NAME_BYTES_MAX, its instance INSTANCE_BYTES_MAX bytes. No group begins a
-generation after JOINED_GENERATION_MAX: reset the generation while it has no members.
+CONSUMER_MEMBERS_MAX, CONSUMER_BYTES_MAX, ASSIGNMENT_BYTES_MAX and the limits of a MEMBER bound a group. No group begins
+a generation after JOINED_GENERATION_MAX: reset the generation while it has no members.
 """
 
 from __future__ import annotations
@@ -146,7 +135,7 @@ class ConsumerGroupInfo(m.Message, frozen=True):
     tenant: str
     group: str
     state: U32
-    """See above."""
+    """A number of the table above."""
     generation: U63
     protocol: str
     """Of the generation; empty: the members named none."""

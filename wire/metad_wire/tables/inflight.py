@@ -1,13 +1,10 @@
-"""What is in flight between brokers and a client: packet identifiers and states of QoS 1 and 2, and messages that wait
-for a client that is away, opaque to metad. It belongs to sessions.
+"""What is in flight between brokers and a client: packet identifiers, states of QoS 1 and 2, and waiting messages.
 
-What is in flight between brokers and a client: packet identifiers, the states of messages of QoS 1 and 2, and
-messages that wait for a client that is away. Names and values are the brokers' choice; metad stores them. They belong
-to the session as subscriptions do: its owner writes and deletes them, a takeover leaves them to the next owner, and
-they end with the session. With ``any_owner`` a broker leaves something for a session that is not its own, also where
-the owner's life is over; it must choose names that no other broker chooses. It does not make the session its own, and
-moves no deadline. A session may have 4096, and 524288 bytes of them (key fields with their separators, and values);
-one value may have 65536.
+Names and values are the brokers' choice; metad stores them. They belong to the session as subscriptions do: its owner
+writes and deletes them, a takeover leaves them to the next owner, and they end with the session. With ``any_owner`` a
+broker leaves something for a session that it does not own, even where the owner's life is over; it must choose names
+that no other broker chooses. It does not become the owner, and moves no deadline. INFLIGHT_MAX, INFLIGHT_BYTES_MAX and
+INFLIGHT_VALUE_BYTES_MAX bound them.
 """
 
 from __future__ import annotations

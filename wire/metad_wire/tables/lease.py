@@ -1,35 +1,28 @@
-"""Leases: what a holder keeps while it is alive, and the keys that go with it.
+"""Leases: what lasts while its holder is alive, and the keys that end with it.
 
-A lease lives in one namespace, whose group also has the keys that are attached to it: so they end in one entry.
+A lease belongs to a namespace. Keys of the namespace can be attached to it: by a ``kv.put`` or an operation of a
+``kv.transact`` with ``lease``, or by ``lease.attach``. When the lease ends, all its keys are deleted with it, in one
+entry of the log. ``Kv.lease`` names the lease of a key. A put without ``lease`` detaches the key.
 
-A lease belongs to a namespace and lasts for as long as its holder is heard of. Keys of the namespace can be attached
-to it: by a ``kv.put`` with ``lease``, by an operation of a ``kv.transact`` with ``lease``, or by ``lease.attach``.
-When the lease ends, all its keys are deleted with it, in one entry of the log. ``Kv.lease`` names the lease that a
-key is attached to. A put without ``lease`` detaches the key.
+A lease ends by ``lease.revoke``, or when its holder was not heard of for ``ttl_ms``. Only the leader of the group knows
+when that is, by its monotonic clock. All leases get a full ``ttl_ms`` again when another node begins to lead the group,
+when the slot moves to another group, and when the leader notices that it was not running or could not reach the group.
+So a lease may last longer than its ``ttl_ms``, and never shorter.
 
-A lease ends by ``lease.revoke``, or when its holder was not heard of for ``ttl_ms``. Only the leader of the group
-knows when that is, by its monotonic clock. Everybody gets a full ``ttl_ms`` again when another node begins to lead
-the group, when the lease's slot moves to another group, and when the leader notices that it was not running or could
-not reach the group. So a lease may last longer than its ``ttl_ms``, and never shorter.
-
-**What a holder may believe.** ``lease.keep_alive`` writes nothing. A leader answers it only if it is certain that
-nobody else leads the group. The answer allows the holder to believe in the lease for ``ttl_ms`` from when it *sent*
-the request, by a clock that counts the time during which the machine was suspended. A holder that has no answer by
-then **must not** rely on the lease: the keys may be gone, and others may have taken their place. Or the service is
-away, and then no lease ends. So the holder goes on asking, and the next answer says whether the lease is its own
-still, or is over (``ttl_ms`` 0). The same holds of the members of consumer groups and ``consumer.heartbeat``. Compare
-the clock when the lease is used, because a timer of a process that was stopped comes too late. A holder that still
-writes then is stopped by what it compares its writes with: see Fencing.
+**What a holder may believe.** ``lease.keep_alive`` writes nothing. A leader answers it only if it is certain that no
+other node leads the group. With the answer the holder may rely on the lease for ``ttl_ms`` from when it *sent* the
+request, by a clock that also counts while the machine is suspended. Compare that clock whenever the lease is used: the
+timer of a process that was stopped comes too late. Without an answer in time the holder **must not** rely on the lease:
+its keys may be gone and others may have taken their place; or the service is away, and then no lease ends. So it goes
+on asking, and the next answer says whether the lease still is its own or is over (``ttl_ms`` 0). The same holds for
+members of consumer groups and ``consumer.heartbeat``.
 
 **Fencing.** The ``create_revision`` of a key only grows within a namespace. A lock is a key that its holder creates
-with a lease; the key's ``create_revision`` is its *token*. Who guards a resource refuses tokens lower than the
-highest it has seen. Writes to metad itself are guarded by a ``kv.transact`` that compares the lock's key with its
-``create_revision``.
+with a lease, and the key's ``create_revision`` is its *token*. A guarded resource refuses tokens lower than the highest
+it has seen. Guard writes to metad itself by a ``kv.transact`` that compares the ``create_revision`` of the lock's key.
 
-A lease has at most LEASE_KEYS_MAX keys, whose rows take at most LEASE_KEY_BYTES_MAX together; beyond it items fail
-with ``quota_exceeded``. The name of a lease has at most LEASE_NAME_BYTES_MAX bytes; its holder and attributes
-together at most LEASE_VALUE_BYTES_MAX. Names that the server makes were never in use in the namespace. A holder that
-chooses its own should not use a name twice, or a late keep-alive of its former life keeps the new lease alive.
+Names that the server makes were never in use in the namespace. A holder that chooses names should not use one twice, or
+a late keep-alive of its former life keeps the new lease alive.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class OffsetExpireGroups(m.Message, frozen=True):
 
     items: Batch[m.ConsumerGroup]
     before_ms: U63
+    """Since when nobody has used them."""
 
 
 def _crcs(items: Sequence[Any]) -> Iterable[int]:

@@ -1,12 +1,8 @@
-"""Retained messages: the last one of each topic, for whoever subscribes later.
+"""Retained messages: the last message of each topic, for later subscribers.
 
-A topic and its tenant route a message, so the topics of one tenant are spread over all groups, and so is the work of
-a broker that retains much. The price is that a filter is put to every group, each of which has a part of the answer.
-
-The last message of each topic, for whoever subscribes later. A topic name is as MQTT defines it (3.1.1 and 5, section
-4.7): see Topics, filters and client ids. Tenant and topic route a message together, so a tenant's topics are spread
-over all groups. A message that has expired is not read any more. The group deletes it, some time later, and watches
-show that as ``expired``.
+Tenant and topic route a message together, so the topics of one tenant are spread over all groups: a filter is put to
+every group, and each has a part of the answer. What a topic may be: see Topics, filters and client ids. A message that
+has expired is not read any more. The group deletes it some time later, and watches show that as ``expired``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sequences: counters that only :data:`SEQUENCE_ADD` changes, so that everybody gets numbers of their own.
+"""Sequences: counters that are only added to, so that each caller gets numbers of its own.
 
-A sequence is a number that is only added to, so everybody who adds gets numbers of his own: with a ``delta`` of 100
-the 100 numbers up to the value that is answered. As a write with an identity, an addition is done once.
+With a ``delta`` of 100 the caller has the 100 numbers up to the value in the answer. As a write with an identity, an
+addition is done once.
 """
 
 from __future__ import annotations

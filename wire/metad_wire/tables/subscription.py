@@ -1,9 +1,7 @@
-"""Subscriptions: the topic filters of the clients of brokers, a row each. They belong to sessions.
+"""Subscriptions: the topic filters of the clients of brokers, a record each.
 
-The topic filters of a session, a record each: a client with a thousand filters costs no more than what changes. They
-belong to the session. Only its owner adds and removes them, whether the client is connected or not; a takeover leaves
-them to the next owner. A session may have 4096, and 524288 bytes of them (key fields with their separators, and
-options).
+They belong to sessions. Only the owner of the session adds and removes them, whether the client is connected or not; a
+takeover leaves them to the next owner. SUBSCRIPTIONS_MAX and SUBSCRIPTION_BYTES_MAX bound those of one session.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Wills that are due: what brokers claim, publish and acknowledge. They outlive the sessions that they come from.
+"""Wills that are due: brokers claim, publish and acknowledge them.
 
 A will is what a client wants to be published if it goes without a word. Once it is due, it is a record of its own,
 which outlives the session. A broker *claims* due wills for a time, publishes them and acknowledges them; an
-acknowledgement drops the will, so each is acknowledged once. A claim keeps others away until its time has passed, by
-the time of the group's log, in which nothing passes for a while after a new leader. It ends at once if its broker's
-life is fenced, and for a later life of the same broker. ``claims`` tells whoever claims a will next that it was
-claimed before, and so may have been published. A will that nobody publishes for ``expiry.will_keep_s`` is dropped.
+acknowledgement drops the will, so each is acknowledged once. A claim keeps other brokers away until its time has
+passed, by the time of the group's log, which stands still for a while after a new leader. It ends at once if its
+broker's life is fenced, and for a later life of the same broker. ``claims`` tells the next claimant that a will was
+claimed before, and so may have been published. A will that no broker publishes for ``expiry.will_keep_s`` is dropped.
 """
 
 from __future__ import annotations
@@ -180,6 +180,7 @@ class WillExpire(m.Message, frozen=True):
 
     items: Batch[WillKey]
     keep_ms: U63
+    """For how long a will is kept."""
 
 
 class WillExpireReply(m.Message, frozen=True):
@@ -187,7 +188,9 @@ class WillExpireReply(m.Message, frozen=True):
 
     revisions: list[m.Revision]
     errors: list[m.ItemError]
+    """Always empty."""
     dropped: U32 = 0
+    """Wills that were dropped."""
 
 
 class WillList(m.Message, frozen=True):
