@@ -181,7 +181,7 @@ class ClusterMap(Message, frozen=True):
 
 
 class MapRequest(Message, frozen=True):
-    """Any node answers. A client asks when it connects, and again when an answer shows that its map is outdated."""
+    """A client asks when it connects, and again when an answer shows that its map is outdated."""
 
     version: U63 = 0
     """Version of the map that the client has."""

@@ -139,7 +139,7 @@ def about(method: Method[Any, Any]) -> str:
             if method in declared and table.plain is None:
                 return plain(declared[method].about)
         if method in table.listed:
-            texts_.append(plain(table.listed[method].about))
+            texts_.append(plain(table.listed[method].about).replace("None matches", "nil matches"))
     return max(reversed(texts_), key=len)
 
 

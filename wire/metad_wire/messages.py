@@ -180,7 +180,7 @@ class Request(Message, Generic[T], frozen=True):
     identity: Identity | None
     """For a write that must happen once; nil for a read."""
     body: T
-    """The method's body."""
+    """A message of its own, or a general one: see the line of the method."""
     group: str = ""
     """Name of the group that is asked: see Routing; empty for methods that no group answers."""
     requires: U63 = 0
@@ -242,7 +242,7 @@ class Get(Message, Generic[T], frozen=True):
 
 
 class GetReply(Message, Generic[T], frozen=True):
-    """By position; None where there is no record, or where the item failed."""
+    """By position; nil where there is no record, or where the item failed."""
 
     columns: ClassVar[dict[str, int | None]] = {"found": None}
 
@@ -398,7 +398,7 @@ class TenantEnd(Message, frozen=True):
 
 
 class SessionEndings(Message, frozen=True):
-    """The orders that are not carried out. None for a tenant in any group: all is done that was ordered before."""
+    """The orders that are not carried out. If no group has one for a tenant, all is done that was ordered before."""
 
     tenant: str | None = None
     """Only of this tenant."""

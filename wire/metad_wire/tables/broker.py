@@ -256,7 +256,7 @@ class BrokerGet(Message, frozen=True):
 
 
 class BrokerGetReply(Message, frozen=True):
-    """By position; None where there is none."""
+    """By position; nil where there is none."""
 
     brokers: list[Broker | None]
     """By position; nil where there is none."""

@@ -218,7 +218,7 @@ class Beat(m.Message, frozen=True):
 
 
 class ConsumerHeartbeatReply(m.Message, frozen=True):
-    """By position; None: there is no such member."""
+    """By position; nil: there is no such member."""
 
     columns: ClassVar[dict[str, int | None]] = {"beats": None}
 
@@ -273,7 +273,7 @@ class ConsumerDescribe(m.Message, frozen=True):
 
 
 class ConsumerDescribeReply(m.Message, frozen=True):
-    """By position; None where the group never had a member, or where the item failed."""
+    """By position; nil where the group never had a member, or where the item failed."""
 
     columns: ClassVar[dict[str, int | None]] = {"groups": None}
 
