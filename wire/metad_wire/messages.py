@@ -295,11 +295,10 @@ class Will(Message, frozen=True):
 
 
 class SessionProperties(Message, frozen=True):
-    """What a broker keeps of a session: for how many seconds after the client has gone the session stays
-    (:data:`NEVER_S`: until it is deleted; 0: it ends at once), the broker's own encoding of the rest, and the will."""
+    """What a broker keeps of a session."""
 
     expiry_interval_s: U32 = 0
-    """Seconds after the disconnect when the session ends (MQTT 5); 4294967295: never; 0: at once."""
+    """Seconds after the disconnect when the session ends (MQTT 5); 4294967295 (``NEVER_S``): never; 0: at once."""
     payload: bytes = b""
     """Everything else, in the broker's own encoding."""
     will: Will | None = None
@@ -352,14 +351,13 @@ class SessionOwner(Message, frozen=True):
 
 class SessionEndTenant(Message, frozen=True):
     """Orders the group to end all sessions that a tenant has in ``slots``, whoever owns them. Ask each group for the
-    slots that it holds by the map; if one answers ``stale_route``, ask for these slots again with a newer map. The
-    order is done once every slot has it. From its entry on the sessions are over: a ``session.takeover`` finds no
-    session, ends what was there, and begins one that the order does not touch. The group clears up by itself, in the
-    order of the keys, at the pace of the expiry; until it has come to a session, reads show it and its owner may
-    write to it. What belongs to a session goes with it in one entry, and watches show each end as ``deleted``. The
-    order moves with its slots. Orders of a group that are not carried out take 262,144 bytes together, each 1,024 or
-    its row if that is longer, and who orders shares them with others (see "Shared room"); one more is ``too_large``.
-    One that asks for the same as an earlier one replaces that."""
+    slots that it holds by the map; if one answers ``stale_route``, ask for these slots again with a newer map. From
+    the order's entry on the sessions are over: a ``session.takeover`` finds no session, and begins one that the
+    order does not touch. The group clears up by itself, at the pace of the expiry; until it has come to a session,
+    reads show it and its owner may write to it. Watches show each end as ``deleted``. The order moves with its
+    slots. Orders that are not carried out take 262,144 bytes of a group together, each 1,024 or its row if that is
+    longer (see "Shared room"); one more is ``too_large``. One that asks for the same as an earlier one replaces
+    that."""
 
     tenant: str
     publish_wills: bool
@@ -451,27 +449,23 @@ class SessionTakeoverItem(Message, frozen=True):
 
 
 class SessionTakeover(Message, frozen=True):
-    """The client has connected to this broker. The broker now owns the session, and the session is connected. A
-    takeover wins over the ownership of any other broker. It fails with ``fenced`` only if the same broker has
-    already taken the session with a higher epoch. If the session does not exist, it is created. A session was
-    present before iff ``previous[i] >= 0`` and item i did not ask for a clean start. A session that was disconnected
-    and whose end has come is not present, even if it has not been deleted yet.
-
-    A session of a life that is fenced counts as disconnected since the fence, whatever its owner row says.
+    """The clients have connected to this broker, which now owns their sessions. A takeover wins over the ownership
+    of any other broker. It fails with ``fenced`` only if the same broker has taken the session with a higher epoch.
+    A session that does not exist is created. A session was present before if ``previous[i] >= 0`` and item i did not
+    ask for a clean start. It was not if it was disconnected and its end had come, even if it is not deleted yet. A
+    session of a life that is fenced counts as disconnected since the fence.
 
     A takeover cancels the end of a disconnected session, and its will. The will is published all the same if it was
     due already, or if the session ends because its end has come or by a clean start. What belongs to a session that
     ends goes in the same entry.
 
-    **Attachments.** The revision of a takeover is the *attachment* of the connections that it made:
-    ``revisions[0].index`` of the reply, also in the reply to a retry. The owner does not tell two connections of one
-    client to one life of a broker apart, so a disconnect of the first that comes late, or twice, would end the
-    second. Items of ``session.disconnect``, ``session.update`` and ``session.delete`` may therefore say an
-    attachment. Such an item fails with ``conflict`` and does nothing, unless the client is connected by that very
-    takeover. This is so for the brokers that the group knows, from their registration on (see *broker*).
-    For others it is best effort. An attachment counts together with the life that made the takeover: a broker **must
-    not** say those of its earlier lives, and an item of ``session.delete`` that says one fails with ``invalid_item``
-    if the request names no ``broker``.
+    **Attachments.** The revision of a takeover (``revisions[0].index``, also in the reply to a retry) is the
+    *attachment* of the connections that it made. It tells two connections of one client to one life of a broker
+    apart: items of ``session.disconnect``, ``session.update`` and ``session.delete`` may name an attachment, and
+    then fail with ``conflict`` unless the client is connected by that very takeover. So a late disconnect of an
+    earlier connection changes nothing. This holds for brokers that have registered (see *broker*); for others it is
+    best effort. An attachment counts together with the life that made the takeover: a broker **must not** name those
+    of its earlier lives.
     """
 
     broker: str
@@ -503,8 +497,8 @@ class SessionTakeoverReply(Message, frozen=True):
     """By position: index in ``owners`` of the session's previous owner; -1 if there was no session or the item
     failed."""
     properties: list[SessionProperties | None]
-    """If ``restore`` was asked for, by position: the properties stored before this request; nil if there was no
-    session, a clean start was asked for, or the item failed. Otherwise empty."""
+    """By position, if ``restore`` was asked for: the properties stored before; nil without a session, at a clean
+    start, or if the item failed. Otherwise empty."""
     subscriptions: list[list[Subscribed] | None] = []
     """The same of ``restore_parts``: the filters of the client."""
     inflight: list[list[InflightState] | None] = []
@@ -525,14 +519,13 @@ class SessionDisconnectItem(Message, frozen=True):
 
 
 class SessionDisconnect(Message, frozen=True):
-    """The clients have disconnected. Their sessions keep their owner and are disconnected from now on. Repeating it
-    changes nothing: the time of the first disconnect stays. A session ends once its expiry interval has passed by
-    the time of the log, and at once if the interval is 0; then everything that belongs to it is deleted. Its will is
-    due after its delay, or when the session ends, whichever is earlier. Item errors: ``not_found``; ``not_owner`` if
-    another broker owns the session; ``fenced`` if this broker owns it with another epoch; ``conflict`` if the item's
-    attachment may not speak (see ``session.takeover``), which is also so when an item with an attachment is
-    repeated. The properties of the sessions are read: a request whose sessions have more than 16 MiB of them is
-    refused as a whole (``too_large``)."""
+    """The clients have disconnected. Their sessions keep their owner. Repeating it changes nothing: the time of the
+    first disconnect stays. A session ends, with everything that belongs to it, once its expiry interval has passed
+    by the time of the log, and at once if the interval is 0. Its will is due after its delay, or when the session
+    ends, whichever is earlier. Item errors: ``not_found``; ``not_owner`` if another broker owns the session;
+    ``fenced`` if this broker owns it with another epoch; ``conflict`` if the item's attachment may not speak (see
+    ``session.takeover``), also when an item with an attachment is repeated. ``too_large`` if the properties of the
+    sessions take more than 16 MiB."""
 
     broker: str
     """The owner."""
@@ -575,9 +568,9 @@ class SessionDeleteItem(Message, frozen=True):
 
 class SessionDelete(Message, frozen=True):
     """Deletes sessions and all that belongs to them. Their wills are not published. Item errors: ``not_found``;
-    ``conflict`` if the item says since when the session is disconnected and it is not, with its ``disconnected_ms``
-    as ``current``, or if its attachment may not speak; if ``broker`` is given, also ``not_owner`` and ``fenced``; if
-    it is not, ``invalid_item`` for an item with an attachment."""
+    ``conflict`` if the session is not disconnected since exactly ``disconnected_ms``, with its own as ``current``,
+    or if the attachment may not speak; if ``broker`` is given, also ``not_owner`` and ``fenced``; if not,
+    ``invalid_item`` for an attachment."""
 
     items: Batch[SessionDeleteItem]
     broker: str = ""
@@ -650,11 +643,10 @@ class OffsetCommitItem(Message, frozen=True):
 
 
 class OffsetCommit(Message, frozen=True):
-    """Stores offsets. Each consumer group remembers the highest generation of its stored commits. An item with a lower
-    generation fails with ``fenced``, and so does one that is not by a member of the group although the request names
-    one, and one with a higher generation than a group with members has. Then ``expected`` is checked (``conflict``),
-    then ``monotonic`` (``offset_regression`` if the offset would go back; committing the same offset again is
-    allowed)."""
+    """Stores offsets. Each consumer group remembers the highest generation of its commits. Item errors, in this
+    order: ``fenced`` for a lower generation, for a higher one than a group with members has, and if ``member`` is
+    not a member; ``conflict`` if ``expected`` does not match; ``offset_regression`` if ``monotonic`` and the offset
+    would go back."""
 
     items: Batch[OffsetCommitItem]
     monotonic: bool = False

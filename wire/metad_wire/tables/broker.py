@@ -135,16 +135,16 @@ class Broker(Message, frozen=True):
 
 class BrokerRegister(Message, frozen=True):
     """Begins a life. ``invalid_request`` if a field breaks its bound: 1 to 256 bytes of name, 500 to 3,600,000 ms of
-    lease, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``, so that a name never runs out of
-    epochs. ``conflict`` if the registry has 4,096 other names, or ``overloaded`` while some of them are being
-    forgotten. ``quota_exceeded`` if the holder's names would take more than is left free: a name takes 1,024 bytes,
-    or as much as its record if that is longer, of 4,194,304 in all, and counts to who registered its last life
-    (``registered_by``), until it is freed or forgotten. See "Shared room".
+    lease, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``. ``conflict`` if the registry has
+    4,096 other names, or ``overloaded`` while some of them are being forgotten. ``quota_exceeded`` if the holder's
+    names take more of 4,194,304 bytes than it may have (see "Shared room"): a name takes 1,024 bytes, or its record
+    if that is longer, and counts to the holder of its last life (``registered_by``) until it is freed or forgotten.
 
-    From 3,584 names on, brokers that have ended are forgotten to make room: those that are freed at once, the others
-    once they ended over a day ago, and in each case the first that ended first. Every group drops their fence, and
-    ``metadata-0`` their record. A broker with sessions that still look connected stays. A forgotten name may be
-    registered again, and its epoch grows nevertheless."""
+    From 3,584 names on, brokers that have ended are forgotten: those that are freed at once, the others once they
+    ended over a day ago, the earliest end first. Every group drops their fence, and ``metadata-0`` their record. A
+    broker with sessions that still look connected stays. A forgotten name may be registered again, with a higher
+    epoch.
+    """
 
     broker: str
     """Its name, the same in all of its lives."""
@@ -190,9 +190,8 @@ class BrokerBeat(Message, frozen=True):
 
 
 class BrokerHeartbeat(Message, frozen=True):
-    """Says that lives are alive, many at once. Errors by position: ``not_found``; ``fenced`` if the life is over, with
-    the epoch of the broker's last life; ``conflict`` while it is being decided whether the life is over, so send the
-    next heartbeat."""
+    """Says that lives are alive, many at once. Errors by position: ``not_found``; ``fenced`` if the life is over,
+    with the epoch of the broker's last life; ``conflict`` while that is being decided: send the next heartbeat."""
 
     beats: Batch[BrokerBeat]
 

@@ -176,12 +176,11 @@ class JoinItem(m.Message, frozen=True):
 
 
 class ConsumerJoin(m.Message, frozen=True):
-    """Item errors: ``quota_exceeded`` if the group is full; ``conflict`` if the member has no protocol in common with
-    the others, or no generation can follow; ``fenced`` if another has taken the place of ``instance`` from this
-    member; ``not_found`` if there is no member of this id and ``instance``; ``invalid_item`` if the member's name
-    would make its key too long, or if ``session_ms`` or ``rebalance_ms`` is over 600,000: the other members wait for
-    one that is silent, or does not join, for as long as it names. Who joins gives up what was assigned to it in
-    generations before the last."""
+    """Item errors: ``quota_exceeded`` if the group is full; ``conflict`` if the member has no protocol in common
+    with the others, or no generation can follow; ``fenced`` if another member has taken the place of ``instance``;
+    ``not_found`` if there is no member of this id and ``instance``; ``invalid_item`` if the key would be too long,
+    or a time is over MEMBER_PATIENCE_MS_MAX. A member that joins gives up what was assigned to it in generations
+    before the last."""
 
     items: Batch[JoinItem]
 

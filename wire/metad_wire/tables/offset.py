@@ -24,9 +24,9 @@ class KnownGroup(m.Message, frozen=True):
 
 
 class OffsetGroups(m.Message, frozen=True):
-    """The consumer groups of a tenant that have offsets or a generation, with their generations. A client asks every
-    group of kind ``offset`` for the slots that the group holds by the client's map, as Listings says. A page may
-    hold few groups, or none, while the cursor is not empty."""
+    """The consumer groups of a tenant that have offsets or a generation, with their generations. Ask every group of
+    kind ``offset`` for the slots that it holds by the map: see Listings. A page may hold few groups, or none, while
+    the cursor is not empty."""
 
     tenant: str
     prefix: str = ""
@@ -39,9 +39,9 @@ class OffsetGroups(m.Message, frozen=True):
 
 
 class OffsetDeleteGroups(m.Message, frozen=True):
-    """Deletes everything of consumer groups that have no members: the offsets, and in the entry with the last of them
-    the generation. A request deletes a bounded number of rows. ``left`` says of which groups there is more: ask
-    again for those, until none is left. Item error: ``conflict`` if the group has members."""
+    """Deletes everything of consumer groups that have no members: the offsets and, with the last of them, the
+    generation. One request deletes a bounded number of rows: ask again for the groups in ``left``, until none is.
+    Item error: ``conflict`` if the group has members."""
 
     items: Batch[m.ConsumerGroup]
 

@@ -80,12 +80,10 @@ class RetainedDelete(m.Message, frozen=True):
 
 
 class RetainedMatch(m.Message, frozen=True):
-    """The messages of a tenant whose topics match a filter. A client asks every group of kind ``data`` for the slots
-    that the group holds by the client's map, as Listings says. A filter that is not right, or that is of a shared
-    subscription (MQTT sends those no retained messages), is refused with ``invalid_request``. A group looks at a
+    """The messages of a tenant whose topics match a filter. Ask every group of kind ``data`` for the slots that it
+    holds by the map: see Listings. ``invalid_request`` for a filter that is wrong or shared. A group looks at a
     bounded number of topics for one page, so a page may hold few messages, or none, while the cursor is not empty.
-    The topics between two that match are not read one by one: the work grows with the values that each ``+`` of the
-    filter takes, not with the number of topics."""
+    The work grows with the values that each ``+`` of the filter takes, not with the number of topics."""
 
     tenant: str
     filter: UnsharedFilter

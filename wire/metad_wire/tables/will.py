@@ -73,9 +73,9 @@ class DueWill(m.Message, frozen=True):
 
 
 class WillClaim(m.Message, frozen=True):
-    """Claims wills of one group, which the request names: those that nobody has claimed, and those whose claim is over.
-    Ask each data group. A group looks at a limited number of wills for one request, so go on behind the cursor while
-    there is one."""
+    """Claims wills of one group, which the request names: those without a claim, and those whose claim is over. Ask
+    each data group. A group looks at a limited number of wills for one request: go on from the cursor while there is
+    one."""
 
     broker: str
     """The broker that asks."""
@@ -113,18 +113,17 @@ class WillClaimReply(m.Message, frozen=True):
 
 
 class WillWait(m.Message, frozen=True):
-    """Waits for a turn to claim wills of one group, which the request names. A group has one turn at a time. While
-    there is a will that may be claimed, it gives turns to those who wait, the longest first; so one broker hears of
-    a will, however many wait. A turn ends with a ``will.claim`` of its broker, or 200 ms after it was given; then
-    that broker is behind all others until it uses a turn. A broker that wants to publish wills keeps one wait under
-    way at each data group, claims when it is told that it is its turn, and waits again. Turns only say who hears of
-    a will: anybody may claim at any time, and a claim decides. The wait of a life that is over is answered
-    ``fenced``, and if slots of the group move, ``stale_route``: get a newer map, and wait at the groups that it
-    names. Where very many wait at a node, a connection that has more than its share of them is answered
-    ``overloaded``.
+    """Waits for a turn to claim wills of one group, which the request names. While there is a will that may be
+    claimed, the group gives one turn at a time, to the longest wait first; so one broker hears of a will, however
+    many wait. A turn ends with a ``will.claim`` of its broker, or after 200 ms; then that broker is behind all
+    others until it uses a turn. A broker that publishes wills keeps one wait at each data group, claims when it has
+    its turn, and waits again. Any client may claim at any time without a turn. A wait is answered ``fenced`` if the
+    life is over, ``stale_route`` if slots of the group move (get a newer map, and wait at the groups that it names),
+    and ``overloaded`` if a connection has more than its share of the waits at a node.
 
     A will that becomes due, is released, or is left by a claim gives a turn at once. One whose claim is over, or
-    whose slot comes from another group, does so within about a second."""
+    whose slot comes from another group, does so within about a second.
+    """
 
     broker: str
     """The broker that waits."""
