@@ -52,17 +52,14 @@ session the ``payload`` with the topic, payload and properties of its will: ``in
 # An entry is in memory a dozen times on its way, and followers hear no heartbeat behind it: at 16 MiB that took
 # 200 MiB, and cost a busy group its leader; at 5 MiB it still took 100.
 CHANGE_BYTES_MAX = 2 * 1024 * 1024
-"""A request that writes, and what it may change: the rows that it writes with their keys, and the reply if the
-request has an identity: ``too_large``. Also the payload of ``watch.open``. A row names its key again, so the names
-of a key count twice, those of a session are in two rows, and those of an offset in up to three. A transaction names
-its namespace once, and each row that it writes has it twice. A request of 600 KiB always fits, unless its names hold
-many NUL characters, which take two bytes in a key. Send what is more in parts, each with an identity of its own. A
-will that becomes due is written anew, so it counts where a request disconnects or ends its session. What belongs to
-a session that ends does not count: one session can always be ended, but a request that ends several with more than
-one session may have is refused. A write about records of over 16 MiB together is refused, too."""
+"""The payload of a request that writes or of ``watch.open``, and what a request may change: the rows that it writes
+with their keys, and the reply if it has an identity. ``too_large``: send the rest in parts, each with an identity of
+its own. The names of a key count twice, those of a session in two rows, those of an offset in up to three. A request
+of 600 KiB always fits, unless its names hold many NUL characters. A will that becomes due counts where a request
+disconnects or ends its session. One session can always be ended; of several together, what belongs to them beyond one
+session's bound is too much. So is a write about records of over 16 MiB together."""
 LISTING_BYTES_MAX = 512 * 1024
-"""The payload of a request that reads and has no ``items``: ``too_large``. A prefix of megabytes is encoded before
-it is compared."""
+"""The payload of a request that reads and has no ``items``: ``too_large``."""
 BROKER_BYTES_MAX = 256
 """The name of a broker, as UTF-8, in a takeover, a claim and a registration: ``invalid_request``."""
 
