@@ -1,6 +1,6 @@
 """Possible changes of a cluster before a storm, one at a time and together, and the sizes at which it would collapse.
 
-Pure: makes scenarios. The fluid model answers each of them within seconds, so all of them are one job.
+Pure: makes scenarios. Each is answered within seconds, at a reduced scale, so all of them are one job.
 """
 
 from __future__ import annotations

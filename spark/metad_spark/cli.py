@@ -22,7 +22,7 @@ from .errors import SparkError, UsageError
 from .target import Target, parse_target
 from .vary import Axis, parse_axis
 
-MODELS = ("exact", "vector", "fluid")
+MODELS = ("vector",)
 RUNNERS = ("auto", "local", "spark")
 Commands = argparse._SubParsersAction  # the only name argparse has for it
 
@@ -103,7 +103,7 @@ def _model(parser: argparse.ArgumentParser, *more: str) -> None:
         "--model",
         choices=[*MODELS, *more],
         default="vector",
-        help="one client at a time (exact), arrays of clients (vector), or masses (fluid)"
+        help="every client, in arrays (vector)"
         + ("; or the requests of brokers, with costs of `calibrate` (requests)" if more else ""),
     )
 
@@ -262,7 +262,7 @@ def _size(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--target", type=_target, required=True, help='as in "t999<=300s": 99.9 %% back in 300 s')
     _storm(parser)
     parser.add_argument(
-        "--no-check", dest="check", action="store_false", help="skip the final check with the vector model"
+        "--no-check", dest="check", action="store_false", help="skip the final check with a larger storm"
     )
     _population(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="write what to set as TOML, for metad serve")
@@ -331,7 +331,7 @@ def _verify(commands: Commands[argparse.ArgumentParser]) -> None:
         "--only",
         default="",
         metavar="NAME[,NAME]",
-        help="of oracle, fluid, theory, anchors, laws, cores, shapes, aws, brooker, metastable",
+        help="of theory, anchors, laws, cores, shapes, aws, brooker, metastable",
     )
 
 

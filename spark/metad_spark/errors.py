@@ -19,8 +19,8 @@ class SimulationError(SparkError):
     """A storm that cannot be simulated in the requested way."""
 
 
-class DoesNotHold(SimulationError):
-    """The fluid model was asked for outside of its conditions, about too many clients for the vector model."""
+class TooMany(SimulationError):
+    """A node has more clients than can be simulated one by one."""
 
 
 class UsageError(SparkError):

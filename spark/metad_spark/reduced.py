@@ -4,8 +4,7 @@ Clients, queues, entries, requests, handshakes and what a second of a node's wor
 left of the difference is that a turn with fewer items in it is a coarser measure: 0.1 % of t99.9 and 1 % of attempts at
 a tenth of a hundred million.
 
-Comparisons of many settings are storms by the fluid model, and storms at a reduced scale by the vector model where the
-fluid model's conditions do not hold.
+Comparisons of many settings are storms at a reduced scale.
 """
 
 from __future__ import annotations
@@ -15,47 +14,42 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from .brokers.runner import RunTasks, fluid_storm, run_here
+from .brokers.runner import RunTasks, run_here
 from .brokers.storm import Storms, simulate_storms
 from .calibration import Calibration
-from .errors import DoesNotHold, UsageError
+from .errors import TooMany, UsageError
 from .models.results import StormResult
-from .models.simulate import Model
 from .scenario import Scenario
 
 COMPARED_CLIENTS_MAX = 300_000
-"""Of a storm that the vector model answers for a comparison: it takes some seconds."""
+"""Of a storm that is simulated for a comparison."""
 STAND_IN_CLIENTS_MAX = 10_000_000
-"""Of a storm that the vector model answers for one that is too large for it."""
+"""Of a storm that is simulated for one that is too large."""
 
 
 def compared(scenario: Scenario, calibration: Calibration) -> StormResult:
-    """A scenario's storm, near enough for a comparison: by the fluid model in its conditions, else by the vector model
-    at a reduced scale. Counts are those of the whole storm."""
-    storm, broken = fluid_storm(scenario, calibration)
-    if broken is None:
-        return replace(storm, model="fluid")
+    """A scenario's storm, near enough for a comparison, at a reduced scale. Counts are those of the whole storm."""
     smaller, costs, scale = reduced(scenario, calibration, COMPARED_CLIENTS_MAX)
-    found = simulate_storms(smaller, costs, model="vector", seeds=[0], run=run_here, alike=True).middle
-    return replace(_enlarged(found, scenario, scale), model="vector")
+    found = simulate_storms(smaller, costs, seeds=[0], run=run_here, alike=True).middle
+    return _enlarged(found, scenario, scale)
 
 
 def stand_in(scenario: Scenario, calibration: Calibration, seeds: Sequence[int], run: RunTasks) -> tuple[Storms, float]:
-    """The storms of a scenario that has too many clients for the vector model, by that model at a reduced scale, and
-    the scale. One node stands for all that differ from it only by chance. Counts are those of the whole storm."""
+    """The storms of a scenario whose nodes have too many clients, at a reduced scale, and the scale. One node stands
+    for all that differ from it only by chance. Counts are those of the whole storm."""
     smaller, costs, scale = reduced(scenario, calibration, STAND_IN_CLIENTS_MAX)
-    found = simulate_storms(smaller, costs, model="vector", seeds=seeds, run=run, alike=True)
+    found = simulate_storms(smaller, costs, seeds=seeds, run=run, alike=True)
     whole = [_enlarged(storm, scenario, scale) for storm in found.by_seed]
     return dataclasses.replace(found, by_seed=whole), scale
 
 
 def answered(
-    scenario: Scenario, calibration: Calibration, *, model: Model, seeds: Sequence[int], run: RunTasks
+    scenario: Scenario, calibration: Calibration, *, seeds: Sequence[int], run: RunTasks
 ) -> tuple[Storms, float]:
-    """The storms by ``model``, or by one that stands in for it, and their scale. Raises SimulationError."""
+    """The storms, or those that stand in for them, and their scale. Raises SimulationError."""
     try:
-        return simulate_storms(scenario, calibration, model=model, seeds=seeds, run=run), 1.0
-    except DoesNotHold:
+        return simulate_storms(scenario, calibration, seeds=seeds, run=run), 1.0
+    except TooMany:
         return stand_in(scenario, calibration, seeds, run)
 
 

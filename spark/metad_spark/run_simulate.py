@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,7 +15,6 @@ from . import run_requests
 from .calibration import load_calibration
 from .errors import UsageError
 from .models.results import StormResult
-from .models.simulate import Model
 from .output import say, table, warn, write_json
 from .pipeline.choice import Asked, Choice, choose
 from .pipeline.context import Context, open_context
@@ -48,7 +47,7 @@ def run(
     scenario: str,
     calibration: str | None,
     clients: int | None,
-    model: Model | Literal["requests"],
+    model: Literal["vector", "requests"],
     seed: int,
     seeds: int,
     target: Target,
@@ -62,7 +61,7 @@ def run(
     command: str,
 ) -> int:
     """Exit code 0 whatever becomes of the storm: that is the answer, and no fault. 3 where the answer must not be
-    relied on, because brokers and nodes, or two models, do not agree."""
+    relied on, because brokers and nodes do not agree."""
     wanted = load_scenario(scenario)
     if model == run_requests.MODEL:
         spark = runner == "spark" or master is not None or connect
@@ -110,8 +109,8 @@ def run(
         "settled": found.settled,
         "scale": found.scale,
         "asked_model": model,
-        "doubt": found.doubt,
-        "disagreement": found.disagreement,
+        "doubt": None,
+        "disagreement": None,
         "passes": [msgspec.to_builtins(each) for each in found.passes],
     }
     if counted:
@@ -124,11 +123,8 @@ def run(
     _print(storm, [each.storm for each in runs], cost, target)
     if counted:
         say(in_words(counted))
-    if storm.model != model:
-        say(
-            f"The {storm.model} model answers: the {model} model does not hold here, because {found.doubt}."
-            + (f" Everything is at {found.scale:.3g} of its size, and times as they were." if found.scale < 1 else "")
-        )
+    if found.scale < 1:
+        say(f"Everything is at {found.scale:.3g} of its size, times as they were: no node can have so many.")
     if known:
         say(f"{tables} has it: nothing was simulated.")
     else:
@@ -157,7 +153,6 @@ def _simulated(asked: Sequence[Question], store: Store | None, context: Context)
     found, scale = answered(
         first.scenario,
         first.calibration,
-        model=cast("Model", first.model),
         seeds=[question.seed for question in asked],
         run=context.run,
     )

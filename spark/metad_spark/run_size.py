@@ -38,7 +38,7 @@ from .output import say, table, warn, write_json
 from .pipeline.context import open_context
 from .population import fullest, in_words, load_census, to_size
 from .population import told as census_told
-from .reduced import reduced
+from .reduced import COMPARED_CLIENTS_MAX, reduced
 from .report import content
 from .run_simulate import DISAGREE, KEYS
 from .scenario import Scenario, load_scenario
@@ -156,8 +156,8 @@ def run(
     tables: Path | None = None,
 ) -> int:
     """Write the answer to ``json``, what to set to ``config``, and what was tried to ``tables``; what these have is not
-    tried again. 0 where a cluster was found (and, with ``check``, the vector model agrees); 1 where there is none; 3
-    where the models disagree."""
+    tried again. 0 where a cluster was found (and, with ``check``, a larger storm agrees); 1 where there is none; 3
+    where that disagrees."""
     wanted = load_scenario(scenario)
     costs = load_calibration(calibration or wanted.calibration)
     people = None if population is None else load_census(population)
@@ -187,14 +187,14 @@ def run(
         scale = 1.0
         if check and found.best is not None:
             checkable, checkable_costs, scale = reduced(found.best.scenario, costs, _CHECKED_CLIENTS_MAX)
-            checked = simulate_storms(checkable, checkable_costs, model="vector", seeds=[seed], run=context.run)
+            checked = simulate_storms(checkable, checkable_costs, seeds=[seed], run=context.run)
         cost = context.cost()
     faults = _faults(found, checked)
     told = _told(found, costs, checked, scale, faults) | {"scenario": wanted.name, "seed": seed} | cost
     if counted:
         told["population"] = counted
     if "band" in told:
-        told["band"] |= {"validation": validity("fluid")}
+        told["band"] |= {"validation": validity("vector")}
     if around is not None:
         told["boundary"] = _boundary(around, cells)
     write_json(json, told)
@@ -208,7 +208,7 @@ def run(
     for fault in faults:
         warn(fault)
     say(f"{len(found.options) + len(found.loads) + sum(map(len, cells))} storms in {cost['wall_s']:.0f} s,"
-        f" {cost['rss_max_mib']:,.0f} MiB. {validity('fluid')}")  # fmt: skip
+        f" {cost['rss_max_mib']:,.0f} MiB. {validity('vector')}")  # fmt: skip
     if faults:
         return DISAGREE
     return 0 if found.best is not None else 1
@@ -221,8 +221,8 @@ def _faults(found: Sizing, checked: Storms | None) -> list[str]:
     faults = list(checked.faults)
     if not _meets(checked.middle, found.target):
         faults.append(
-            f"The models disagree: {found.best.nodes} nodes meet the target by the {found.best.storm.model} model, and"
-            f" miss it by the vector model ({_time(content.reached_s(checked.middle, found.target))})."
+            f"Two scales disagree: {found.best.nodes} nodes meet the target with {COMPARED_CLIENTS_MAX:,} clients, and"
+            f" miss it with {_CHECKED_CLIENTS_MAX:,} ({_time(content.reached_s(checked.middle, found.target))})."
         )
     return faults
 
@@ -362,8 +362,8 @@ def _print(
     cluster = found.best.scenario.cluster
     say(
         f"{cluster.nodes} nodes with {cluster.groups} groups: {found.target.share * 100:g} % are back after"
-        f" {_time(content.reached_s(found.best.likely, found.target))} by the {found.best.likely.model} model"
-        + (f", {_time(content.reached_s(checked.middle, found.target))} by the vector model" if checked else "")
+        f" {_time(content.reached_s(found.best.likely, found.target))}"
+        + (f", {_time(content.reached_s(checked.middle, found.target))} in a larger storm" if checked else "")
         + (f" with everything at {scale:.3g} of its size." if checked is not None and scale < 1 else ".")
     )
     say(_slots(footprint(found.best.scenario), cluster.groups))

@@ -12,7 +12,6 @@ import msgspec
 
 from .calibration import load_calibration
 from .errors import TablesError, UsageError
-from .models.simulate import Model
 from .output import say, table, warn, write_json
 from .pipeline import work
 from .pipeline.choice import Asked, choose
@@ -35,7 +34,7 @@ def run(
     calibration: str | None,
     clients: int | None,
     vary: Sequence[Axis],
-    model: Model,
+    model: str,
     seed: int,
     seeds: int,
     target: Target,

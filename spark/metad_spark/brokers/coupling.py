@@ -5,10 +5,9 @@ the number of requests that a broker may have in flight: how many clients it let
 leaders take. Going to and fro between the two is waveform relaxation (Lelarasmee, Ruehli, Sangiovanni-Vincentelli,
 1982): whole histories are exchanged, and one pass over the nodes is one job.
 
-The passes that settle these histories are made with the fluid model, whatever model was asked for. In the first of them
-each node finds out by itself how long requests take. If that never is what keeps a client waiting, there is nothing to
-settle. Otherwise passes go on with what the pass before gave. Then the requested model runs pilots, one node for all
-that differ from it only by chance, until it stands still itself; then it runs all nodes, once.
+A pass runs pilots: one node stands for all that differ from it only by chance. In the first of them requests in flight
+are not bounded. If never more are in flight than brokers may have, there is nothing to settle. Otherwise passes go on
+with what the pass before gave, until they stand still; then all nodes run, once.
 
 After the second, passes go half of the way only: brokers that hold clients back empty the leaders' queues, which lets
 the brokers pass on more, and the whole way each time swings to and fro for ever. The relaxation has converged when a
@@ -23,26 +22,24 @@ import msgspec
 import numpy as np
 
 from ..calibration import Calibration
-from ..models import conditions
 from ..models.histogram import quantile_s
-from ..models.node_input import NodeInput, door_rates, node_inputs, with_doors
+from ..models.node_input import NodeInput, brokers_of, door_rates, node_inputs, with_doors
 from ..models.results import Array, NodeResult, added
-from ..models.simulate import Model, simulate_node
+from ..models.simulate import MODEL, simulate_node
 from ..scenario import Scenario
 
-Runner = Callable[[Sequence[NodeInput], int, Model], list[NodeResult]]
-"""Simulates nodes with a seed and a model; one Spark job, or a loop."""
+Runner = Callable[[Sequence[NodeInput], int], list[NodeResult]]
+"""Simulates nodes with a seed; one Spark job, or a loop."""
 
 MOVED_MAX = 0.005
 """The passes end when t99.9 and attempts change by less than this share."""
-FLUID_PASSES_MAX = 16
-MODEL_PASSES_MAX = 6
+PASSES_MAX = 20
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
     """One pass over all nodes."""
 
-    model: Model
+    model: str
     t999_s: float | None
     end_s: float
     """t99.9 or, if it is beyond the horizon, the horizon extended by the share of clients that is still out."""
@@ -63,15 +60,11 @@ class Relaxed(msgspec.Struct, kw_only=True):
     passes: list[Pass]
     settled: bool
     """False where the passes ran out before the storm stood still."""
-    fluid: NodeResult
-    """The sum of the last pass of the fluid model."""
-    doubt: str | None
-    """The condition of the fluid model that this pass breaks (:mod:`metad_spark.models.conditions`)."""
 
 
-def run_here(inputs: Sequence[NodeInput], seed: int, model: Model) -> list[NodeResult]:
+def run_here(inputs: Sequence[NodeInput], seed: int) -> list[NodeResult]:
     """Run all nodes in this process, one after the other."""
-    return [simulate_node(node_input, seed, model) for node_input in inputs]
+    return [simulate_node(node_input, seed) for node_input in inputs]
 
 
 def relax(
@@ -79,18 +72,16 @@ def relax(
     calibration: Calibration,
     clients: int | None,
     seed: int,
-    model: Model,
     run: Runner = run_here,
-    on_pass: Callable[[Pass], None] | None = None,
     *,
     alike: bool = False,
 ) -> Relaxed:
-    """A storm by ``model``, brokers and nodes in agreement. ``on_pass`` hears of each pass. With ``alike``, one
-    node stands for all that differ from it only by chance. Raises ScenarioError and
-    SimulationError."""
+    """A storm, brokers and nodes in agreement. With ``alike``, one node stands for all that differ from it only by
+    chance. Raises ScenarioError and SimulationError."""
     passes: list[Pass] = []
 
-    def note(of: Model, total: NodeResult) -> None:
+    def note(results: Sequence[NodeResult]) -> NodeResult:
+        total = added(results)
         end_s = _end_s(total, scenario.horizon_s)
         attempts = total.attempts / total.clients
         moved = None
@@ -99,7 +90,7 @@ def relax(
             moved = max(abs(end_s / passes[-1].end_s - 1), abs(attempts / before - 1))
         passes.append(
             Pass(
-                model=of,
+                model=MODEL,
                 t999_s=quantile_s(total.storm, 0.999, total.clients),
                 end_s=end_s,
                 attempts_per_client=attempts,
@@ -107,47 +98,29 @@ def relax(
                 delay_max_s=total.kept_max_s,
             )
         )
-        if on_pass is not None:
-            on_pass(passes[-1])
+        return total
 
-    fluid_inputs = node_inputs(scenario, calibration, clients, merged=True)
-    asked = with_requests(scenario, fluid_inputs)
-    results: list[NodeResult] = []
+    pilots = asked = node_inputs(scenario, calibration, clients, merged=True)
     taking_s: Array | None = None
     settled = False
-    for _ in range(FLUID_PASSES_MAX):
-        results = run(asked, seed, "fluid")
-        total = added(results)
-        note("fluid", total)
+    for number in range(PASSES_MAX):
+        results = run(asked, seed)
+        total = note(results)
+        settled = not are_scarce(scenario, total) if taking_s is None else _still(passes)
+        if settled or number + 1 == PASSES_MAX:
+            break
         answer = request_s(scenario, total)
-        if taking_s is None and not (total.kept_max_s and are_scarce(scenario, answer)):
-            settled = True
-            break
-        if _still(passes):
-            settled = True
-            break
         taking_s = answer if taking_s is None else (answer + taking_s) / 2
-        asked = with_doors_for(scenario, fluid_inputs, taking_s)
-    broke = [conditions.broken(*pair) or conditions.is_chance(*pair) for pair in zip(asked, results, strict=True)]
-    doubt = next((why for why in broke if why), None)
-    fluid = added(results)
-    if model == "fluid":
-        return Relaxed(inputs=asked, results=results, passes=passes, settled=settled, fluid=fluid, doubt=doubt)
-
-    inputs = fluid_inputs if alike else node_inputs(scenario, calibration, clients)
+        asked = with_doors_for(scenario, pilots, taking_s)
+    if alike:
+        return Relaxed(inputs=asked, results=results, passes=passes, settled=settled)
+    inputs = node_inputs(scenario, calibration, clients)
     if taking_s is not None:
-        settled = False
-        for number in range(MODEL_PASSES_MAX):
-            pilots = run(with_doors_for(scenario, fluid_inputs, taking_s), seed, model)
-            note(model, added(pilots))
-            if number and _still(passes):
-                settled = True
-                break
-            taking_s = (taking_s + request_s(scenario, added(pilots))) / 2
         inputs = with_doors_for(scenario, inputs, taking_s)
-    results = run(inputs, seed, model)
-    note(model, added(results))
-    return Relaxed(inputs=inputs, results=results, passes=passes, settled=settled, fluid=fluid, doubt=doubt)
+    if inputs != asked:
+        results = run(inputs, seed)
+        note(results)
+    return Relaxed(inputs=inputs, results=results, passes=passes, settled=settled)
 
 
 def _end_s(total: NodeResult, horizon_s: float) -> float:
@@ -167,14 +140,6 @@ def _in_flight(scenario: Scenario, inputs: Sequence[NodeInput]) -> list[Array]:
     total = sum(node_input.clients * node_input.copies for node_input in inputs)
     items = brokers.concurrency * brokers.batch_items
     return [np.array(each.brokers, np.float64) * (items * each.clients / total) for each in inputs]
-
-
-def with_requests(scenario: Scenario, inputs: Sequence[NodeInput]) -> list[NodeInput]:
-    """Nodes, for the fluid model, that have their share of what brokers may have in flight to themselves."""
-    return [
-        msgspec.structs.replace(node_input, in_flight_items=tuple(items.tolist()))
-        for node_input, items in zip(inputs, _in_flight(scenario, inputs), strict=True)
-    ]
 
 
 def with_doors_for(scenario: Scenario, inputs: Sequence[NodeInput], taking_s: Array) -> list[NodeInput]:
@@ -199,8 +164,17 @@ def request_s(scenario: Scenario, total: NodeResult) -> Array:
     return np.asarray(np.maximum(held_s[last] + 2e-3 * scenario.brokers.latency_ms, 1e-6))
 
 
-def are_scarce(scenario: Scenario, taking_s: Array) -> bool:
-    """Whether requests in flight ever keep a broker from what it could do otherwise."""
+def are_scarce(scenario: Scenario, total: NodeResult) -> bool:
+    """Whether requests in flight ever keep a broker from what it could do otherwise, given the sum of all nodes'
+    results without a bound of them."""
     brokers = scenario.brokers
-    per_s = brokers.concurrency * brokers.batch_items / float(taking_s.max())
-    return not brokers.connects_per_s or per_s < brokers.connects_per_s
+    may = brokers.concurrency * brokers.batch_items
+    if brokers.connects_per_s:
+        return may / float(request_s(scenario, total).max()) < brokers.connects_per_s
+    each_s = np.divide(total.held_s, total.held, out=np.zeros_like(total.held_s), where=total.held > 0.5)
+    points = (each_s + 2e-3 * brokers.latency_ms) / total.wave_s
+    # A request is in flight for so many points, or for a part of its own.
+    begun = total.held * np.minimum(points, 1.0)
+    ends = np.minimum(np.arange(len(begun)) + np.maximum(np.ceil(points), 1), len(begun)).astype(np.int64)
+    in_flight = np.cumsum(begun) - np.cumsum(np.bincount(ends, begun, len(begun) + 1))[:-1]
+    return float(in_flight.max()) > may * sum(brokers_of(scenario))

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..calibration import Calibration
-from ..models import conditions
 from ..models.invariants import check_storm, luck_of
-from ..models.node_input import NodeInput, brokers_of, node_inputs
+from ..models.node_input import NodeInput, brokers_of
 from ..models.results import NodeResult, StormResult, merge
-from ..models.simulate import Model, simulate_node
+from ..models.simulate import simulate_node
 from ..scenario import Scenario
 from . import coupling
 
@@ -27,7 +26,6 @@ class Task:
 
     input: NodeInput
     seed: int
-    model: Model
 
 
 RunTasks = Callable[[Sequence[Task]], list[NodeResult]]
@@ -39,24 +37,15 @@ Sweep = Callable[[Sequence[Scenario], Calibration], list[StormResult]]
 def inputs_by(run: RunTasks) -> coupling.Runner:
     """A :data:`~metad_spark.brokers.coupling.Runner` that passes its nodes to ``run``."""
 
-    def run_inputs(inputs: Sequence[NodeInput], seed: int, model: Model) -> list[NodeResult]:
-        return run([Task(input=node_input, seed=seed, model=model) for node_input in inputs])
+    def run_inputs(inputs: Sequence[NodeInput], seed: int) -> list[NodeResult]:
+        return run([Task(input=node_input, seed=seed) for node_input in inputs])
 
     return run_inputs
 
 
 def run_here(tasks: Sequence[Task]) -> list[NodeResult]:
     """Run tasks one after the other in this process, for tests and small storms."""
-    return [simulate_node(task.input, task.seed, task.model) for task in tasks]
-
-
-def fluid_storm(scenario: Scenario, calibration: Calibration) -> tuple[StormResult, str | None]:
-    """A scenario's storm by the fluid model in one pass, near enough for a comparison: brokers do as many handshakes as
-    they can, and each node has its share of them to itself. Also the model's condition that it breaks, in words."""
-    inputs = coupling.with_requests(scenario, node_inputs(scenario, calibration, merged=True))
-    results = coupling.run_here(inputs, 0, "fluid")
-    broken = [conditions.broken(*pair) for pair in zip(inputs, results, strict=True)]
-    return merged(scenario, inputs, results), next((why for why in broken if why), None)
+    return [simulate_node(task.input, task.seed) for task in tasks]
 
 
 def merged(scenario: Scenario, inputs: Sequence[NodeInput], results: Sequence[NodeResult]) -> StormResult:

@@ -6,19 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..calibration import Calibration
-from ..errors import DoesNotHold
-from ..models import conditions
-from ..models.histogram import quantile_s
 from ..models.node_input import node_inputs
-from ..models.results import NodeResult, StormResult, added
-from ..models.simulate import Model
+from ..models.results import NodeResult, StormResult
 from ..scenario import Scenario
 from . import coupling
 from .coupling import Pass
 from .runner import RunTasks, Task, inputs_by, merged
-
-INSTEAD_MAX = 20_000_000
-"""Clients that the vector model simulates, though the fluid one was asked for: a minute or two of work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +27,11 @@ class Storms:
     """Whether they agreed."""
     delay_max_s: float
     """The longest that a broker kept a client waiting."""
-    model: Model
-    """By which they were simulated: not the fluid one where its conditions do not hold, though it was asked for."""
-    doubt: str | None
-    """Which of its conditions does not hold."""
-    disagreement: str | None
-    """How the fluid model and the other disagree though its conditions hold."""
 
     @property
     def faults(self) -> list[str]:
         """Why the result must not be relied on, in words."""
-        return faults(self.settled, self.disagreement)
+        return faults(self.settled)
 
     @property
     def middle(self) -> StormResult:
@@ -52,58 +39,30 @@ class Storms:
         return sorted(self.by_seed, key=_end_s)[len(self.by_seed) // 2]
 
 
-def faults(settled: bool, disagreement: str | None) -> list[str]:
+def faults(settled: bool) -> list[str]:
     """Why a result must not be relied on, in words."""
-    found = [] if settled else ["Brokers and nodes did not come to agree: the result is one of several."]
-    return found + ([f"The models disagree: {disagreement}."] if disagreement else [])
+    return [] if settled else ["Brokers and nodes did not come to agree: the result is one of several."]
 
 
 def simulate_storms(
-    scenario: Scenario,
-    calibration: Calibration,
-    *,
-    model: Model,
-    seeds: Sequence[int],
-    run: RunTasks,
-    alike: bool = False,
+    scenario: Scenario, calibration: Calibration, *, seeds: Sequence[int], run: RunTasks, alike: bool = False
 ) -> Storms:
     """A storm for each seed. Brokers are settled with the first; the others, which differ from it only by chance, meet
-    the same brokers, all in one job. Where the fluid model's conditions do not hold, the vector model answers in its
-    place. Raises DoesNotHold where that would be too many clients. With ``alike``, one node stands
-    for all that differ from it only by chance."""
-    relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run), alike=alike)
-    if model == "fluid" and relaxed.doubt is not None:
-        if scenario.clients > INSTEAD_MAX:
-            raise DoesNotHold(f"the fluid model does not hold here, because {relaxed.doubt}: take the vector model")
-        model = "vector"
-        relaxed = coupling.relax(scenario, calibration, None, seeds[0], model, inputs_by(run), alike=alike)
+    the same brokers, all in one job. With ``alike``, one node stands for all that differ from it only by chance. Raises
+    TooMany where a node has more clients than can be simulated."""
+    relaxed = coupling.relax(scenario, calibration, None, seeds[0], inputs_by(run), alike=alike)
     nodes = [relaxed.results]
     if len(seeds) > 1:
-        results = run(
-            [Task(input=node_input, seed=seed, model=model) for seed in seeds[1:] for node_input in relaxed.inputs]
-        )
+        results = run([Task(input=node_input, seed=seed) for seed in seeds[1:] for node_input in relaxed.inputs])
         size = len(relaxed.inputs)
         nodes += [results[at : at + size] for at in range(0, len(results), size)]
-    storms = [merged(scenario, relaxed.inputs, each) for each in nodes]
-    delay_max_s = relaxed.passes[-1].delay_max_s
-    disagreement = None
-    if model != "fluid" and relaxed.doubt is None:
-        disagreement = conditions.disagreement(_said(relaxed.fluid), _said(added(relaxed.results)))
     return Storms(
-        by_seed=storms,
+        by_seed=[merged(scenario, relaxed.inputs, each) for each in nodes],
         nodes=nodes,
         passes=relaxed.passes,
-        settled=bool(relaxed.settled),
-        delay_max_s=delay_max_s,
-        model=model,
-        doubt=relaxed.doubt,
-        disagreement=disagreement,
+        settled=relaxed.settled,
+        delay_max_s=relaxed.passes[-1].delay_max_s,
     )
-
-
-def _said(total: NodeResult) -> tuple[float | None, float, float]:
-    t999_s = quantile_s(total.storm, 0.999, total.clients)
-    return t999_s, total.restored / total.clients, total.attempts / total.clients
 
 
 def clients_by_region(scenario: Scenario, calibration: Calibration) -> list[int]:

@@ -24,16 +24,11 @@ _IN_PLACE: dict[str, Any] = {"_nrt": False}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compiled(function: F) -> F:
-    """For functions that are called by functions of the same file, into which they are compiled. Divisions by zero give
-    infinities, as in numpy, and nothing is reordered: sums are those of the source, on every machine."""
-    made: Any = njit(error_model="numpy")(function)
-    return made  # type: ignore[no-any-return]
-
-
 def in_place(function: F) -> F:
-    """Like :func:`compiled`, for functions that work on arrays and make none. numba then counts no references to them,
-    which it does atomically at every use, and which costs several times as much as a small step of work."""
+    """For functions that are called by functions of the same file, into which they are compiled, that work on arrays
+    and make none. numba then counts no references to them, which it does atomically at every use, and which costs
+    several times as much as a small step of work. Divisions by zero give infinities, as in numpy, and nothing is
+    reordered: sums are those of the source, on every machine."""
     made: Any = njit(error_model="numpy", **_IN_PLACE)(function)
     return made  # type: ignore[no-any-return]
 
@@ -44,21 +39,13 @@ def inlined(function: F) -> F:
     return made  # type: ignore[no-any-return]
 
 
-def kept(function: F) -> F:
-    """For functions called from Python. Compiled at the first call, and kept for other processes if possible."""
-    return _kept(function, {})
-
-
 def kept_in_place(function: F) -> F:
-    """Like :func:`kept`, for functions as those of :func:`in_place`."""
-    return _kept(function, _IN_PLACE)
-
-
-def _kept(function: F, options: dict[str, Any]) -> F:
+    """For functions as those of :func:`in_place` that are called from Python. Compiled at the first call, and kept for
+    other processes if possible."""
     made: Any
     if Path(inspect.getfile(function)).exists():
         with contextlib.suppress(RuntimeError):  # no directory can be written
-            made = njit(error_model="numpy", cache=True, **options)(function)
+            made = njit(error_model="numpy", cache=True, **_IN_PLACE)(function)
             return made  # type: ignore[no-any-return]
-    made = njit(error_model="numpy", **options)(function)
+    made = njit(error_model="numpy", **_IN_PLACE)(function)
     return made  # type: ignore[no-any-return]

@@ -15,9 +15,6 @@ from .results import Array, NodeResult, StormResult
 
 _SIGMAS = 6.0
 """Turns vary at random around their mean. More luck than this is a fault."""
-_FLUID_OFF_MAX = 0.02
-"""What the fluid model's counts may differ among themselves, of the count: it decides at arrival what will be
-served."""
 _ROUNDING = 1e-6
 _BIN = 0.002
 """A bin of the histogram of times, of the time."""
@@ -25,14 +22,11 @@ _AT_ONCE_S = 0.05
 """Each broker lets its first client through at once."""
 
 
-def check_node(node_input: NodeInput, result: NodeResult, *, is_fluid: bool) -> None:
+def check_node(node_input: NodeInput, result: NodeResult) -> None:
     """Raise SimulationError if a node's result breaks an invariant."""
     served, done = float(result.served_by_s.sum()), result.restored + result.wasted
-    slack = 0.5
-    if is_fluid:  # its last turn may be cut off by the horizon or by an outage
-        slack += _FLUID_OFF_MAX * served + node_input.groups * node_input.batch_items
     _require(
-        abs(done - served) <= slack,
+        abs(done - served) <= 0.5,
         f"{result.restored:,.0f} restored and {result.wasted:,.0f} wasted items are not the {served:,.0f} served",
     )
     ended = result.restored + result.timeouts + result.rejected - result.unheard

@@ -97,9 +97,6 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
     they reach it. Empty: no broker keeps a client waiting."""
     door_ns: tuple[tuple[int, ...], ...] = ()
     """The time from one client to the next at a door, by region and point; the last point holds from then on."""
-    in_flight_items: tuple[float, ...] = ()
-    """Items that each region's brokers may have under way for this node's clients. Only the fluid model uses it: it
-    finds out by itself how long requests take and how long brokers therefore keep clients waiting."""
 
     @property
     def clients(self) -> int:
@@ -197,7 +194,7 @@ def apportioned(total: int, parts: list[float]) -> list[int]:
 def node_inputs(
     scenario: Scenario, calibration: Calibration, clients: int | None = None, *, merged: bool = False
 ) -> list[NodeInput]:
-    """The nodes of a storm of ``clients`` (None: the scenario's number). With ``merged``, for the fluid model, nodes
+    """The nodes of a storm of ``clients`` (None: the scenario's number). With ``merged``, nodes
     that differ only by chance are one input with ``copies``. Raises ScenarioError if there are fewer clients than
     groups."""
     total = scenario.clients if clients is None else clients

@@ -22,7 +22,7 @@ COLLAPSE_SHARE = 0.001
 
 
 class NodeResult(msgspec.Struct, kw_only=True):
-    """One node's part of a storm. Counts are floats, because the fluid model's are; those of the others are whole."""
+    """One node's part of a storm. Counts are floats, and whole."""
 
     node: int
     copies: float = 1.0
@@ -133,8 +133,7 @@ class StormResult(msgspec.Struct, kw_only=True):
     queue_by_s: list[float]
     capacity_by_s: list[float]
     regions: list[str]
-    model: str = ""
-    """Of a comparison: the model that answered."""
+    model: str = "vector"
 
 
 def added(results: Sequence[NodeResult]) -> NodeResult:

@@ -1,10 +1,10 @@
-"""One node's storm for millions of clients: the events of :mod:`.exact`, a bucket of time at once.
+"""One node's storm for millions of clients, a bucket of time at once.
 
 No event at a leader can bring it an item before the shortest handshake is over. So a bucket of that length (the
 lookahead of conservative parallel simulation; Chandy and Misra, 1979) can be handled as arrays: sort the arrivals, let
 the node take its turns, then have the refused and the given-up clients schedule their next attempts, which fall into
-later buckets. Times are whole microseconds and draws are hashes, so neither order nor rounding can make the two models
-differ.
+later buckets. Times are whole microseconds and draws are hashes, so that neither order nor rounding decides
+anything: the oracle of the tests takes one event after the other, and gives the same result to the last bit.
 
 This module makes the arrays, and :mod:`.vector_steps` does the rest in machine code: an attempt is some tens of
 nanoseconds of work, and as much again each time that it is read from memory and written back. So it is moved as seldom
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from metad_wire.policy.draw import CLIENT_STEP, MIX_1, MIX_2, TURN_STEP, UNIT, stream
 from metad_wire.policy.vector import Backoffs
 
-from ..errors import SimulationError
+from ..errors import TooMany
 from . import population, vector_steps
 from .node_input import FINE_POINTS, FINE_US, NodeInput
 from .results import NodeResult
@@ -61,11 +61,10 @@ def lookahead_us(node_input: NodeInput) -> int:
 
 
 def simulate(node_input: NodeInput, seed: int) -> NodeResult:
-    """Simulate the node's clients. Raises SimulationError over :data:`CLIENTS_MAX`."""
+    """Simulate the node's clients. Raises TooMany over :data:`CLIENTS_MAX`."""
     if node_input.clients > CLIENTS_MAX:
-        raise SimulationError(
-            f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {node_input.clients:,}: "
-            "take more nodes or fluid"
+        raise TooMany(
+            f"the vector model holds {CLIENTS_MAX:,} clients of a node, not {node_input.clients:,}: take more nodes"
         )
     setting, tally = _setting(node_input), Tally(node_input)
     size = node_input.clients

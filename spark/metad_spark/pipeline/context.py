@@ -116,8 +116,6 @@ def _begin() -> None:
 T = TypeVar("T")
 SMALL_CLIENTS_MAX = 300_000
 """Clients that this process simulates within the time that others need to start."""
-SMALL_FLUID_MAX = 2
-"""Nodes of the fluid model: the same."""
 _SPARK = Choice(runner="spark", why="this command writes with Spark")
 
 
@@ -150,11 +148,8 @@ class Context:
 
     def run(self, tasks: Sequence[Task]) -> list[NodeResult]:
         """The nodes' results, in the tasks' order, by one job (:data:`metad_spark.brokers.runner.RunTasks`)."""
-        models = "+".join(sorted({task.model for task in tasks}))
-        clients = sum(task.input.clients for task in tasks if task.model != "fluid")
-        fluid = sum(task.model == "fluid" for task in tasks)
-        small = clients <= SMALL_CLIENTS_MAX and fluid <= SMALL_FLUID_MAX
-        found = self.each(f"nodes by the {models} model", work.simulated, work.nodes(tasks), small=small)
+        small = sum(task.input.clients for task in tasks) <= SMALL_CLIENTS_MAX
+        found = self.each("nodes", work.simulated, work.nodes(tasks), small=small)
         return [work.node_result(data) for data in found]
 
     def sweep(self, scenarios: Sequence[Scenario], calibration: Calibration) -> list[StormResult]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -16,15 +15,15 @@ from ..brokers.runner import Task, run_here
 from ..calibration import Calibration
 from ..models.node_input import NodeInput
 from ..models.results import NodeResult, StormResult
-from ..models.simulate import Model, simulate_node
+from ..models.simulate import simulate_node
 from ..reduced import answered as answered_storms
 from ..reduced import compared
 from ..scenario import Scenario
 from ..tables.run import Question, runs_of
 from ..tables.store import Store
 
-Node = tuple[bytes, int, Model]
-"""A packed input, a seed, a model. Tasks that share an input share the object, so it travels once."""
+Node = tuple[bytes, int]
+"""A packed input, a seed. Tasks that share an input share the object, so it travels once."""
 Comparison = tuple[bytes, bytes]
 """A packed scenario, a packed calibration."""
 
@@ -35,13 +34,13 @@ def nodes(tasks: Sequence[Task]) -> list[Node]:
     for task in tasks:
         if id(task.input) not in packed:
             packed[id(task.input)] = _pack(task.input.encode())
-    return [(packed[id(task.input)], task.seed, task.model) for task in tasks]
+    return [(packed[id(task.input)], task.seed) for task in tasks]
 
 
 def simulated(node: Node) -> bytes:
     """The packed :class:`~metad_spark.models.results.NodeResult` of a node. Raises SimulationError."""
-    data, seed, model = node
-    return _pack(simulate_node(NodeInput.decode(zlib.decompress(data)), seed, model).encode())
+    data, seed = node
+    return _pack(simulate_node(NodeInput.decode(zlib.decompress(data)), seed).encode())
 
 
 def node_result(data: bytes) -> NodeResult:
@@ -87,9 +86,7 @@ def written(asked: Asked) -> bytes:
     wanted = msgspec.msgpack.decode(zlib.decompress(data), type=Question)
     store = Store(Path(folder))
     if not store.has(wanted.run):
-        found, scale = answered_storms(
-            wanted.scenario, wanted.calibration, model=cast("Model", wanted.model), seeds=[wanted.seed], run=run_here
-        )
+        found, scale = answered_storms(wanted.scenario, wanted.calibration, seeds=[wanted.seed], run=run_here)
         (run,) = runs_of([wanted], found, scale, runner)
         store.write(run, found.nodes[0])
     return b""

@@ -1,8 +1,5 @@
 """What every storm obeys, whatever its numbers: retries are geometric, budgets bound them, a storm that is twice as
 fast is the same storm, and what came was served, was refused, or waits.
-
-Each law holds for the per-client models and, inside its conditions, for the fluid model. Outside, the fluid model must
-say that it does not hold.
 """
 
 from __future__ import annotations
@@ -16,15 +13,14 @@ import numpy as np
 from metad_wire.policy import Admission, Backoff, RetryBudget
 
 from ..calibration import Calibration
-from ..models import conditions, fluid, vector
+from ..models import vector
 from ..models.histogram import quantile_s
 from ..models.node_input import FINE_POINTS, FINE_US, NodeInput
 from ..models.results import NodeResult
 from ..scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Sdk, Transports
 from . import theory, trials
-from .proof import ANCHOR_ERROR_MAX, FLUID_ERROR_MAX, Proof, anchor, proof
+from .proof import ANCHOR_ERROR_MAX, Proof, anchor, proof
 
-_MODELS = (("vector", vector.simulate, ANCHOR_ERROR_MAX), ("fluid", fluid.simulate, FLUID_ERROR_MAX))
 _change = msgspec.structs.replace
 
 
@@ -35,7 +31,6 @@ def laws() -> Iterator[Proof]:
     yield from _scaling()
     yield from _conservation()
     yield from _refusals()
-    yield from _refused_by_the_fluid()
 
 
 _NEVER = (Backoff(family="exponential", base_s=3_600, cap_s=3_600),)
@@ -90,10 +85,9 @@ def _budget() -> Iterator[Proof]:
     for burst in (1, 3):
         node_input = _refused_by_all(burst)
         expected = 1 + burst + _BUDGET_HORIZON_S // _BUDGET_INTERVAL_S
-        for model, simulate, bar in _MODELS[: 2 if burst == 1 else 1]:
-            result = simulate(node_input, 1)
-            name = f"{model}: a retry budget of {burst} and one each {_BUDGET_INTERVAL_S:g} s, {_BUDGET_HORIZON_S:g} s"
-            yield anchor(name, expected, result.attempts / result.clients, "attempts per client", bar)
+        result = vector.simulate(node_input, 1)
+        name = f"a retry budget of {burst} and one each {_BUDGET_INTERVAL_S:g} s, {_BUDGET_HORIZON_S:g} s"
+        yield anchor(name, expected, result.attempts / result.clients, "attempts per client")
 
 
 def faster(scenario: Scenario, calibration: Calibration, factor: float) -> tuple[Scenario, Calibration]:
@@ -137,22 +131,21 @@ def _scaling() -> Iterator[Proof]:
         ("timeouts", _change(base, client_timeout_s=3, cluster=_change(base.cluster, queue_items=0))),
     ):
         inputs = [trials.input_of(*pair) for pair in ((scenario, trials.STEADY), faster(scenario, trials.STEADY, 2.0))]
-        for model, simulate, bar in _MODELS:
-            slow, fast = (simulate(each, 1) for each in inputs)
-            errors = {
-                f"t{100 * share:g}": 2 * _reached_s(fast, share) / _reached_s(slow, share) - 1
-                for share in (0.5, 0.99, 0.999)
-            }
-            errors["attempts"] = fast.attempts / slow.attempts - 1
-            worst = max(errors, key=lambda key: abs(errors[key]))
-            yield proof(
-                f"{model}: twice as fast is the same storm: {name}",
-                f"t99.9 {_reached_s(slow, 0.999):.4g} s, {slow.attempts / slow.clients:.4g} attempts",
-                f"twice {_reached_s(fast, 0.999):.4g} s, {fast.attempts / fast.clients:.4g} attempts; {worst} is worst",
-                abs(errors[worst]),
-                bar,
-                "of itself",
-            )
+        slow, fast = (vector.simulate(each, 1) for each in inputs)
+        errors = {
+            f"t{100 * share:g}": 2 * _reached_s(fast, share) / _reached_s(slow, share) - 1
+            for share in (0.5, 0.99, 0.999)
+        }
+        errors["attempts"] = fast.attempts / slow.attempts - 1
+        worst = max(errors, key=lambda key: abs(errors[key]))
+        yield proof(
+            f"twice as fast is the same storm: {name}",
+            f"t99.9 {_reached_s(slow, 0.999):.4g} s, {slow.attempts / slow.clients:.4g} attempts",
+            f"twice {_reached_s(fast, 0.999):.4g} s, {fast.attempts / fast.clients:.4g} attempts; {worst} is worst",
+            abs(errors[worst]),
+            ANCHOR_ERROR_MAX,
+            "of itself",
+        )
 
 
 def _reached_s(result: NodeResult, share: float) -> float:
@@ -173,34 +166,33 @@ _PATIENT = Scenario(
 )
 """Half a round trip from a client to the leader, 20 ms, is a point of the first seconds' waves. The queue is full for
 some seconds, and empty before the end."""
-_UNDER_WAY = {"vector": 1, "fluid": 0}
-"""Points from where a model counts an attempt to the leader: the fluid model counts those that have reached it."""
+_UNDER_WAY = 1
+"""Points from where the model counts an attempt to the leader."""
 
 
 def _conservation() -> Iterator[Proof]:
     """At the end of each second, what has come less what was served and what was refused is what waits: four counters
     that are kept apart. The turn that is under way has up to an entry's items."""
     node_input = trials.input_of(_PATIENT, trials.STEADY)
-    for model, simulate, bar in _MODELS:
-        result = simulate(node_input, 1)
-        begun = np.cumsum(result.attempts_fine.sum(axis=0))
-        per_s = 1_000_000 // FINE_US
-        came = np.array([begun[second * per_s - 1 - _UNDER_WAY[model]] for second in range(1, FINE_POINTS // per_s)])
-        served, refused = (np.cumsum(each)[: len(came)] for each in (result.served_by_s, result.rejected_by_s))
-        left = came - served - refused
-        # The longest queue of a second is at its begin while it falls, and at its end while it is full or grows.
-        queue = result.queue_by_s[: len(came) + 1]
-        wait = np.minimum(queue[:-1], queue[1:])
-        apart = np.abs(left - wait)
-        second = int(np.argmax(apart))
-        yield proof(
-            f"{model}: what came was served, was refused, or waits, at the end of each of {len(came)} s",
-            f"{wait[second]:,.0f} wait after {second + 1} s",
-            f"{came[second]:,.0f} - {served[second]:,.0f} - {refused[second]:,.0f} = {left[second]:,.0f}",
-            apart[second] / result.queue_max,
-            bar,
-            "of the longest queue",
-        )
+    result = vector.simulate(node_input, 1)
+    begun = np.cumsum(result.attempts_fine.sum(axis=0))
+    per_s = 1_000_000 // FINE_US
+    came = np.array([begun[second * per_s - 1 - _UNDER_WAY] for second in range(1, FINE_POINTS // per_s)])
+    served, refused = (np.cumsum(each)[: len(came)] for each in (result.served_by_s, result.rejected_by_s))
+    left = came - served - refused
+    # The longest queue of a second is at its begin while it falls, and at its end while it is full or grows.
+    queue = result.queue_by_s[: len(came) + 1]
+    wait = np.minimum(queue[:-1], queue[1:])
+    apart = np.abs(left - wait)
+    second = int(np.argmax(apart))
+    yield proof(
+        f"what came was served, was refused, or waits, at the end of each of {len(came)} s",
+        f"{wait[second]:,.0f} wait after {second + 1} s",
+        f"{came[second]:,.0f} - {served[second]:,.0f} - {refused[second]:,.0f} = {left[second]:,.0f}",
+        apart[second] / result.queue_max,
+        ANCHOR_ERROR_MAX,
+        "of the longest queue",
+    )
 
 
 def _refusals() -> Iterator[Proof]:
@@ -211,23 +203,5 @@ def _refusals() -> Iterator[Proof]:
         scenario = _change(_PATIENT, clients=600_000, horizon_s=60, disconnect=Disconnect(spread_s=spread_s))
         node_input = _change(trials.input_of(scenario, trials.STEADY), backoffs=_NEVER)
         expected = scenario.clients - scenario.cluster.queue_items - per_s * spread_s
-        for model, simulate, bar in _MODELS:
-            name = f"{model}: {scenario.clients:,} clients in {spread_s:g} s, refused for good"
-            yield anchor(name, expected, simulate(node_input, 1).rejected, "clients", bar)
-
-
-def _refused_by_the_fluid() -> Iterator[Proof]:
-    """Where the fluid model would be off, it says so."""
-    lingering = _change(trials.NEAR[0], clients=100_000, brokers=Brokers(count=16, linger_ms=50))
-    dies = _change(trials.NEAR[0], clients=100_000, returns=Returns(of_capacity=0.9))
-    dies = _change(dies, leader_changes=(LeaderChange(at_s=1),))
-    doors = _change(trials.NEAR[0], clients=100_000, brokers=Brokers(count=16, connects_per_s=500))
-    for node_input, words in (
-        (_refused_by_all(3), "several retries at once"),
-        (_small_queue(900.0, 4), "chance fills"),
-        (trials.input_of(lingering, trials.STEADY), "linger"),
-        (trials.input_of(dies, trials.STEADY), "return slots"),
-        (trials.input_of(doors, trials.STEADY), "give up at brokers' doors"),
-    ):
-        why = conditions.broken(node_input, fluid.simulate(node_input, 1)) or "nothing"
-        yield proof(f"the fluid model does not answer: {words}", words, why, words not in why, 0, "wrong")
+        name = f"{scenario.clients:,} clients in {spread_s:g} s, refused for good"
+        yield anchor(name, expected, vector.simulate(node_input, 1).rejected, "clients")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-FLUID_ERROR_MAX = 0.02
 THEORY_ERROR_MAX = 0.005
 ANCHOR_ERROR_MAX = 0.01
 """Of the vector model in a quantile, a share of refusals, or a drain."""

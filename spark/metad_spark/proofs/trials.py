@@ -140,7 +140,7 @@ NEAR = (
     ),
     _large("busy doors", brokers=Brokers(count=16, connects_per_s=1_000), client_timeout_s=60),
 )
-"""Scenarios in which the fluid model must be within 2 % of the vector model."""
+"""Larger scenarios, one for each thing that a scenario may say."""
 
 
 def patience(queue_items: int, cap_s: float) -> Scenario:

@@ -1,6 +1,7 @@
 """Proofs that the simulation is credible, each with the expected and the measured result and their difference.
 
-Three kinds: the models against each other, the models against queueing theory, the policies against published results.
+Two kinds: the models against queueing theory, the policies against published results. That the vector model does what
+an oracle does, event by event, is tested and no proof: the oracle is a part of the tests.
 All seeds are fixed, so a proof that passes here passes everywhere.
 
 The cores of the model of requests are held against queues of several servers.
@@ -17,14 +18,14 @@ import numpy as np
 
 from metad_wire.policy import Admission, Backoff
 
-from ..models import exact, fluid, vector
+from ..models import vector
 from ..models.histogram import quantile_s
 from ..models.node_input import with_doors
 from ..models.results import NodeResult, added
 from ..requests.cores import Machine, Process
 from . import anchors, theory, trials
 from .laws import laws
-from .proof import ANCHOR_ERROR_MAX, FLUID_ERROR_MAX, STANDARD_ERRORS_MAX, THEORY_ERROR_MAX, Proof, anchor, proof
+from .proof import ANCHOR_ERROR_MAX, STANDARD_ERRORS_MAX, THEORY_ERROR_MAX, Proof, anchor, proof
 
 _JOBS = 400_000
 
@@ -76,47 +77,6 @@ def response_s(servers: int, load: float, processes: int | None, jobs: int = _JO
 
 
 Maker = Callable[[], Iterator[Proof]]
-
-
-def differences(first: NodeResult, second: NodeResult) -> list[str]:
-    """The fields in which two results differ in any bit."""
-    return [
-        field
-        for field in NodeResult.__struct_fields__
-        if not np.array_equal(getattr(first, field), getattr(second, field))
-    ]
-
-
-def _oracle() -> Iterator[Proof]:
-    for scenario in trials.EQUAL:
-        node_input = trials.input_of(scenario, trials.NOISY)
-        one, other = exact.simulate(node_input, 1), vector.simulate(node_input, 1)
-        wrong = differences(one, other)
-        yield proof(
-            f"oracle = vector: {scenario.name}",
-            f"{one.restored:,.0f} back in {one.attempts:,.0f} attempts",
-            f"{other.restored:,.0f} back in {other.attempts:,.0f} attempts",
-            len(wrong),
-            0,
-            "fields that differ",
-        )
-
-
-def _fluid() -> Iterator[Proof]:
-    for scenario in trials.NEAR:
-        node_input = trials.input_of(scenario, trials.STEADY)
-        one, other = vector.simulate(node_input, 1), fluid.simulate(node_input, 1)
-        times = [quantile_s(result.storm, 0.999, result.clients) or float("inf") for result in (one, other)]
-        attempts = [result.attempts / result.clients for result in (one, other)]
-        error = max(abs(pair[1] / pair[0] - 1) for pair in (times, attempts))
-        yield proof(
-            f"fluid = vector: {scenario.name}",
-            f"t99.9 {times[0]:.2f} s, {attempts[0]:.3f} attempts",
-            f"t99.9 {times[1]:.2f} s, {attempts[1]:.3f} attempts",
-            error,
-            FLUID_ERROR_MAX,
-            "of itself",
-        )
 
 
 def _queues() -> Iterator[Proof]:
@@ -180,11 +140,10 @@ def _drains() -> Iterator[Proof]:
             node_input = trials.input_of(trials.drain(clients, spread_s, connects_per_s), trials.STEADY)
             if connects_per_s:
                 node_input = with_doors(node_input, np.full((1, 1), 10 * connects_per_s))
-            for model, bar in ((vector.simulate, ANCHOR_ERROR_MAX), (fluid.simulate, FLUID_ERROR_MAX)):
-                result = model(node_input, 1)
-                reached_s = quantile_s(result.storm, 0.999, result.clients) or float("inf")
-                name = f"{model.__module__.rpartition('.')[2]}: {clients:,} clients in {spread_s:g} s at {what}, 99.9 %"
-                yield anchor(name, 0.999 * clients / rate + _LAST_S[what], reached_s, "s", bar)
+            result = vector.simulate(node_input, 1)
+            reached_s = quantile_s(result.storm, 0.999, result.clients) or float("inf")
+            name = f"{clients:,} clients in {spread_s:g} s at {what}, 99.9 %"
+            yield anchor(name, 0.999 * clients / rate + _LAST_S[what], reached_s, "s")
 
 
 _SEEDS = {0.5: (1,), 0.8: (1, 2, 3, 4)}
@@ -212,7 +171,7 @@ def _shapes() -> Iterator[Proof]:
         (80_000, 4.0, "recovers"),
     ):
         scenario = trials.patience(queue_items, cap_s)
-        result = fluid.simulate(trials.input_of(scenario, trials.STEADY), 1)
+        result = vector.simulate(trials.input_of(scenario, trials.STEADY), 1)
         found = outcome(result)
         yield proof(
             f"queue against patience: {scenario.name if queue_items else f'no bound, waits up to {cap_s:g} s'}",
@@ -289,8 +248,6 @@ def _metastable() -> Iterator[Proof]:
 
 
 PROOFS: dict[str, Maker] = {
-    "oracle": _oracle,
-    "fluid": _fluid,
     "theory": _queues,
     "anchors": _anchors,
     "laws": laws,

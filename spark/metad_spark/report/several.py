@@ -29,9 +29,7 @@ def report(groups: Sequence[Group], target: Target, made: Sequence[str] = ()) ->
         title=f"{runs} storms in {len(groups)} settings",
         verdict=f"{len(meeting)} of {len(groups)} settings have {target} with every seed.",
         good=bool(meeting) and not faulty,
-        faults=[f"{faulty} of the storms must not be relied on: brokers and nodes, or two models, do not agree."]
-        if faulty
-        else [],
+        faults=[f"{faulty} of the storms must not be relied on: brokers and nodes do not agree."] if faulty else [],
         notice=f"{validity(groups[0].runs[0].storm.model)} {LEFT_OUT}",
         made=made,
         figures=[

@@ -68,8 +68,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Without its curves, which are in other tables."""
     scale: float = 1.0
     settled: bool = True
-    doubt: str | None = None
-    disagreement: str | None = None
     delay_max_s: float = 0.0
     passes: list[Pass] = []
     runner: str = ""
@@ -78,7 +76,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def faults(self) -> list[str]:
         """Why the result must not be relied on, in words."""
-        return faults(self.settled, self.disagreement)
+        return faults(self.settled)
 
 
 def questions(
@@ -104,11 +102,9 @@ def runs_of(asked: Sequence[Question], found: Storms, scale: float, runner: str)
         Run(
             run=question.run,
             question=question,
-            storm=msgspec.structs.replace(without_curves(storm), model=found.model),
+            storm=without_curves(storm),
             scale=scale,
             settled=found.settled,
-            doubt=found.doubt,
-            disagreement=found.disagreement,
             delay_max_s=found.delay_max_s,
             passes=found.passes,
             runner=runner,

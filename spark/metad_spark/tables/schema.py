@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 FORMAT_KEY: Final = b"metad.storms.format"
 """In the metadata of every file's schema."""
 
@@ -42,8 +42,6 @@ TABLES: Final[dict[str, pa.Schema]] = {
             *_METRICS,
             ("scale", pa.float64()),
             ("settled", pa.bool_()),
-            ("doubt", pa.string()),
-            ("disagreement", pa.string()),
             ("delay_max_s", pa.float64()),
             ("passes", pa.list_(_PASS)),
             ("runner", pa.string()),

@@ -41,7 +41,7 @@ def run_row(run: Run) -> pa.Table:
     question, storm = run.question, run.storm
     row: dict[str, Any] = {key: getattr(storm, key) for key in METRICS}
     row |= {key: getattr(question, key) for key in ("kind", "version", "seed", "brokers_seed")}
-    row |= {key: getattr(run, key) for key in ("scale", "settled", "doubt", "disagreement", "delay_max_s", "runner")}
+    row |= {key: getattr(run, key) for key in ("scale", "settled", "delay_max_s", "runner")}
     row |= {
         "name": question.scenario.name,
         "made": run.made,
@@ -76,7 +76,7 @@ def run_of(name: str, row: dict[str, Any]) -> Run:
         storm=storm,
         passes=msgspec.convert(row["passes"], type=list[Pass]),
         made=row["made"],
-        **{key: row[key] for key in ("scale", "settled", "doubt", "disagreement", "delay_max_s", "runner")},
+        **{key: row[key] for key in ("scale", "settled", "delay_max_s", "runner")},
     )
 
 

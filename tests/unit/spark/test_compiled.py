@@ -13,13 +13,13 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _MODULE = """
-from metad_spark.models.compiled import compiled, kept
+from metad_spark.models.compiled import in_place, kept_in_place
 
-@compiled
+@in_place
 def half(value):
     return value / 2
 
-@kept
+@kept_in_place
 def quarter(value):
     return half(half(value))
 """

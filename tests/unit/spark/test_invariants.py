@@ -11,14 +11,13 @@ import pytest
 from metad_spark.brokers import runner
 from metad_spark.brokers.storm import simulate_storms
 from metad_spark.errors import SimulationError
-from metad_spark.models import exact, fluid, vector
-from metad_spark.models.histogram import quantile_s
+from metad_spark.models import vector
 from metad_spark.models.invariants import check_node
 from metad_spark.models.node_input import NodeInput
 from metad_spark.models.results import NodeResult
-from metad_spark.models.simulate import MODELS, Model, simulate_node
+from metad_spark.models.simulate import simulate_node
 from metad_spark.proofs import trials
-from metad_spark.scenario import Returns, Scenario, Sdk
+from metad_spark.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +28,7 @@ _change = msgspec.structs.replace
 @pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
 def test_every_trial_keeps_them(scenario: Scenario) -> None:
     node_input = trials.input_of(scenario, trials.NOISY)
-    for model in ("vector", "fluid"):
-        assert simulate_node(node_input, 5, model).restored > 0  # type: ignore[arg-type]
+    assert simulate_node(node_input, 5).restored > 0
 
 
 def _sooner(result: NodeResult) -> NodeResult:
@@ -60,9 +58,9 @@ def _all_at_once(result: NodeResult) -> NodeResult:
 def test_a_result_that_breaks_one_is_refused(says: str, change: Callable[[NodeResult], NodeResult]) -> None:
     node_input = trials.input_of(_DOORS, trials.NOISY)
     result = vector.simulate(node_input, 1)
-    check_node(node_input, result, is_fluid=False)
+    check_node(node_input, result)
     with pytest.raises(SimulationError, match=says):
-        check_node(node_input, change(result), is_fluid=False)
+        check_node(node_input, change(result))
 
 
 def test_doors_that_let_everybody_through_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,28 +71,19 @@ def test_doors_that_let_everybody_through_are_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(vector, "simulate", wide)
     with pytest.raises(SimulationError, match="have let through"):
-        simulate_node(trials.input_of(_DOORS, trials.NOISY), 1, "vector")
+        simulate_node(trials.input_of(_DOORS, trials.NOISY), 1)
 
 
-@pytest.mark.parametrize("model", ["exact", "vector"])
-def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
-    module = exact if model == "exact" else vector
-    simulate = module.simulate
+def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate = vector.simulate
 
     def half(given: NodeInput, seed: int) -> NodeResult:
         costs = {name: getattr(given, name) / 2 for name in ("turn_us", "entry_us", "item_us")}
         return _change(simulate(_change(given, **costs), seed), capacity_by_s=simulate(given, seed).capacity_by_s)
 
-    monkeypatch.setattr(module, "simulate", half)
+    monkeypatch.setattr(vector, "simulate", half)
     with pytest.raises(SimulationError, match="can serve"):
-        simulate_node(trials.input_of(trials.EQUAL[0], trials.NOISY), 1, model)
-
-
-def test_a_node_of_the_fluid_model_that_serves_twice_as_much_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    node_of = fluid._Storm._node
-    monkeypatch.setattr(fluid._Storm, "_node", lambda self: node_of(self)._replace(factor=0.5))
-    with pytest.raises(SimulationError, match="can serve"):
-        simulate_node(trials.input_of(trials.NEAR[0], trials.STEADY), 1, "fluid")
+        simulate_node(trials.input_of(trials.EQUAL[0], trials.NOISY), 1)
 
 
 def test_a_storm_that_ends_sooner_than_it_can_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,49 +95,13 @@ def test_a_storm_that_ends_sooner_than_it_can_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(runner, "merge", too_soon)
     with pytest.raises(SimulationError, match=r"99.9 % are back after 0.1 s, and serving them takes"):
-        simulate_storms(trials.EQUAL[0], trials.NOISY, model="fluid", seeds=[1], run=runner.run_here)
+        simulate_storms(trials.EQUAL[0], trials.NOISY, seeds=[1], run=runner.run_here)
 
 
-@pytest.mark.parametrize("family", ["full", "decorrelated"])
-def test_clients_with_return_slots_wait_from_their_first_attempt_on(family: str) -> None:
-    """The fluid model once counted from the last attempt: 0.51 s for 14.81 s."""
-    scenario = _change(
-        trials.NEAR[0],
-        returns=Returns(of_capacity=0.9),
-        sdks=(Sdk(name="x", share=1, family=family, base_s=1, cap_s=20),),
-        clients=400_000,
-    )
-    node_input = trials.input_of(scenario, trials.STEADY)
-    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
-    for share in (0.5, 0.99, 0.999):
-        expected, measured = (quantile_s(result.own, share, result.restored) for result in (one, other))
-        assert measured == pytest.approx(expected, rel=0.03)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_work_in_vain_is_not_counted_before_it_is_done(model: Model) -> None:
-    """An endless queue holds items of clients that have given up and that nobody serves until the end: the fluid model
-    once called more wasted than was served."""
+def test_work_in_vain_is_not_counted_before_it_is_done() -> None:
+    """An endless queue holds items of clients that have given up and that nobody serves until the end."""
     scenario = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
     node_input = trials.input_of(_change(scenario, horizon_s=8), trials.STEADY)
-    result = simulate_node(node_input, 1, model)
+    result = simulate_node(node_input, 1)
     assert result.wasted <= result.served_by_s.sum()
     assert result.wasted < 0.95 * result.timeouts
-
-
-@pytest.mark.parametrize("spread_s", [0.0, 0.01, 1.0])
-def test_the_fluid_drains_a_queue_in_the_time_that_it_takes(spread_s: float) -> None:
-    """All that came in one step were once answered at once, at half of the time."""
-    base = trials.NEAR[0]
-    scenario = _change(
-        base,
-        clients=500_000,
-        client_timeout_s=60,
-        disconnect=_change(base.disconnect, spread_s=spread_s),
-        cluster=_change(base.cluster, queue_items=0),
-    )
-    node_input = trials.input_of(scenario, trials.STEADY)
-    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
-    for share in (0.1, 0.5, 0.99, 0.999):
-        expected, measured = (quantile_s(result.storm, share, result.clients) for result in (one, other))
-        assert measured == pytest.approx(expected, rel=0.005, abs=0.04)  # two steps

@@ -1,26 +1,34 @@
-"""The three models against each other: the oracle and the arrays to the last bit, the fluid within 2 %."""
+"""The model against an oracle, to the last bit, and what each storm is."""
 
 from __future__ import annotations
 
 import random
 
+import exact_storm as exact
 import msgspec
 import numpy as np
 import pytest
 
 from metad_spark.brokers.runner import run_here
 from metad_spark.brokers.storm import simulate_storms
-from metad_spark.errors import SimulationError
-from metad_spark.models import exact, fluid, vector
-from metad_spark.models.histogram import quantile_s
+from metad_spark.models import vector
 from metad_spark.models.node_input import NodeInput
-from metad_spark.models.simulate import MODELS, Model, simulate_node
+from metad_spark.models.results import NodeResult
+from metad_spark.models.simulate import simulate_node
 from metad_spark.proofs import trials
-from metad_spark.proofs.verify import differences
-from metad_spark.scenario import Brokers, Cluster, Disconnect, Keepalive, Scenario, load_scenario
+from metad_spark.scenario import Brokers, Cluster, Disconnect, Scenario
 from metad_wire.policy import FAMILIES, Admission, Backoff, BatchWindow, RetryBudget, ReturnSlots
 
 pytestmark = pytest.mark.slow
+
+
+def differences(first: NodeResult, second: NodeResult) -> list[str]:
+    """The fields in which two results differ in any bit."""
+    return [
+        field
+        for field in NodeResult.__struct_fields__
+        if not np.array_equal(getattr(first, field), getattr(second, field))
+    ]
 
 
 @pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
@@ -87,64 +95,15 @@ def test_the_comparison_finds_a_microsecond() -> None:
     assert differences(exact.simulate(node_input, 1), exact.simulate(later, 1))
 
 
-@pytest.mark.parametrize("scenario", trials.NEAR, ids=lambda scenario: scenario.name)
-def test_the_fluid_is_near(scenario: Scenario) -> None:
-    node_input = trials.input_of(scenario, trials.STEADY)
-    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
-    for share in (0.5, 0.99, 0.999):
-        expected, measured = (quantile_s(result.storm, share, result.clients) for result in (one, other))
-        assert measured == pytest.approx(expected, rel=0.03 if share == 0.5 else 0.02)
-    assert other.attempts == pytest.approx(one.attempts, rel=0.02)
-    assert other.restored == pytest.approx(one.restored, rel=1e-4)
-    assert other.queue_max == pytest.approx(one.queue_max, rel=0.02)
-
-
-def test_the_fluid_keeps_every_client() -> None:
-    """What flows is neither lost nor made: in the end all are back, once."""
-    for scenario in trials.NEAR[::3]:
-        node_input = trials.input_of(scenario, trials.STEADY)
-        result = fluid.simulate(node_input, 1)
-        assert result.restored == pytest.approx(node_input.clients, rel=1e-5)
-        assert result.storm.sum() == pytest.approx(result.restored, rel=1e-9)
-        assert result.restored_by_s.sum() == pytest.approx(result.restored, rel=1e-9)
-
-
-def test_the_fluid_is_not_far_with_a_budget_of_several_retries_at_once() -> None:
-    scenario = next(scenario for scenario in trials.NEAR if scenario.name == "retry budget")
-    several = msgspec.structs.replace(scenario, retry_budget=RetryBudget(burst=3, interval_s=8.0), clients=300_000)
-    node_input = trials.input_of(several, trials.STEADY)
-    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
-    assert other.attempts == pytest.approx(one.attempts, rel=0.05)
-    assert quantile_s(other.storm, 0.999, other.clients) == pytest.approx(
-        quantile_s(one.storm, 0.999, one.clients), rel=0.05
-    )
-
-
-def test_the_fluid_knows_how_long_clients_waited_that_learnt_late() -> None:
-    """It once counted from the mean of all first attempts, and said three times too much."""
-    late = Disconnect(spread_s=2, silent_share=0.3, keepalives=(Keepalive(share=1.0, keepalive_s=25),))
-    node_input = trials.input_of(
-        msgspec.structs.replace(trials.NEAR[0], clients=300_000, disconnect=late), trials.STEADY
-    )
-    one, other = vector.simulate(node_input, 3), fluid.simulate(node_input, 3)
-    for share in (0.2, 0.5, 0.9):
-        expected, measured = (quantile_s(result.own, share, result.restored) for result in (one, other))
-        assert measured == pytest.approx(expected, rel=0.25)
-    assert other.own.sum() == pytest.approx(other.restored)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_seed_gives_one_result_and_another_another(model: str) -> None:
+def test_a_seed_gives_one_result_and_another_another() -> None:
     node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
-    first, again = (simulate_node(node_input, 5, model).encode() for _ in range(2))  # type: ignore[arg-type]
+    first, again = (simulate_node(node_input, 5).encode() for _ in range(2))
     assert first == again
-    if model != "fluid":
-        assert first != simulate_node(node_input, 6, model).encode()  # type: ignore[arg-type]
+    assert first != simulate_node(node_input, 6).encode()
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("spread_s", [0.0, 1.0])
-def test_doors_let_through_no_more_than_they_can(model: Model, spread_s: float) -> None:
+def test_doors_let_through_no_more_than_they_can(spread_s: float) -> None:
     """They once did as many handshakes as came between two points of a wave, and the distance of these was a share of
     the horizon: 600,000 clients were back after 2 s at brokers that need 30 s for them."""
     found = set()
@@ -157,7 +116,7 @@ def test_doors_let_through_no_more_than_they_can(model: Model, spread_s: float) 
             brokers=Brokers(count=10, connects_per_s=20),
             cluster=Cluster(nodes=3, groups=6),
         )
-        storms = simulate_storms(scenario, trials.STEADY, model=model, seeds=[1], run=run_here)
+        storms = simulate_storms(scenario, trials.STEADY, seeds=[1], run=run_here)
         storm = storms.middle
         assert storms.settled
         assert storm.restored == pytest.approx(scenario.clients)
@@ -168,10 +127,9 @@ def test_doors_let_through_no_more_than_they_can(model: Model, spread_s: float) 
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_the_waves_add_up(model: str) -> None:
+def test_the_waves_add_up() -> None:
     node_input = trials.input_of(trials.EQUAL[9], trials.NOISY)
-    result = simulate_node(node_input, 5, model)  # type: ignore[arg-type]
+    result = simulate_node(node_input, 5)
     assert result.restored_by_s.sum() == pytest.approx(result.restored)
     assert result.storm.sum() == pytest.approx(result.restored)
     assert result.own.sum() == pytest.approx(result.restored)
@@ -196,7 +154,7 @@ def test_the_queue_bound_decides_between_recovery_and_lockout() -> None:
     def storm(bound: int) -> tuple[float, list[float]]:
         cluster = msgspec.structs.replace(impatient.cluster, queue_items=bound)
         node_input = trials.input_of(msgspec.structs.replace(impatient, cluster=cluster), trials.STEADY)
-        result = fluid.simulate(node_input, 1)
+        result = vector.simulate(node_input, 1)
         return result.restored / result.clients, (result.restored_by_s.sum(axis=1) / (result.clients / 8)).tolist()
 
     restored, _ = storm(60_000)
@@ -205,11 +163,3 @@ def test_the_queue_bound_decides_between_recovery_and_lockout() -> None:
     assert restored < 0.9
     assert by_region[0] > 0.99
     assert by_region[-1] < 0.5
-
-
-def test_too_many_clients_for_the_oracle_are_refused_with_what_to_do() -> None:
-    node_input = trials.input_of(
-        msgspec.structs.replace(load_scenario("default"), cluster=trials.NEAR[0].cluster), trials.STEADY
-    )
-    with pytest.raises(SimulationError, match="take the vector model"):
-        exact.simulate(node_input, 1)

@@ -71,7 +71,7 @@ def test_processes_give_the_digits_of_one_in_order(processes: Processes) -> None
         cluster=Cluster(nodes=3, groups=5, queue_items=20, batch_items=16),
     )
     inputs = node_inputs(scenario, load_calibration())
-    tasks = [Task(input=node_input, seed=seed, model="vector") for seed in (3, 4) for node_input in inputs]
+    tasks = [Task(input=node_input, seed=seed) for seed in (3, 4) for node_input in inputs]
     there = [work.node_result(data).encode() for data in processes.each(work.simulated, work.nodes(tasks))]
     assert there == [result.encode() for result in run_here(tasks)]
     assert len(set(there)) == len(tasks)  # all different, so their order is seen

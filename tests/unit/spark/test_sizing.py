@@ -178,14 +178,15 @@ def test_what_no_cluster_can_do_is_proven_without_a_search(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_storm_is_over_before_the_bounds_of_what_is_possible(seed: int) -> None:
-    """With a cluster that does everything at once, clients are back as soon as can be."""
+    """With a cluster that does everything at once, clients are back as soon as can be. The share that learns of it late is
+    none that is asked for: chance would decide then."""
     scenario, costs, _ = _random_case(seed)
     rng = random.Random(seed)
     scenario = _change(
         scenario,
         disconnect=Disconnect(
             spread_s=rng.choice((0.0, 3.0, 30.0)),
-            silent_share=rng.choice((0.0, 0.001, 0.3)),
+            silent_share=rng.choice((0.0, 0.3)),
             keepalives=(Keepalive(share=0.4, keepalive_s=10), Keepalive(share=0.6, keepalive_s=40)),
         ),
         brokers=Brokers(count=20),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import exact_storm
 import msgspec
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_quantiles_are_those_of_the_times() -> None:
 def test_results_add_up_and_come_back_from_bytes() -> None:
     node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
     parts = [msgspec.structs.replace(node_input, node=node) for node in range(3)]
-    results = run_here(parts, 1, "vector")
+    results = run_here(parts, 1)
     again = [NodeResult.decode(result.encode()) for result in results]
     storm = merge(again, node_input.regions, [(0.5, 2.0), (0.5, float("inf"))])
     assert storm == merge(results, node_input.regions, [(0.5, 2.0), (0.5, float("inf"))])
@@ -139,12 +140,12 @@ def test_results_add_up_and_come_back_from_bytes() -> None:
 def test_a_storm_that_nobody_ends_has_collapsed_and_one_cut_short_has_not() -> None:
     endless = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
     node_input = trials.input_of(endless, trials.NOISY)
-    storm = merge(run_here([node_input], 1, "vector"), node_input.regions)
+    storm = merge(run_here([node_input], 1), node_input.regions)
     assert storm.collapsed
     assert storm.t999_s is None
     short = next(scenario for scenario in trials.EQUAL if scenario.name == "cut short")
     node_input = trials.input_of(short, trials.NOISY)
-    assert not merge(run_here([node_input], 1, "vector"), node_input.regions).collapsed
+    assert not merge(run_here([node_input], 1), node_input.regions).collapsed
 
 
 def _busy(connects_per_s: float) -> Scenario:
@@ -153,17 +154,17 @@ def _busy(connects_per_s: float) -> Scenario:
 
 
 def test_brokers_that_are_not_busy_keep_nobody_waiting() -> None:
-    relaxed = relax(_busy(0.0), trials.NOISY, None, 1, "vector")
+    relaxed = relax(_busy(0.0), trials.NOISY, None, 1)
     assert relaxed.settled
-    assert [each.model for each in relaxed.passes] == ["fluid", "vector"]
+    assert len(relaxed.passes) == 1
     assert relaxed.inputs[0].doors == ()
 
 
 def test_busy_doors_need_no_agreement() -> None:
     scenario = _busy(300.0)
-    relaxed = relax(scenario, trials.NOISY, None, 1, "vector")
+    relaxed = relax(scenario, trials.NOISY, None, 1)
     assert relaxed.settled
-    assert [each.model for each in relaxed.passes] == ["fluid", "vector"]
+    assert len(relaxed.passes) == 1
     assert relaxed.passes[-1].delay_max_s > 1.0
     total = added(relaxed.results)
     # 1,200 handshakes a second are all that the brokers can do.
@@ -187,18 +188,20 @@ def test_the_same_brokers_settle_the_oracle() -> None:
     scenario = msgspec.structs.replace(
         _busy(0.0), clients=3_000, brokers=Brokers(count=4, batch_items=1, concurrency=1)
     )
-    one = relax(scenario, trials.NOISY, None, 1, "exact")
-    other = relax(scenario, trials.NOISY, None, 1, "vector")
+    one = relax(
+        scenario, trials.NOISY, None, 1, lambda inputs, seed: [exact_storm.simulate(one, seed) for one in inputs]
+    )
+    other = relax(scenario, trials.NOISY, None, 1)
     assert one.inputs[0].doors
     assert [result.encode() for result in one.results] == [result.encode() for result in other.results]
 
 
 def test_requests_in_flight_bound_what_brokers_pass_on() -> None:
     few = msgspec.structs.replace(_busy(0.0), brokers=Brokers(count=4, batch_items=8, concurrency=1))
-    relaxed = relax(few, trials.NOISY, None, 1, "fluid")
+    relaxed = relax(few, trials.NOISY, None, 1)
     assert relaxed.passes[-1].delay_max_s > 0.1
     assert relaxed.settled
-    assert len(relaxed.passes) <= coupling.FLUID_PASSES_MAX
+    assert len(relaxed.passes) <= coupling.PASSES_MAX
 
 
 def test_theory_agrees_with_itself() -> None:
@@ -221,20 +224,22 @@ def test_published_shapes_are_reproduced() -> None:
 def test_storms_obey_their_laws() -> None:
     proofs = verify(only=["laws", "cores"])
     assert [proof for proof in proofs if not proof.passed] == []
-    assert {proof.bar for proof in proofs if proof.name.startswith("vector")} == {0.01}
+    assert {proof.bar for proof in proofs} == {0.01}
 
 
 def test_a_law_that_is_broken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate = vector.simulate
+
     def has_no_budget(given: NodeInput, seed: int) -> NodeResult:
-        return vector.simulate(msgspec.structs.replace(given, budget=None), seed)
+        return simulate(msgspec.structs.replace(given, budget=None), seed)
 
     def forgets_a_tenth(given: NodeInput, seed: int) -> NodeResult:
-        result = vector.simulate(given, seed)
+        result = simulate(given, seed)
         return msgspec.structs.replace(result, rejected_by_s=result.rejected_by_s * 0.9)
 
-    monkeypatch.setattr(laws, "_MODELS", (("vector", has_no_budget, 0.01),))
-    assert [proof.passed for proof in laws._budget() if proof.name.startswith("vector")] == [False, False]
-    monkeypatch.setattr(laws, "_MODELS", (("vector", forgets_a_tenth, 0.01),))
+    monkeypatch.setattr(laws.vector, "simulate", has_no_budget)
+    assert [proof.passed for proof in laws._budget()] == [False, False]
+    monkeypatch.setattr(laws.vector, "simulate", forgets_a_tenth)
     assert not next(laws._conservation()).passed
 
 
@@ -280,8 +285,8 @@ def test_a_storm_at_a_reduced_scale_takes_as_long() -> None:
     smaller, costs, scale = reduced(scenario, trials.STEADY, scenario.clients // 10)
     assert scale == pytest.approx(0.1, rel=0.02)
     assert smaller.clients == pytest.approx(scenario.clients * scale, abs=1)
-    one = relax(scenario, trials.STEADY, None, 3, "vector")
-    other = relax(smaller, costs, None, 3, "vector")
+    one = relax(scenario, trials.STEADY, None, 3)
+    other = relax(smaller, costs, None, 3)
     totals = [added(relaxed.results) for relaxed in (one, other)]
     for share in (0.5, 0.999):
         expected, measured = (quantile_s(total.storm, share, total.clients) for total in totals)

@@ -52,7 +52,7 @@ Changed = Callable[[Question], Question]
 @pytest.fixture(scope="module")
 def found() -> tuple[list[Question], Storms]:
     asked = questions(SCENARIO, COSTS, model="vector", seeds=[3, 4], version="1+test")
-    storms, scale = answered(SCENARIO, COSTS, model="vector", seeds=[3, 4], run=run_here)
+    storms, scale = answered(SCENARIO, COSTS, seeds=[3, 4], run=run_here)
     assert scale == 1.0
     return asked, storms
 
@@ -104,7 +104,7 @@ def test_nodes_at_a_reduced_scale_add_up_to_the_whole_storm(
 _OTHERS: list[Changed] = [
     lambda asked: msgspec.structs.replace(asked, seed=5),
     lambda asked: msgspec.structs.replace(asked, brokers_seed=5),
-    lambda asked: msgspec.structs.replace(asked, model="fluid"),
+    lambda asked: msgspec.structs.replace(asked, model="requests"),
     lambda asked: msgspec.structs.replace(asked, kind="comparison"),
     lambda asked: msgspec.structs.replace(asked, version="2+test"),
     lambda asked: msgspec.structs.replace(asked, scenario=msgspec.structs.replace(SCENARIO, clients=901)),

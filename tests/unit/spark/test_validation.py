@@ -208,7 +208,7 @@ def test_reports_say_that_nothing_is_validated_until_it_is() -> None:
 
 def test_no_other_model_is_given_the_errors_of_the_one_that_was_checked() -> None:
     for verdict in (GOOD, msgspec.structs.replace(GOOD, passed=False)):
-        for model in ("vector", "fluid", "exact"):
+        for model in ("vector", "compared"):
             assert headline(verdict, model) == "Not validated against a measured storm."
 
 
