@@ -13,19 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from metad_client import Options
 from metad_wire.messages import SessionKey
 
+from .commands import Hold
 from .errors import ServerError, UsageError
 from .load.measure import MIB, Load, account_of, epoch_now, measure
 from .load.prepare import fill_sessions
 from .load.workload import TENANT, session_names
 from .report import output
+from .report.conclusion import conclude, reported
 from .running import run_async
-from .spawn import Server, Shape, temporary_server
+from .spawn import Server, temporary_server
 from .target import open_client
 
 SMALL = 100_000  # the number of sessions to compare costs with
@@ -36,21 +37,18 @@ _QUIET_S = 1.0
 _QUIET_WAIT_S_MAX = 180.0
 
 
-def run(
-    *, sessions: int, updates: int, value_bytes: int, config: Path | None, json: Path | None, scheme: str = "metad"
-) -> int:
-    """Returns the exit code: 1 if a write failed or a session was missing after a restart."""
-    if sessions < SMALL // 100 or updates < 1:
+def run(options: Hold) -> int:
+    """Returns the exit code: 1 if a write failed or a session was missing after a restart. Raises UsageError."""
+    if options.sessions < SMALL // 100 or options.updates < 1:
         raise UsageError(f"--sessions must be at least {SMALL // 100:,} and --updates at least 1")
-    with temporary_server(config=config, shape=Shape(scheme=scheme)) as server:
-        held = _hold(server, sessions, updates, value_bytes)
-    output.write_json(json, held)
-    output.table("hold", ["", "value"], [row for row in held.items() if not isinstance(row[1], dict)])
+    with temporary_server(config=options.server_config, shape=options.shape) as server:
+        held = reported(options, _hold(server, options.sessions, options.updates, options.value_bytes))
+    code = conclude("hold", held, options, "errors")
     costs = held["server_cpu_us_per_item"]
     output.table(
         "server CPU µs per item", ["sessions", *VERBS], [[int(size), *cost.values()] for size, cost in costs.items()]
     )
-    return 1 if held["errors"] else 0
+    return code
 
 
 def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict[str, Any]:
@@ -79,30 +77,24 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
     status = account_of(server.target)
     server.stop()
     ratios = {verb: output.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
-    return output.rounded(
-        {
-            "sessions": sessions,
-            "rss_mib": written_mib,
-            "rss_max_mib": max(peak_mib, filled_mib, written_mib),  # samples may miss the peak
-            "restart_s": restart_s,
-            "write_cost_ratio": max(ratios.values()),
-            "fill_items_per_s": sessions / fill_s,
-            "rss_filled_mib": filled_mib,
-            "rss_restarted_mib": restarted_mib,
-            "restart_killed_s": restart_killed_s,
-            "drain_s": stop_s,
-            "updates": updates,
-            "value_bytes": value_bytes,
-            "errors": errors,
-            "fsync": status.fsync,
-            "replicas": status.replicas,
-            "groups": status.groups,
-            "write_cost_ratio_by_verb": ratios,
-            "server_cpu_us_per_item": costs,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
+    return {
+        "sessions": sessions,
+        "rss_mib": written_mib,
+        "rss_max_mib": max(peak_mib, filled_mib, written_mib),  # samples may miss the peak
+        "restart_s": restart_s,
+        "write_cost_ratio": max(ratios.values()),
+        "fill_items_per_s": sessions / fill_s,
+        "rss_filled_mib": filled_mib,
+        "rss_restarted_mib": restarted_mib,
+        "restart_killed_s": restart_killed_s,
+        "drain_s": stop_s,
+        "errors": errors,
+        "fsync": status.fsync,
+        "replicas": status.replicas,
+        "groups": status.groups,
+        "write_cost_ratio_by_verb": ratios,
+        "server_cpu_us_per_item": costs,
+    }
 
 
 def _load(verb: str, sessions: int, items: int, value_bytes: int) -> Load:

@@ -12,22 +12,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from metad_client import Client, KvKey, Options
 
-from .errors import UsageError
+from .commands import Image
+from .experiment.nodes import cpu_s, quiet, sampled
+from .experiment.stage import Stage, conduct
 from .load.prepare import prepare
 from .load.workload import Settings, kv_keys
 from .report import output
-from .running import run_async
-from .spawn import Shape
+from .report.conclusion import conclude
 from .target import open_client
-from .watch.actor import Actor
-from .watch.nodes import cpu_s, quiet, running, sampled
 
 _WITHIN_S = 600.0
 _COMPARED = 1_000
@@ -79,67 +78,38 @@ async def open_builder(target: str) -> AsyncIterator[Builder]:
         yield Builder(client)
 
 
-def run(*, records: int, value_bytes: int, shape: Shape, config: Path | None, json: Path | None) -> int:
+def run(options: Image) -> int:
     """Returns the exit code: 1 if the image was wrong, or a node was not well."""
-    if records < 1 or value_bytes < 1:
-        raise UsageError("--records and --value-bytes must be at least 1")
-    problems: list[str] = []
-    found = run_async(_run(records, value_bytes, shape.checked(), config, problems))
-    made: dict[str, Any] = output.rounded(
-        found
-        | {
-            "value_bytes": value_bytes,
-            "problems": problems,
-            "nodes": shape.nodes,
-            "groups": shape.groups,
-            "scheme": shape.scheme,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
-    output.write_json(json, made)
-    output.table("image", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
+    made = conduct(options, partial(_play, options))
+    code = conclude("image", made, options, "wrong")
     output.say(
         f"{made['records']:,} records in {made['seconds']:g} s; the nodes grew by {made['server_rss_growth_mib']:g} MiB"
         f" together."
     )
-    for line in problems:
-        output.say(line)
-    return 1 if made["wrong"] or problems else 0
+    return code
 
 
-async def _run(
-    records: int, value_bytes: int, shape: Shape, config: Path | None, problems: list[str]
-) -> dict[str, Any]:
-    async with running(
-        shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems
-    ) as cluster:
-        members = cluster.members
-        settings = Settings(verb="kv.get", batch=1_000, keys=records, value_bytes=value_bytes, epoch=1)
-        async with open_client(members.target, Options(deadline_s=60.0)) as loader:
-            with output.progress(f"write {records:,} records", records) as progress:
-                await prepare(loader, settings, progress)
-        for member in members.all:  # what the writes have taken and given back would serve the reads unseen
-            await asyncio.to_thread(member.stop)
-            await asyncio.to_thread(member.start)
-            await cluster.health.settle()
-        await quiet(members.all)
-        builder = Actor(open_builder, members.target)
-        try:
-            before = cpu_s(members.all)
-            with sampled(members.all) as peak:
-                built: Built = await builder.ask(Build(records, value_bytes))
-            used = {name: after - before[name] for name, after in cpu_s(members.all).items()}
-        finally:
-            await asyncio.to_thread(builder.stop)
+async def _play(options: Image, stage: Stage) -> dict[str, Any]:
+    members = stage.members
+    settings = Settings(verb="kv.get", batch=1_000, keys=options.records, value_bytes=options.value_bytes, epoch=1)
+    with output.progress(f"write {options.records:,} records", options.records) as progress:
+        await prepare(await stage.client(), settings, progress)
+    for member in members.all:  # what the writes have taken and given back would serve the reads unseen
+        await asyncio.to_thread(member.stop)
+        await asyncio.to_thread(member.start)
+        await stage.health.settle()
+    await quiet(members.all)
+    builder = stage.actor(open_builder, members.target)
+    before = cpu_s(members.all)
+    with sampled(members.all) as peak:
+        built: Built = await builder.ask(Build(options.records, options.value_bytes))
     return {
         "seconds": built.seconds,
         "records_per_s": output.ratio(built.records, built.seconds),
         "server_rss_growth_mib": peak.growth_mib,
         "server_rss_growth_mib_each": peak.growth_mib_each,
-        "fsync": cluster.fsync,
         "records": built.records,
         "wrong": built.wrong,
         "client_cpu_s": built.cpu_s,
-        "server_cpu_s": used,
+        "server_cpu_s": {name: after - before[name] for name, after in cpu_s(members.all).items()},
     }

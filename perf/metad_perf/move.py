@@ -11,23 +11,22 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from metad_client import Client, Options
 from metad_wire import cluster as c
 from metad_wire import messages as m
 
-from .errors import ServerError, UsageError
+from .commands import Move
+from .errors import ServerError
 from .load.measure import account_of, epoch_now
 from .load.prepare import fill_sessions, pour
 from .load.workload import BROKER, EXPIRY_INTERVAL_S, TENANT, session_names
 from .report import output
+from .report.conclusion import conclude, reported
 from .report.histogram import Latencies
 from .running import run_async
-from .spawn import Shape, temporary_server
+from .spawn import temporary_server
 from .target import open_client
 
 _STAMP_BYTES = 8
@@ -38,52 +37,20 @@ _MOVED_WITHIN_S = 600.0
 _DEADLINE_S = 60.0
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run. ``rate`` is requests/s of each writer, 0 for as fast as they are answered."""
-
-    sessions: int = 1_000_000
-    writers: int = 4
-    batch: int = 100
-    value_bytes: int = 200
-    rate: float = 0.0
-    seed: int = 1
-
-    def checked(self) -> Move:
-        """This move. Raises UsageError."""
-        if self.writers < 1 or self.batch < 1 or self.sessions < self.writers * self.batch:
-            raise UsageError("--sessions must be at least --writers times --batch, and those at least 1")
-        if self.value_bytes < _STAMP_BYTES:
-            raise UsageError(f"--value-bytes must be at least {_STAMP_BYTES}: a payload says which write it is")
-        return self
-
-
-def run(move: Move, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+def run(move: Move) -> int:
     """Returns the exit code: 1 if a session or an acknowledged write was lost."""
-    move = move.checked()
-    with temporary_server(config=config, shape=shape.checked()) as server:
+    with temporary_server(config=move.server_config, shape=move.shape) as server:
         server.start()
         moved = run_async(_run(server.target, move))
         status = account_of(server.target)
         server.stop()
-    moved |= {
-        "sessions": move.sessions,
-        "writers": move.writers,
-        "batch": move.batch,
-        "value_bytes": move.value_bytes,
-        "seed": move.seed,
-        "fsync": status.fsync,
-        "replicas": status.replicas,
-        "setting": output.machine(),
-        "versions": output.versions(),
-    }
-    moved = output.rounded(moved)
-    output.write_json(json, moved)
-    output.table("move", ["", "value"], [row for row in moved.items() if not isinstance(row[1], dict)])
+    moved = reported(move, moved | {"fsync": status.fsync, "replicas": status.replicas})
+    code = conclude("move", moved, move, "lost", "missing")
     output.say(
         f"{moved['slots']:,} slots moved in {moved['seconds']:g} s; the longest write took "
         f"{moved['longest_write_ms']:g} ms, {moved['lost']} writes and {moved['missing']} sessions were lost."
     )
-    return 1 if moved["lost"] or moved["missing"] else 0
+    return code
 
 
 class _Writer:

@@ -12,18 +12,18 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from metad_client import Client, Options, RetainedPutItem
+from metad_client import Client, RetainedPutItem
 
+from .commands import Retained
 from .errors import UsageError
+from .experiment.nodes import cpu_s, quiet
+from .experiment.stage import Stage, conduct
 from .report import output
+from .report.conclusion import conclude
 from .report.histogram import Latencies
-from .running import run_async
-from .spawn import Shape
-from .target import open_client
-from .watch.nodes import Nodes, cpu_s, quiet, running
 
 TENANT = "acme"
 FOUND = 100
@@ -52,52 +52,25 @@ def topic(number: int) -> str:
     return f"fleet/{region}/{site}/{device}/{_SENSORS[sensor]}"
 
 
-def run(*, topics: int, matches: int, value_bytes: int, shape: Shape, config: Path | None, json: Path | None) -> int:
-    """Returns the exit code: 1 if a filter found what it should not, or a node was not well."""
-    if topics < _REGION_TOPICS or topics % _REGION_TOPICS:
+def run(options: Retained) -> int:
+    """Returns the exit code: 1 if a filter found what it should not, or a node was not well. Raises UsageError."""
+    if options.topics < _REGION_TOPICS or options.topics % _REGION_TOPICS:
         raise UsageError(f"--topics must be a multiple of {_REGION_TOPICS:,}")
-    if matches < 1 or value_bytes < 1:
-        raise UsageError("--matches and --value-bytes must be at least 1")
-    problems: list[str] = []
-    found = run_async(_run(topics, matches, value_bytes, shape.checked(), config, problems))
-    made: dict[str, Any] = output.rounded(
-        found
-        | {
-            "topics": topics,
-            "matches": matches,
-            "value_bytes": value_bytes,
-            "problems": problems,
-            "nodes": shape.nodes,
-            "groups": shape.groups,
-            "scheme": shape.scheme,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
-    output.write_json(json, made)
-    output.table("retained", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
+    made = conduct(options, partial(_play, options))
+    code = conclude("retained", made, options, "wrong")
     rows = [[way, *took.values()] for way, took in made["ways"].items()]
     output.table("a match, ms", ["", *next(iter(made["ways"].values()))], rows)
-    for line in problems:
-        output.say(line)
-    return 1 if made["wrong"] or problems else 0
+    return code
 
 
-async def _run(
-    topics: int, matches: int, value_bytes: int, shape: Shape, config: Path | None, problems: list[str]
-) -> dict[str, Any]:
-    async with (
-        running(shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems) as cluster,
-        open_client(cluster.members.target, Options(client_name="retained", deadline_s=60.0)) as client,
-    ):
-        with output.progress(f"retain {topics:,} messages", topics) as progress:
-            begin_s = time.monotonic()
-            await _fill(client, topics, value_bytes, progress)
-            fill_s = time.monotonic() - begin_s
-        await quiet(cluster.members.all)
-        return {"puts_per_s": topics / fill_s, "fsync": cluster.fsync} | await _measure(
-            cluster, client, topics, matches
-        )
+async def _play(options: Retained, stage: Stage) -> dict[str, Any]:
+    client, topics = await stage.client("retained"), options.topics
+    with output.progress(f"retain {topics:,} messages", topics) as progress:
+        begin_s = time.monotonic()
+        await _fill(client, topics, options.value_bytes, progress)
+        fill_s = time.monotonic() - begin_s
+    await quiet(stage.members.all)
+    return {"puts_per_s": topics / fill_s} | await _measure(stage, client, topics, options.matches)
 
 
 async def _fill(client: Client, topics: int, value_bytes: int, progress: Callable[[int], None]) -> None:
@@ -113,7 +86,7 @@ async def _fill(client: Client, topics: int, value_bytes: int, progress: Callabl
         progress(len(part))
 
 
-async def _measure(cluster: Nodes, client: Client, topics: int, matches: int) -> dict[str, Any]:
+async def _measure(stage: Stage, client: Client, topics: int, matches: int) -> dict[str, Any]:
     rng, regions = random.Random(_SEED + 1), topics // _REGION_TOPICS
     drawn = [
         (rng.randrange(regions), rng.randrange(_SITES), rng.randrange(_DEVICES), rng.choice(_SENSORS))
@@ -123,14 +96,14 @@ async def _measure(cluster: Nodes, client: Client, topics: int, matches: int) ->
     wrong, used_s = 0, 0.0
     for way, filter_of in WAYS.items():
         took = Latencies()
-        before = cpu_s(cluster.members.all)
+        before = cpu_s(stage.members.all)
         for one in drawn:
             begin_ns = time.perf_counter_ns()
             found = [message async for message in client.retained.match(TENANT, filter_of(*one))]
             took.note(time.perf_counter_ns() - begin_ns)
             wanted = regions if way == "one of each region" else FOUND
             wrong += len(found) != wanted or any(topic(int.from_bytes(m.payload[:8], "big")) != m.topic for m in found)
-        way_s = sum(after - before[name] for name, after in cpu_s(cluster.members.all).items())
+        way_s = sum(after - before[name] for name, after in cpu_s(stage.members.all).items())
         used_s += way_s
         ways[way] = {
             "p50": took.percentile_ms(50),

@@ -14,7 +14,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,8 +22,9 @@ from paho.mqtt.matcher import MQTTMatcher
 from metad_client.topics import Subscribers
 from metad_wire.text.topics import SEPARATOR
 
-from .errors import UsageError
+from .commands import Topics
 from .report import output
+from .report.conclusion import conclude, reported
 
 _SEED = 7
 _DEVICES_PER_SITE = 500
@@ -142,15 +142,13 @@ def measure(count: int, asked: int) -> dict[str, Any]:
     }
 
 
-def run(*, count: int, asked: int, json: Path | None) -> int:
+def run(options: Topics) -> int:
     """Returns the exit code: 1 if the two did not find the same."""
-    if count < 1 or asked < 1:
-        raise UsageError("--filters and --topics must be at least 1")
-    made = output.rounded(measure(count, asked) | {"setting": output.machine(), "versions": output.versions()})
-    output.write_json(json, made)
-    output.table("topics", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
+    made = reported(options, measure(options.filters, options.topics))
+    code = conclude("topics", made, options, "wrong")
     output.say(
-        f"{made['matches_per_s']:,.0f} matches/s on one core among {count:,} filters of {made['filter_bytes']:g} bytes;"
-        f" {made['ratio']:g} times as many as paho-mqtt, whose filters take {made['paho_filter_bytes']:g} bytes."
+        f"{made['matches_per_s']:,.0f} matches/s on one core among {options.filters:,} filters of"
+        f" {made['filter_bytes']:g} bytes; {made['ratio']:g} times as many as paho-mqtt, whose filters take"
+        f" {made['paho_filter_bytes']:g} bytes."
     )
-    return 1 if made["wrong"] else 0
+    return code

@@ -1,4 +1,4 @@
-"""Command lines from Structs: a command is a frozen Struct, each of its fields a flag, and its docstring the help.
+"""Command lines from Structs: a command is a frozen Struct, and each of its fields a flag.
 
 A field is annotated with its type, the help, and if need be the word for its value and the flag:
 ``out: Annotated[Path | None, "write it", "FILE"] = None`` is ``--out FILE``. The type says how the value is read; a
@@ -19,6 +19,8 @@ import msgspec
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all commands."""
 
+    ABOUT: ClassVar[str]
+    """The help of the command."""
     ONE_OF: ClassVar[tuple[str, ...]] = ()
     """Fields of which a command line has one, and no more."""
 
@@ -33,8 +35,7 @@ def parser_of(name: str, about: str, version: str, commands: Mapping[str, type[C
     parser.add_argument("--version", action="version", version=f"{name} {version}")
     below = parser.add_subparsers(metavar="COMMAND", required=True)
     for word, command in commands.items():
-        text = " ".join((command.__doc__ or "").split()).removesuffix(".")
-        one = below.add_parser(word, help=text, description=text, formatter_class=_Defaults)
+        one = below.add_parser(word, help=command.ABOUT, description=command.ABOUT, formatter_class=_Defaults)
         one.set_defaults(command=command)
         _add(one, command)
     return parser

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from metad_client import KvDeleteItem, OffsetKey, SessionDeleteItem
-from metad_perf.leader_kill.plan import COMMIT, PUT, TAKEOVER, TENANT, TOPIC, UPDATE, Measurement
+from metad_perf.commands import LeaderKill
+from metad_perf.leader_kill.plan import COMMIT, PUT, TAKEOVER, TENANT, TOPIC, UPDATE
 from metad_perf.leader_kill.work import Begin, End, Judge, Take, open_work
 from metad_perf.spawn import temporary_server
 from metad_perf.target import open_client
@@ -58,7 +59,7 @@ def test_leaders_die_and_nothing_is_lost(tmp_path: Path) -> None:
 
 async def _worked(endpoint: str) -> dict[str, int]:
     """Work a while, take one record of each verb away behind the judge's back, and let it judge."""
-    measurement = Measurement(rate=400.0, batch=4, processes=1, clients=2)
+    measurement = LeaderKill(rate=400.0, batch=4, processes=1, clients=2)
     async with open_work(endpoint, measurement, 0) as work, open_client(endpoint) as client:
         await work.carry_out(Begin())
         for _ in range(1_000):

@@ -14,14 +14,15 @@ import pytest
 
 from metad_client import SessionDeleteItem
 from metad_judge.undisturbed import Verdict, judge
+from metad_perf.commands import Overload as Settings
 from metad_perf.overload.guard import Attach, Look, broker_name, left, names_of, open_guard
-from metad_perf.overload.plan import GUARD_TENANT, Measurement
+from metad_perf.overload.plan import GUARD_TENANT
 from metad_perf.spawn import temporary_server
 from metad_perf.target import open_client
 from metad_wire.messages import StatusReply
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
-SMALL = Measurement(brokers=2, sessions=40, lease_s=60.0)
+SMALL = Settings(brokers=2, sessions=40, lease_s=60.0)
 DUE = len(names_of(SMALL, 0)[0])
 """Clients of a broker whose wills are due when it dies."""
 

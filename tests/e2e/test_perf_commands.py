@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from metad_client import connect
-from metad_perf.cli import VERBS
+from metad_perf.load.workload import VERBS
 from metad_perf.spawn import Shape, temporary_server
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")

@@ -26,17 +26,18 @@ import statistics
 import time
 from collections.abc import Generator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from metad.logs import DISTINCT_MAX
 
+from ..commands import Attack
 from ..errors import PerfError, UsageError
 from ..load.measure import epoch_now
 from ..load.workload import Settings
 from ..report import output
+from ..report.conclusion import reported
 from ..report.histogram import Latencies
 from ..wan.client import Answer, Order, WanClient, options_for
 from .kinds import ALONE, BYSTANDER, INSIDER, KINDS, STRANGER, Attacker
@@ -95,10 +96,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def run(plan: Plan, *, json: Path | None) -> int:
+def run(options: Attack) -> int:
     """Returns the exit code: 1 if an attack was not refused, took memory, caused an election or let the good client
     stand, or if too many slowed the good client down."""
-    plan = plan.checked()
+    plan = Plan(
+        names=tuple(KINDS) if options.only is None else options.only,
+        windows=1 if options.quick else options.windows,
+        seconds=1.0 if options.quick else options.seconds,
+        processor=options.attacker_cpu,
+    ).checked()
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # processes started from here on inherit it
     attacks: dict[str, dict[str, Any]] = {}
@@ -111,7 +117,8 @@ def run(plan: Plan, *, json: Path | None) -> int:
                 for name in names:
                     attacks[name] = siege.attack(name, KINDS[name].transport)
                     progress(1)
-    made: dict[str, Any] = output.rounded(
+    made = reported(
+        options,
         {
             "attacks": attacks,
             "attacker_cpu": plan.processor,
@@ -126,11 +133,9 @@ def run(plan: Plan, *, json: Path | None) -> int:
             "good_client": f"{_PER_S} puts of {_BATCH} items a second, open loop, over the transport under attack",
             "windows": plan.windows,
             "seconds": plan.seconds,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
+        },
     )
-    output.write_json(json, made)
+    output.write_json(options.json, made)
     for transport, one in bystander.items():
         output.say(
             f"{transport}: a bystander as busy as an attacker makes the good client's p99 {one['p99_ms']:.1f} ms, "

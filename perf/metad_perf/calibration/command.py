@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from metad_client import MetadError, Options
 from metad_wire.messages import StatusReply
 
+from ..commands import CalibrationGrid
 from ..core_speed import CoreSpeed
 from ..errors import ServerError, UsageError
 from ..load import measure
@@ -176,8 +177,9 @@ _STORM_S_MAX: Final = 900.0
 _MANIFEST: Final = "grid.json"
 
 
-def run(*, out: Path, scale: float, only: Sequence[str]) -> int:
+def run(command: CalibrationGrid) -> int:
     """Returns the exit code. Raises UsageError, and ServerError where a run fails."""
+    out, scale, only = command.out, command.scale, command.only
     if not 0 < scale <= 1:
         raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
     trace.check_parquet()

@@ -9,7 +9,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -18,12 +17,14 @@ from metad_client.errors import MetadError
 from metad_judge import linearizability
 from metad_wire.policy import Backoff
 
+from ..commands import Drill as Settings
 from ..errors import PerfError, ServerError, UsageError
 from ..faults.availability import names_in
 from ..faults.cluster import STEPS_MAX
 from ..faults.crowd import Crowd, Size
 from ..faults.members import Members, temporary_members
 from ..report import output
+from ..report.conclusion import reported
 from ..report.story import Story
 from ..running import run_async
 from ..target import open_client
@@ -148,26 +149,22 @@ def show_list() -> int:
     return 0
 
 
-def run(names: Sequence[str], *, seed: int | None, json: Path | None) -> int:
-    """Play these drills, or all. Returns the exit code: 1 if an expectation was not met."""
-    for name in names:
+def run(options: Settings) -> int:
+    """Play these drills, or all. Returns the exit code: 1 if an expectation was not met. Raises UsageError."""
+    if options.shown:
+        return show_list()
+    for name in options.names:
         if name not in DRILLS:
             raise UsageError(f"there is no drill {name!r}, but {', '.join(DRILLS)}")
-    seed = secrets.randbits(32) if seed is None else seed
+    seed = secrets.randbits(32) if options.seed is None else options.seed
     played: list[Played] = []
     with Story(plain_s=_PLAIN_S) as story:
-        for name in names or DRILLS:
+        for name in options.names or DRILLS:
             story.step(name)
             played.append(play(DRILLS[name], seed, story.event))
     passed = all(one.passed or one.skipped for one in played) and any(one.passed for one in played)
-    report = {
-        "drills": [msgspec.to_builtins(one) for one in played],
-        "passed": passed,
-        "seed": seed,
-        "setting": output.machine(),
-        "versions": output.versions(),
-    }
-    output.write_json(json, output.rounded(report))
+    found = {"drills": [msgspec.to_builtins(one) for one in played], "passed": passed, "seed": seed}
+    output.write_json(options.json, reported(options, found))
     _show(played)
     return 0 if passed else 1
 

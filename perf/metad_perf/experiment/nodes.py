@@ -14,6 +14,7 @@ from metad_client import Client, Options
 from ..faults.health import STATUS_S, Health
 from ..faults.members import Member, Members, temporary_members
 from ..load.measure import MIB
+from ..spawn import Shape
 from ..target import open_client
 
 _SAMPLE_S = 0.02
@@ -32,12 +33,16 @@ class Nodes(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def running(
-    nodes: int, *, groups: str, config: Path | None, scheme: str, problems: list[str]
-) -> AsyncIterator[Nodes]:
+async def running(shape: Shape, *, config: Path | None, problems: list[str]) -> AsyncIterator[Nodes]:
     """Nodes that are all well."""
     with temporary_members(
-        nodes, groups=groups, config=config, namespaces=False, disks=False, replicas=min(nodes, 3), scheme=scheme
+        shape.nodes,
+        groups=shape.groups,
+        config=config,
+        namespaces=False,
+        disks=False,
+        replicas=min(shape.nodes, 3),
+        scheme=shape.scheme,
     ) as members:
         await asyncio.to_thread(members.start)
         options = Options(deadline_s=STATUS_S, client_name="overseer")

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import msgspec
-
-from metad_client import Client, Options, Watched
+from metad_client import Client, Watched
 from metad_wire.tables.broker import LIVE, Broker
 from metad_wire.watch import ChangeKind
 
-from ..errors import ServerError, UsageError
-from ..faults.members import START_S, Member
+from ..commands import Failover
+from ..errors import ServerError
+from ..experiment.actor import Actor
+from ..experiment.nodes import cpu_s
+from ..experiment.stage import Stage, conduct
+from ..faults.members import START_S
 from ..report import output
-from ..report.story import Story
-from ..running import run_async
-from ..spawn import Shape
-from ..target import open_client
-from ..watch.actor import Actor
-from ..watch.nodes import Nodes, cpu_s, running
+from ..report.conclusion import conclude
 from .brokers import BATCH, Attach, Look, Publish, Return, Seen, open_brokers
 from .foreground import Begin, End, Window, Work, compared, curve, open_foreground
 from .ledger import Ledger, Left, Verdict
@@ -42,145 +38,66 @@ _FIRST = 0.3
 """The leader is killed once so much of what is to end has ended."""
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run. ``probe``: brokers name a port that shows whether they live. ``publishers``: how many of
-    the living brokers publish wills; 0: all. ``rate``: requests a second of the other work, of each verb. ``seconds``:
-    how long it is measured before anything happens. ``limit_s``: for how long nothing of what is due may come."""
-
-    plan: Plan
-    lease_s: float = 10.0
-    probe: bool = False
-    publishers: int = 0
-    rate: float = 100.0
-    seconds: float = 20.0
-    limit_s: float = 120.0
-
-    def checked(self) -> Measurement:
-        """This. Raises UsageError."""
-        if self.lease_s < 1 or self.rate <= 0 or self.seconds <= 0 or self.limit_s <= 0:
-            raise UsageError("--lease-s must be at least 1, --rate and --seconds over 0")
-        plan = self.plan.checked()
-        living = plan.brokers - plan.kill
-        if not 0 <= self.publishers <= living:
-            raise UsageError("--publishers must be 0, or no more than live on")
-        return msgspec.structs.replace(self, plan=plan, publishers=self.publishers or living)
-
-
-def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+def run(options: Failover) -> int:
     """Returns the exit code: 1 if a promise was broken, or a node or a living broker was not well."""
-    measurement, shape = measurement.checked(), shape.checked()
-    if shape.nodes < 3:
-        raise UsageError("--nodes must be at least 3: a leader is killed")
-    problems: list[str] = []
-    found = run_async(_run(measurement, shape, config, problems))
-    made: dict[str, Any] = output.rounded(
-        found
-        | {
-            "problems": problems,
-            "brokers": measurement.plan.brokers,
-            "sessions": measurement.plan.each * measurement.plan.brokers,
-            "kill": measurement.plan.kill,
-            "publishers": measurement.publishers,
-            "probe": measurement.probe,
-            "lease_ms": measurement.lease_s * 1000,
-            "expiry_s": measurement.plan.expiry_s,
-            "delay_s": measurement.plan.delay_s,
-            "rate": measurement.rate,
-            "nodes": shape.nodes,
-            "groups": shape.groups,
-            "scheme": shape.scheme,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
-    output.write_json(json, made)
-    output.table("failover", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
+    made = conduct(options, partial(_play, options), three_because="a leader is killed")
+    code = conclude("failover", made, options, "broken")
     verbs = [(verb, *row.values()) for verb, row in made["other_verbs"].items()]
     output.table("other verbs, p99 in ms", ["verb", "before", "during", "ratio", "with the leader's death"], verbs)
-    for line in (*made["examples"], *problems):
-        output.say(line)
-    return 1 if made["broken"] or problems else 0
+    return code
 
 
-async def _run(measurement: Measurement, shape: Shape, config: Path | None, problems: list[str]) -> dict[str, Any]:
-    async with running(
-        shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems
-    ) as nodes:
-        options = Options(deadline_s=_DEADLINE_S, client_name="metad-perf")
-        async with open_client(nodes.members.target, options) as client, _crew(measurement, nodes) as crew:
-            with Story() as story:
-                found = await Failover(measurement, nodes, client, crew, story, problems).run()
-        return found | {"fsync": nodes.fsync}
+async def _play(options: Failover, stage: Stage) -> dict[str, Any]:
+    plan = Plan(
+        brokers=options.brokers,
+        sessions=options.sessions,
+        kill=options.kill,
+        expiry_s=options.expiry_s,
+        delay_s=options.delay_s,
+    ).checked()
+    told = {"sessions": plan.each * plan.brokers, "lease_ms": options.lease_s * 1000}
+    return await _Failover(options, plan, stage, await stage.client(deadline_s=_DEADLINE_S)).run() | told
 
 
-class Crew:
-    """The processes beside the nodes."""
-
-    def __init__(self, dying: list[Actor], living: Actor, foreground: Actor) -> None:
-        self.dying = dying
-        self.living = living
-        self.foreground = foreground
-
-
-@contextlib.asynccontextmanager
-async def _crew(measurement: Measurement, nodes: Nodes) -> AsyncIterator[Crew]:
-    plan, target = measurement.plan, nodes.members.target
-    how = (measurement.lease_s, measurement.probe)
-    with contextlib.ExitStack() as stack:
-
-        def actor(*arguments: Any) -> Actor:
-            made = Actor(*arguments)
-            stack.callback(made.stop)
-            return made
-
-        count = min(_DYING_PROCESSES, plan.kill)
-        dying = [actor(open_brokers, target, plan, range(n, plan.kill, count), *how) for n in range(count)]
-        living = actor(open_brokers, target, plan, range(plan.kill, plan.brokers), *how)
-        yield Crew(dying, living, actor(open_foreground, target))
-
-
-class Failover:
+class _Failover:
     """One run."""
 
-    def __init__(
-        self,
-        measurement: Measurement,
-        nodes: Nodes,
-        client: Client,
-        crew: Crew,
-        story: Story,
-        problems: list[str],
-    ) -> None:
-        self._measurement = measurement
-        self._plan = measurement.plan
-        self._nodes = nodes
+    def __init__(self, options: Failover, plan: Plan, stage: Stage, client: Client) -> None:
+        self._options = options
+        self._plan = plan
+        self._stage = stage
         self._client = client
-        self._crew = crew
-        self._story = story
-        self._problems = problems
-        self._ledger = Ledger(measurement.plan)
+        self._story = stage.story
+        self._problems = stage.problems
+        self._ledger = Ledger(plan)
         self._ended = 0
         self._gaps = 0
         self._claimed_again = 0
+        target, how = stage.members.target, (options.lease_s, options.probe)
+        count = min(_DYING_PROCESSES, plan.kill)
+        parts = [range(n, plan.kill, count) for n in range(count)]
+        self._dying = [stage.actor(open_brokers, target, plan, part, *how) for part in parts]
+        self._living = stage.actor(open_brokers, target, plan, range(plan.kill, plan.brokers), *how)
+        self._foreground = stage.actor(open_foreground, target)
 
     async def run(self) -> dict[str, Any]:
         """All of it. Returns the report."""
-        plan, crew, story = self._plan, self._crew, self._story
+        plan, story = self._plan, self._story
         await self._attach()
         opened = asyncio.Event()
         following = asyncio.create_task(self._follow(opened))
         try:
             await opened.wait()
-            await crew.living.ask(Publish(self._measurement.publishers))
-            story.step(f"other work alone, for {self._measurement.seconds:g} s")
-            await crew.foreground.ask(Begin(self._measurement.rate))
-            await asyncio.sleep(min(2.0, self._measurement.seconds))  # what is first is slow
+            await self._living.ask(Publish(self._options.publishers))
+            story.step(f"other work alone, for {self._options.seconds:g} s")
+            await self._foreground.ask(Begin(self._options.rate))
+            await asyncio.sleep(min(2.0, self._options.seconds))  # what is first is slow
             before_ns = time.monotonic_ns()
-            await asyncio.sleep(self._measurement.seconds)
+            await asyncio.sleep(self._options.seconds)
             fences = await self._fence_entries()
             used_s = self._cpu_s()
             killed_ns = time.monotonic_ns()
-            for actor in crew.dying:
+            for actor in self._dying:
                 actor.kill()
             story.step(f"kill -9 of {plan.kill} brokers, which serve {plan.kill * plan.each:,} sessions")
             detected_ms, fenced = await self._detect(killed_ns)
@@ -189,7 +106,7 @@ class Failover:
             down = await self._wait()
             end_ns = time.monotonic_ns()
             used_s = {name: now_s - used_s[name] for name, now_s in self._cpu_s().items()}
-            work: Work = await crew.foreground.ask(End())
+            work: Work = await self._foreground.ask(End())
             await asyncio.sleep(_STRAY_S)
             await self._look()
         finally:
@@ -239,7 +156,7 @@ class Failover:
 
     async def _attach(self) -> None:
         plan = self._plan
-        processes = [*self._crew.dying, self._crew.living]
+        processes = [*self._dying, self._living]
         self._story.step(f"{plan.brokers} brokers begin, and their clients connect", plan.brokers * plan.each)
 
         async def attach(actor: Actor) -> None:
@@ -266,7 +183,7 @@ class Failover:
         """Wait until the registry says of each killed broker that it is fenced. Returns how long that took."""
         names = [self._plan.broker(n) for n in range(self._plan.kill)]
         took_ms: dict[str, float] = {}
-        until = time.monotonic() + self._measurement.limit_s
+        until = time.monotonic() + self._options.limit_s
         while True:
             found = [one for one in await self._client.brokers.get_many(names) if one is not None]
             for one in found:
@@ -281,7 +198,7 @@ class Failover:
     async def _return(self) -> None:
         clients = [client for n in range(self._plan.kill) for client in self._plan.returning(n)]
         self._story.event(f"{len(clients):,} of their clients come to other brokers")
-        for client, present in zip(clients, await self._crew.living.ask(Return(clients)), strict=True):
+        for client, present in zip(clients, await self._living.ask(Return(clients)), strict=True):
             self._ledger.returned(client, present=present)
 
     async def _wait(self) -> Window:
@@ -289,14 +206,14 @@ class Failover:
         plan = self._plan
         ending, wills = plan.count(END), plan.count(FIRE)
         self._story.step(f"{ending:,} sessions end and {wills:,} wills are published", ending + wills)
-        until = time.monotonic() + self._measurement.limit_s
+        until = time.monotonic() + self._options.limit_s
         done = 0
         dying: asyncio.Task[Window] | None = None
         while time.monotonic() < until:
             await self._look()
             now = self._ended + self._ledger.wills
             if now > done or (dying is not None and not dying.done()):
-                until = time.monotonic() + self._measurement.limit_s
+                until = time.monotonic() + self._options.limit_s
             self._story.add(now - done)
             done = now
             if dying is None and self._ended >= _FIRST * ending:
@@ -305,7 +222,7 @@ class Failover:
                 return await dying
             await asyncio.sleep(_LOOK_S)
         self._problems.append(
-            f"nothing has come for {self._measurement.limit_s:g} s: {self._ended:,} of {ending:,} sessions have ended, "
+            f"nothing has come for {self._options.limit_s:g} s: {self._ended:,} of {ending:,} sessions have ended, "
             f"and {self._ledger.wills:,} of {self._ledger.wills_due:,} wills are published"
         )
         return await dying if dying is not None else Window(0, 0)
@@ -326,25 +243,19 @@ class Failover:
 
     async def _leader_dies(self) -> Window:
         """Kill the leader of a data group, and start it again."""
-        victim = await self._leader("data-0")
+        victim = await self._stage.leader("data-0")
         begin_ns = time.monotonic_ns()
         victim.kill()
         self._story.event(f"kill -9 of {victim.name}, the leader of data-0; {self._ended:,} sessions have ended")
         await asyncio.to_thread(victim.start, START_S)
-        await self._nodes.health.settle()
+        await self._stage.health.settle()
         self._story.event(f"{victim.name} is back")
         await asyncio.sleep(_CALM_S)
         return Window(begin_ns, time.monotonic_ns())
 
-    async def _leader(self, group: str) -> Member:
-        for status in await self._nodes.health.statuses():
-            if any(one.name == group and one.role == "leader" for one in status.groups):
-                return next(member for member in self._nodes.members.all if member.name == status.node_id)
-        raise ServerError(f"{group} has no leader")
-
     async def _look(self) -> None:
         """What the living brokers have done since the last look."""
-        seen: Seen = await self._crew.living.ask(Look())
+        seen: Seen = await self._living.ask(Look())
         for firing in seen.fired:
             self._ledger.fired(firing)
         self._claimed_again += seen.claimed_again
@@ -357,13 +268,13 @@ class Failover:
 
     def _cpu_s(self) -> dict[str, float]:
         """User and system time so far. A node that was killed begins at 0 again."""
-        crew = self._crew
-        return cpu_s(self._nodes.members.all) | {"brokers": crew.living.cpu_s(), "other work": crew.foreground.cpu_s()}
+        others = {"brokers": self._living.cpu_s(), "other work": self._foreground.cpu_s()}
+        return cpu_s(self._stage.members.all) | others
 
     async def _fence_entries(self) -> dict[str, int]:
         """By group: entries that raise fences, as the replica says that has applied most of them."""
         found: dict[str, int] = {}
-        for status in await self._nodes.health.settle():
+        for status in await self._stage.health.settle():
             for group in status.groups:
                 if group.kind != "metadata":
                     found[group.name] = max(found.get(group.name, 0), group.fence_entries)

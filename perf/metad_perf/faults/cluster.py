@@ -17,10 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,8 +29,11 @@ from metad_judge import linearizability
 from metad_wire.messages import StatusReply
 from metad_wire.policy import Backoff
 
+from ..commands import Crash
+from ..commands import Options as Settings
 from ..errors import PerfError, ServerError, UsageError
 from ..report import output
+from ..report.conclusion import conclude, reported
 from ..running import run_async
 from ..target import open_client
 from . import disks, kinds, netns
@@ -137,22 +138,10 @@ class Struck(msgspec.Struct, kw_only=True):
     """Seconds from its end until all nodes were well."""
 
 
-def run(
-    *,
-    nodes: int,
-    names: list[str],
-    seconds: float,
-    groups: str,
-    seed: int | None,
-    config: Path | None,
-    json: Path | None,
-    scheme: str = "metad",
-) -> int:
-    """Returns the exit code: 1 if the run found a fault in metad."""
-    if nodes < 3 or seconds <= 0:
-        raise UsageError("--faults needs --nodes 3 at least, and --seconds over 0")
-    seed = secrets.randbits(32) if seed is None else seed
-    striking, skipped = kinds.possible(names)
+def run(options: Crash) -> int:
+    """Returns the exit code: 1 if the run found a fault in metad. Raises UsageError."""
+    assert options.seed is not None
+    striking, skipped = kinds.possible(options.faults)
     for name, why in skipped.items():
         output.say(f"fault {name} is left out: {why}")
     if not striking:
@@ -162,17 +151,17 @@ def run(
         output.say(f"nodes run on loopback, without partitions: {netns.missing()}")
     small_disks = bool({"diskfull", "slowdisk", "disk-hang"} & set(striking)) and not disks.missing()
     with temporary_members(
-        nodes,
-        groups=groups,
-        config=config,
+        options.nodes,
+        groups=options.groups,
+        config=options.server_config,
         namespaces=namespaces,
         disks=small_disks,
         hangs="disk-hang" in striking,
-        visitors=scheme == "metad",  # the fleet has no administrator, who could let them leave
-        replicas=min(nodes, _VOTERS_MAX),
-        scheme=scheme,
+        visitors=options.scheme == "metad",  # the fleet has no administrator, who could let them leave
+        replicas=min(options.nodes, _VOTERS_MAX),
+        scheme=options.scheme,
     ) as members:
-        ordeal = Ordeal(members, striking, seconds, seed)
+        ordeal = Ordeal(members, striking, options.seconds, options.seed)
         made = run_async(ordeal.run())
     begin = time.monotonic()
     searched = linearizability.check(ordeal.history.operations, STEPS_MAX)
@@ -183,13 +172,8 @@ def run(
         "faults_skipped": skipped,
         "network": "a namespace per node" if namespaces else "loopback",
         "disks": "ext4 on a loop device per node" if small_disks else "shared",
-        "seed": seed,
-        "setting": output.machine(),
-        "versions": output.versions(),
     }
-    made = output.rounded(made)
-    output.write_json(json, made)
-    return show(made)
+    return show(reported(options, made), options)
 
 
 class Ordeal:
@@ -354,21 +338,17 @@ def _terms(statuses: Sequence[StatusReply]) -> dict[str, int]:
     return terms
 
 
-def show(made: dict[str, Any]) -> int:
-    """Print the tables; returns the exit code."""
+def show(made: dict[str, Any], options: Settings) -> int:
+    """Write the report, and show it. Returns the exit code."""
     output.table(
         "crash: what struck whom",
         ["fault", "node", "at s", "what", "settled after s"],
         [[one["fault"], one["node"], one["at_s"], one["what"], one["settled_s"]] for one in made["struck"]],
     )
     output.table("longest without a write", ["fault", "ms"], made["unavailable_ms_max_by_fault"].items())
-    shown = [row for row in made.items() if not isinstance(row[1], dict | list) and row[0] != "linearizability"]
-    output.table("crash", ["", "value"], shown)
-    for line in (*made["examples"], *made["problems"]):
-        output.say(line)
-    output.say(made["linearizability"])
+    code = conclude("crash", made, options, "lost", "duplicated")
     output.say(
         f"{made['acknowledged']:,} writes were acknowledged through {len(made['struck'])} faults; {made['lost']} lost, "
         f"{made['duplicated']} duplicated (seed {made['seed']})."
     )
-    return 1 if made["lost"] or made["duplicated"] or not made["linearizable"] or made["problems"] else 0
+    return code if made["linearizable"] else 1

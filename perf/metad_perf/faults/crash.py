@@ -13,21 +13,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import secrets
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from metad_client import Options
 from metad_judge.acknowledged import Verdict
 from metad_wire.policy import Backoff
 
-from ..errors import UsageError
+from ..commands import Crash
 from ..report import output
+from ..report.conclusion import conclude, reported
 from ..running import run_async
-from ..spawn import Server, Shape, temporary_server
+from ..spawn import Server, temporary_server
 from ..target import open_client
 from .writers import LANES, RECORDS, Lane
 
@@ -39,27 +38,18 @@ _PATIENT_S = 120.0
 _IMPATIENT_S = 0.2  # this client gives up while the server is down, so that outcomes stay unknown
 
 
-def run(
-    *, rounds: int, writers: int, seed: int | None, config: Path | None, json: Path | None, scheme: str = "metad"
-) -> int:
+def run(options: Crash) -> int:
     """Returns the exit code: 1 if a write was lost or duplicated."""
-    if rounds < 1 or writers < 1:
-        raise UsageError("--rounds and --writers must be at least 1")
-    seed = secrets.randbits(32) if seed is None else seed
-    with temporary_server(config=config, shape=Shape(scheme=scheme)) as server:
-        made = run_async(_rounds(server, rounds, writers, seed))
+    assert options.seed is not None
+    with temporary_server(config=options.server_config, shape=options.shape) as server:
+        made = reported(options, run_async(_rounds(server, options.rounds, options.writers, options.seed)))
         server.stop()
-    output.write_json(json, made)
-    examples = made["examples"]
-    output.table("crash", ["", "value"], [row for row in made.items() if not isinstance(row[1], dict | list)])
-    for example in examples:
-        output.say(example)
-    faults = made["lost"] + made["duplicated"]
+    code = conclude("crash", made, options, "lost", "duplicated")
     output.say(
         f"{made['acknowledged']:,} writes were acknowledged over {made['kills']} kills; "
-        f"{made['lost']} lost, {made['duplicated']} duplicated (seed {seed})."
+        f"{made['lost']} lost, {made['duplicated']} duplicated (seed {options.seed})."
     )
-    return 1 if faults else 0
+    return code
 
 
 async def _rounds(server: Server, rounds: int, writers: int, seed: int) -> dict[str, Any]:
@@ -83,7 +73,6 @@ async def _rounds(server: Server, rounds: int, writers: int, seed: int) -> dict[
         retries = sum(client.statistics().retries for client in clients)
         status = await clients[-1].status()
     return {
-        "rounds": rounds,
         "acknowledged": verdict.acknowledged,
         "lost": verdict.lost,
         "duplicated": verdict.duplicated,
@@ -92,17 +81,13 @@ async def _rounds(server: Server, rounds: int, writers: int, seed: int) -> dict[
         "retries": retries,
         "kills": kills.count,
         "kills_in_recovery": kills.in_recovery,
-        "writers": writers,
         "records": len(lanes) * RECORDS,
-        "restart_ms_max": output.rounded(1e3 * max(kills.restarts_s)),
-        "restart_ms_median": output.rounded(1e3 * statistics.median(kills.restarts_s)),
-        "seconds": output.rounded(time.monotonic() - begin),
-        "seed": seed,
+        "restart_ms_max": 1e3 * max(kills.restarts_s),
+        "restart_ms_median": 1e3 * statistics.median(kills.restarts_s),
+        "seconds": time.monotonic() - begin,
         "fsync": status.fsync,
         "replicas": status.replicas,
         "examples": verdict.examples,
-        "setting": output.machine(),
-        "versions": output.versions(),
     }
 
 

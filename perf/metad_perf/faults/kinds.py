@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
-from ..errors import UsageError
 from . import disks, netns
 from .members import START_S, Member, Members
-from .names import FAULTS
 
 _LASTS_S = (1.0, 4.0)
 _PAUSE_S = (0.3, 4.0)
@@ -151,16 +149,7 @@ class Faults:
         self.expected_down.discard(victim.name)
 
 
-def parse(text: str) -> list[str]:
-    """``kill,pause`` -> names. Raises UsageError."""
-    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name not in FAULTS:
-            raise UsageError(f"--faults: there is no fault {name!r}, but {', '.join(FAULTS)}")
-    return names
-
-
-def possible(names: list[str]) -> tuple[list[str], dict[str, str]]:
+def possible(names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """The faults that this machine can do, and the reasons why it cannot do the others."""
     lacking = {
         "partition": netns.missing(),

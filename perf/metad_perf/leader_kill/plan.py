@@ -18,8 +18,6 @@ from metad_wire import methods
 from metad_wire.cluster import ClusterMap, GroupId, unpack_slots
 from metad_wire.routing import ROUTES, SLOT_MASK
 
-from ..errors import UsageError
-
 PUT, UPDATE, TAKEOVER, COMMIT, READ = "kv.put", "session.update", "session.takeover", "offset.commit", "read"
 MIX: Final[Mapping[str, float]] = {PUT: 0.30, UPDATE: 0.20, TAKEOVER: 0.10, COMMIT: 0.20, READ: 0.20}
 """The share of each in the items. Half of the reads are ``kv.get``, half ``session.get``."""
@@ -29,39 +27,6 @@ TOPIC: Final = "orders"
 _KIND: Final = {PUT: "data", UPDATE: "data", TAKEOVER: "data", COMMIT: "offset", READ: "data"}
 _FREE_MIN = 64
 """So many lots of a verb and group are there before one is written again."""
-
-
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run. ``rate``: operations (items) a second of all processes together; ``batch``: items of a
-    request; ``clients``: brokers of each process, each with a client of its own; ``group``: whose leader is killed,
-    empty: the node that leads most groups; ``quiet_s``: how long all is well before a kill and after it; ``limit_s``:
-    how long to wait until others lead; ``deadline_s``: of a call, retries of the SDK included."""
-
-    rate: float = 10_000.0
-    rounds: int = 20
-    batch: int = 10
-    processes: int = 2
-    clients: int = 4
-    value_bytes: int = 100
-    group: str = ""
-    quiet_s: float = 2.0
-    limit_s: float = 30.0
-    deadline_s: float = 10.0
-    seed: int = 1
-
-    def checked(self) -> Measurement:
-        """This. Raises UsageError."""
-        for field in ("rounds", "batch", "processes", "clients"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"--{field} must be at least 1")
-        for field in ("rate", "quiet_s", "limit_s", "deadline_s"):
-            if not getattr(self, field) > 0:
-                raise UsageError(f"--{field.replace('_', '-')} must be over 0")
-        if self.batch > m.BATCH_ITEMS_MAX:
-            raise UsageError(f"--batch must be at most {m.BATCH_ITEMS_MAX}")
-        if self.value_bytes < SEQUENCE_BYTES:
-            raise UsageError(f"--value-bytes must be at least {SEQUENCE_BYTES}: a value has its number")
-        return self
 
 
 class Draw:

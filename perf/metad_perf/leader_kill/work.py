@@ -40,6 +40,7 @@ from metad_client.results import WriteResult
 from metad_judge.acknowledged import Seen, Verdict, fresh, handed_on, settled
 from metad_wire.cluster import ClusterMap
 
+from ..commands import LeaderKill
 from ..errors import PreparationError, WorkerError
 from ..load.draw import Values
 from ..load.timing import SYSTEM
@@ -57,7 +58,6 @@ from .plan import (
     Draw,
     Ledger,
     Lot,
-    Measurement,
     Namer,
     number_of,
     numbered,
@@ -149,7 +149,7 @@ class Work:
     """The role of the process."""
 
     def __init__(
-        self, measurement: Measurement, share: int, cluster: ClusterMap, brokers: Sequence[Broker], first: First
+        self, measurement: LeaderKill, share: int, cluster: ClusterMap, brokers: Sequence[Broker], first: First
     ):
         self._measurement = measurement
         self._brokers = brokers
@@ -345,7 +345,7 @@ def group_names(cluster: ClusterMap) -> list[str]:
 
 
 @asynccontextmanager
-async def open_work(target: str, measurement: Measurement, share: int) -> AsyncIterator[Work]:
+async def open_work(target: str, measurement: LeaderKill, share: int) -> AsyncIterator[Work]:
     """The role of a process: its brokers begin their lives."""
     first = First()
     async with AsyncExitStack() as stack:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,11 +12,12 @@ from metad_client import Options
 from metad_wire.errors import MetadError
 from metad_wire.messages import StatusReply
 
+from .. import commands
 from ..errors import UsageError
 from ..report import output
 from ..running import run_async
-from ..spawn import Shape, temporary_server
-from ..target import open_client
+from ..spawn import temporary_server
+from ..target import open_client, target_of
 from .fleet import Result, run_fleet
 from .prepare import prepare, records_needed
 from .worker import OpenSource, Plan, open_metad
@@ -62,18 +62,22 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, batch=batch, keys=keys, processes=processes)
 
 
-def run(load: Load, *, endpoint: str | None, shape: Shape, config: Path | None, json: Path | None) -> int:
-    """Measure against ``endpoint``, which may name several nodes separated by commas, or against a server of our own if
-    it is None. Returns the exit code: 1 if items failed."""
-    load = load.checked()
-    if endpoint is not None:
-        measured = prepare_and_measure(endpoint, load)
+def run(options: commands.Load) -> int:
+    """Measure against an endpoint, which may name several nodes separated by commas, or against a server of our own.
+    Returns the exit code: 1 if items failed."""
+    load = Load(
+        **{name: getattr(options, name) for name in Load.__struct_fields__ if name != "singles"},
+        singles=options.batch == 1 and not options.request_each,
+    ).checked()
+    if options.endpoint is not None:
+        how = {"certs": options.certs, "name": options.name, "token_file": options.token_file}
+        measured = prepare_and_measure(target_of(options.endpoint, **how), load)
     else:
-        with temporary_server(config=config, shape=shape.checked()) as server:
+        with temporary_server(config=options.server_config, shape=options.shape) as server:
             server.start()
             measured = prepare_and_measure(server.target, load)
             server.stop()
-    output.write_json(json, measured)
+    output.write_json(options.json, measured)
     show(measured)
     return 1 if measured["errors"] else 0
 

@@ -23,8 +23,10 @@ from typing import Any, Final
 
 from metad_client import Options, blocking
 
+from ..commands import Mqtt
 from ..errors import PerfError
 from ..report import output
+from ..report.conclusion import reported
 from ..spawn import Server, Shape, temporary_server
 from .brokers import BrokerProcess
 from .device import WAIT_S, Device, Got
@@ -158,24 +160,16 @@ class WrongError(PerfError):
     name = "mqtt"
 
 
-def run(*, clients: int, messages: int, json: Path | None) -> int:
+def run(options: Mqtt) -> int:
     """Returns the exit code: 1 if anything was wrong."""
     with (
-        temporary_server(shape=Shape(nodes=3).checked()) as server,
+        temporary_server(shape=Shape(nodes=3)) as server,
         TemporaryDirectory(prefix="metad-perf-mqtt-") as folder,
         ExitStack() as stack,
     ):
         story = Story(server, Path(folder), stack)
-        story.tell(clients, messages)
-        told = {
-            "steps": story.steps,
-            "clients": clients,
-            "messages": messages,
-            "mosquitto": is_installed(),
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    output.write_json(json, output.rounded(told))
+        story.tell(options.clients, options.messages)
+    output.write_json(options.json, reported(options, {"steps": story.steps, "mosquitto": is_installed()}))
     if not is_installed():
         output.say("The steps with mosquitto's clients are left out: Debian's package mosquitto-clients has them.")
     output.say("Every client has seen what it must see.")

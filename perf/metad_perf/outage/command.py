@@ -7,16 +7,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import msgspec
-
 from metad_client import (
     MetadError,
-    Options,
     SessionDisconnectItem,
     SessionKey,
     SessionProperties,
@@ -27,13 +24,11 @@ from metad_judge.undisturbed import leaders
 from metad_wire.program.open_files import raise_files_limit
 from metad_wire.tables.broker import LIVE
 
-from ..errors import PerfError, UsageError
+from ..commands import Outage
+from ..errors import PerfError
+from ..experiment.stage import Stage, conduct
 from ..mqtt.brokers import BrokerProcess
 from ..report import output
-from ..report.story import Story
-from ..running import run_async
-from ..target import open_client
-from ..watch.nodes import Nodes, running
 from .clients import MESSAGES, WILLS, Counts, Publisher, RawClient
 
 WHO: Final = ("all", "majority", "leader")
@@ -52,48 +47,18 @@ _LOOK_S: Final = 0.02
 _CONNECT_TIMES: Final = 3
 
 
-class Measurement(msgspec.Struct, frozen=True):
-    """What is measured."""
-
-    seconds: float = 30.0
-    who: tuple[str, ...] = WHO
-    clients: int = 10_000
-    brokers: int = 2
-    publishers: int = 20
-    lease_s: float = 10.0
-
-    def checked(self) -> Measurement:
-        """Raises UsageError."""
-        if not 0 < self.seconds <= 600:
-            raise UsageError("--seconds must be from 0 to 600")
-        if not 1 <= self.brokers <= 8 or not self.brokers <= self.publishers <= self.clients:
-            raise UsageError(
-                "--brokers: 1 to 8; --publishers: one for each broker at least, and not more than --clients"
-            )
-        return self
-
-
-def run(measurement: Measurement, *, config: Path | None, json: Path | None) -> int:
+def run(options: Outage) -> int:
     """Returns the exit code: 1 if a bar is missed."""
-    measurement = measurement.checked()
-    _open_files(measurement.clients + 500)
-    problems: list[str] = []
-    made = output.rounded(
-        run_async(_run(measurement, config, problems))
-        | {
-            "problems": problems,
-            **msgspec.structs.asdict(measurement),
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
-    output.write_json(json, made)
+    if (files := raise_files_limit()) < options.clients + 500:
+        raise PerfError(f"{options.clients + 500} files have to be open, and the limit of this process is {files}")
+    made = conduct(options, partial(_play, options))
+    output.write_json(options.json, made)
     columns = (*BARS, "resumed_ms", "acknowledged")
     rows = [[who, *(found[name] for name in columns)] for who, found in made["runs"].items()]
-    output.table(f"outage of {measurement.seconds:g} s", ["who stands still", *columns], rows)
-    for line in (*missed(made), *problems):
+    output.table(f"outage of {options.seconds:g} s", ["who stands still", *columns], rows)
+    for line in (*missed(made), *made["problems"]):
         output.say(line)
-    return 1 if missed(made) or problems else 0
+    return 1 if missed(made) or made["problems"] else 0
 
 
 def missed(made: Mapping[str, Any]) -> list[str]:
@@ -104,39 +69,25 @@ def missed(made: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _open_files(wanted: int) -> None:
-    """Let this process, and the brokers that it starts, have as many as they may. Raises PerfError if these are
-    fewer."""
-    if (files := raise_files_limit()) < wanted:
-        raise PerfError(f"{wanted} files have to be open, and the limit of this process is {files}")
-
-
-async def _run(measurement: Measurement, config: Path | None, problems: list[str]) -> dict[str, Any]:
-    async with (
-        running(3, groups="", config=config, scheme="metad", problems=problems) as nodes,
-        AsyncExitStack() as stack,
-    ):
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="metad-perf-outage-")))
-        story = stack.enter_context(Story())
-        outage = Outage(measurement, nodes, story, stack, folder)
-        await outage.settle()
-        runs = {who: await outage.stand_still(who) for who in measurement.who}
-        if left := await outage.end():
-            problems.append(f"{left} wills are left that this command has made, in tenant {_AWAY}")
+async def _play(options: Outage, stage: Stage) -> dict[str, Any]:
+    folder = Path(stage.stack.enter_context(TemporaryDirectory(prefix="metad-perf-outage-")))
+    outage = _Outage(options, stage, folder)
+    await outage.settle()
+    runs = {who: await outage.stand_still(who) for who in ((options.who,) if options.who else WHO)}
+    if left := await outage.end():
+        stage.problems.append(f"{left} wills are left that this command has made, in tenant {_AWAY}")
     worst: dict[str, Any] = {name: sum(found[name] for found in runs.values()) for name in BARS}
-    return worst | {"resumed_ms": max(found["resumed_ms"] for found in runs.values()), "runs": runs}
+    resumed_ms = max(found["resumed_ms"] for found in runs.values())
+    return worst | {"resumed_ms": resumed_ms, "runs": runs, "who": [*runs]}
 
 
-class Outage:
+class _Outage:
     """Brokers and clients, over all runs."""
 
-    def __init__(
-        self, measurement: Measurement, nodes: Nodes, story: Story, stack: AsyncExitStack, folder: Path
-    ) -> None:
-        self._measurement = measurement
-        self._nodes = nodes
-        self._story = story
-        self._stack = stack
+    def __init__(self, options: Outage, stage: Stage, folder: Path) -> None:
+        self._options = options
+        self._stage = stage
+        self._story = stage.story
         self._folder = folder
         self._counts = Counts()
         self._brokers: list[BrokerProcess] = []
@@ -151,32 +102,31 @@ class Outage:
 
     async def settle(self) -> None:
         """Everybody comes, and some begin to publish."""
-        measurement, story = self._measurement, self._story
-        url = f"metad://{self._nodes.members.endpoints}"
-        for number in range(1, measurement.brokers + 1):
-            made = BrokerProcess(url, f"broker-{number}", self._folder, lease_s=measurement.lease_s)
-            self._stack.callback(made.end)
+        options, story = self._options, self._story
+        url = f"metad://{self._stage.members.endpoints}"
+        for number in range(1, options.brokers + 1):
+            made = BrokerProcess(url, f"broker-{number}", self._folder, lease_s=options.lease_s)
+            self._stage.stack.callback(made.end)
             self._brokers.append(made)
-        self._acknowledged = [[] for _ in range(measurement.brokers + 1)]
-        story.step(f"{measurement.clients:,} clients with wills connect", measurement.clients)
-        waiting = list(range(measurement.clients))
+        self._acknowledged = [[] for _ in range(options.brokers + 1)]
+        story.step(f"{options.clients:,} clients with wills connect", options.clients)
+        waiting = list(range(options.clients))
         await asyncio.gather(*(self._connect(waiting) for _ in range(_AT_ONCE)))
         watcher = RawClient("watcher", self._counts, with_will=False)
         await watcher.connect(self._brokers[0].port)
         await watcher.subscribe(f"{WILLS}#")
         self._clients.append(watcher)
         by_id = {client.client_id: client for client in self._clients}
-        for number in range(measurement.publishers):
+        for number in range(options.publishers):
             # Its subscriber is at another broker, if there is one.
             await by_id[f"client-{number + 1}"].subscribe(f"{MESSAGES}{number}")
-            done = self._acknowledged[number % measurement.brokers].append
+            done = self._acknowledged[number % options.brokers].append
             self._publishers.append(Publisher(by_id[f"client-{number}"], number, done))
         await asyncio.sleep(_WARM_S)  # until each broker has heard of the filters at the other
         for publisher in self._publishers:
-            self._begin(publisher.run(measurement.seconds + 60.0, _PAUSE_S))
+            self._begin(publisher.run(options.seconds + 60.0, _PAUSE_S))
         self._begin(self._ping())
-        options = Options(deadline_s=measurement.seconds + 60.0, client_name="writer")
-        self._writer = await self._stack.enter_async_context(open_client(self._nodes.members.target, options))
+        self._writer = await self._stage.client("writer", options.seconds + 60.0)
         self._begin(self._write())
         await asyncio.sleep(_WARM_S)
 
@@ -224,21 +174,21 @@ class Outage:
 
     async def stand_still(self, who: str) -> dict[str, Any]:
         """Returns what has happened."""
-        measurement, story, counts = self._measurement, self._story, self._counts
-        await self._nodes.health.settle()
+        options, story, counts = self._options, self._story, self._counts
+        await self._stage.health.settle()
         closed, wills = counts.closed, counts.wills
         lives = {broker.name: broker.epoch for broker in self._brokers}
         away = await self._leave(who) if who != "leader" else []
-        led = leaders(await self._nodes.health.statuses())
-        members = sorted(self._nodes.members.all, key=lambda one: one.name != led["metadata-0"])
+        led = leaders(await self._stage.health.statuses())
+        members = sorted(self._stage.members.all, key=lambda one: one.name != led["metadata-0"])
         standing = members[: {"all": 3, "majority": 2, "leader": 1}[who]]
-        story.step(f"{who}: {', '.join(one.name for one in standing)} stand still for {measurement.seconds:g} s")
+        story.step(f"{who}: {', '.join(one.name for one in standing)} stand still for {options.seconds:g} s")
         begun_s = time.monotonic()
         for member in standing:
             member.pause()
         try:
-            while time.monotonic() < begun_s + measurement.seconds:
-                await asyncio.sleep(min(1.0, measurement.seconds))
+            while time.monotonic() < begun_s + options.seconds:
+                await asyncio.sleep(min(1.0, options.seconds))
                 story.also(f"{counts.closed - closed} connections closed, {counts.wills - wills} wills")
         finally:
             for member in standing:
@@ -247,7 +197,7 @@ class Outage:
         resumed_ms = await self._resumed(resumed_s)
         story.event(f"{who}: served {resumed_ms:.0f} ms after")
         gone, due = await self._look_at(away)
-        await asyncio.sleep(measurement.lease_s + _WARM_S)
+        await asyncio.sleep(options.lease_s + _WARM_S)
         ended = await self._lives_lost(lives)
         lost = await self._lost()
         return {
@@ -275,7 +225,7 @@ class Outage:
 
     async def _leave(self, who: str) -> list[str]:
         """Sessions go away whose time is over while the service stands still, with wills that are due then."""
-        interval_s = max(1, int(self._measurement.seconds * 0.6))
+        interval_s = max(1, int(self._options.seconds * 0.6))
         names = [f"{who}-{number}" for number in range(_AWAY_SESSIONS)]
         properties = SessionProperties(interval_s, b"", Will("gone", b"", delay_s=interval_s))
         items = [SessionTakeoverItem(_AWAY, name, True, properties) for name in names]

@@ -3,156 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
-import msgspec
-
-from metad_client import ClusterMap
 from metad_judge.undisturbed import judge, leaders
 
-from ..errors import ServerError, UsageError
+from ..commands import Overload
+from ..errors import ServerError
+from ..experiment.actor import Actor
+from ..experiment.nodes import cpu_s, sampled
+from ..experiment.stage import Stage, ask_all, conduct
 from ..report import output
-from ..report.story import Story
-from ..running import run_async
-from ..spawn import Shape
-from ..watch.actor import Actor
-from ..watch.nodes import Nodes, cpu_s, running, sampled
+from ..report.conclusion import conclude
 from .guard import Attach, Look, Phase, Seen, broker_name, left, open_guard
 from .naive import Pace, Ramp, Tell, open_naive
-from .plan import GUARD_TENANT, MIX, Measurement
+from .plan import GUARD_TENANT, MIX
 from .tally import Tally, curve, goes_on, heartbeats, peak, phase_row, reached, recovered_s, summed
 
 _RAMP: Final = (8, 16, 32, 64, 128, 256, 512, 1_024)
 """Requests in flight of all processes together, step by step."""
 _STEPS_MIN = 4
 _LED_S = 30.0
-_LOOK_S = 0.25
 BEFORE, DURING, GAP, AFTER = "before", "during", "gap", "after"
 PHASES: Final = (BEFORE, DURING, GAP, AFTER)
+BARS: Final = ("elections", "brokers_fenced", "expired_wrongly", "wills_fired_wrongly")
+"""None of these may be more than 0."""
 
 
-def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+def run(options: Overload) -> int:
     """Returns the exit code: 1 if something happened that must not, or the load did not reach its factor."""
-    measurement, shape = measurement.checked(), shape.checked()
-    if shape.nodes < 3:
-        raise UsageError("--nodes must be at least 3: one node elects nobody")
-    problems: list[str] = []
-    found = run_async(_run(measurement, shape, config, problems))
-    made: dict[str, Any] = output.rounded(
-        found
-        | {
-            "problems": problems,
-            "mix": dict(MIX),
-            **msgspec.structs.asdict(measurement),
-            "nodes": shape.nodes,
-            "groups": shape.groups,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
-    output.write_json(json, made)
-    show(made)
-    return 1 if broken(made) or problems else 0
-
-
-def broken(made: Mapping[str, Any]) -> bool:
-    """Whether something happened that must not."""
-    return any(made[key] for key in ("elections", "brokers_fenced", "expired_wrongly", "wills_fired_wrongly"))
-
-
-def show(made: Mapping[str, Any]) -> None:
-    """Print the tables."""
+    made = conduct(options, partial(_play, options), three_because="one node elects nobody")
     names = ("offered_per_s", "sent_per_s", "answered_per_s", "goodput_per_s", "refused_per_s", "late_per_s", "p99_ms")
     heads = [name.removesuffix("_per_s").replace("_", " ") for name in names]
     rows = [[phase, *(made["phases"][phase][name] for name in names)] for phase in PHASES]
     output.table("overload: items a second", ["phase", *heads], rows)
-    output.table("overload", ["", "value"], [item for item in made.items() if not isinstance(item[1], dict | list)])
-    for line in (*made["examples"], *made["problems"]):
-        output.say(line)
+    return conclude("overload", made, options, *BARS)
 
 
-async def _run(measurement: Measurement, shape: Shape, config: Path | None, problems: list[str]) -> dict[str, Any]:
-    async with running(shape.nodes, groups=shape.groups, config=config, scheme="metad", problems=problems) as nodes:
-        cluster = await _led(nodes)
-        async with _crew(measurement, nodes, cluster) as (guard, naive):
-            with Story() as story, sampled(nodes.members.all) as memory:
-                found = await Overload(measurement, nodes, guard, naive, story, problems).run()
-        return found | {"rss_max_mib": max(memory.max_mib_each), "rss_max_mib_each": memory.max_mib_each}
+async def _play(options: Overload, stage: Stage) -> dict[str, Any]:
+    # What moves later is no election of the overload.
+    if astray := await stage.settled():
+        raise ServerError(f"{', '.join(astray)} are not led by their own nodes")
+    led = leaders(await stage.health.statuses())
+    endpoints, cluster = [member.endpoint for member in stage.members.all], await stage.map()
+    guard = stage.actor(open_guard, stage.members.target, options)
+    shares = range(options.processes)
+    naive = [stage.actor(open_naive, endpoints, options, cluster, led, share) for share in shares]
+    with sampled(stage.members.all) as memory:
+        found = await _Overload(options, stage, guard, naive).run()
+    each = memory.max_mib_each
+    return found | {"rss_max_mib": max(each), "rss_max_mib_each": each, "mix": dict(MIX)}
 
 
-async def _led(nodes: Nodes) -> ClusterMap:
-    """Wait until each group is led by the node that should lead it: what moves later is no election of the overload."""
-    until = time.monotonic() + _LED_S
-    while True:
-        cluster = (await nodes.client.cluster.map()).map
-        if cluster is None:
-            raise ServerError("the cluster has no map")
-        led = leaders(await nodes.health.statuses())
-        astray = [
-            group.group_id.name
-            for group in cluster.groups
-            if not led.get(group.group_id.name) or (group.preferred and led[group.group_id.name] != group.preferred)
-        ]
-        if not astray:
-            return cluster
-        if time.monotonic() > until:
-            raise ServerError(f"{', '.join(astray)} are not led by their own nodes {_LED_S:g} s after the start")
-        await asyncio.sleep(_LOOK_S)
-
-
-@contextlib.asynccontextmanager
-async def _crew(
-    measurement: Measurement, nodes: Nodes, cluster: ClusterMap
-) -> AsyncIterator[tuple[Actor, list[Actor]]]:
-    led = leaders(await nodes.health.statuses())
-    endpoints = [member.endpoint for member in nodes.members.all]
-    with contextlib.ExitStack() as stack:
-
-        def actor(*arguments: Any) -> Actor:
-            made = Actor(*arguments)
-            stack.callback(made.stop)
-            return made
-
-        guard = actor(open_guard, nodes.members.target, measurement)
-        naive = [
-            actor(open_naive, endpoints, measurement, cluster, led, share) for share in range(measurement.processes)
-        ]
-        yield guard, naive
-
-
-class Overload:
+class _Overload:
     """One run."""
 
-    def __init__(
-        self,
-        measurement: Measurement,
-        nodes: Nodes,
-        guard: Actor,
-        naive: list[Actor],
-        story: Story,
-        problems: list[str],
-    ) -> None:
-        self._measurement = measurement
-        self._nodes = nodes
+    def __init__(self, options: Overload, stage: Stage, guard: Actor, naive: list[Actor]) -> None:
+        self._options = options
+        self._stage = stage
         self._guard = guard
         self._naive = naive
-        self._story = story
-        self._problems = problems
+        self._story = stage.story
         self._seconds: dict[str, float] = {}
         self._cores: dict[str, dict[str, float]] = {}
 
     async def run(self) -> dict[str, Any]:
         """All of it. Returns the report."""
-        measurement = self._measurement
+        measurement = self._options
         self._story.step(f"{measurement.brokers} brokers begin, and {measurement.sessions:,} sessions come")
         await self._guard.ask(Attach())
         began: Seen = await self._guard.ask(Look())
         # From here on nothing may happen, the ramp included.
-        before = await self._nodes.health.settle()
+        before = await self._stage.health.settle()
         steps = await self._ramp()
         capacity = peak(steps)
         if not capacity:
@@ -175,7 +98,7 @@ class Overload:
         for in_flight in _RAMP:
             each = -(-in_flight // len(self._naive))
             self._story.step(f"closed loop: {each * len(self._naive)} requests in flight")
-            rates = await self._all(Ramp(each, self._measurement.step_s))
+            rates = await self._all(Ramp(each, self._options.step_s))
             steps.append((each * len(self._naive), sum(rates)))
             self._story.event(f"{sum(rates):,.0f} items a second")
             if len(steps) >= _STEPS_MIN and not goes_on(steps):
@@ -194,24 +117,24 @@ class Overload:
 
     def _cpu_s(self) -> dict[str, float]:
         return {
-            "nodes": sum(cpu_s(self._nodes.members.all).values()),
+            "nodes": sum(cpu_s(self._stage.members.all).values()),
             "load": sum(one.cpu_s() for one in self._naive),
             "brokers": self._guard.cpu_s(),
         }
 
     async def _all(self, order: Any) -> list[Any]:
-        return list(await asyncio.gather(*(one.ask(order) for one in self._naive)))
+        return await ask_all(self._naive, order)
 
     # --- the judgement ---
 
     async def _judged(
         self, steps: list[tuple[int, float]], capacity: float, before: list[Any], began: Seen
     ) -> dict[str, Any]:
-        measurement, client = self._measurement, self._nodes.client
+        measurement, client = self._options, self._stage.nodes.client
         self._story.step("every broker, session and will is looked at")
         told: list[dict[str, Tally]] = await self._all(Tell())
         tallies = {phase: summed(one[phase] for one in told if phase in one) for phase in PHASES}
-        after = await self._nodes.health.settle()
+        after = await self._stage.health.settle()
         seen: Seen = await self._guard.ask(Look())
         names = [broker_name(n) for n in range(measurement.brokers)]
         brokers = await client.brokers.get_many(names, deadline_s=_LED_S)
@@ -229,7 +152,7 @@ class Overload:
         )
         rows = {phase: phase_row(tallies[phase], self._seconds[phase], capacity) for phase in PHASES}
         if why := reached(measurement, rows[DURING]):
-            self._problems.append(why)
+            self._stage.problems.append(why)
         beats = {phase: seen.beats[phase] for phase in ("ramp", *PHASES) if phase in seen.beats}
         count, failed, p99_ms = heartbeats(beats.values())
         _, _, during_ms = heartbeats([beats[DURING]] if DURING in beats else [])
@@ -255,7 +178,6 @@ class Overload:
             "goodput_during": good[DURING],
             "goodput_after": good[AFTER],
             "goodput_during_share": output.ratio(good[DURING], capacity),
-            "fsync": self._nodes.fsync,
             "phases": rows,
             "goodput_curve": points,
             "cores": self._cores,

@@ -29,9 +29,10 @@ from metad_client.broker_life import BEATS
 from metad_client.observer import Ended
 from metad_wire import methods
 
+from ..commands import Overload
 from ..report.histogram import Latencies
 from ..target import open_client
-from .plan import GUARD_TENANT, Measurement
+from .plan import GUARD_TENANT
 
 _FAR_S = 86_400
 _DEADLINE_S = 60.0
@@ -99,7 +100,7 @@ class Broker(NamedTuple):
 class Guard:
     """The role of the process."""
 
-    def __init__(self, measurement: Measurement) -> None:
+    def __init__(self, measurement: Overload) -> None:
         self._measurement = measurement
         self._brokers: list[Broker] = []
         self._phase = "preparation"
@@ -169,14 +170,14 @@ def broker_name(n: int) -> str:
     return f"guard-{n}"
 
 
-def names_of(measurement: Measurement, n: int) -> tuple[Sequence[str], Sequence[str]]:
+def names_of(measurement: Overload, n: int) -> tuple[Sequence[str], Sequence[str]]:
     """The clients of the n-th broker: those that stay connected, and those that are away."""
     each = measurement.sessions // measurement.brokers
     names = [f"guard-{n}-{number}" for number in range(each)]
     return names[: each // 2], names[each // 2 :]
 
 
-def left(measurement: Measurement) -> dict[str, tuple[bool, str]]:
+def left(measurement: Overload) -> dict[str, tuple[bool, str]]:
     """Every client, whether it is connected, and its broker."""
     return {
         client: (connected, broker_name(n))
@@ -187,7 +188,7 @@ def left(measurement: Measurement) -> dict[str, tuple[bool, str]]:
 
 
 @asynccontextmanager
-async def open_guard(target: str, measurement: Measurement) -> AsyncIterator[Guard]:
+async def open_guard(target: str, measurement: Overload) -> AsyncIterator[Guard]:
     """The role of a process."""
     async with AsyncExitStack() as stack:
         guard = Guard(measurement)

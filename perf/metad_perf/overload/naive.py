@@ -22,10 +22,11 @@ from metad_wire.connection.frame import FrameType
 from metad_wire.connection.session import ClientSession, decode_error
 from metad_wire.errors import MetadError
 
+from ..commands import Overload
 from ..errors import WorkerError
 from ..load.timing import SYSTEM
 from ..report.histogram import Latencies
-from .plan import Measurement, Ready, requests
+from .plan import Ready, requests
 from .tally import Tally
 
 _OPEN_S = 10.0
@@ -189,7 +190,7 @@ class Connection(asyncio.Protocol):
 class Naive:
     """The role of the process. ``endpoints``: host:port of every node."""
 
-    def __init__(self, measurement: Measurement, cluster: ClusterMap, leaders: dict[str, str], share: int) -> None:
+    def __init__(self, measurement: Overload, cluster: ClusterMap, leaders: dict[str, str], share: int) -> None:
         self._measurement = measurement
         self._next = requests(measurement, cluster, share)
         self._leaders = dict(leaders)
@@ -401,7 +402,7 @@ class Naive:
 
 @asynccontextmanager
 async def open_naive(
-    endpoints: list[str], measurement: Measurement, cluster: ClusterMap, leaders: dict[str, str], share: int
+    endpoints: list[str], measurement: Overload, cluster: ClusterMap, leaders: dict[str, str], share: int
 ) -> AsyncIterator[Naive]:
     """The role of a process."""
     clients = Naive(measurement, cluster, leaders, share)

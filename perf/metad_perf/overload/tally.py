@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ..commands import Overload
 from ..report.histogram import Latencies
 from .guard import Beats
-from .plan import Measurement
 
 REACHED: Final = 0.95
 """A factor is reached if so much of it was there on time."""
@@ -111,7 +111,7 @@ def recovered_s(points: Sequence[Sequence[float]], goodput_before: float) -> flo
     return found
 
 
-def reached(measurement: Measurement, during: Mapping[str, Any]) -> str:
+def reached(measurement: Overload, during: Mapping[str, Any]) -> str:
     """Why the run is no overload of the factor; empty if it is. What stood at a node's door, and the node did not
     read it, counts; what its sender was too slow to send does not."""
     factor = during["factor"]

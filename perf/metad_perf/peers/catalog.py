@@ -14,6 +14,7 @@ from typing import cast
 
 import msgspec
 
+from ..commands import PEERS
 from ..errors import UsageError
 from .peer import Client, Endpoints, MakePeer, OpenClient, Peer
 
@@ -91,7 +92,6 @@ KINDS: dict[str, Kind] = {
         batch="one request to each shard, all at once",
     ),
 }
-PEERS = tuple(name for name in KINDS if name != METAD)
 
 
 class Chosen(msgspec.Struct, frozen=True):

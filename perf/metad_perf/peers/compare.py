@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ..commands import Compare
 from ..errors import UsageError, WorkerError
 from ..load.fleet import run_fleet
 from ..load.measure import MIB, epoch_now
@@ -46,7 +47,7 @@ from .loads import (
 )
 from .metad_peer import MetadNodes
 from .peer import Peer
-from .publish import Pages
+from .publish import Pages, publish
 from .verdict import BARS, Run, Way, best_of, ratios
 
 VALUE_BYTES = 200
@@ -74,18 +75,29 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape
     config: Path | None = None
 
-    def checked(self) -> Options:
-        """These. Raises UsageError."""
-        if self.pairs < 1 or self.seconds <= 0 or self.processes < 1:
+    @classmethod
+    def of(cls, command: Compare) -> Options:
+        """Those of a command line. Raises UsageError."""
+        loads = {"": STEADY, "-": ()}.get(command.loads, tuple(command.loads.split(",")))
+        if command.pairs < 1 or command.seconds <= 0 or command.processes < 1:
             raise UsageError("--pairs, --seconds and --processes must be over 0")
-        batches = BATCH * self.processes
-        if self.keys < 2 * batches:
+        batches = BATCH * command.processes
+        if command.keys < 2 * batches:
             raise UsageError(f"--keys must be at least {2 * batches}")
-        if self.sessions % batches:
+        if command.storm and command.sessions % batches:
             raise UsageError(f"--sessions must be a multiple of {batches}: a process restores batches of {BATCH}")
-        if unknown := set(self.loads) - set(STEADY):
+        if unknown := set(loads) - set(STEADY):
             raise UsageError(f"--loads {','.join(sorted(unknown))}: there are {', '.join(STEADY)}")
-        return self
+        return cls(
+            pairs=command.pairs,
+            seconds=command.seconds,
+            keys=command.keys,
+            loads=loads,
+            sessions=command.sessions if command.storm else 0,
+            processes=command.processes,
+            shape=command.shape,
+            config=command.server_config,
+        )
 
     def runs(self, peers: Sequence[Chosen]) -> int:
         """How many runs there are, for the progress bar."""
@@ -261,10 +273,13 @@ def _ways(load: str, processes: int) -> list[Way]:
     return [Way(LOADS[load].batch, in_flight, processes) for in_flight in counts]
 
 
-def run(*, peers: str, pids: str, options: Options, pages: Pages) -> int:
-    """Returns the exit code: 1 if items failed. The report says whether the bars are met."""
-    chosen = with_pids(parse(peers), pids)
-    options = options.checked()
+def run(command: Compare) -> int:
+    """Returns the exit code: 1 if items failed. The report says whether the bars are met. Raises UsageError."""
+    pages = Pages(json=command.json, report=command.report, tables=command.tables).checked()
+    if command.made is not None:
+        return publish(command.made, pages)
+    chosen = with_pids(parse(command.peers), command.pids)
+    options = Options.of(command)
     with tempfile.TemporaryDirectory() as nowhere:
         for one in chosen:
             one.make(Path(nowhere))  # is everything installed, before anything runs?

@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from ..commands import Grpc
 from ..errors import UsageError
 from ..load.fleet import run_fleet
 from ..load.measure import Load, account_of, create, epoch_now, plans
 from ..load.worker import OpenSource, open_metad
 from ..report import output
 from ..running import run_async
-from ..spawn import Server, Shape, temporary_server
+from ..spawn import Server, temporary_server
 
 READ, WRITE = "session.get", "session.update"
 VALUE_BYTES = 200
@@ -66,22 +66,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
 
 
-def run(*, pairs: int, seconds: float, keys: int, config: Path | None, json: Path | None, scheme: str = "metad") -> int:
-    """Returns the exit code: 1 if items failed."""
-    if pairs < 1 or seconds <= 0 or keys < CASES[-1].batch:
+def run(options: Grpc) -> int:
+    """Returns the exit code: 1 if items failed. Raises UsageError."""
+    if options.pairs < 1 or options.seconds <= 0 or options.keys < CASES[-1].batch:
         raise UsageError(f"--pairs and --seconds must be over 0, --keys at least {CASES[-1].batch}")
     grpc_server = [sys.executable, "-m", "metad_perf.peers.grpc_server"]
-    shape = Shape(scheme=scheme)
+    config = options.server_config
     with (
-        temporary_server(config=config, shape=shape) as metad,
+        temporary_server(config=config, shape=options.shape) as metad,
         temporary_server(command=grpc_server, config=config) as grpc,
     ):
         metad.start()
         grpc.start()
-        compared = _compare(metad, grpc, pairs, seconds, keys)
+        compared = _compare(metad, grpc, options.pairs, options.seconds, options.keys)
         metad.stop()
         grpc.stop()
-    output.write_json(json, compared)
+    output.write_json(options.json, compared)
     _show(compared)
     return 1 if any(one["failed"] for one in compared["runs"]) else 0
 

@@ -19,15 +19,18 @@ from typing import Any
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 
+from ..commands import Quic
 from ..errors import PerfError, UsageError
 from ..report import output
+from ..report.conclusion import reported
 
 SIDES = ("ours", "stock")
 _PATIENCE_S = 60.0
 
 
-def run(*, pairs: int, seconds: float, megabytes: int, json: Path | None) -> int:
-    """Returns the exit code."""
+def run(options: Quic) -> int:
+    """Returns the exit code. Raises UsageError."""
+    pairs, seconds, megabytes = options.pairs, options.seconds, options.megabytes
     if pairs < 1 or seconds <= 0 or megabytes < 1:
         raise UsageError("--pairs, --seconds and --megabytes must be over 0")
     runs: list[dict[str, Any]] = []
@@ -43,12 +46,9 @@ def run(*, pairs: int, seconds: float, megabytes: int, json: Path | None) -> int
     compared = {
         "server_cpu_ratio_256_in_flight": _ratio(runs, "put", "server_cpu_us", inverse=True),
         "bulk_ratio_1200": _ratio(runs, "bulk", "mb_per_s"),
-        "pairs": pairs,
         "runs": runs,
-        "setting": output.machine(),
-        "versions": output.versions(),
     }
-    output.write_json(json, output.rounded(compared))
+    output.write_json(options.json, reported(options, compared))
     _show(compared)
     return 0
 

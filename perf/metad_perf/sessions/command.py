@@ -30,11 +30,9 @@ import random
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
-
-import msgspec
 
 from metad_client import (
     Client,
@@ -47,7 +45,10 @@ from metad_client import (
 )
 from metad_wire.watch import ChangeKind
 
-from ..errors import UsageError
+from ..commands import Sessions
+from ..experiment.nodes import quiet, rss_bytes, running
+from ..experiment.stage import Stage, conduct
+from ..experiment.windows import window
 from ..faults.members import Members
 from ..load.draw import Values
 from ..load.fleet import Result, run_fleet
@@ -56,11 +57,8 @@ from ..load.measure import Load, epoch_now, plans
 from ..load.worker import REQUEST_DEADLINE_S, Plan
 from ..load.workload import DIFFERENT, TENANT
 from ..report import output
-from ..running import run_async
-from ..spawn import Shape
+from ..report.conclusion import conclude
 from ..target import open_client
-from ..watch.nodes import Nodes, quiet, rss_bytes, running
-from ..watch.windows import window
 
 FOREGROUND = Load(verb="kv.put", batch=10, in_flight=16, value_bytes=200, items=1_000_000, keys=100_000)
 """The other work: puts of ten items, as many as 16 clients at a time get done."""
@@ -373,95 +371,31 @@ def run_rate(
     }
 
 
-MODES: Final = ("create-close", "live", "expiry-storm")
-_DEADLINE_S = 60.0
-
-
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run: ``rates`` and ``in_flight`` are of create-close, ``sessions`` of the other modes,
-    ``shares`` of expiry-storm, ``pairs`` of live: windows on nodes with sessions and without. ``seconds``: of a rate,
-    or of a window."""
-
-    mode: str
-    rates: Sequence[float] = (1_000.0, 2_500.0, 5_000.0)
-    seconds: float = 10.0
-    sessions: int = 1_000_000
-    shares: Sequence[float] = (0.1, 0.5, 1.0)
-    pairs: int = 11
-    processes: int = 1
-    in_flight: int = 512
-    limit_s: float = 600.0
-
-    def checked(self) -> Measurement:
-        """This. Raises UsageError."""
-        if self.mode not in MODES:
-            raise UsageError(f"there is no mode {self.mode!r}, but {', '.join(MODES)}")
-        if min(self.seconds, self.sessions, self.pairs, self.processes) <= 0 or self.in_flight < self.processes:
-            raise UsageError("--seconds, --sessions, --pairs, --processes and --in-flight must be over 0")
-        if not self.rates or min(self.rates) < 0:
-            raise UsageError("--rates must not be negative")
-        if not self.shares or min(self.shares) <= 0 or max(self.shares) > 1:
-            raise UsageError("--shares must be over 0, and 1 at most")
-        return self
-
-
-def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+def run(options: Sessions) -> int:
     """Returns the exit code: 1 if a session ended that was to stay, or stayed, or a node was not well."""
-    measurement, shape = measurement.checked(), shape.checked()
-    problems: list[str] = []
-    found = run_async(_run(measurement, shape, config, problems))
-    made: dict[str, Any] = output.rounded(
-        {"mode": measurement.mode}
-        | found
-        | {
-            "problems": problems,
-            "nodes": shape.nodes,
-            "groups": shape.groups,
-            "scheme": shape.scheme,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
-    )
-    output.write_json(json, made)
-    output.table(f"sessions: {measurement.mode}", ["", "value"], [row for row in made.items() if _is_plain(row[1])])
-    for row in made.get("rates", made.get("shares", [])):
-        output.table("", ["", "value"], [pair for pair in row.items() if _is_plain(pair[1])])
-    for line in problems:
-        output.say(line)
-    return 1 if problems or made["wrong"] else 0
+    made = {"mode": options.mode} | conduct(options, partial(_play, options))
+    code = conclude(f"sessions: {options.mode}", made, options, "wrong")
+    for row in made["shares" if options.mode == "expiry-storm" else "rates"] if options.mode != "live" else ():
+        output.table("", ["", "value"], [pair for pair in row.items() if not isinstance(pair[1], dict | list)])
+    return code
 
 
-def _is_plain(value: Any) -> bool:
-    return not isinstance(value, dict | list)
+async def _play(options: Sessions, stage: Stage) -> dict[str, Any]:
+    return await _MEASURED[options.mode](options, stage, await stage.client())
 
 
-async def _run(measurement: Measurement, shape: Shape, config: Path | None, problems: list[str]) -> dict[str, Any]:
-    def start() -> AbstractAsyncContextManager[Nodes]:
-        return running(shape.nodes, groups=shape.groups, config=config, scheme=shape.scheme, problems=problems)
-
-    async with start() as cluster:
-        options = Options(deadline_s=_DEADLINE_S, client_name="metad-perf")
-        async with open_client(cluster.members.target, options) as client:
-            if measurement.mode == "live":
-                async with start() as bare:
-                    found = await _live(measurement, cluster, bare, client)
-            else:
-                found = await _MEASURED[measurement.mode](measurement, cluster, client)
-        return found | {"fsync": cluster.fsync}
-
-
-async def _create_close(measurement: Measurement, cluster: Nodes, client: Client) -> dict[str, Any]:
+async def _create_close(options: Sessions, stage: Stage, client: Client) -> dict[str, Any]:
     rows = []
-    for rate in measurement.rates:
-        with output.progress(f"{rate:g} a second", round(rate * measurement.seconds)) as progress:
+    for rate in options.rates:
+        with output.progress(f"{rate:g} a second", round(rate * options.seconds)) as progress:
             rows.append(
                 await asyncio.to_thread(
                     run_rate,
-                    cluster.members.target,
+                    stage.members.target,
                     rate=rate,
-                    seconds=measurement.seconds,
-                    processes=measurement.processes,
-                    in_flight=measurement.in_flight,
+                    seconds=options.seconds,
+                    processes=options.processes,
+                    in_flight=options.in_flight,
                     progress=progress,
                 )
             )
@@ -476,40 +410,42 @@ async def _create_close(measurement: Measurement, cluster: Nodes, client: Client
     }
 
 
-async def _live(measurement: Measurement, cluster: Nodes, bare: Nodes, client: Client) -> dict[str, Any]:
-    pair = Pair(cluster.members, bare.members, measurement.seconds)
-    with output.progress("windows before", measurement.pairs) as progress:
-        before = await pair.measure(measurement.pairs, progress)
-    grown = -rss_bytes(cluster.members.all)
-    with output.progress("hold", measurement.sessions) as progress:
-        await hold(client, measurement.sessions, epoch_now(), lambda _: "live", progress)
-    grown += rss_bytes(cluster.members.all)
-    with output.progress("windows with sessions", measurement.pairs) as progress:
-        after = await pair.measure(measurement.pairs, progress)
+async def _live(options: Sessions, stage: Stage, client: Client) -> dict[str, Any]:
+    others = running(options.shape, config=options.server_config, problems=stage.problems)
+    bare = await stage.stack.enter_async_context(others)
+    pair = Pair(stage.members, bare.members, options.seconds)
+    with output.progress("windows before", options.pairs) as progress:
+        before = await pair.measure(options.pairs, progress)
+    grown = -rss_bytes(stage.members.all)
+    with output.progress("hold", options.sessions) as progress:
+        await hold(client, options.sessions, epoch_now(), lambda _: "live", progress)
+    grown += rss_bytes(stage.members.all)
+    with output.progress("windows with sessions", options.pairs) as progress:
+        after = await pair.measure(options.pairs, progress)
     connected = 0
     async for session in client.sessions.list():
         connected += session.connected
     return {
-        "sessions": measurement.sessions,
+        "sessions": options.sessions,
         "connected": connected,
-        "wrong": measurement.sessions - connected,
+        "wrong": options.sessions - connected,
         **compared(before, after),
-        "server_bytes_per_session": grown / measurement.sessions,
+        "server_bytes_per_session": grown / options.sessions,
     }
 
 
-async def _expiry_storm(measurement: Measurement, cluster: Nodes, client: Client) -> dict[str, Any]:
+async def _expiry_storm(options: Sessions, stage: Stage, client: Client) -> dict[str, Any]:
     rows = []
-    for share in measurement.shares:
-        with output.progress(f"hold, then {share:.0%} end", measurement.sessions) as progress:
+    for share in options.shares:
+        with output.progress(f"hold, then {share:.0%} end", options.sessions) as progress:
             rows.append(
                 await storm(
                     client,
-                    cluster.members.target,
-                    count=measurement.sessions,
+                    stage.members.target,
+                    count=options.sessions,
                     share=share,
-                    seconds=measurement.seconds,
-                    limit_s=measurement.limit_s,
+                    seconds=options.seconds,
+                    limit_s=_LIMIT_S,
                     progress=progress,
                 )
             )
@@ -521,4 +457,5 @@ async def _expiry_storm(measurement: Measurement, cluster: Nodes, client: Client
     }
 
 
-_MEASURED: Final = {"create-close": _create_close, "expiry-storm": _expiry_storm}
+_MEASURED: Final = {"create-close": _create_close, "live": _live, "expiry-storm": _expiry_storm}
+_LIMIT_S: Final = 600.0

@@ -26,24 +26,25 @@ from metad_judge.sessions import Verdict
 from metad_wire.messages import Owner, StatusReply
 from metad_wire.tables.broker import LIVE
 
+from .. import commands
 from ..core_speed import CoreSpeed
 from ..errors import ServerError, UsageError
+from ..experiment.actor import Actor
+from ..experiment.nodes import running
 from ..faults.members import Member
 from ..report import output
 from ..report.story import Story
 from ..running import run_async
-from ..spawn import Shape, disk_directory
-from ..target import open_client
-from ..watch.actor import Actor
-from ..watch.nodes import running
+from ..spawn import disk_directory
+from ..target import open_client, target_of
 from . import accounts, trace
 from .background import Begin, End, Work, open_background
 from .broker import REFUSED
 from .cluster import Cluster
 from .crew import open_crew
 from .orders import Counts, Finish, Forget, Go, Leave, Look, Prepare, Register, Result, Store, Verify
-from .plan import Storm, broker_name, places
-from .population import Clients, Ints
+from .plan import RETURN_SLOT, Storm, broker_name, places
+from .population import Clients, Ints, read
 from .trace import Series
 from .wave import STEP_S
 
@@ -130,97 +131,84 @@ _SETTLE_S = 1.0  # the other work runs so long before it is measured
 _EXPIRE_PER_S = 20_000  # sessions that leave before an expiry storm, at least
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of our own, or the endpoint of somebody else's."""
+def planned(options: commands.Storm) -> Storm:
+    """The storm that a command line says. Raises UsageError."""
+    fields = "sessions brokers processes trigger policy ignore_slots region expiring rolling_s kill_at linger_ms "
+    fields += "lease_s background steady_s seed"
+    storm = Storm(
+        population=read(options.population),
+        limit_s=options.seconds_limit,
+        sdk_retries=options.policy == RETURN_SLOT if options.sdk_retries == "auto" else options.sdk_retries == "on",
+        **{field: getattr(options, field) for field in fields.split()},
+    )
+    if options.trigger == "leader-kill" and options.endpoint:
+        raise UsageError("--trigger leader-kill is not for --endpoint: the command kills only what it has started")
+    if options.trigger == "leader-kill" and options.nodes < 3:
+        raise UsageError("--nodes must be at least 3: a leader is killed")
+    if options.workers != 1:
+        raise UsageError("--workers must be 1")
+    return storm
 
-    shape: Shape = Shape(nodes=3)
-    config: Path | None = None
-    endpoint: str = ""
 
-    def checked(self, storm: Storm) -> Where:
-        """This. Raises UsageError."""
-        if self.endpoint and storm.trigger == "leader-kill":
-            raise UsageError("--trigger leader-kill is not for --endpoint: the command kills only what it has started")
-        if not self.endpoint and storm.trigger == "leader-kill" and self.shape.nodes < 3:
-            raise UsageError("--nodes must be at least 3: a leader is killed")
-        if self.shape.workers != 1:
-            raise UsageError("--workers must be 1")
-        return msgspec.structs.replace(self, shape=self.shape.checked())
-
-
-def run(
-    storm: Storm, where: Where, *, json: Path | None, report: Path | None, trace_to: Path | None, replay: Path | None
-) -> int:
+def run(options: commands.Storm) -> int:
     """Returns the exit code: 1 if a session is lost, or was not restored in time, or a promise was broken."""
-    if trace_to is not None or replay is not None:
+    storm = planned(options)
+    if options.trace is not None or options.replay is not None:
         trace.check_parquet()
     with contextlib.ExitStack() as stack:
-        if replay is not None:
+        if options.replay is not None:
             held = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".npy", dir=disk_directory()))
-            begins = trace.read_schedule(replay)
+            begins = trace.read_schedule(options.replay)
             np.save(held.name, begins)
             storm = msgspec.structs.replace(storm, sessions=len(begins), replay=held.name)
         storm = storm.checked()
-        where = where.checked(storm)
-        if trace_to is not None:
-            trace_to.mkdir(parents=True, exist_ok=True)
-            storm = msgspec.structs.replace(storm, trace=str(trace_to))
+        if options.trace is not None:
+            options.trace.mkdir(parents=True, exist_ok=True)
+            storm = msgspec.structs.replace(storm, trace=str(options.trace))
         problems: list[str] = []
-        made = output.rounded(run_async(_run(storm, where, problems)))
+        made = output.rounded(run_async(_run(storm, options, problems)))
     made |= {"problems": problems, "ok": not _wrong(made) and not problems}
-    output.write_json(json, made)
+    output.write_json(options.json, made)
     _show(made)
-    if report is not None:
+    if options.report is not None:
         from .page import page  # its pictures take half a second to import
 
-        report.write_text(page(made, made_by=[" ".join(["metad-perf", *sys.argv[1:]]), *_dated()]))
-        output.say(f"{report} shows it in pictures.")
+        options.report.write_text(page(made, made_by=[" ".join(["metad-perf", *sys.argv[1:]]), *_dated()]))
+        output.say(f"{options.report} shows it in pictures.")
     return 0 if made["ok"] else 1
 
 
-async def _run(storm: Storm, where: Where, problems: list[str]) -> dict[str, Any]:
+async def _run(storm: Storm, options: commands.Storm, problems: list[str]) -> dict[str, Any]:
     with Story() as story:
-        if where.endpoint:
-            return await _on(storm, where, where.endpoint, [], story, problems)
-        story.step(f"metad starts: {where.shape.nodes} nodes")
-        async with running(
-            where.shape.nodes,
-            groups=where.shape.groups,
-            config=where.config,
-            scheme=where.shape.scheme,
-            problems=problems,
-        ) as nodes:
-            members = nodes.members
-            found = await _on(storm, where, members.target, members.all, story, problems)
-            queue_ms = load_config(where.config, {"data_dir": "unused"}).limits.queue_ms
+        if options.endpoint:
+            how = {"certs": options.certs, "name": options.name, "token_file": options.token_file}
+            return await _on(storm, options, target_of(options.endpoint, **how), [], story)
+        story.step(f"metad starts: {options.nodes} nodes")
+        async with running(options.shape, config=options.server_config, problems=problems) as nodes:
+            found = await _on(storm, options, nodes.members.target, nodes.members.all, story)
+            queue_ms = load_config(options.server_config, {"data_dir": "unused"}).limits.queue_ms
             return found | {"fsync": nodes.fsync, "queue_ms": queue_ms}
 
 
 async def _on(
-    storm: Storm,
-    where: Where,
-    target: str,
-    members: Sequence[Member],
-    story: Story,
-    problems: list[str],
+    storm: Storm, options: commands.Storm, target: str, members: Sequence[Member], story: Story
 ) -> dict[str, Any]:
-    options = Options(deadline_s=_DEADLINE_S, client_name="metad-perf storm")
-    async with open_client(target, options) as client:
+    async with open_client(target, Options(deadline_s=_DEADLINE_S, client_name="metad-perf storm")) as client:
         cluster = Cluster(client, members)
         watching = asyncio.create_task(cluster.watch())
         try:
             with _actors(target, storm) as (crews, background):
                 run = _Run(storm, client, cluster, crews, background, story)
-                found = await run.all(clean=bool(where.endpoint))
+                found = await run.all(clean=bool(options.endpoint))
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         statuses = [one for one in (await client.cluster.statuses()).values() if isinstance(one, StatusReply)]
     return found | {
         "nodes": len(statuses),
-        "groups": where.shape.groups or len({group.name for one in statuses for group in one.groups}),
+        "groups": options.groups or len({group.name for one in statuses for group in one.groups}),
         "fsync": all(one.fsync for one in statuses),
-        "scheme": where.shape.scheme if members else target.partition("://")[0],
+        "scheme": options.scheme if members else target.partition("://")[0],
         "own_cluster": bool(members),
     }
 

@@ -5,148 +5,37 @@ kernel's TCP and for our QUIC alike. TCP carries TLS, as QUIC does. Each cell is
 
 Before that it checks the relay: datagrams through it, timed from end to end, for delay, loss, and packets a second.
 Sockets of both ends are in this process, so there is one clock and a delay is one way. Blocking; needs root.
-
-The page is a map per verb, RTT down and loss across. The colour shows the winner and its margin, the big number the
-factor by which its p99 is better, the small ones the p99s; a framed cell means that ``metad+auto://`` chose the other
-transport.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import shutil
 import socket
 import statistics
 import struct
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import msgspec
 
-from metad_spark.report.page import Page, Picture, Table
-from metad_spark.report.picture import INK, Square, mixed, squares
-
+from .. import commands
 from ..errors import ServerError, UsageError
 from ..faults import netns
 from ..load.measure import epoch_now
 from ..report import output
+from ..report.conclusion import reported
 from ..spawn import disk_directory
 from . import relay
 from .cells import CLIENT, VERBS, Load, Wan, Way, grid, served
 from .client import WanClient
 from .relay import Places
 from .relay_line import Path as LinePath
-from .table import EVEN, QUIC, RULE, TCP, Cell, auto_share
-
-_FULL_RATIO = 4.0  # from this factor on the colour is at its strongest
-_VERBS = {"put": "Single puts", "batch": "Batches"}
-_GROUND, _COLOURS = "#f3f1ec", {TCP: "#2f6fb3", QUIC: "#d9622b"}
-_WORDS, _WORDS_ON_STRONG = "#1c1b19", "#ffffff"
-"""On a square, whose colour no dark screen changes."""
-_LEGEND = (
-    *((_COLOURS[TCP], "TCP wins; the stronger, the clearer"), (_GROUND, "even")),
-    *((_COLOURS[QUIC], "QUIC wins"), (INK, "framed: metad+auto:// chose the other")),
-)
-
-
-def heatmap_page(cells: Sequence[Cell], setting: Mapping[str, Any], words: Sequence[str]) -> str:
-    """The whole page. ``setting``: names and values of the measurement's settings; ``words``: sentences above the
-    maps."""
-    won = sum(cell.winner == QUIC for cell in cells)
-    share = auto_share(cells)
-    auto = [] if share is None else [(f"{100 * share:.0f} %", "of the cells: metad+auto:// chose the winner")]
-    verbs = dict.fromkeys(cell.verb for cell in cells)
-    return Page(
-        title="TCP or QUIC?",
-        verdict="p99 of concurrent requests to one metad node over a long path, by round-trip time and loss.",
-        good=True,
-        notice=" ".join([*words, RULE]),
-        figures=[
-            (str(won), f"of {len(cells)} cells: QUIC wins"),
-            (str(len(cells) - won), f"of {len(cells)} cells: TCP wins"),
-            *auto,
-        ],
-        parts=[*(_map(verb, [cell for cell in cells if cell.verb == verb]) for verb in verbs), _numbers(cells)],
-        settings=[(str(key), str(one)) for key, one in setting.items()],
-        settings_heading="Measured with",
-    ).html()
-
-
-def _map(verb: str, cells: Sequence[Cell]) -> Picture:
-    rtts = list(dict.fromkeys(cell.rtt_ms for cell in cells))
-    losses = list(dict.fromkeys(cell.loss_pct for cell in cells))
-    at = {(cell.rtt_ms, cell.loss_pct): _square(cell) for cell in cells}
-    heading = _VERBS.get(verb, verb)
-    return Picture(
-        heading=heading,
-        caption="The factor by which the winner's p99 is lower, and both.",
-        svg=squares(
-            [[at.get((rtt, loss)) for loss in losses] for rtt in rtts],
-            rows=[f"{rtt:g} ms" for rtt in rtts],
-            columns=[f"{loss:g} %" for loss in losses],
-            row_name="round-trip time",
-            column_name="loss in each direction",
-            label=f"heat map: {heading}",
-            height=92,
-        ),
-        legend=_LEGEND,
-    )
-
-
-def _square(cell: Cell) -> Square:
-    factor = max(cell.p99_ratio, 1 / cell.p99_ratio) if cell.p99_ratio else 0.0
-    strength = _strength(factor)
-    return Square(
-        fill=mixed(_GROUND, _COLOURS[cell.winner], strength),
-        ink=_WORDS_ON_STRONG if strength > 0.7 else _WORDS,
-        words=[
-            "even" if cell.even else f"{cell.winner.upper()} {_times(factor)}",
-            f"TCP {_ms(cell.tcp.p99_ms)}",
-            f"QUIC {_ms(cell.quic.p99_ms)}",
-        ],
-        frame=INK if cell.auto and cell.auto != cell.winner else "",
-    )
-
-
-def _numbers(cells: Sequence[Cell]) -> Table:
-    others = list(dict.fromkeys(name for cell in cells for name in cell.others))
-    head = ["verb", "RTT", "loss", "winner", "auto"]
-    for name in ("TCP", "QUIC", *(f"TCP {other}" for other in others)):
-        head += [f"{name} p50", f"{name} p99", f"{name} items/s"]
-    rows = []
-    for cell in cells:
-        row = [cell.verb, f"{cell.rtt_ms:g} ms", f"{cell.loss_pct:g} %", cell.winner + (", even" if cell.even else "")]
-        row.append(cell.auto or "–")
-        for figures in (cell.tcp, cell.quic, *(cell.others[other] for other in others if other in cell.others)):
-            row += [_ms(figures.p50_ms), _ms(figures.p99_ms), f"{figures.items_per_s:,.0f}"]
-        rows.append(row)
-    return Table(heading="All numbers", caption="", columns=head, rows=rows)
-
-
-def _strength(factor: float) -> float:
-    """0.1 if the cell is even, 1 from :data:`_FULL_RATIO` on, by the logarithm: twice as good is as far as half as
-    bad."""
-    if factor < EVEN:
-        return 0.1
-    return 0.18 + 0.82 * min(1.0, math.log(factor) / math.log(_FULL_RATIO))
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
-
-
-def _ms(value: float) -> str:
-    if value >= 9_950:
-        return f"{value / 1e3:.0f} s"
-    if value >= 995:
-        return f"{value / 1e3:.1f} s"
-    return f"{value:.0f} ms" if value >= 9.95 else f"{value:.1f} ms"
-
+from .table import QUIC, RULE, TCP, Cell, auto_share
 
 _PORT = 9_000
 _STAMP = struct.Struct("<qq")  # number, sent at ns
@@ -247,35 +136,59 @@ _CHECKED_DELAY_MS, _CHECKED_LOSS_PCT = 10.0, 1.0  # with which the relay itself 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The cells, the other properties of the path, and the load. ``controls``: of TCP, besides the kernel's default."""
 
-    rtts_ms: Sequence[float] = (1.0, 30.0, 100.0, 200.0)
-    losses_pct: Sequence[float] = (0.0, 0.1, 1.0, 3.0)
-    verbs: Sequence[str] = VERBS
-    controls: Sequence[str] = ("bbr",)
-    auto: bool = True
-    load: Load = Load()
-    path: LinePath = LinePath()
-
-    def checked(self) -> Question:
-        """This question. Raises UsageError."""
-        if not (self.rtts_ms and self.losses_pct and self.verbs):
-            raise UsageError("--rtt-ms, --loss and --verbs need at least one value each")
-        for verb in self.verbs:
-            if verb not in VERBS:
-                raise UsageError(f"--verbs: there is no verb {verb!r}, but {', '.join(VERBS)}")
-        try:
-            for rtt_ms in self.rtts_ms:
-                for loss_pct in self.losses_pct:
-                    msgspec.structs.replace(self.path, delay_ms=rtt_ms / 2, loss_pct=loss_pct)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if self.load.seconds <= 0 or min(self.load.batch, self.load.in_flight_puts, self.load.in_flight_batches) < 1:
-            raise UsageError("--seconds, --batch and the requests in flight must be over 0")
-        return self
+    rtts_ms: Sequence[float]
+    losses_pct: Sequence[float]
+    verbs: Sequence[str]
+    controls: Sequence[str]
+    auto: bool
+    load: Load
+    path: LinePath
 
 
-def run(question: Question, *, config: Path | None, json: Path | None, page: Path | None) -> int:
-    """Returns the exit code: 1 if requests failed."""
-    question = question.checked()
+def asked(options: commands.Wan) -> Question:
+    """What a command line asks. Raises UsageError."""
+    if not (options.rtt_ms and options.loss and options.verbs):
+        raise UsageError("--rtt-ms, --loss and --verbs need at least one value each")
+    for verb in options.verbs:
+        if verb not in VERBS:
+            raise UsageError(f"--verbs: there is no verb {verb!r}, but {', '.join(VERBS)}")
+    if options.seconds <= 0 or min(options.batch, options.puts_in_flight, options.batches_in_flight) < 1:
+        raise UsageError("--seconds, --batch and the requests in flight must be over 0")
+    try:
+        path = LinePath(
+            delay_ms=max(options.rtt_ms) / 2,
+            jitter_ms=options.jitter_ms,
+            reorder_pct=options.reorder,
+            mbit_per_s=options.mbit_per_s,
+            queue_bytes=options.queue_kib * 1024,
+        )
+        for rtt_ms in options.rtt_ms:
+            for loss_pct in options.loss:
+                msgspec.structs.replace(path, delay_ms=rtt_ms / 2, loss_pct=loss_pct)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    load = Load(
+        batch=options.batch,
+        in_flight_puts=options.puts_in_flight,
+        in_flight_batches=options.batches_in_flight,
+        value_bytes=options.value_bytes,
+        seconds=options.seconds,
+        seed=options.seed,
+    )
+    return Question(
+        rtts_ms=options.rtt_ms,
+        losses_pct=options.loss,
+        verbs=options.verbs,
+        controls=options.controls,
+        auto=options.auto,
+        load=load,
+        path=path,
+    )
+
+
+def run(options: commands.Wan) -> int:
+    """Returns the exit code: 1 if requests failed. Raises UsageError and ServerError."""
+    question = asked(options)
     if lacking := relay.missing():
         raise ServerError(lacking)
     controls = relay.congestion_controls()
@@ -287,11 +200,12 @@ def run(question: Question, *, config: Path | None, json: Path | None, page: Pat
     try:
         with relay.places(2, question.load.seed) as places:
             checked = check(places, delay_ms=_CHECKED_DELAY_MS, loss_pct=_CHECKED_LOSS_PCT)
-            cells = _measure(question, places, directory, config, controls[0], extra)
+            cells = _measure(question, places, directory, options.server_config, controls[0], extra)
             account = places.account()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    made = output.rounded(
+    made = reported(
+        options,
         {
             "rows": [cell.row() for cell in cells],
             "auto_share": auto_share(cells),
@@ -308,13 +222,13 @@ def run(question: Question, *, config: Path | None, json: Path | None, page: Pat
                 "packets": account.delivered,
                 "dropped": sum(one.dropped for one in account.counts.values()),
             },
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
+        },
     )
-    output.write_json(json, made)
-    if page is not None:
-        page.write_text(heatmap_page(cells, _setting(made), _words(made)))
+    output.write_json(options.json, made)
+    if options.report is not None:
+        from .page import heatmap_page  # its pictures take half a second to import
+
+        options.report.write_text(heatmap_page(cells, _setting(made), _words(made)))
     return _show(cells, made)
 
 

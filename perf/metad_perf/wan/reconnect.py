@@ -11,7 +11,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ import msgspec
 
 from metad_client import Backoff, Client, Options, connect
 
+from ..commands import Wan
 from ..errors import ServerError, UsageError
 from ..faults import netns
 from ..report import output
+from ..report.conclusion import reported
 from ..running import run_async
 from ..spawn import disk_directory
 from . import relay
@@ -35,8 +37,9 @@ _TICKET_ROUND_TRIPS = 3  # a connection's ticket comes after its handshake
 _OPTIONS = Options(backoff=Backoff(family="none"), connect_timeout_s=30.0, handshake_timeout_s=10.0)
 
 
-def run(rtts_ms: Sequence[float], *, loss_pct: float, json: Path | None) -> int:
-    """Returns the exit code: 1 if a read over QUIC takes more than its round trip."""
+def run(command: Wan) -> int:
+    """Returns the exit code: 1 if a read over QUIC takes more than its round trip. Raises UsageError, ServerError."""
+    rtts_ms, loss_pct = command.rtt_ms, command.one_loss
     if not rtts_ms or min(rtts_ms) <= 0:
         raise UsageError("--reconnect needs --rtt-ms over 0: over no distance nothing is to be seen")
     if lacking := relay.missing():
@@ -59,8 +62,7 @@ def run(rtts_ms: Sequence[float], *, loss_pct: float, json: Path | None) -> int:
                 server.kill()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    made = {"rows": rows, "loss_pct": loss_pct, "rounds": _ROUNDS, "setting": output.machine()}
-    output.write_json(json, output.rounded(made | {"versions": output.versions()}))
+    output.write_json(command.json, reported(command, {"rows": rows, "loss_pct": loss_pct, "rounds": _ROUNDS}))
     cases = [name for name in rows[0] if name != "rtt_ms"]
     output.table(
         "round trips until the first answer",

@@ -13,7 +13,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ from metad_client import Client
 from metad_judge import linearizability
 from metad_wire.messages import StatusReply
 
+from ..commands import Wan
 from ..errors import ServerError, UsageError
 from ..faults.availability import names_in
 from ..faults.cluster import STEPS_MAX, Ordeal, show
 from ..faults.members import Member, Members
 from ..report import output
+from ..report.conclusion import reported
 from ..report.histogram import Latencies
 from ..running import run_async
 from ..spawn import disk_directory, issued, metad_serve
@@ -46,8 +48,10 @@ _FORMED_S = 60.0
 _POLL_S = 0.2
 
 
-def run(rtts_ms: Sequence[float], *, seconds: float, seed: int, loss_pct: float, json: Path | None) -> int:
-    """Returns the exit code: 1 if a commit takes longer than allowed, or the judges of the fault run find anything."""
+def run(options: Wan) -> int:
+    """Returns the exit code: 1 if a commit takes longer than allowed, or the judges of the fault run find anything.
+    Raises UsageError and ServerError."""
+    rtts_ms, loss_pct, seed = options.regions or (), options.one_loss, options.seed
     if len(rtts_ms) != 3 or min(rtts_ms) <= 0:
         raise UsageError("--regions takes three round-trip times in ms: a to b, a to c, b to c")
     if lacking := relay.missing():
@@ -57,12 +61,13 @@ def run(rtts_ms: Sequence[float], *, seconds: float, seed: int, loss_pct: float,
         for (a, b), value in rtt_ms.items():
             places.shape(a, b, LinePath(delay_ms=value / 2, loss_pct=loss_pct))
         with _members(places) as members:
-            ordeal = _Regions(members, ["partition"], seconds, seed, rtt_ms)
+            ordeal = _Regions(members, ["partition"], options.cuts_s, seed, rtt_ms)
             made = run_async(ordeal.run())
         account = places.account()
     searched = linearizability.check(ordeal.history.operations, STEPS_MAX)
     over_ms = max((one["over_quorum_ms"] for one in made["commit"]), default=0.0)
-    made = output.rounded(
+    made = reported(
+        options,
         {
             "rtt_ms": {f"{NAMES[a]}-{NAMES[b]}": value for (a, b), value in rtt_ms.items()},
             "loss_pct": loss_pct,
@@ -75,13 +80,9 @@ def run(rtts_ms: Sequence[float], *, seconds: float, seed: int, loss_pct: float,
             "raft": _RAFT,
             "relay_packets": account.delivered,
             "relay_late_us_mean": account.late_us_mean,
-            "seed": seed,
-            "setting": output.machine(),
-            "versions": output.versions(),
-        }
+        },
     )
-    output.write_json(json, made)
-    code = show(made)
+    code = show(made, options)
     output.table(
         "commit across regions, ms",
         ["group", "leader in", "nearest quorum's RTT", "p50", "p99", "p50 over it"],

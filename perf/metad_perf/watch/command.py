@@ -14,7 +14,8 @@ import contextlib
 import shutil
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,18 @@ import msgspec
 
 from metad_client import Client, Options, Watch
 
-from ..errors import UsageError
+from .. import commands
+from ..experiment.nodes import quiet, rss_bytes
+from ..experiment.stage import Stage, staged
+from ..experiment.windows import configured, window
 from ..load.measure import Load
 from ..report import output
+from ..report.conclusion import reported
 from ..running import run_async
-from ..spawn import Shape, disk_directory
+from ..spawn import disk_directory
 from ..target import open_client
 from . import slow
-from .actor import Actor
-from .delivery import Delivery, steady, together, under_faults
-from .nodes import quiet, rss_bytes, running
-from .windows import configured, window
+from .delivery import steady, together, under_faults
 
 _LOAD = Load(verb="kv.put", batch=1_000, in_flight=8, value_bytes=200, items=1_000_000)
 _OPEN_S = 120.0
@@ -89,47 +91,30 @@ async def open_sleepers(target: str, clients: int) -> AsyncIterator[Sleepers]:
             await sleepers.carry_out(Open(0))
 
 
-async def measure(
-    *,
-    nodes: int,
-    groups: str,
-    config: Path | None,
-    scheme: str,
-    watchers: int,
-    watches_each: int,
-    pairs: int,
-    seconds: float,
-    problems: list[str],
-    progress: Callable[[int], None],
-) -> dict[str, Any]:
+async def measure(options: commands.Watch, progress: Callable[[int], None], stage: Stage) -> dict[str, Any]:
     """Measure memory first, on nodes that have done nothing else, so that they have no memory to spare. Then windows of
     writes, without the watches and with them, in changing order."""
-    async with running(nodes, groups=groups, config=config, scheme=scheme, problems=problems) as cluster:
-        members, target = cluster.members, cluster.members.target
-        sleepers = Actor(open_sleepers, target, -(-watchers // watches_each))
-        try:
-            await sleepers.ask(Open(min(_FIRST, watchers)))
-            await quiet(members.all)
-            first, before = min(_FIRST, watchers), rss_bytes(members.all)
-            await sleepers.ask(Open(watchers))
-            await quiet(members.all)
-            grown = rss_bytes(members.all) - before
-            await window(target, _LOAD, seconds)  # caches and memtables get the size that writes give them
+    members, target, watchers = stage.members, stage.members.target, options.idle_watchers
+    sleepers = stage.actor(open_sleepers, target, -(-watchers // options.watches_each))
+    await sleepers.ask(Open(min(_FIRST, watchers)))
+    await quiet(members.all)
+    first, before = min(_FIRST, watchers), rss_bytes(members.all)
+    await sleepers.ask(Open(watchers))
+    await quiet(members.all)
+    grown = rss_bytes(members.all) - before
+    await window(target, _LOAD, options.window_s)  # caches and memtables get the size that writes give them
+    progress(1)
+    rates: list[tuple[float, float]] = []
+    for pair in range(options.pairs):
+        found: dict[int, float] = {}
+        for count in (0, watchers) if pair % 2 else (watchers, 0):
+            await sleepers.ask(Open(count))
+            found[count] = (await window(target, _LOAD, options.window_s)).items_per_s()
             progress(1)
-            rates: list[tuple[float, float]] = []
-            for pair in range(pairs):
-                found: dict[int, float] = {}
-                for count in (0, watchers) if pair % 2 else (watchers, 0):
-                    await sleepers.ask(Open(count))
-                    found[count] = (await window(target, _LOAD, seconds)).items_per_s()
-                    progress(1)
-                rates.append((found[watchers], found[0]))
-        finally:
-            await asyncio.to_thread(sleepers.stop)
+        rates.append((found[watchers], found[0]))
     return {
         "server_bytes_per_watcher": grown / max(1, watchers - first),
         "write_ratio_idle_watchers": output.median_ratio(rates),
-        "fsync": cluster.fsync,
         "watchers": watchers,
         "rss_growth_bytes": grown,
         "writes_per_s_with": statistics.median(with_ for with_, _ in rates),
@@ -138,98 +123,52 @@ async def measure(
     }
 
 
-PHASES = ("steady", "faults", "idle", "slow")
 JUDGED = ("steady", "faults")
 FAULTS = ("missed", "repeated", "out_of_order", "phantom", "wrong", "split")
 _LOG_BYTES_MIN = 64 * 1024
 _EVENT_BYTES = 100
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run. ``idle_watchers`` and ``behind`` are for these phases, ``pairs`` of windows of
-    ``window_s`` each."""
-
-    delivery: Delivery
-    faults: Sequence[str]
-    phases: Sequence[str] = PHASES
-    idle_watchers: int = 1_000
-    behind: int = 500_000
-    pairs: int = 11
-    window_s: float = 3.0
-
-    def checked(self) -> Measurement:
-        """This. Raises UsageError."""
-        for phase in self.phases:
-            if phase not in PHASES:
-                raise UsageError(f"there is no phase {phase!r}, but {', '.join(PHASES)}")
-        if not self.phases:
-            raise UsageError("nothing is left to be measured")
-        if self.pairs < 1 or self.window_s <= 0 or self.idle_watchers < 1 or self.behind < 1:
-            raise UsageError("--pairs, --window-s, --idle-watchers and --behind must be over 0")
-        return msgspec.structs.replace(self, delivery=self.delivery.checked())
-
-
-def run(measurement: Measurement, *, shape: Shape, config: Path | None, json: Path | None) -> int:
+def run(options: commands.Watch) -> int:
     """Returns the exit code: 1 if an event was missed, repeated, out of order, invented, wrong or split, or if a node
     was not well."""
-    measurement, shape = measurement.checked(), shape.checked()
-    if "move" in measurement.faults and shape.scheme != "metad":
+    if "move" in options.faults and options.scheme != "metad":
         output.say("fault move is left out: the nodes with certificates have no administrator")
-        measurement = msgspec.structs.replace(
-            measurement, faults=[name for name in measurement.faults if name != "move"]
-        )
+        options = msgspec.structs.replace(options, faults=tuple(name for name in options.faults if name != "move"))
     problems: list[str] = []
     found: dict[str, dict[str, Any]] = {}
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     try:
-        for phase in PHASES:
-            if phase in measurement.phases and (phase != "faults" or measurement.faults):
-                found[phase] = run_async(_phase(phase, measurement, shape, config, directory, problems))
+        for phase in options.phases:
+            if phase != "faults" or options.faults:
+                found[phase] = _phase(phase, options, directory, problems)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    made = output.rounded(_report(measurement, shape, found, problems))
-    output.write_json(json, made)
+    made = reported(options, _report(found, problems))
+    output.write_json(options.json, made)
     return _show(made)
 
 
-async def _phase(
-    phase: str, measurement: Measurement, shape: Shape, config: Path | None, directory: Path, problems: list[str]
-) -> dict[str, Any]:
-    delivery = measurement.delivery
-    common: dict[str, Any] = {
-        "nodes": shape.nodes,
-        "groups": shape.groups,
-        "scheme": shape.scheme,
-        "problems": problems,
+def _phase(phase: str, options: commands.Watch, directory: Path, problems: list[str]) -> dict[str, Any]:
+    """What the phase found, on nodes of its own."""
+    seconds, steps = round(options.seconds), 1 + 2 * options.pairs
+    phases: dict[str, tuple[Callable[..., Awaitable[dict[str, Any]]], int, str, str, Mapping[str, Any]]] = {
+        "steady": (steady, seconds, "seconds", f"{options.watchers:,} watches, {options.rate:,.0f} events/s", {}),
+        "faults": (
+            *(under_faults, seconds, "seconds", f"{', '.join(options.faults)} for {options.seconds:g} s"),
+            short_log(options.rate) if "compact" in options.faults else {},
+        ),
+        "idle": (measure, steps, "idle watches", f"{options.idle_watchers:,} watches of what nobody writes", {}),
+        "slow": (
+            *(slow.measure, steps, "a slow watch"),
+            *(f"a watch that is {options.behind:,} events behind, and one that does not read", slow.LONG_LOG),
+        ),
     }
-    if phase == "steady":
-        output.say(f"steady: {delivery.watchers:,} watches, {delivery.rate:,.0f} events/s for {delivery.seconds:g} s")
-        with output.progress("seconds", round(delivery.seconds)) as progress:
-            return await steady(delivery, config=config, progress=progress, **common)
-    if phase == "faults":
-        output.say(f"faults: {', '.join(measurement.faults)} for {delivery.seconds:g} s")
-        cut = "compact" in measurement.faults
-        used = configured(config, directory, short_log(delivery.rate)) if cut else config
-        with output.progress("seconds", round(delivery.seconds)) as progress:
-            return await under_faults(
-                delivery, measurement.faults, config=used, tell=output.say, progress=progress, **common
-            )
-    steps = 1 + 2 * measurement.pairs
-    common |= {"pairs": measurement.pairs, "seconds": measurement.window_s}
-    if phase == "idle":
-        output.say(f"idle: {measurement.idle_watchers:,} watches of what nobody writes")
-        with output.progress("idle watches", steps) as progress:
-            return await measure(
-                watchers=measurement.idle_watchers,
-                watches_each=delivery.watches_each,
-                config=config,
-                progress=progress,
-                **common,
-            )
-    output.say(f"slow: a watch that is {measurement.behind:,} events behind, and one that does not read")
-    used = configured(config, directory, slow.LONG_LOG)
-    with output.progress("a slow watch", steps) as progress:
-        return await slow.measure(behind=measurement.behind, config=used, progress=progress, **common)
+    play, total, unit, about, tables = phases[phase]
+    output.say(f"{phase}: {about}")
+    config = configured(options.server_config, directory, tables) if tables else options.server_config
+    with output.progress(unit, total) as progress:
+        return run_async(staged(options.shape, config, problems, partial(play, options, progress)))
 
 
 def short_log(rate: float) -> dict[str, dict[str, int]]:
@@ -241,15 +180,11 @@ def short_log(rate: float) -> dict[str, dict[str, int]]:
     }
 
 
-def _report(
-    measurement: Measurement, shape: Shape, found: dict[str, dict[str, Any]], problems: list[str]
-) -> dict[str, Any]:
+def _report(found: dict[str, dict[str, Any]], problems: list[str]) -> dict[str, Any]:
     """What a phase measures is None if it was left out."""
-    judged = together([found[phase] for phase in JUDGED if phase in found])
     even, idle_, slow_ = (found.get(phase, {}) for phase in ("steady", "idle", "slow"))
-    delivery = measurement.delivery
     return {
-        **judged,
+        **together([found[phase] for phase in JUDGED if phase in found]),
         "p50_delivery_ms": even.get("p50_delivery_ms"),
         "p99_delivery_ms": even.get("p99_delivery_ms"),
         "server_bytes_per_watcher": idle_.get("server_bytes_per_watcher"),
@@ -258,24 +193,7 @@ def _report(
         "delivery_counts_from": "the moment the write was sent",
         "phases": found,
         "problems": problems,
-        "watchers": delivery.watchers,
-        "fan_out": delivery.fan_out,
-        "rate": delivery.rate,
-        "seconds": delivery.seconds,
-        "processes": delivery.processes,
-        "batch": delivery.batch,
-        "spread": delivery.spread,
-        "records": delivery.records,
-        "value_bytes": delivery.value_bytes,
-        "watches_each": delivery.watches_each,
-        "faults": list(measurement.faults),
-        "nodes": shape.nodes,
-        "groups": shape.groups,
-        "scheme": shape.scheme,
         "fsync": all(one["fsync"] for one in found.values()),
-        "seed": delivery.seed,
-        "setting": output.machine(),
-        "versions": output.versions(),
     }
 
 

@@ -6,103 +6,62 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from ..errors import UsageError
-from ..faults.members import Members
+from ..commands import Watch
+from ..experiment.actor import Actor
+from ..experiment.nodes import cpu_s
+from ..experiment.stage import Stage, ask_all
+from ..report import output
 from ..report.histogram import Latencies
-from .actor import Actor
 from .crew import Finish, Finished, Mark, Marked, Plan, Write, open_crew
 from .judge import COUNTS, Verdict
-from .nodes import cpu_s, running
 from .strikes import Strikes
 
 _WARM_UP_S = 2.0
+_WITHIN_S = 60.0
+"""Of the end, by which all that was written must have come."""
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of these phases. Over all ``processes``: ``watchers``, ``rate`` events a second. A process has
-    places of its own, each with ``fan_out`` watches."""
-
-    watchers: int = 1_000
-    fan_out: float = 3.0
-    rate: float = 10_000.0
-    seconds: float = 30.0
-    processes: int = 2
-    batch: int = 250
-    spread: int = 10
-    records: int = 64
-    value_bytes: int = 100
-    watches_each: int = 100
-    within_s: float = 60.0
-    seed: int = 1
-
-    def checked(self) -> Delivery:
-        """This. Raises UsageError."""
-        for field in ("watchers", "processes", "batch", "spread", "records", "watches_each"):
-            if getattr(self, field) < 1:
-                raise UsageError(f"--{field.replace('_', '-')} must be at least 1")
-        if self.rate <= 0 or self.seconds <= 0:
-            raise UsageError("--rate and --seconds must be over 0")
-        if not 1 <= self.fan_out <= self.watchers:
-            raise UsageError("--fan-out must be 1 at least, and no more than --watchers")
-        return msgspec.structs.replace(self, processes=min(self.processes, self.watchers))
-
-    def plans(self, target: str) -> list[Plan]:
-        """The part of each process. Raises UsageError."""
-        run = random.Random(f"{self.seed}/run").getrandbits(32)
-        each, rest = divmod(self.watchers, self.processes)
-        plans = []
-        for n in range(self.processes):
-            watchers = each + (n < rest)
-            plans.append(
-                Plan(
-                    target=target,
-                    share=f"w{n}",
-                    run=run,
-                    watchers=watchers,
-                    places=max(1, round(watchers / self.fan_out)),
-                    records=self.records,
-                    rate=self.rate * watchers / self.watchers,
-                    batch=self.batch,
-                    spread=self.spread,
-                    value_bytes=self.value_bytes,
-                    watches_each=self.watches_each,
-                    seed=f"{self.seed}/{n}",
-                )
+def plans(options: Watch, target: str) -> list[Plan]:
+    """The part of each process, which has places of its own, each with ``fan_out`` watches."""
+    run = random.Random(f"{options.seed}/run").getrandbits(32)
+    each, rest = divmod(options.watchers, options.processes)
+    found = []
+    for n in range(options.processes):
+        watchers = each + (n < rest)
+        found.append(
+            Plan(
+                target=target,
+                share=f"w{n}",
+                run=run,
+                watchers=watchers,
+                places=max(1, round(watchers / options.fan_out)),
+                records=options.records,
+                rate=options.rate * watchers / options.watchers,
+                batch=options.batch,
+                spread=options.spread,
+                value_bytes=options.value_bytes,
+                watches_each=options.watches_each,
+                seed=f"{options.seed}/{n}",
             )
-        return plans
+        )
+    return found
 
 
-async def steady(
-    delivery: Delivery,
-    *,
-    nodes: int,
-    groups: str,
-    config: Path | None,
-    scheme: str,
-    problems: list[str],
-    progress: Callable[[int], None],
-) -> dict[str, Any]:
+async def steady(options: Watch, progress: Callable[[int], None], stage: Stage) -> dict[str, Any]:
     """Delivery without faults."""
-    async with (
-        running(nodes, groups=groups, config=config, scheme=scheme, problems=problems) as cluster,
-        _crews(delivery, cluster.members) as crews,
-    ):
-        await asyncio.sleep(_WARM_UP_S)
-        await _all(crews, Mark())
-        before = cpu_s(cluster.members.all)
-        async with _clock(progress):
-            await asyncio.sleep(delivery.seconds)
-        marked: list[Marked] = await _all(crews, Mark())
-        cores = {name: (after - before[name]) / delivery.seconds for name, after in cpu_s(cluster.members.all).items()}
-        finished: list[Finished] = await _all(crews, Finish(delivery.within_s))
+    crews = await _crews(options, stage)
+    await asyncio.sleep(_WARM_UP_S)
+    await ask_all(crews, Mark())
+    before = cpu_s(stage.members.all)
+    async with _clock(progress):
+        await asyncio.sleep(options.seconds)
+    marked: list[Marked] = await ask_all(crews, Mark())
+    cores = {name: (after - before[name]) / options.seconds for name, after in cpu_s(stage.members.all).items()}
+    finished: list[Finished] = await ask_all(crews, Finish(_WITHIN_S))
     sent, acknowledged = _latencies(marked, "sent"), _latencies(marked, "acknowledged")
     return _judged(finished) | {
-        "fsync": cluster.fsync,
         "p50_delivery_ms": sent.percentile_ms(50),
         "p99_delivery_ms": sent.percentile_ms(99),
         "p999_delivery_ms": sent.percentile_ms(99.9),
@@ -119,32 +78,18 @@ async def steady(
     }
 
 
-async def under_faults(
-    delivery: Delivery,
-    faults: Sequence[str],
-    *,
-    nodes: int,
-    groups: str,
-    config: Path | None,
-    scheme: str,
-    problems: list[str],
-    progress: Callable[[int], None],
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
+async def under_faults(options: Watch, progress: Callable[[int], None], stage: Stage) -> dict[str, Any]:
     """Delivery while nodes are killed, slots move and logs are cut."""
-    async with (
-        running(nodes, groups=groups, config=config, scheme=scheme, problems=problems) as cluster,
-        _crews(delivery, cluster.members) as crews,
-    ):
-        strikes = Strikes(cluster.members, cluster.health, cluster.client, random.Random(delivery.seed), tell)
-        await _all(crews, Mark(restless=True))
-        async with _clock(progress):
-            await strikes.run(faults, delivery.seconds)
-        marked: list[Marked] = await _all(crews, Mark())
-        finished: list[Finished] = await _all(crews, Finish(delivery.within_s))
+    crews = await _crews(options, stage)
+    rng = random.Random(options.seed)
+    strikes = Strikes(stage.members, stage.health, stage.nodes.client, rng, output.say)
+    await ask_all(crews, Mark(restless=True))
+    async with _clock(progress):
+        await strikes.run(options.faults, options.seconds)
+    marked: list[Marked] = await ask_all(crews, Mark())
+    finished: list[Finished] = await ask_all(crews, Finish(_WITHIN_S))
     sent = _latencies(marked, "sent")
     return _judged(finished) | {
-        "fsync": cluster.fsync,
         "p50_delivery_ms_under_faults": sent.percentile_ms(50),
         "p99_delivery_ms_under_faults": sent.percentile_ms(99),
         "max_delivery_ms_under_faults": sent.max_ms(),
@@ -170,21 +115,12 @@ async def _clock(progress: Callable[[int], None]) -> AsyncIterator[None]:
         counting.cancel()
 
 
-@contextlib.asynccontextmanager
-async def _crews(delivery: Delivery, members: Members) -> AsyncIterator[list[Actor]]:
+async def _crews(options: Watch, stage: Stage) -> list[Actor]:
     """The client processes, all watches open and the writers at work."""
-    crews = [Actor(open_crew, plan) for plan in delivery.plans(members.target)]
-    try:
-        await _all(crews, Mark())  # all are open
-        await _all(crews, Write())
-        yield crews
-    finally:
-        for crew in crews:
-            await asyncio.to_thread(crew.stop)
-
-
-async def _all(crews: Sequence[Actor], order: object) -> list[Any]:
-    return list(await asyncio.gather(*[crew.ask(order) for crew in crews]))
+    crews = [stage.actor(open_crew, plan) for plan in plans(options, stage.members.target)]
+    await ask_all(crews, Mark())  # all are open
+    await ask_all(crews, Write())
+    return crews
 
 
 def _latencies(marked: Sequence[Marked], field: str) -> Latencies:

@@ -13,20 +13,20 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from metad_client import Client, Options, Watch
 
+from .. import commands
+from ..experiment.nodes import quiet
+from ..experiment.stage import Stage
+from ..experiment.windows import poured, window
 from ..load.measure import Load
 from ..report import output
 from ..report.histogram import Latencies
 from ..target import open_client
-from .actor import Actor
-from .nodes import quiet, running
-from .windows import poured, window
 
 _STEADY = Load(verb="kv.put", batch=10, in_flight=16, value_bytes=200, rate=2_000, items=1_000_000)
 LONG_LOG = {"storage": {"log_retained_bytes": 1024 * 1024 * 1024}}
@@ -140,47 +140,31 @@ async def open_straggler(target: str) -> AsyncIterator[Straggler]:
             await straggler.carry_out(Rest())
 
 
-async def measure(
-    *,
-    nodes: int,
-    groups: str,
-    config: Path,
-    scheme: str,
-    behind: int,
-    pairs: int,
-    seconds: float,
-    problems: list[str],
-    progress: Callable[[int], None],
-) -> dict[str, Any]:
-    """Write ``behind`` events, then measure windows, without the readers and with them, in changing order."""
-    async with running(nodes, groups=groups, config=config, scheme=scheme, problems=problems) as cluster:
-        members, target = cluster.members, cluster.members.target
-        straggler = Actor(open_straggler, target, idle=True)
-        try:
-            await straggler.ask(Remember())
-            batch = min(1_000, behind)
-            await poured(target, Load(verb="kv.put", batch=batch, items=behind, value_bytes=100), lambda _: None)
-            await quiet(members.all)
+async def measure(options: commands.Watch, progress: Callable[[int], None], stage: Stage) -> dict[str, Any]:
+    """Write events, then measure windows, without the readers and with them, in changing order."""
+    target, behind = stage.members.target, options.behind
+    straggler = stage.actor(open_straggler, target, idle=True)
+    await straggler.ask(Remember())
+    batch = min(1_000, behind)
+    await poured(target, Load(verb="kv.put", batch=batch, items=behind, value_bytes=100), lambda _: None)
+    await quiet(stage.members.all)
+    progress(1)
+    found: dict[bool, list[Latencies]] = {True: [], False: []}
+    read: list[Rested] = []
+    for pair in range(options.pairs):
+        for with_it in (False, True) if pair % 2 else (True, False):
+            await straggler.ask(CatchUp(behind) if with_it else Compute())
+            found[with_it].append((await window(target, _STEADY, options.window_s)).latencies)
+            rested: Rested = await straggler.ask(Rest())
+            if with_it:
+                read.append(rested)
             progress(1)
-            found: dict[bool, list[Latencies]] = {True: [], False: []}
-            read: list[Rested] = []
-            for pair in range(pairs):
-                for with_it in (False, True) if pair % 2 else (True, False):
-                    await straggler.ask(CatchUp(behind) if with_it else Compute())
-                    found[with_it].append((await window(target, _STEADY, seconds)).latencies)
-                    rested: Rested = await straggler.ask(Rest())
-                    if with_it:
-                        read.append(rested)
-                    progress(1)
-        finally:
-            await asyncio.to_thread(straggler.stop)
     with_, without = (Latencies.merged([one.encode() for one in found[kind]]) for kind in (True, False))
     p99 = [
         (one.percentile_ms(99), other.percentile_ms(99)) for one, other in zip(found[True], found[False], strict=True)
     ]
     return {
         "writer_p99_ratio_slow_watcher": output.median_ratio(p99),
-        "fsync": cluster.fsync,
         "behind": behind,
         "writer": "200 puts of 10 items a second, open loop",
         "writes_with": with_.count,

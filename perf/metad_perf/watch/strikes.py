@@ -11,7 +11,7 @@ from metad_client import Client
 from metad_client.errors import MetadError
 from metad_wire import cluster as c
 
-from ..errors import ServerError, UsageError
+from ..errors import ServerError
 from ..faults.health import Health
 from ..faults.members import START_S, Member, Members
 
@@ -23,15 +23,6 @@ _MOVES_WITHIN_S = 120.0
 _POLL_S = 0.1
 _GROUPS_MAX = 8  # data and offset groups: more of them only share the same cores
 _TRIES = 20
-
-
-def parse(text: str) -> list[str]:
-    """``kill,move`` -> names; ``none`` or nothing: no faults. Raises UsageError."""
-    names = [] if text == "none" else list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for name in names:
-        if name not in STRIKES:
-            raise UsageError(f"--faults: there is no fault {name!r}, but {', '.join(STRIKES)}")
-    return names
 
 
 class Strikes:

@@ -9,6 +9,7 @@ import pytest
 
 from metad_perf.calibration.command import Load, StormRun, loads, run, scaled, storms
 from metad_perf.cli import _parser
+from metad_perf.commands import CalibrationGrid
 from metad_perf.errors import UsageError
 from metad_perf.storm.accounts import NodeAccount, Others, of_nodes, since
 from metad_wire.messages import GroupStatus, LaneStatus, StatusReply
@@ -35,7 +36,7 @@ def test_a_setting_names_all_its_runs(tmp_path: Path) -> None:
     for one in storms():
         if one.name == "unseen-slots":
             (tmp_path / f"{one.run}.json").write_text("{}")
-    assert run(out=tmp_path, scale=1.0, only=["unseen-slots"]) == 0
+    assert run(CalibrationGrid(out=tmp_path, scale=1.0, only=("unseen-slots",))) == 0
     assert sorted(file.stem for file in tmp_path.glob("unseen*")) == [f"unseen-slots-{at}" for at in (1, 2, 3)]
 
 
@@ -78,26 +79,26 @@ def test_a_small_load_still_lasts() -> None:
 
 
 def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
-    assert run(out=tmp_path, scale=0.01, only=["fsync"]) == 0
+    assert run(CalibrationGrid(out=tmp_path, scale=0.01, only=("fsync",))) == 0
     first = (tmp_path / "fsync.json").read_bytes()
     found = msgspec.json.decode(first)["seconds"]
     assert found == sorted(found)
     assert found[0] > 0
-    assert run(out=tmp_path, scale=0.01, only=["fsync"]) == 0
+    assert run(CalibrationGrid(out=tmp_path, scale=0.01, only=("fsync",))) == 0
     assert (tmp_path / "fsync.json").read_bytes() == first
 
 
 def test_a_folder_is_of_one_scale(tmp_path: Path) -> None:
-    run(out=tmp_path, scale=0.01, only=["fsync"])
+    run(CalibrationGrid(out=tmp_path, scale=0.01, only=("fsync",)))
     with pytest.raises(UsageError, match="another scale"):
-        run(out=tmp_path, scale=0.02, only=["fsync"])
+        run(CalibrationGrid(out=tmp_path, scale=0.02, only=("fsync",)))
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--scale"):
-        run(out=tmp_path, scale=0.0, only=[])
+        run(CalibrationGrid(out=tmp_path, scale=0.0, only=()))
     with pytest.raises(UsageError, match="no run storm-of-the-century; there are fsync, load-1-1"):
-        run(out=tmp_path, scale=1.0, only=["storm-of-the-century"])
+        run(CalibrationGrid(out=tmp_path, scale=1.0, only=("storm-of-the-century",)))
 
 
 def _status(entries: int, refused: int) -> StatusReply:

@@ -98,6 +98,7 @@ def test_the_list_of_peers_is_the_same_in_the_makefile_the_help_and_the_readme(
         main(["compare", "--help"])
     help_ = " ".join(capsys.readouterr().out.split())
     assert f"of {', '.join(PEERS)};" in help_
+    assert {METAD, *PEERS} == set(KINDS)
     section = (ROOT / "docs" / "compare.md").read_text()
     rows = dict(
         re.findall(r"^\| `(\w+)` \| (.*) \|$", section.partition("| peer |")[2].partition("\n\n")[0], re.MULTILINE)

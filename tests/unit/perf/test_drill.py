@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from metad_perf.commands import Drill as Settings
 from metad_perf.drill import command
 from metad_perf.drill.command import Played
 from metad_perf.drill.drills import DRILLS
@@ -100,7 +101,7 @@ def test_a_skipped_drill_has_not_passed(
 ) -> None:
     _plays(monkeypatch, **outcomes)
     report = tmp_path / "drills.json"
-    assert command.run([], seed=1, json=report) == code
+    assert command.run(Settings(seed=1, json=report)) == code
     told = json.loads(report.read_text())
     assert told["passed"] is (code == 0)
     assert [(one["name"], one["passed"]) for one in told["drills"]] == [(o.name, o.passed) for o in outcomes.values()]
@@ -109,7 +110,7 @@ def test_a_skipped_drill_has_not_passed(
 
 def test_a_drill_that_does_not_exist() -> None:
     with pytest.raises(UsageError, match="no drill 'flood'"):
-        command.run(["flood"], seed=1, json=None)
+        command.run(Settings(names=("flood",), seed=1))
 
 
 def test_a_drill_that_this_machine_cannot_play_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ import pytest
 
 from metad_client.errors import ConflictError, DeadlineExceededError, MetadError, OverloadedError
 from metad_judge.linearizability import Outcome, check
+from metad_perf import cli
+from metad_perf.commands import FAULTS, Crash
 from metad_perf.errors import ServerError, UsageError
 from metad_perf.faults import disks, kinds, members, registers
 from metad_perf.faults.availability import Availability, Window, gap_ms, names_in
-from metad_perf.faults.names import FAULTS
 from metad_perf.faults.registers import History, RegisterClient
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, pack_slots
@@ -61,9 +62,10 @@ def test_every_group_has_a_name_to_be_probed_by() -> None:
 
 
 def test_names_of_faults() -> None:
-    assert kinds.parse("kill, pause,kill") == ["kill", "pause"]
+    asked = cli._parser().parse_args(["crash", "--nodes", "3", "--faults", "kill, pause,kill"])
+    assert asked.faults == ("kill", "pause")
     with pytest.raises(UsageError, match="no fault 'flood'"):
-        kinds.parse("kill,flood")
+        Crash(nodes=3, faults=("kill", "flood")).checked()
 
 
 def test_faults_that_this_machine_cannot_do_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pictures
-from metad_perf.wan.command import heatmap_page as page
+from metad_perf.wan.page import heatmap_page as page
 from metad_perf.wan.table import Cell, Figures
 
 

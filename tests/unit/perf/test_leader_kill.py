@@ -12,8 +12,10 @@ import pytest
 
 import pictures
 from metad_judge.acknowledged import Seen, Verdict, fresh, handed_on, settled
+from metad_perf.commands import LeaderKill
 from metad_perf.errors import UsageError
-from metad_perf.leader_kill.command import page, said
+from metad_perf.leader_kill.command import said
+from metad_perf.leader_kill.page import page
 from metad_perf.leader_kill.plan import (
     COMMIT,
     MIX,
@@ -26,7 +28,6 @@ from metad_perf.leader_kill.plan import (
     Draw,
     Ledger,
     Lot,
-    Measurement,
     Namer,
     groups_of,
     number_of,
@@ -72,7 +73,7 @@ def cluster() -> ClusterMap:
 )
 def test_settings_that_make_no_sense_are_refused(setting: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        Measurement(**setting).checked()
+        LeaderKill(**setting).checked()
 
 
 def test_the_mix_is_whole() -> None:

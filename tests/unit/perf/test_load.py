@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from metad_perf import cli
+from metad_perf.commands import Verb
 from metad_perf.errors import UsageError
 from metad_perf.load.measure import Load, plans
 from metad_perf.load.workload import VERBS
+from metad_spark.arguments import count as count_of
 
 
 def _load(**settings: Any) -> Load:
@@ -52,18 +54,18 @@ def test_senseless_settings_are_refused(settings: dict[str, Any]) -> None:
 
 
 def test_the_command_line_knows_the_workloads_verbs() -> None:
-    assert tuple(VERBS) == cli.VERBS
+    assert tuple(VERBS) == get_args(Verb)
 
 
 @pytest.mark.parametrize(("text", "count"), [("1e7", 10_000_000), ("10_000", 10_000), ("5,000", 5_000), ("7", 7)])
 def test_counts_are_read_as_people_write_them(text: str, count: int) -> None:
-    assert cli._count(text) == count
+    assert count_of(text) == count
 
 
 @pytest.mark.parametrize("text", ["many", "1.5", "nan", "inf"])
 def test_other_counts_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        cli._count(text)
+        count_of(text)
 
 
 def test_errors_are_one_line_and_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

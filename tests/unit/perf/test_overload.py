@@ -10,10 +10,11 @@ import pytest
 
 from metad_client.observer import Ended
 from metad_judge.undisturbed import Verdict, judge, leaders, terms
+from metad_perf.commands import Overload as Settings
 from metad_perf.errors import UsageError
 from metad_perf.overload.guard import Beats, Pulse, broker_name, left, names_of
 from metad_perf.overload.naive import Naive, Pace, Tell
-from metad_perf.overload.plan import GUARD_TENANT, MIX, Measurement, requests
+from metad_perf.overload.plan import GUARD_TENANT, MIX, requests
 from metad_perf.overload.tally import Tally, curve, goes_on, heartbeats, peak, phase_row, reached, recovered_s, summed
 from metad_perf.report.histogram import Latencies
 from metad_wire import messages as m
@@ -25,7 +26,7 @@ from metad_wire.methods import encode
 from metad_wire.routing import ROUTES, SLOT_MASK
 from metad_wire.tables.broker import ACTIVE, FENCED, Broker
 
-SMALL = Measurement(brokers=2, sessions=8, batch=5)
+SMALL = Settings(brokers=2, sessions=8, batch=5)
 GROUPS = {"data-0": "n1", "data-1": "n2", "offset-0": "n3"}
 
 
@@ -61,7 +62,7 @@ def cluster() -> ClusterMap:
 )
 def test_settings_that_make_no_sense_are_refused(setting: dict[str, Any], word: str) -> None:
     with pytest.raises(UsageError, match=word):
-        Measurement(**setting).checked()
+        Settings(**setting).checked()
 
 
 def test_requests_are_of_their_group_and_verbs_by_their_shares() -> None:
@@ -117,7 +118,7 @@ async def paced(say: str, *, rate: float = 2_000.0, timeout_s: float = 0.3) -> t
     """Pace against one node until a few hundred items are done with."""
     got: list[int] = []
     server = await asyncio.get_running_loop().create_server(lambda: Node(say, got), "127.0.0.1", 0)
-    measurement = Measurement(batch=10, timeout_s=timeout_s, connections=1)
+    measurement = Settings(batch=10, timeout_s=timeout_s, connections=1)
     naive = Naive(measurement, cluster(), dict.fromkeys(GROUPS, "n1"), 0)
     async with server:
         await naive.open([f"127.0.0.1:{server.sockets[0].getsockname()[1]}"])
@@ -166,8 +167,8 @@ def test_tallies_of_processes_are_summed() -> None:
 
 
 def test_a_factor_that_is_not_reached_is_said() -> None:
-    assert reached(Measurement(), phase_row(Tally(offered=290, sent=100), 1.0, 100.0)) == ""
-    assert "2.50" in reached(Measurement(), phase_row(Tally(offered=300, sent=300, lagged=50), 1.0, 100.0))
+    assert reached(Settings(), phase_row(Tally(offered=290, sent=100), 1.0, 100.0)) == ""
+    assert "2.50" in reached(Settings(), phase_row(Tally(offered=300, sent=300, lagged=50), 1.0, 100.0))
 
 
 def test_the_ramp_ends_where_more_brings_nothing() -> None:

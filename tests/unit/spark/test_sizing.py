@@ -178,8 +178,8 @@ def test_what_no_cluster_can_do_is_proven_without_a_search(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_storm_is_over_before_the_bounds_of_what_is_possible(seed: int) -> None:
-    """With a cluster that does everything at once, clients are back as soon as can be. The share that learns of it late is
-    none that is asked for: chance would decide then."""
+    """With a cluster that does everything at once, clients are back as soon as can be. The share that learns of it
+    late is none that is asked for: chance would decide then."""
     scenario, costs, _ = _random_case(seed)
     rng = random.Random(seed)
     scenario = _change(
