@@ -9,10 +9,8 @@ is.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from metad_client import Options
@@ -20,6 +18,7 @@ from metad_wire.messages import SessionKey
 
 from .commands import Hold
 from .errors import ServerError, UsageError
+from .experiment.nodes import sampled
 from .load.measure import MIB, Load, account_of, epoch_now, measure
 from .load.prepare import fill_sessions
 from .load.workload import TENANT, session_names
@@ -56,7 +55,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
     small = min(SMALL, sessions)
     epoch = epoch_now()
     costs: dict[str, dict[str, float]] = {}
-    with _sampled_rss(server) as rss_max:
+    with sampled([server]) as rss:
         _fill(server.target, epoch, small, value_bytes)
         costs[str(small)], errors = _costs(server, epoch, small, updates, value_bytes)
         fill_s = _fill(server.target, epoch, sessions, value_bytes)
@@ -73,7 +72,7 @@ def _hold(server: Server, sessions: int, updates: int, value_bytes: int) -> dict
         server.kill()
         restart_killed_s = server.start()
         errors += killed["errors"] + _missing(server.target, sessions)
-        peak_mib = rss_max() / MIB
+        peak_mib = max(rss.max_mib_each)
     status = account_of(server.target)
     server.stop()
     ratios = {verb: output.ratio(at_size[verb], costs[str(small)][verb]) for verb in VERBS}
@@ -149,23 +148,3 @@ def _missing(endpoint: str, sessions: int) -> int:
             return sum(session is None for session in found)
 
     return run_async(read())
-
-
-@contextmanager
-def _sampled_rss(server: Server) -> Iterator[Callable[[], int]]:
-    """Samples the server's resident set from a thread; the function returns the largest value seen."""
-    largest = 0
-    done = threading.Event()
-
-    def sample() -> None:
-        nonlocal largest
-        while not done.wait(_SAMPLE_S):
-            largest = max(largest, server.rss_bytes())
-
-    thread = threading.Thread(target=sample, name="rss-sampler", daemon=True)
-    thread.start()
-    try:
-        yield lambda: largest
-    finally:
-        done.set()
-        thread.join()

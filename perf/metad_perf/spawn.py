@@ -22,6 +22,7 @@ import psutil
 from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 
+from . import processes
 from .errors import ServerError, UsageError
 from .target import scheme_checked, target_of
 
@@ -189,20 +190,17 @@ class Server:
             raise ServerError(f"the server drained with exit code {code}: {self._last_words()}")
         return time.monotonic() - begin
 
+    def members(self) -> list[int]:
+        """Process ids of the running nodes."""
+        return [] if self._process is None else [self._process.pid]
+
     def rss_bytes(self) -> int:
-        """Resident memory now; 0 while it is not running."""
-        try:
-            return int(psutil.Process(self.pid).memory_info().rss)
-        except (psutil.Error, ServerError):
-            return 0
+        """Resident memory of the nodes now; 0 while none runs."""
+        return processes.rss_bytes(self.members())
 
     def cpu_s(self) -> float:
-        """User and system time so far; 0 while it is not running."""
-        try:
-            times = psutil.Process(self.pid).cpu_times()
-        except (psutil.Error, ServerError):
-            return 0.0
-        return float(times.user + times.system)
+        """User and system time of the running nodes so far."""
+        return processes.cpu_s(self.members())
 
     def waited_s(self) -> float:
         """For how long its threads were ready to run and had no processor, together; 0 if the system does not say."""
@@ -271,23 +269,6 @@ class Cluster(Server):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
         psutil.wait_procs(children, _KILLED_S)
-
-    def rss_bytes(self) -> int:
-        """Resident memory of all nodes now."""
-        total = 0
-        for child in self._children():
-            with contextlib.suppress(psutil.Error):
-                total += int(child.memory_info().rss)
-        return total
-
-    def cpu_s(self) -> float:
-        """User and system time of the running nodes."""
-        total = 0.0
-        for child in self._children():
-            with contextlib.suppress(psutil.Error):
-                times = child.cpu_times()
-                total += float(times.user + times.system)
-        return total
 
     def _children(self) -> list[psutil.Process]:
         if self._process is None:

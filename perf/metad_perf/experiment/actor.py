@@ -19,6 +19,7 @@ from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
 from ..errors import PerfError, WorkerError
+from ..processes import cpu_s
 
 _END_S = 10.0
 
@@ -71,10 +72,7 @@ class Actor:
 
     def cpu_s(self) -> float:
         """User and system time of the process so far."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        with open(f"/proc/{self._process.pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / ticks
+        return cpu_s([self._process.pid or 0])
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

@@ -14,7 +14,7 @@ from metad_client import Client, Options
 from ..faults.health import STATUS_S, Health
 from ..faults.members import Member, Members, temporary_members
 from ..load.measure import MIB
-from ..spawn import Shape
+from ..spawn import Server, Shape
 from ..target import open_client
 
 _SAMPLE_S = 0.02
@@ -77,7 +77,7 @@ async def quiet(members: Sequence[Member]) -> None:
 class Peak:
     """The largest memory that was seen, of all nodes together and of each."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Server]) -> None:
         self._members = members
         self._before = [member.rss_bytes() for member in members]
         self._each = list(self._before)
@@ -106,7 +106,7 @@ class Peak:
 
 
 @contextlib.contextmanager
-def sampled(members: Sequence[Member]) -> Iterator[Peak]:
+def sampled(members: Sequence[Server]) -> Iterator[Peak]:
     """Samples memory from a thread, until the end."""
     peak = Peak(members)
     done = threading.Event()

@@ -15,7 +15,8 @@ from pathlib import Path
 from metad_wire.transport.claims import Claim
 
 from ..errors import ServerError
-from .peer import MissingError, cpu_us, rss_bytes
+from ..processes import cpu_s, rss_bytes
+from .peer import MissingError
 
 START_S = 90.0
 _POLL_S = 0.1
@@ -56,7 +57,7 @@ class Nodes:
 
     def cpu_us(self) -> int:
         """User and system time of the running nodes so far."""
-        return cpu_us(process.pid for process in self._processes.values())
+        return round(1e6 * cpu_s(process.pid for process in self._processes.values()))
 
     def rss_bytes(self) -> int:
         """Memory of the running nodes now."""

@@ -12,8 +12,7 @@ best with many items: one transaction if it has such, otherwise requests that ar
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from ..errors import PerfError, UsageError
+from ..processes import cpu_s, rss_bytes
 
 Record = tuple[str, bytes]
 """A key with its value, or a session with its properties."""
@@ -151,29 +151,6 @@ async def checked(call: Call) -> Answer:
     return answer
 
 
-def cpu_us(pids: Iterable[int]) -> int:
-    """User and system time so far of those of these processes that run."""
-    import psutil  # not in the base, which has this command's help
-
-    total = 0.0
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            times = psutil.Process(pid).cpu_times()
-            total += times.user + times.system
-    return round(1e6 * total)
-
-
-def rss_bytes(pids: Iterable[int]) -> int:
-    """Memory now of those of these processes that run."""
-    import psutil  # not in the base, which has this command's help
-
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            total += int(psutil.Process(pid).memory_info().rss)
-    return total
-
-
 class Endpoints:
     """A running system that we neither started nor may end; ``pids`` of its processes, if they are known."""
 
@@ -193,7 +170,7 @@ class Endpoints:
 
     def cpu_us(self) -> int:
         """Of the processes that are known."""
-        return cpu_us(self._pids)
+        return round(1e6 * cpu_s(self._pids))
 
     def rss_bytes(self) -> int:
         """Of the processes that are known."""

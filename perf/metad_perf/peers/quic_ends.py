@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 from aioquic.asyncio import server as stock
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
@@ -38,6 +37,8 @@ from metad_wire.transport import split_endpoint
 from metad_wire.transport.credentials import TlsFiles
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import install_uvloop
+
+from ..processes import cpu_s
 
 VALUE = bytes(range(200))
 _REQUEST = int(FrameType.REQUEST)
@@ -284,20 +285,20 @@ async def serve(side: str, work: str, files: TlsFiles) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-async def put(side: str, files: TlsFiles, port: int, server: psutil.Process, seconds: float) -> dict[str, float]:
+async def put(side: str, files: TlsFiles, port: int, server: int, seconds: float) -> dict[str, float]:
     """Keep ``IN_FLIGHT`` puts in flight for ``seconds``."""
 
     async def measure(handler: PutClient) -> dict[str, float]:
         await asyncio.wait((handler.lost,), timeout=_WARM_UP_S)
-        cpu_s, own_s, answered, began = _cpu_s(server), _cpu_s(psutil.Process()), handler.answered, time.perf_counter()
+        used_s, own_s, answered, began = cpu_s([server]), cpu_s([os.getpid()]), handler.answered, time.perf_counter()
         await asyncio.wait((handler.lost,), timeout=seconds)
         elapsed_s, requests = time.perf_counter() - began, handler.answered - answered
         if handler.lost.done():
             handler.lost.result()
         return {
             "requests_per_s": requests / elapsed_s,
-            "server_cpu_us": (_cpu_s(server) - cpu_s) / requests * 1e6,
-            "client_cpu_us": (_cpu_s(psutil.Process()) - own_s) / requests * 1e6,
+            "server_cpu_us": (cpu_s([server]) - used_s) / requests * 1e6,
+            "client_cpu_us": (cpu_s([os.getpid()]) - own_s) / requests * 1e6,
         }
 
     if side == "ours":
@@ -306,27 +307,22 @@ async def put(side: str, files: TlsFiles, port: int, server: psutil.Process, sec
         return await measure(connection.open())
 
 
-async def bulk(side: str, files: TlsFiles, port: int, server: psutil.Process, total: float) -> dict[str, float]:
+async def bulk(side: str, files: TlsFiles, port: int, server: int, total: float) -> dict[str, float]:
     """Send ``total`` bytes, one way, on one stream."""
 
-    async def measure(handler: BulkClient, began: float, cpu_s: float) -> dict[str, float]:
+    async def measure(handler: BulkClient, began: float, used_s: float) -> dict[str, float]:
         await handler.complete
         return {
             "mb_per_s": total / (time.perf_counter() - began) / 1e6,
-            "server_cpu_us_per_kb": (_cpu_s(server) - cpu_s) / total * 1e9,
+            "server_cpu_us_per_kb": (cpu_s([server]) - used_s) / total * 1e9,
         }
 
-    began, cpu_s = time.perf_counter(), _cpu_s(server)
+    began, used_s = time.perf_counter(), cpu_s([server])
     if side == "ours":
         handler = await QuicTransport(files).dial(HOST, port, lambda: BulkClient(int(total)), 5.0)
-        return await measure(handler, began, cpu_s)
+        return await measure(handler, began, used_s)
     async with dial(files, HOST, port, lambda: BulkClient(int(total))) as connection:
-        return await measure(connection.open(), began, cpu_s)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+        return await measure(connection.open(), began, used_s)
 
 
 def main() -> None:
@@ -336,7 +332,7 @@ def main() -> None:
     if end == "server":
         asyncio.run(serve(side, work, TlsFiles(certificate=certificate, key=key, ca=ca)))
         return
-    port, server, amount = int(sys.argv[7]), psutil.Process(int(sys.argv[8])), float(sys.argv[9])
+    port, server, amount = int(sys.argv[7]), int(sys.argv[8]), float(sys.argv[9])
     files = TlsFiles(ca=ca)
     measured = asyncio.run((put if work == "put" else bulk)(side, files, port, server, amount))
     print(json.dumps(measured), flush=True)
