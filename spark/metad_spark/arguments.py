@@ -23,6 +23,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """The help of the command."""
     ONE_OF: ClassVar[tuple[str, ...]] = ()
     """Fields of which a command line has one, and no more."""
+    READ: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    """How fields are read whose type does not say it, by name. One with several values is given several times."""
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -49,7 +51,7 @@ def made(args: argparse.Namespace) -> Command:
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        told = action.default is None or isinstance(action.default, bool | tuple)
+        told = action.default is None or isinstance(action.default, bool | tuple | list)
         return action.help if told else super()._get_help_string(action)
 
 
@@ -62,7 +64,10 @@ def _add(parser: argparse.ArgumentParser, command: type[Command]) -> None:
         flag = flag or f"--{field.name.replace('_', '-')}"
         default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         to = one_of if field.name in command.ONE_OF else parser
-        how = {"help": argparse.SUPPRESS if text is None else text, **_reading(of, default)}
+        how = {
+            "help": argparse.SUPPRESS if text is None else text,
+            **_reading(of, default, command.READ.get(field.name)),
+        }
         if metavar is not None:
             how["metavar"] = metavar
         if not flag.startswith("-"):
@@ -77,11 +82,15 @@ def _add(parser: argparse.ArgumentParser, command: type[Command]) -> None:
             to.add_argument(flag, dest=field.name, required=required, **how)
 
 
-def _reading(of: Any, default: Any) -> dict[str, Any]:
+def _reading(of: Any, default: Any, read: Callable[[str], Any] | None) -> dict[str, Any]:
     """How argparse reads a value of this type."""
+    if read is not None and get_origin(of) is tuple:
+        return {"type": read, "action": "append", "default": []}
     if of is bool:
         return {"action": "store_false" if default is True else "store_true"}
     how: dict[str, Any] = {} if default is msgspec.NODEFAULT else {"default": default}
+    if read is not None:
+        return how | {"type": read}
     if get_origin(of) in (Union, types.UnionType):
         (of,) = (one for one in get_args(of) if one is not type(None))
     if get_origin(of) is Literal:
