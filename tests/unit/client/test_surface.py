@@ -363,9 +363,5 @@ def test_the_methods_are_documented(row: str, one: type) -> None:
 
 
 def test_the_limits_are_documented() -> None:
-    table = dict(re.findall(r"^\| `(\w+_MAX)` \| ([\d,]+) \|", (ROOT / "clients/README.md").read_text(), re.MULTILINE))
-    assert {name: int(value.replace(",", "")) for name, value in table.items()} == {
-        name: getattr(limits, name) for name in limits.__all__
-    }
     assert limits.__doc__ is not None
     assert set(re.findall(r"^- ``(\w+)``", limits.__doc__, re.MULTILINE)) == set(limits.__all__)
