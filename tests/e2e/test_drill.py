@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import psutil
+from e2e_perf import METAD_PERF, metad_perf
 
-METAD_PERF = Path(sys.executable).with_name("metad-perf")
 DRILL = "leader-killed"
 _LONG_S = 120.0
 _POLL_S = 0.05
@@ -21,8 +20,7 @@ _POLL_S = 0.05
 
 def test_a_drill_is_played_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "drills.json"
-    command = [str(METAD_PERF), "drill", DRILL, "--seed", "1", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LONG_S, check=False)
+    done = metad_perf("drill", DRILL, "--seed", 1, "--json", path)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(path.read_text())
     (drill,) = report["drills"]

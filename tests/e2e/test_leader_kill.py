@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from e2e_perf import METAD_PERF, metad_perf, usage_error
 
 from metad_client import KvDeleteItem, OffsetKey, SessionDeleteItem
 from metad_perf.commands import LeaderKill
@@ -19,25 +19,14 @@ from metad_perf.leader_kill.work import Begin, End, Judge, Take, open_work
 from metad_perf.spawn import temporary_server
 from metad_perf.target import open_client
 
-METAD_PERF = Path(sys.executable).with_name("metad-perf")
 DIRECTORY = "metad-perf-"
-
-
-def _metad_perf(*args: object, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-    command = [str(METAD_PERF), *map(str, args)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=timeout_s)
-        finally:
-            process.terminate()  # not SIGKILL, which would leave its servers behind
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
 def test_leaders_die_and_nothing_is_lost(tmp_path: Path) -> None:
     path, page = tmp_path / "report.json", tmp_path / "report.html"
     size = ("--rounds", 2, "--rate", 300, "--batch", 5, "--processes", 2, "--clients", 2, "--quiet-s", 0.5)
     patient = ("--limit-s", 90, "--deadline-s", 60, "--groups", "data=2,offset=1")
-    done = _metad_perf("leader-kill", *size, *patient, "--json", path, "--report", page)
+    done = metad_perf("leader-kill", *size, *patient, "--json", path, "--report", page)
     assert done.returncode == 0, done.stderr + done.stdout
     report: dict[str, Any] = json.loads(path.read_text())
     keys = {"failed_operations_max", "worst_ms", "led_again_ms_p50", "led_again_ms_p95", "lost", "seed", "setting"}
@@ -101,11 +90,7 @@ def test_the_judge_sees_what_is_gone() -> None:
     ],
 )
 def test_leader_kill_names_what_it_cannot_do(flags: tuple[object, ...], word: str) -> None:
-    wrong = _metad_perf("leader-kill", *flags)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("metad-perf: usage: ")
-    assert word in wrong.stderr
-    assert wrong.stderr.count("\n") == 1
+    usage_error(word, "leader-kill", *flags)
 
 
 def test_sigterm_leaves_nothing_behind() -> None:

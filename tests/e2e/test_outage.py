@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_perf import metad_perf, usage_error
 
 from metad_perf.outage.command import BARS, RESUMED_MS_MAX, missed
-
-METAD_PERF = Path(sys.executable).with_name("metad-perf")
 
 
 def test_nothing_ends_because_the_service_stood_still(tmp_path: Path) -> None:
     """With a lease that is far shorter than the outage. How long it takes to go on is the machine's."""
     path = tmp_path / "report.json"
     size = ("--seconds", 6, "--clients", 60, "--publishers", 4, "--lease-s", 3)
-    done = subprocess.run(
-        [str(METAD_PERF), "outage", *map(str, size), "--json", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    done = metad_perf("outage", *size, "--json", path)
     assert "Traceback" not in done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
     assert {name: report[name] for name in BARS} == dict.fromkeys(BARS, 0), report["runs"]
@@ -55,6 +46,4 @@ def test_every_bar_that_is_missed_is_named() -> None:
     ],
 )
 def test_outage_names_what_it_cannot_do(flags: tuple[str, ...], word: str) -> None:
-    done = subprocess.run([str(METAD_PERF), "outage", *flags], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert word in done.stderr
+    usage_error(word, "outage", *flags)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from e2e_perf import METAD_PERF, metad_perf, usage_error
 
 from metad_client import SessionDeleteItem
 from metad_judge.undisturbed import Verdict, judge
@@ -21,27 +21,16 @@ from metad_perf.spawn import temporary_server
 from metad_perf.target import open_client
 from metad_wire.messages import StatusReply
 
-METAD_PERF = Path(sys.executable).with_name("metad-perf")
 SMALL = Settings(brokers=2, sessions=40, lease_s=60.0)
 DUE = len(names_of(SMALL, 0)[0])
 """Clients of a broker whose wills are due when it dies."""
-
-
-def _metad_perf(*args: object, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-    command = [str(METAD_PERF), *map(str, args)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=timeout_s)
-        finally:
-            process.terminate()  # not SIGKILL, which would leave its servers behind
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
 def test_a_cluster_is_overloaded_and_judged(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     size = ("--factor", 3, "--seconds", 4, "--window-s", 1, "--gap-s", 1, "--step-s", 0.3, "--batch", 50)
     few = ("--brokers", 2, "--sessions", 40, "--lease-s", 60, "--groups", "data=2,offset=1")
-    done = _metad_perf("overload", *size, *few, "--json", path)
+    done = metad_perf("overload", *size, *few, "--json", path)
     assert "Traceback" not in done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
     keys = {"elections", "brokers_fenced", "expired_wrongly", "heartbeat_p99_ms", "goodput_ratio_after", "rss_max_mib"}
@@ -113,11 +102,7 @@ def test_the_judge_sees_a_fenced_broker_a_session_that_is_gone_and_wills() -> No
     ],
 )
 def test_overload_names_what_it_cannot_do(flags: tuple[object, ...], word: str) -> None:
-    wrong = _metad_perf("overload", *flags)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("metad-perf: usage: ")
-    assert word in wrong.stderr
-    assert wrong.stderr.count("\n") == 1
+    usage_error(word, "overload", *flags)
 
 
 def test_sigterm_leaves_nothing_behind() -> None:

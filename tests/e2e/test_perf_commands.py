@@ -6,40 +6,19 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from e2e_perf import METAD_PERF, end_with_all, metad_perf, report_of
 
 from metad_client import connect
 from metad_perf.load.workload import VERBS
 from metad_perf.spawn import Shape, temporary_server
-
-METAD_PERF = Path(sys.executable).with_name("metad-perf")
-
-
-def _metad_perf(*args: object, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
-    command = [str(METAD_PERF), *map(str, args)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, errors = process.communicate(timeout=timeout_s)
-        finally:
-            process.terminate()  # not SIGKILL, which would leave its server behind
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
-
-
-def _report(tmp_path: Path, *args: object, timeout_s: float = 600.0) -> dict[str, Any]:
-    path = tmp_path / "report.json"
-    done = _metad_perf(*args, "--json", path, timeout_s=timeout_s)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    report: dict[str, Any] = json.loads(path.read_text())
-    return report
-
 
 LOAD_KEYS = {
     "verb",
@@ -64,7 +43,7 @@ def test_load_measures_every_verb(tmp_path: Path) -> None:
         server.start()
         for verb in VERBS:
             size = ("--batch", 50, "--in-flight", 4, "--items", 2_000)
-            report = _report(tmp_path, "load", "--endpoint", server.endpoint, "--verb", verb, *size)
+            report = report_of(tmp_path, "load", "--endpoint", server.endpoint, "--verb", verb, *size)
             assert report.keys() >= LOAD_KEYS
             assert (report["verb"], report["items"], report["batch"], report["in_flight"]) == (verb, 2_000, 50, 4)
             assert report["errors"] == 0
@@ -79,7 +58,7 @@ def test_load_measures_every_verb(tmp_path: Path) -> None:
 
 def test_load_spawns_its_own_server_and_paces_several_processes(tmp_path: Path) -> None:
     flags = ("--spawn", "--verb", "kv.put", "--batch", 1, "--in-flight", 8, "--processes", 2)
-    report = _report(tmp_path, "load", *flags, "--items", 500, "--rate", 1_000, "--value-bytes", 10)
+    report = report_of(tmp_path, "load", *flags, "--items", 500, "--rate", 1_000, "--value-bytes", 10)
     assert (report["items"], report["errors"], report["processes"], report["loop"]) == (500, 0, 2, "open")
     assert report["seconds"] > 0.4, "500 items at 1,000 per second"
 
@@ -88,7 +67,7 @@ def test_load_takes_the_servers_configuration(tmp_path: Path) -> None:
     config = tmp_path / "metad.toml"
     config.write_text("fsync = false\n[groups]\ndata = 1\noffset = 1\n")
     flags = ("--spawn", "--server-config", config, "--verb", "session.takeover", "--restore")
-    report = _report(tmp_path, "load", *flags, "--batch", 10, "--in-flight", 2, "--items", 200)
+    report = report_of(tmp_path, "load", *flags, "--batch", 10, "--in-flight", 2, "--items", 200)
     assert report["errors"] == 0
     assert report["fsync"] is False
     assert report["groups"] == 3  # and metadata-0
@@ -99,7 +78,7 @@ def test_load_of_a_cluster_counts_every_node(tmp_path: Path) -> None:
         server.start()
         assert server.endpoint.count(",") == 2
         flags = ("--endpoint", server.endpoint, "--verb", "kv.put", "--batch", 100, "--in-flight", 4, "--items", 5_000)
-        report = _report(tmp_path, "load", *flags)
+        report = report_of(tmp_path, "load", *flags)
         server.stop()
     assert (report["errors"], report["nodes"], report["server_processes"], report["replicas"]) == (0, 3, 3, 3)
     assert report["groups"] == 5
@@ -109,18 +88,18 @@ def test_load_of_a_cluster_counts_every_node(tmp_path: Path) -> None:
 
 def test_load_spawns_a_cluster_and_takes_it_away(tmp_path: Path) -> None:
     flags = ("--spawn", "--nodes", 3, "--verb", "session.takeover", "--batch", 50, "--in-flight", 2, "--items", 1_000)
-    report = _report(tmp_path, "load", *flags, "--groups", "data=1,offset=1")
+    report = report_of(tmp_path, "load", *flags, "--groups", "data=1,offset=1")
     assert (report["errors"], report["nodes"], report["groups"]) == (0, 3, 3)
 
 
 def test_flags_of_a_cluster_need_one_of_our_own() -> None:
-    done = _metad_perf("load", "--endpoint", "127.0.0.1:1", "--nodes", 3, "--verb", "kv.get")
+    done = metad_perf("load", "--endpoint", "127.0.0.1:1", "--nodes", 3, "--verb", "kv.get")
     assert done.returncode == 2
     assert "--spawn" in done.stderr
 
 
 def test_load_without_a_server_says_so_in_one_line() -> None:
-    done = _metad_perf("load", "--endpoint", "127.0.0.1:1", "--verb", "kv.get", "--items", "10")
+    done = metad_perf("load", "--endpoint", "127.0.0.1:1", "--verb", "kv.get", "--items", "10")
     assert done.returncode == 1
     assert done.stderr.startswith("metad-perf: connection_lost: ")
     assert done.stderr.count("\n") == 1
@@ -129,7 +108,7 @@ def test_load_without_a_server_says_so_in_one_line() -> None:
 def test_a_server_that_cannot_start_is_one_line_too(tmp_path: Path) -> None:
     config = tmp_path / "metad.toml"
     config.write_text("no_such_key = 1\n")
-    done = _metad_perf("load", "--spawn", "--server-config", config, "--verb", "kv.put", "--items", "10")
+    done = metad_perf("load", "--spawn", "--server-config", config, "--verb", "kv.put", "--items", "10")
     assert done.returncode == 1
     assert done.stderr.startswith("metad-perf: server: ")
     assert "no_such_key" in done.stderr
@@ -137,7 +116,7 @@ def test_a_server_that_cannot_start_is_one_line_too(tmp_path: Path) -> None:
 
 
 def test_grpc_compares_every_case(tmp_path: Path) -> None:
-    report = _report(tmp_path, "grpc", "--pairs", 1, "--seconds", 0.4, "--keys", 1_000)
+    report = report_of(tmp_path, "grpc", "--pairs", 1, "--seconds", 0.4, "--keys", 1_000)
     cases = {"unary_1", "unary_16", "unary_256", "batch_1000"}
     for verdict, verb in ((report, "session.get"), (report["writes"], "session.update")):
         assert verdict["verb"] == verb
@@ -150,7 +129,7 @@ def test_grpc_compares_every_case(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_crash_finds_nothing(tmp_path: Path, seed: int) -> None:
-    report = _report(tmp_path, "crash", "--rounds", 3, "--writers", 3, "--seed", seed)
+    report = report_of(tmp_path, "crash", "--rounds", 3, "--writers", 3, "--seed", seed)
     assert report.keys() >= {"rounds", "acknowledged", "lost", "duplicated", "seed", "unknown", "restart_ms_max"}
     assert (report["rounds"], report["lost"], report["duplicated"], report["seed"]) == (3, 0, 0, seed)
     assert report["kills"] >= 3
@@ -158,7 +137,7 @@ def test_crash_finds_nothing(tmp_path: Path, seed: int) -> None:
 
 
 def test_crash_of_a_cluster_finds_nothing(tmp_path: Path) -> None:
-    report = _report(tmp_path, "crash", "--nodes", 3, "--faults", "kill,pause", "--seconds", 6, "--seed", 1)
+    report = report_of(tmp_path, "crash", "--nodes", 3, "--faults", "kill,pause", "--seconds", 6, "--seed", 1)
     assert report.keys() >= {"acknowledged", "lost", "duplicated", "linearizable", "operations", "elections"}
     assert (report["lost"], report["duplicated"], report["linearizable"], report["problems"]) == (0, 0, True, [])
     assert report["acknowledged"] > 100
@@ -170,7 +149,7 @@ def test_crash_of_a_cluster_finds_nothing(tmp_path: Path) -> None:
 
 
 def test_crash_of_a_cluster_tells_how_long_a_write_waits_for_a_node_that_ends(tmp_path: Path) -> None:
-    report = _report(tmp_path, "crash", "--nodes", 3, "--faults", "term", "--seconds", 8, "--seed", 1)
+    report = report_of(tmp_path, "crash", "--nodes", 3, "--faults", "term", "--seconds", 8, "--seed", 1)
     assert (report["lost"], report["duplicated"], report["linearizable"], report["problems"]) == (0, 0, True, [])
     assert report["faults"]["term"] >= 1
     assert report["failed_calls"] >= 0
@@ -178,14 +157,14 @@ def test_crash_of_a_cluster_tells_how_long_a_write_waits_for_a_node_that_ends(tm
 
 
 def test_faults_that_do_not_exist_are_a_usage_error() -> None:
-    done = _metad_perf("crash", "--nodes", 3, "--faults", "flood")
+    done = metad_perf("crash", "--nodes", 3, "--faults", "flood")
     assert done.returncode == 2
     assert done.stderr.startswith("metad-perf: usage: --faults")
 
 
 @pytest.mark.skipif(shutil.which("etcd") is not None, reason="etcd is installed")
 def test_compare_without_etcd_says_how_to_get_it() -> None:
-    done = _metad_perf("compare", "--peers", "etcd")
+    done = metad_perf("compare", "--peers", "etcd")
     assert done.returncode == 2
     assert "make peers" in done.stderr
 
@@ -195,7 +174,7 @@ def test_compare_with_etcd(tmp_path: Path) -> None:
     html = tmp_path / "compare.html"
     flags = ("--peers", "etcd", "--pairs", 1, "--seconds", 0.5, "--keys", 4_000, "--storm", "--sessions", 4_000)
     flags += ("--loads", "batched_put", "--processes", 1, "--report", html)
-    report = _report(tmp_path, "compare", *flags)
+    report = report_of(tmp_path, "compare", *flags)
     assert report["etcd"].keys() == {"batched_put_ratio", "restore_ratio"}
     assert "<svg" in html.read_text()
     assert min(one["low"] for one in report["etcd"].values()) > 0
@@ -206,7 +185,7 @@ def test_compare_with_etcd(tmp_path: Path) -> None:
 
 
 def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
-    report = _report(tmp_path, "hold", "--sessions", "2e4", "--updates", 2_000)
+    report = report_of(tmp_path, "hold", "--sessions", "2e4", "--updates", 2_000)
     assert report.keys() >= {"sessions", "rss_mib", "rss_max_mib", "restart_s", "write_cost_ratio", "fill_items_per_s"}
     assert report["sessions"] == 20_000
     assert report["errors"] == 0
@@ -216,29 +195,46 @@ def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
 
 
 def test_sessions_that_begin_and_end_one_by_one_are_all_ended(tmp_path: Path) -> None:
-    report = _report(tmp_path, "sessions", "--mode", "create-close", "--rates", 50, "--seconds", 1)
+    report = report_of(tmp_path, "sessions", "--mode", "create-close", "--rates", "50,100", "--seconds", 1)
     assert (report["wrong"], report["errors"], report["problems"]) == (0, 0, [])
-    assert report["rates"][0]["pairs"] == 50
+    assert [row["pairs"] for row in report["rates"]] == [50, 100]
+    assert {"sustained_per_s", "p99_ms", "mode", "fsync", "nodes"} <= report.keys()
 
 
 def test_sessions_that_end_at_once_are_all_ended_and_no_others(tmp_path: Path) -> None:
     flags = ("--mode", "expiry-storm", "--sessions", 1_000, "--shares", "0.5,1", "--seconds", 0.2)
-    report = _report(tmp_path, "sessions", *flags)
+    report = report_of(tmp_path, "sessions", *flags)
     assert (report["wrong"], report["problems"]) == (0, [])
     assert [(row["ended"], row["ended_wrongly"], row["ended_early"]) for row in report["shares"]] == [
         (500, 0, False),
         (1_000, 0, False),
     ]
+    assert [row["curve"][-1][1] for row in report["shares"]] == [500, 1_000]
     assert min(row["foreground_p99_ms_during"] for row in report["shares"]) > 0
     assert min(row["paced_p99_ms_during"] for row in report["shares"]) > 0
 
 
 def test_sessions_that_are_held_are_compared_with_nodes_that_hold_none(tmp_path: Path) -> None:
     flags = ("--mode", "live", "--sessions", 2_000, "--pairs", 1, "--seconds", 0.5)
-    report = _report(tmp_path, "sessions", *flags)
+    report = report_of(tmp_path, "sessions", *flags)
     assert (report["wrong"], report["connected"], report["problems"]) == (0, 2_000, [])
     assert len(report["pairs_before"]) == len(report["pairs_with"]) == 1
     assert min(report["pairs_before"] + report["pairs_with"]) > 0
+    assert {"foreground_loss", "foreground_p99_ratio", "server_bytes_per_session"} <= report.keys()
+
+
+def test_a_command_that_hangs_leaves_nothing_behind() -> None:
+    """It heeds no SIGTERM, and what it has started is in a session of its own, as the servers are."""
+    sleeps = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+    code = f"import signal, subprocess, time; signal.signal(15, signal.SIG_IGN); {sleeps}; print(1, flush=True)"
+    command = [sys.executable, "-c", f"{code}; time.sleep(1000)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (started,) = psutil.Process(process.pid).children()
+        end_with_all(process, ending_s=0.1)
+    assert process.returncode == -signal.SIGKILL
+    assert not started.is_running()
 
 
 def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
@@ -277,7 +273,7 @@ def test_a_storm_loses_nothing_while_the_leader_dies(tmp_path: Path) -> None:
     # A long lease: on a machine that others load, no broker is to be fenced because it was not heard of.
     flags = ("--sessions", 3_000, "--brokers", 4, "--trigger", "leader-kill", "--lease-s", 60, "--seconds-limit", 200)
     trace = ("--trace", tmp_path / "trace") if find_spec("pyarrow") else ()
-    report = _report(tmp_path, "storm", *flags, "--steady-s", 1, *trace)
+    report = report_of(tmp_path, "storm", *flags, "--steady-s", 1, *trace)
     assert list(report)[: len(STORM_KEYS)] == STORM_KEYS
     assert (report["sessions"], report["restored"], report["lost"]) == (3_000, 3_000, 0)
     assert (report["sessions_expired_wrongly"], report["wills_fired_wrongly"], report["brokers_fenced"]) == (0, 0, 0)
@@ -299,7 +295,7 @@ def test_a_storm_on_a_running_server_leaves_nothing_behind(tmp_path: Path) -> No
     with temporary_server() as server:
         server.start()
         flags = ("--sessions", 500, "--brokers", 3, "--trigger", "expiry", "--expiring", 0.2, "--lease-s", 60)
-        report = _report(
+        report = report_of(
             tmp_path,
             "storm",
             "--endpoint",
@@ -325,7 +321,7 @@ async def _sessions(endpoint: str) -> list[str]:
 def test_a_storm_of_brokers_that_restart_over_quic(tmp_path: Path) -> None:
     flags = ("--sessions", 600, "--brokers", 3, "--trigger", "rolling", "--rolling-s", 1, "--lease-s", 60)
     more = ("--transport", "quic", "--steady-s", 1, "--seconds-limit", 200)
-    report = _report(tmp_path, "storm", *flags, *more)
+    report = report_of(tmp_path, "storm", *flags, *more)
     assert (report["restored"], report["lost"], report["scheme"], report["problems"]) == (600, 0, "metadq", [])
     assert (report["wills_fired_wrongly"], report["brokers_fenced"]) == (0, 0)
 
@@ -337,7 +333,7 @@ def test_a_storm_names_what_it_cannot_do() -> None:
         (("--policy", "hope"), "hope"),
         (("--population", "/nowhere.toml"), "--population"),
     ):
-        done = _metad_perf("storm", *flags)
+        done = metad_perf("storm", *flags)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert text in done.stderr
 
@@ -345,7 +341,7 @@ def test_a_storm_names_what_it_cannot_do() -> None:
 def test_demo_loses_nothing(tmp_path: Path) -> None:
     path, page = tmp_path / "report.json", tmp_path / "storm.html"
     flags = ("--sessions", 4_000, "--brokers", 4, "--json", path, "--report", page)
-    done = _metad_perf("demo", *flags)
+    done = metad_perf("demo", *flags)
     assert done.returncode == 0, done.stderr + done.stdout
     steps = ["metad starts", "4 brokers store", "comes back at once", "kill -9 of", "serves again", "is read back"]
     assert [step for step in (*steps, "A reconnect storm") if step not in done.stdout] == [], "it is told as it happens"
@@ -356,7 +352,7 @@ def test_demo_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_quic_compares_with_aioquics_own_server(tmp_path: Path) -> None:
-    report = _report(tmp_path, "quic", "--pairs", 1, "--seconds", 0.5, "--megabytes", 8)
+    report = report_of(tmp_path, "quic", "--pairs", 1, "--seconds", 0.5, "--megabytes", 8)
     assert report["server_cpu_ratio_256_in_flight"] > 1
     assert report["bulk_ratio_1200"] > 1
     assert [(one["work"], one["side"]) for one in report["runs"]] == [
@@ -365,17 +361,17 @@ def test_quic_compares_with_aioquics_own_server(tmp_path: Path) -> None:
         ("bulk", "ours"),
         ("bulk", "stock"),
     ]
-    assert _metad_perf("quic", "--pairs", 0).returncode == 2
+    assert metad_perf("quic", "--pairs", 0).returncode == 2
 
 
 def test_move_moves_slots_under_writes_and_reads_everything_back(tmp_path: Path) -> None:
     flags = ("--nodes", 1, "--groups", "metadata=1,offset=1,data=1", "--sessions", 2_000, "--writers", 2)
-    report = _report(tmp_path, "move", *flags, "--batch", 20)
+    report = report_of(tmp_path, "move", *flags, "--batch", 20)
     assert report["slots"] == 512
     assert (report["lost"], report["missing"], report["refused"]) == (0, 0, 0)
     assert report["writes"] > 0
     assert report["longest_write_ms"] >= report["p99_write_ms"] > 0
-    done = _metad_perf("move", "--sessions", 10)
+    done = metad_perf("move", "--sessions", 10)
     assert done.returncode == 2
     assert "--sessions must be at least" in done.stderr
 
@@ -398,7 +394,7 @@ WATCH_KEYS = {
 def test_watch_misses_nothing_through_a_kill_and_a_move(tmp_path: Path) -> None:
     load = ("--nodes", 3, "--watchers", 24, "--fan-out", 3, "--rate", 300, "--seconds", 4, "--processes", 2)
     flags = ("--faults", "kill,move,compact", "--only", "faults", "--records", 16, "--batch", 20, "--seed", 5)
-    report = _report(tmp_path, "watch", *load, *flags)
+    report = report_of(tmp_path, "watch", *load, *flags)
     assert report.keys() >= WATCH_KEYS
     assert (report["missed"], report["repeated"], report["out_of_order"], report["phantom"]) == (0, 0, 0, 0)
     assert (report["wrong"], report["split"], report["problems"]) == (0, 0, [])
@@ -412,7 +408,7 @@ def test_watch_misses_nothing_through_a_kill_and_a_move(tmp_path: Path) -> None:
 def test_watch_measures_delivery_and_what_watches_cost(tmp_path: Path) -> None:
     load = ("--watchers", 6, "--fan-out", 2, "--rate", 200, "--seconds", 1, "--processes", 1, "--records", 8)
     small = ("--idle-watchers", 30, "--behind", 2_000, "--pairs", 1, "--window-s", 0.5, "--faults", "none")
-    report = _report(tmp_path, "watch", *load, *small)
+    report = report_of(tmp_path, "watch", *load, *small)
     assert report.keys() >= WATCH_KEYS
     assert report["phases"].keys() == {"steady", "idle", "slow"}
     assert report["missed"] == report["repeated"] == report["out_of_order"] == report["phantom"] == 0
@@ -435,57 +431,35 @@ def test_watch_names_what_it_cannot_do() -> None:
         (("--rate", 0), "--rate"),
         (("--skip", "steady,faults,idle,slow"), "nothing"),
     ):
-        done = _metad_perf("watch", *flags)
+        done = metad_perf("watch", *flags)
         assert done.returncode == 2
         assert text in done.stderr
         assert done.stderr.count("\n") == 1
 
 
 def test_the_trie_of_topics_finds_what_paho_finds(tmp_path: Path) -> None:
-    report = _report(tmp_path, "topics", "--filters", 20_000, "--topics", 20_000)
+    report = report_of(tmp_path, "topics", "--filters", 20_000, "--topics", 20_000)
     assert (report["filters"], report["topics"], report["wrong"]) == (20_000, 20_000, 0)
     assert report["found_per_topic"] > 2  # three filters match everything or all alarms
     assert min(report["matches_per_s"], report["paho_matches_per_s"], report["ratio"], report["filter_bytes"]) > 0
 
 
 def test_filters_find_the_retained_messages_of_a_fleet(tmp_path: Path) -> None:
-    report = _report(tmp_path, "retained", "--topics", 20_000, "--matches", 5)
+    report = report_of(tmp_path, "retained", "--topics", 20_000, "--matches", 5)
     assert (report["topics"], report["wrong"], report["nodes"], report["fsync"]) == (20_000, 0, 3, True)
     assert len(report["ways"]) == 4
     assert report["p99_ms"] == max(way["p99"] for way in report["ways"].values()) > 0
 
 
-def test_sessions_begin_and_end(tmp_path: Path) -> None:
-    report = _report(tmp_path, "sessions", "--rates", "100,200", "--seconds", 1, "--nodes", 1)
-    assert (report["wrong"], report["errors"], report["problems"]) == (0, 0, [])
-    assert [row["pairs"] for row in report["rates"]] == [100, 200]
-    assert {"sustained_per_s", "p99_ms", "mode", "fsync", "nodes"} <= report.keys()
-
-
-def test_sessions_are_held(tmp_path: Path) -> None:
-    done = ("--mode", "live", "--sessions", 3_000, "--seconds", 0.3, "--nodes", 1)
-    report = _report(tmp_path, "sessions", *done)
-    assert (report["connected"], report["wrong"]) == (3_000, 0)
-    assert {"foreground_loss", "foreground_p99_ratio", "server_bytes_per_session"} <= report.keys()
-
-
-def test_sessions_end_at_their_time(tmp_path: Path) -> None:
-    done = ("--mode", "expiry-storm", "--sessions", 3_000, "--shares", "0.5", "--seconds", 0.3, "--nodes", 1)
-    report = _report(tmp_path, "sessions", *done)
-    (row,) = report["shares"]
-    assert (row["ended"], row["ended_wrongly"], row["ended_early"], report["wrong"]) == (1_500, 0, False, 0)
-    assert row["curve"][-1][1] == 1_500
-
-
 def test_sessions_name_what_they_cannot_do() -> None:
-    wrong = _metad_perf("sessions", "--shares", "2", "--mode", "expiry-storm")
+    wrong = metad_perf("sessions", "--shares", "2", "--mode", "expiry-storm")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "--shares must be over 0, and 1 at most" in wrong.stderr
 
 
 def test_brokers_die_and_each_session_gets_what_it_is_due(tmp_path: Path) -> None:
     done = ("--brokers", 5, "--sessions", 2_000, "--kill", 2, "--lease-s", 2, "--seconds", 1, "--rate", 20)
-    report = _report(tmp_path, "failover", *done)
+    report = report_of(tmp_path, "failover", *done)
     keys = {"detect_ms", "writes_per_broker_death", "other_verbs_p99_ratio", "wills_twice", "wills_lost"}
     assert keys <= report.keys()
     assert (report["broken"], report["problems"], report["fsync"], report["nodes"]) == (0, [], True, 3)
@@ -497,13 +471,13 @@ def test_brokers_die_and_each_session_gets_what_it_is_due(tmp_path: Path) -> Non
 
 
 def test_failover_names_what_it_cannot_do() -> None:
-    wrong = _metad_perf("failover", "--kill", "50")
+    wrong = metad_perf("failover", "--kill", "50")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "--kill must be over 0 and less than --brokers" in wrong.stderr
 
 
 def test_image_is_whole(tmp_path: Path) -> None:
-    report = _report(tmp_path, "image", "--records", 5_000)
+    report = report_of(tmp_path, "image", "--records", 5_000)
     assert report.keys() >= {"seconds", "records_per_s", "server_rss_growth_mib"}
     assert (report["records"], report["wrong"], report["nodes"], report["fsync"]) == (5_000, 0, 3, True)
     assert report["records_per_s"] > 0

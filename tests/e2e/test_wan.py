@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from e2e_perf import metad_perf, usage_error
 
 from metad_perf.faults import netns
 from metad_perf.wan import relay as network
 
-METAD_PERF = Path(sys.executable).with_name("metad-perf")
 COLUMNS = {
     "rtt_ms", "loss_pct", "verb", "tcp_p50_ms", "tcp_p99_ms", "tcp_items_per_s", "quic_p50_ms", "quic_p99_ms",
     "quic_items_per_s", "winner",
 }  # fmt: skip
 
 
-class Done(NamedTuple):
-    pid: int
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def _run(*args: object) -> Done:
-    command = [str(METAD_PERF), "wan", *map(str, args)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            stdout, stderr = process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return Done(process.pid, process.returncode, stdout, stderr)
-
-
 @pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
     report, page = tmp_path / "wan.json", tmp_path / "wan.html"
-    done = _run("--rtt-ms", "20,60", "--loss", "1", "--seconds", "0.4", "--json", report, "--report", page)
+    done = metad_perf("wan", "--rtt-ms", "20,60", "--loss", "1", "--seconds", "0.4", "--json", report, "--report", page)
     assert done.returncode == 0, done.stderr + done.stdout
     made = json.loads(report.read_text())
     assert [(row["rtt_ms"], row["loss_pct"], row["verb"]) for row in made["rows"]] == [
@@ -69,7 +48,7 @@ def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
 def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> None:
     """How close commits are to their quorum's round trip is for a machine that does nothing else to say."""
     report = tmp_path / "regions.json"
-    done = _run("--regions", "20,30,50", "--cuts-s", "2", "--json", report)
+    done = metad_perf("wan", "--regions", "20,30,50", "--cuts-s", "2", "--json", report)
     assert "Traceback" not in done.stderr
     made = json.loads(report.read_text())
     assert (made["lost"], made["duplicated"], made["linearizable"], made["problems"]) == (0, 0, True, [])
@@ -86,7 +65,7 @@ def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> 
 def test_who_comes_back_with_a_ticket_reads_in_one_round_trip(tmp_path: Path) -> None:
     """Round trips are counted by time, on a path so long that the machine's own does not matter beside it."""
     report = tmp_path / "reconnect.json"
-    done = _run("--reconnect", "--rtt-ms", "80", "--json", report)
+    done = metad_perf("wan", "--reconnect", "--rtt-ms", "80", "--json", report)
     assert "Traceback" not in done.stderr
     (row,) = json.loads(report.read_text())["rows"]
     trips = {name: int(value / row["rtt_ms"]) for name, value in row.items()}
@@ -99,9 +78,7 @@ def test_who_comes_back_with_a_ticket_reads_in_one_round_trip(tmp_path: Path) ->
     "args", [("--regions", "20,30"), ("--verbs", "get"), ("--loss", "120"), ("--rtt-ms", "1,x"), ("--seconds", "0")]
 )
 def test_a_wrong_command_line_is_told_in_one_line(args: tuple[str, str]) -> None:
-    done = _run(*args)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    usage_error(args[0].lstrip("-"), "wan", *args)
 
 
 def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
