@@ -85,11 +85,13 @@ def shares(file: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collecting makes many thousand objects and drops none: to look for garbage would take a fifth of its time."""
+    """Collecting makes many thousand objects and drops none: to look for garbage would take a fifth of its time. Nor do
+    later collections look at them."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -7,10 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from e2e_nodes import NAMES, Nodes
 from e2e_server import until_settled, wait_until
 
@@ -29,13 +28,6 @@ from metad_client import (
 from metad_client.options import Options
 
 METADCTL = Path(sys.executable).with_name("metadctl")
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path)
-    yield nodes
-    nodes.stop()
 
 
 class Writer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -11,58 +10,17 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_nodes import Nodes
 from e2e_server import METAD, SMALL, WAIT_S, Server, free_ports, wait_until
 
 from metad_client import Client, ConflictError, KvKey, KvPutItem, SessionTakeoverItem, connect
 from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.messages import StatusReply
-
-
-class Nodes:
-    """Processes of one cluster, by node id: three that found it, and whoever joins."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.servers: dict[str, Server] = {}
-        self.forgotten = ""  # who has left knows the last map it heard of
-        ports = free_ports(8)
-        self.peers = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(ports[:4])}
-        self.clients = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(ports[4:])}
-        founders = ", ".join(f'{name} = "{self.peers[name]}"' for name in ("n1", "n2", "n3"))
-        self._seeds = f"seeds = {{ {founders} }}"
-        for name in ("n1", "n2", "n3"):
-            self.start(name)
-        for server in self.servers.values():
-            server.ready()
-
-    def start(self, name: str, *, join: str = "", top: str = "") -> Server:
-        """``join``: id of a node to join through."""
-        how = f'join = ["{self.peers[join]}"]\nlisten = "{self.peers[name]}"' if join else self._seeds
-        config = f'node_id = "{name}"\n{top}\n[cluster]\n{how}\n'
-        if name in self.servers:
-            self.servers[name].__exit__(None, None, None)
-        server = self.servers[name] = Server(self.home / name, config=config, listen=self.clients[name])
-        return server
-
-    def stop(self) -> None:
-        for server in self.servers.values():
-            server.__exit__(None, None, None)
-
-    @property
-    def url(self) -> str:
-        return "metad://" + ",".join(self.clients[name] for name in self.servers if name != self.forgotten)
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path)
-    yield nodes
-    nodes.stop()
 
 
 class Writer:
@@ -233,7 +191,7 @@ async def test_a_node_that_was_let_go_may_come_back(nodes: Nodes) -> None:
             assert "n3 has left cluster" in words
             assert words.endswith("To join again, give it an empty data directory and [cluster] join")
         # It was one of the founders, whom the groups began with. With an empty disk it must not believe that.
-        shutil.rmtree(nodes.home / "n3")
+        nodes.lose_disk("n3")
         await asyncio.to_thread(lambda: nodes.start("n3", join="n1").ready())
         nodes.forgotten = ""
         await client.cluster.leave("n4")
@@ -280,14 +238,14 @@ def test_who_is_of_another_cluster_or_has_lost_its_disk_is_refused(nodes: Nodes)
     stranger.kill()
     nodes.servers["n3"].kill()
     nodes.servers["n3"].__exit__(None, None, None)
-    shutil.rmtree(nodes.home / "n3")
+    nodes.lose_disk("n3")
     wiped = nodes.start("n3")
     lost = "n3 was here with another data directory, and has been out of reach since. If its disk is lost, replace"
     wait_until(lambda: any(lost in line["error"] for line in wiped.events("refused_by_peer")), "what to do")
     assert not wiped.ready_file.exists()
 
     async def the_others_serve() -> None:
-        async with connect("metad://" + ",".join(nodes.clients[name] for name in ("n1", "n2"))) as client:
+        async with connect("metad://" + ",".join(nodes.endpoints[name] for name in ("n1", "n2"))) as client:
             assert not (await client.kv.put_many([KvPutItem(f"w{i}", "k", b"v") for i in range(20)])).errors
 
     asyncio.run(the_others_serve())
@@ -355,7 +313,7 @@ def test_a_copy_of_a_data_directory_that_was_put_back_is_refused_and_nothing_is_
 
     def write(version: int, *names: str) -> None:
         async def put() -> None:
-            async with connect("metad://" + ",".join(nodes.clients[name] for name in names)) as client:
+            async with connect("metad://" + ",".join(nodes.endpoints[name] for name in names)) as client:
                 result = await client.kv.put_many([KvPutItem(f"w{i}", "k", b"%d" % version) for i in range(50)])
                 assert not result.errors
                 assert set(result.versions) == {version}
@@ -371,7 +329,7 @@ def test_a_copy_of_a_data_directory_that_was_put_back_is_refused_and_nothing_is_
     write(2, "n1", "n3")
     for name in ("n1", "n3"):
         nodes.servers[name].__exit__(None, None, None)
-    shutil.rmtree(nodes.home / "n3")
+    nodes.lose_disk("n3")
     shutil.move(nodes.home / "backup", nodes.home / "n3")
     older, behind = nodes.start("n3"), nodes.start("n2")
     why = "'n3' runs on an older copy of its data directory (life 2, and life 2 was here)"
@@ -390,25 +348,9 @@ REGIONS = {"a1": "eu", "a2": "eu", "b1": "us", "b2": "us", "c1": "ap", "c2": "ap
 
 async def test_every_namespace_is_writable_without_any_one_region(tmp_path: Path) -> None:
     """Six nodes in three regions, as their seeds say: 20 of 40 namespaces were not, while placement knew no regions."""
-    ports = free_ports(12)
-    peers = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, ports[:6], strict=True)}
-    clients = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, ports[6:], strict=True)}
-    seeds = ", ".join(f'{name} = "{peer}"' for name, peer in peers.items())
-    regions = ", ".join(f'{name} = "{region}"' for name, region in REGIONS.items())
-    tables = f"[cluster]\nseeds = {{ {seeds} }}\nseed_regions = {{ {regions} }}\n[groups]\ndata = 4\noffset = 2\n"
     puts = [KvPutItem(f"space-{number}", "k", b"v") for number in range(40)]
-    with contextlib.ExitStack() as stack:
-
-        def start(names: list[str]) -> None:
-            for name in names:
-                config = f'node_id = "{name}"\n{tables}'
-                servers[name] = stack.enter_context(Server(tmp_path / name, config=config, listen=clients[name]))
-            for name in names:
-                servers[name].ready()
-
-        servers: dict[str, Server] = {}
-        await asyncio.to_thread(start, list(REGIONS))
-        async with connect("metad://" + ",".join(clients.values())) as client:
+    with await asyncio.to_thread(Nodes, tmp_path, REGIONS, config="[groups]\ndata = 4\noffset = 2\n") as nodes:
+        async with connect(nodes.url) as client:
             known = await cluster_map(client)
             assert {node.node_id: node.region for node in known.nodes} == REGIONS
             for group in known.groups:
@@ -416,10 +358,10 @@ async def test_every_namespace_is_writable_without_any_one_region(tmp_path: Path
             for region in ("eu", "us", "ap"):
                 dead = [name for name in REGIONS if REGIONS[name] == region]
                 for name in dead:
-                    servers[name].kill()
+                    nodes.kill(name)
                 written = await client.kv.put_many(puts, deadline_s=WAIT_S)
                 assert not written.errors, f"without {region}"
-                await asyncio.to_thread(start, dead)
+                await asyncio.to_thread(nodes.start_all, dead)
 
 
 def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:

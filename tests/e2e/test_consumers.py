@@ -34,9 +34,8 @@ with blocking.connect(sys.argv[1]) as m:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path_factory.mktemp("consumers"))
-    yield nodes
-    nodes.stop()
+    with Nodes(tmp_path_factory.mktemp("consumers")) as nodes:
+        yield nodes
 
 
 def share_out(_: str, members: Sequence[Member]) -> Mapping[str, bytes]:

@@ -44,9 +44,8 @@ with blocking.connect(sys.argv[1]) as m:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path_factory.mktemp("leases"))
-    yield nodes
-    nodes.stop()
+    with Nodes(tmp_path_factory.mktemp("leases")) as nodes:
+        yield nodes
 
 
 async def shows(m: Client, key: KvKey, value: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, SMALL, Server, free_ports, wait_until
+from e2e_nodes import Nodes
+from e2e_server import METAD, wait_until
 
 from metad_client import Options, blocking
 from metad_wire.transport.credentials import client_files
@@ -27,33 +27,20 @@ def ctl(*arguments: str) -> Any:
     return json.loads(done.stdout) if "--json" in arguments else done.stdout
 
 
-class Region(Server):
-    """One node, started with the flags of the README."""
-
-    def __init__(self, home: Path, name: str, seeds: dict[str, str], port: int, certs: Path) -> None:
-        self.where = f"127.0.0.1:{port}"
-        inline = ", ".join(f'{node} = "{endpoint}"' for node, endpoint in seeds.items())
-        regions = ", ".join(f'{node} = "{region}"' for node, region in NODES.items())
-        config = f'node_id = "{name}"\n[cluster]\nseeds = {{ {inline} }}\nseed_regions = {{ {regions} }}\n{SMALL}'
-        flags = ["--quic", self.where, "--tls-cert", str(certs / f"node-{name}.pem")]
-        flags += ["--tls-key", str(certs / f"node-{name}-key.pem"), "--tls-ca", str(certs / "ca.pem")]
-        super().__init__(home / name, config=config, listen=self.where, flags=flags)
-
-
 @pytest.fixture
-def regions(tmp_path: Path) -> Iterator[dict[str, Region]]:
+def regions(tmp_path: Path) -> Iterator[Nodes]:
+    """Started with the flags of the README."""
     certs = tmp_path / "certs"
     ctl("certs", "--out", str(certs), "--nodes", ",".join(NODES), "--clients", "app")
-    ports = free_ports(6)
-    seeds = {name: f"127.0.0.1:{port}" for name, port in zip(NODES, ports[3:], strict=True)}
-    servers = {name: Region(tmp_path, name, seeds, port, certs) for name, port in zip(NODES, ports[:3], strict=True)}
-    with contextlib.ExitStack() as stack:
-        for server in servers.values():
-            stack.enter_context(server)
-        for server in servers.values():
-            server.ready()
-        yield servers
-        for server in servers.values():
+
+    def flags(name: str, endpoint: str) -> list[str]:
+        key, ca = certs / f"node-{name}-key.pem", certs / "ca.pem"
+        files = ["--tls-cert", str(certs / f"node-{name}.pem"), "--tls-key", str(key), "--tls-ca", str(ca)]
+        return ["--quic", endpoint, *files]
+
+    with Nodes(tmp_path, NODES, flags=flags) as nodes:
+        yield nodes
+        for server in nodes.servers.values():
             if server.process.poll() is None:
                 assert server.terminate() == 0
                 server.quiet()
@@ -72,11 +59,9 @@ def links(url: str, certs: Path) -> dict[str, list[str]]:
     return {node: sorted(transports) for node, transports in found.items()}
 
 
-def test_a_cluster_across_three_regions_forms_from_one_set_of_certificates(
-    tmp_path: Path, regions: dict[str, Region]
-) -> None:
+def test_a_cluster_across_three_regions_forms_from_one_set_of_certificates(tmp_path: Path, regions: Nodes) -> None:
     certs = tmp_path / "certs"
-    where = ",".join(server.where for server in regions.values())
+    where = regions.where
 
     def joined() -> bool:
         rows = members(f"metadq://{where}", certs)
@@ -94,7 +79,7 @@ def test_a_cluster_across_three_regions_forms_from_one_set_of_certificates(
     with blocking.connect(f"metadq://{where}", options) as client:
         for n in range(20):
             assert client.kv.put("regions", f"k{n}", b"before") == 1
-        regions["c"].kill()
+        regions.kill("c")
         for n in range(20):
             assert client.kv.put("regions", f"k{n}", b"after") == 2
         found = {record.key: record.value for record in client.kv.scan("regions")}

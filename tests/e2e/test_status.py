@@ -11,48 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, Server, free_ports, wait_until
+from e2e_nodes import NAMES, Nodes
+from e2e_server import METAD, wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
-NAMES = ("n1", "n2", "n3")
 GROUPS = {"metadata-0", "offset-0", "offset-1", "data-0", "data-1"}
 PAGE_CHARS = 80
 
 
-class Nodes:
-    """Three processes of one cluster."""
-
-    def __init__(self, home: Path) -> None:
-        ports = free_ports(6)
-        self._home = home
-        self._clients = dict(zip(NAMES, ports[:3], strict=True))
-        seeds = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports[3:], strict=True))
-        self._seeds = f"[cluster]\nseeds = {{ {seeds} }}\n"
-        self.servers: dict[str, Server] = {}
-        for name in NAMES:
-            self.start(name)
-        for server in self.servers.values():
-            server.ready()
-
-    def start(self, name: str) -> None:
-        config = f'node_id = "{name}"\n{self._seeds}'
-        self.servers[name] = Server(self._home / name, config=config, listen=f"127.0.0.1:{self._clients[name]}")
-
-    def stop(self) -> None:
-        for server in self.servers.values():
-            server.__exit__(None, None, None)
+class Watched(Nodes):
+    """Three nodes, and what metadctl says of them."""
 
     def logs(self, name: str, event: str) -> list[dict[str, Any]]:
         return self.servers[name].events(event)
 
-    def end(self, name: str) -> None:
-        self.servers[name].__exit__(None, None, None)
-
-    def lose_disk(self, name: str) -> None:
-        shutil.rmtree(self._home / name)
-
     def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(METADCTL), "--endpoint", f"127.0.0.1:{self._clients['n1']}", *arguments]
+        command = [str(METADCTL), "--endpoint", self.endpoints["n1"], *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     def until(self, verdict: str, *codes: str, everywhere: str = "", text: str = "") -> dict[str, Any]:
@@ -80,13 +54,12 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path)
-    yield nodes
-    nodes.stop()
+def nodes(tmp_path: Path) -> Iterator[Watched]:
+    with Watched(tmp_path) as nodes:
+        yield nodes
 
 
-def check(nodes: Nodes, status: int, first: str) -> list[str]:
+def check(nodes: Watched, status: int, first: str) -> list[str]:
     """The lines of ``--check``, and that the page begins like them and fits a terminal."""
     done = nodes.ctl("status", "--check")
     lines = done.stdout.splitlines()
@@ -99,12 +72,12 @@ def check(nodes: Nodes, status: int, first: str) -> list[str]:
     return lines[1:]
 
 
-def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Nodes) -> None:
+def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Watched) -> None:
     row = nodes.until("ok")
     assert (row["nodes_up"], row["groups_led"]) == (3, len(GROUPS))
     assert check(nodes, 0, "OK: 3 of 3 nodes up, 5 of 5 groups led") == []
 
-    nodes.end("n3")
+    nodes.kill("n3")
     row = nodes.until("warning", "node_unreachable", "group_under_replicated", everywhere="group_under_replicated")
     assert [one["node"] for one in row["problems"] if one["code"] == "node_unreachable"] == ["n3"]
     first, second = check(nodes, 1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
@@ -112,7 +85,7 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Nodes) -> None:
     text = "warning group_under_replicated: data-0, data-1, metadata-0 and 2 more: 2 of 3 voters reachable; missing: n3"
     assert second == text
 
-    nodes.end("n2")
+    nodes.kill("n2")
     codes = ("group_no_leader", "group_no_quorum", "node_unreachable")
     row = nodes.until("critical", *codes, everywhere="group_no_leader")
     assert all(
@@ -129,15 +102,15 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Nodes) -> None:
     nodes.until("ok")
 
     for name in NAMES:
-        nodes.end(name)
+        nodes.kill(name)
     done = nodes.ctl("status", "--check")
     assert done.returncode == 3
     assert done.stdout.startswith("UNKNOWN: no node could be asked: connection refused by ")
 
 
-def test_a_node_that_lost_its_disk_is_refused_and_not_up_and_ends(nodes: Nodes) -> None:
+def test_a_node_that_lost_its_disk_is_refused_and_not_up_and_ends(nodes: Watched) -> None:
     nodes.until("ok")
-    nodes.end("n3")
+    nodes.kill("n3")
     nodes.lose_disk("n3")
     nodes.start("n3")
     codes = ("node_refused", "group_under_replicated")
@@ -253,7 +226,7 @@ def test_a_supervisor_that_is_started_again_goes_on_without_a_node_that_has_left
     local.stop()
 
 
-def test_a_node_that_leaves_says_so(nodes: Nodes) -> None:
+def test_a_node_that_leaves_says_so(nodes: Watched) -> None:
     nodes.until("ok")
     assert nodes.ctl("leave", "n3").returncode == 1, "groups would have two replicas of three"
     assert nodes.ctl("leave", "n3", "--allow-fewer-replicas").returncode == 0

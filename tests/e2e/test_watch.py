@@ -4,8 +4,7 @@ leader, a restart and a node that shuts down, and a slow reader holds up nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -112,13 +111,6 @@ class Watcher(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path)
-    yield nodes
-    nodes.stop()
 
 
 Dial = Callable[[str], Awaitable[Watcher]]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
-from e2e_server import Server, free_ports
+from e2e_nodes import NAMES, Nodes
 
 from metad_client import Client, KvPutItem, MetadError, SessionProperties, WatchEvent, connect
 from metad_client.options import Options
@@ -27,11 +27,7 @@ from metad_wire.cluster import SLOTS
 from metad_wire.key import SLOT_MASK, text
 from metad_wire.watch import ChangeKind
 
-NAMES = ("n1", "n2", "n3")
 CONFIG = """
-node_id = "{name}"
-[cluster]
-seeds = {{ {seeds} }}
 [groups]
 data = 2
 offset = 1
@@ -160,13 +156,7 @@ class Run:
     """A cluster, those who write and those who watch."""
 
     def __init__(self, home: Path) -> None:
-        ports = free_ports(6)
-        self.home = home
-        self.endpoints = dict(zip(NAMES, (f"127.0.0.1:{port}" for port in ports[:3]), strict=True))
-        self.seeds = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports[3:], strict=True))
-        self.servers = {name: self.started(name) for name in NAMES}
-        for server in self.servers.values():
-            server.ready()
+        self.nodes = Nodes(home, config=CONFIG)
         self.truth = Truth()
         self.told: list[Told] = []
         self.writing = True
@@ -174,17 +164,9 @@ class Run:
         self._rng = random.Random(7)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def started(self, name: str) -> Server:
-        config = CONFIG.format(name=name, seeds=self.seeds)
-        return Server(self.home / name, config=config, listen=self.endpoints[name])
-
-    def stop(self) -> None:
-        for server in self.servers.values():
-            server.__exit__(None, None, None)
-
     def url(self, *first: str) -> str:
         names = [*first, *(name for name in NAMES if name not in first)]
-        return "metad://" + ",".join(self.endpoints[name] for name in names)
+        return "metad://" + ",".join(self.nodes.endpoints[name] for name in names)
 
     # --- who writes --------------------------------------------------------------------------------------
 
@@ -307,11 +289,9 @@ class Run:
 
     async def kill_and_restart(self, client: Client, group: str) -> None:
         name = await self.leader(client, group)
-        await asyncio.to_thread(self.servers[name].kill)
+        await asyncio.to_thread(self.nodes.kill, name)
         await self.rounds_pass(2)
-        self.servers[name].__exit__(None, None, None)
-        self.servers[name] = self.started(name)
-        await asyncio.to_thread(self.servers[name].ready)
+        await asyncio.to_thread(self.nodes.restart, name)
         await self.rounds_pass(1)
 
     async def move(self, client: Client) -> None:
@@ -430,11 +410,9 @@ def is_written(key: Key) -> bool:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     run = Run(tmp_path_factory.mktemp("watched"))
-    try:
+    with run.nodes:
         asyncio.run(run.play())
         yield run
-    finally:
-        run.stop()
 
 
 def slices(run: Run, told: Told) -> Iterator[tuple[Key, list[WatchEvent], list[int]]]:

@@ -7,12 +7,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import Server, free_ports
+from e2e_nodes import Nodes
 from metad_wire.tables.reading import READING, Reading
 
 from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, Watch, blocking, connect
@@ -32,22 +31,13 @@ block_cache_bytes = 8388608
 memtable_bytes = 33554432
 owner_cache_bytes = 1000000
 """
-NAMES = ("n1", "n2", "n3")
 SENSORS = [f"boiler/{number}" for number in range(60)]
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[dict[str, Server]]:
-    ports = free_ports(6)
-    seeds = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip(NAMES, ports, strict=False))
-    with ExitStack() as stack:
-        servers = {}
-        for name, port in zip(NAMES, ports[3:], strict=True):
-            config = f'node_id = "{name}"\n[cluster]\nseeds = {{ {seeds} }}\n{CONFIG}'
-            servers[name] = stack.enter_context(Server(tmp_path / name, config=config, listen=f"127.0.0.1:{port}"))
-        for server in servers.values():
-            server.ready()
-        yield servers
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with Nodes(tmp_path, config=CONFIG) as nodes:
+        yield nodes
 
 
 def ctl(url: str, *arguments: str, status: int = 0) -> Any:
@@ -89,8 +79,8 @@ async def follow(watch: Watch, told: dict[str, list[int]]) -> None:
             told.setdefault(event.record.record.sensor, []).append(event.record.version)
 
 
-async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
-    url = ",".join(server.endpoint for server in nodes.values())
+async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
+    url = nodes.where
     stopping, rounds = asyncio.Event(), 0
 
     async def write(client: Client) -> None:
@@ -128,55 +118,54 @@ async def test_nothing_is_lost_on_the_way(nodes: dict[str, Server]) -> None:
 
         # A node that was away gets a snapshot.
         away = await log_of(client, "data-1")
-        nodes["n3"].kill()
+        nodes.kill("n3")
 
         async def cut() -> bool:
             found = await log_of(client, "data-1")
             return all(found[name][0] > away["n3"][1] + 1 for name in ("n1", "n2") if name in found) and len(found) == 2
 
         await until(cut, "logs that begin behind what n3 has")
-        config = (nodes["n3"].home / "metad.toml").read_text()
-        with Server(nodes["n3"].data_dir, config=config, listen=nodes["n3"].endpoint) as again:
-            await asyncio.to_thread(again.ready)
+        again = nodes.start("n3")
+        await asyncio.to_thread(again.ready)
 
-            async def installed() -> bool:
-                return "data-1" in {event["group"] for event in again.events("snapshot_installed")}
+        async def installed() -> bool:
+            return "data-1" in {event["group"] for event in again.events("snapshot_installed")}
 
-            await until(installed, "the snapshot")
-            stopping.set()
-            await writer
-            assert rounds > 20
+        await until(installed, "the snapshot")
+        stopping.set()
+        await writer
+        assert rounds > 20
 
-            # It leads, another is killed, and everything is read.
-            for group in ("data-0", "data-1"):
+        # It leads, another is killed, and everything is read.
+        for group in ("data-0", "data-1"):
 
-                async def led(group: str = group) -> bool:
-                    if (await client.cluster.map()).leaders.get(group) == "n3":
-                        return True
-                    await client.cluster.transfer(group, "n3")
-                    return False
+            async def led(group: str = group) -> bool:
+                if (await client.cluster.map()).leaders.get(group) == "n3":
+                    return True
+                await client.cluster.transfer(group, "n3")
+                return False
 
-                await until(led, f"n3 leading {group}")
-            nodes["n1"].kill()
-            await check(client, rounds)
-            async with connect(f"metad://{again.endpoint}") as other:
-                await check(other, rounds)
+            await until(led, f"n3 leading {group}")
+        nodes.kill("n1")
+        await check(client, rounds)
+        async with connect(f"metad://{again.endpoint}") as other:
+            await check(other, rounds)
 
-            async def shown() -> bool:
-                newest = dict.fromkeys(SENSORS, (b"%d" % (rounds - 1), rounds))
-                shows = {key.sensor: (found.record.payload, found.version) for key, found in image[READING].items()}
-                return shows == newest and {sensor: versions[-1] for sensor, versions in told.items()} == dict.fromkeys(
-                    SENSORS, rounds
-                )
+        async def shown() -> bool:
+            newest = dict.fromkeys(SENSORS, (b"%d" % (rounds - 1), rounds))
+            shows = {key.sensor: (found.record.payload, found.version) for key, found in image[READING].items()}
+            return shows == newest and {sensor: versions[-1] for sensor, versions in told.items()} == dict.fromkeys(
+                SENSORS, rounds
+            )
 
-            await until(shown, "what the watch and the image show")
-            assert all(versions == sorted(versions) for versions in told.values())
-            watching.cancel()
+        await until(shown, "what the watch and the image show")
+        assert all(versions == sorted(versions) for versions in told.values())
+        watching.cancel()
 
 
-async def test_bad_records_fail_alone(nodes: dict[str, Server]) -> None:
+async def test_bad_records_fail_alone(nodes: Nodes) -> None:
     wrong: Any = None
-    async with connect(f"metad://{nodes['n1'].endpoint}") as client:
+    async with connect(f"metad://{nodes.endpoints['n1']}") as client:
         records = client.table(READING)
         items = [TablePutItem(Reading("acme", f"t{number}", b"")) for number in range(6)]
         items[1] = TablePutItem(Reading("acme", "x" * 5_000, b""))
@@ -204,9 +193,9 @@ async def test_bad_records_fail_alone(nodes: dict[str, Server]) -> None:
         assert [record.record.sensor async for record in records.list("acme")] == ["t5"]
 
 
-def test_every_face_has_its_verbs(nodes: dict[str, Server]) -> None:
+def test_every_face_has_its_verbs(nodes: Nodes) -> None:
     """The blocking client's, and metadctl's."""
-    url = nodes["n1"].endpoint
+    url = nodes.endpoints["n1"]
     with blocking.connect(f"metad://{url}") as m:
         records = m.table(READING)
         assert records.put(Reading("acme", "a", b"\x00", 2)) == 1

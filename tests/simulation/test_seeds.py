@@ -1,5 +1,6 @@
-"""Some hundred clusters, each with clients and faults of its own, and the same every time. More of them:
-``python tests/simulate.py``."""
+"""Some two hundred clusters, each with clients and faults of its own, and the same every time: they show that the
+simulator works and what it does. Every planted bug is found by a scenario, and seeds that nobody has run before are for
+``make soak``."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 SEEDS = 50
 
 
-@pytest.mark.parametrize("first", range(SEED, SEED + 400, SEEDS))
+@pytest.mark.parametrize("first", range(SEED, SEED + 100, SEEDS))
 @pytest.mark.parametrize("nodes", [3, 5])
 def test_seeds(nodes: int, first: int) -> None:
     print(f"{nodes} nodes, seeds {first}..{first + SEEDS - 1}")
@@ -37,7 +38,7 @@ def test_seeds(nodes: int, first: int) -> None:
     assert sum(result.membership_changes for result in results) > SEEDS // 3
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(3, 20), (5, 20)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 8), (5, 8)])
 def test_wide_seeds(nodes: int, seeds: int) -> None:
     """Floods of reads, disks that hang, machines that sleep, nodes that are configured in different ways."""
     print(f"{nodes} nodes, wide, seeds {SEED}..{SEED + seeds - 1}")
