@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from metad_amqtt.handler import ARRIVING_MAX, UNSENT_MAX
 from metad_amqtt.packets import UNFINISHED_BYTES_MAX
 from metad_client import MetadError, connect
 from metad_wire.tables.subscription import SUBSCRIPTIONS_MAX
+from waiting import until
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 WAIT_S = 120.0
@@ -101,12 +102,6 @@ async def running(count: int, **settings: Any) -> AsyncIterator[list[MetadBroker
             stack.push_async_callback(broker.shutdown)
             brokers.append(broker)
         yield brokers
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from e2e_server import METAD, SMALL, WAIT_S, Server, free_ports, wait_until
 from metad_client import Client, ConflictError, KvKey, KvPutItem, SessionTakeoverItem, connect
 from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.messages import StatusReply
+from waiting import until
 
 
 class Writer:
@@ -62,18 +62,6 @@ class Writer:
         assert [kv.mod_revision if kv is not None else 0 for kv in found] == self._revisions
         listed = [(s.client_id, s.broker) async for s in self._client.sessions.list()]
         assert sorted(listed) == sorted((f"c{i}", f"b{(self.rounds - 1) % 3}") for i in range(40))
-
-
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """Look until it is so; what it was. ``condition`` is awaited."""
-    seen = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not (seen := await condition()):  # noqa: ASYNC110 - the nodes do not call back
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{what}: not within {timeout_s} s") from None
-    return seen
 
 
 async def cluster_map(client: Client) -> ClusterMap:

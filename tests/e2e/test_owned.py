@@ -4,7 +4,7 @@ whatever comes first: the answer, or the news."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -38,6 +38,7 @@ from metad_client.watch.events import WatchBatch
 from metad_wire.cluster import SLOTS
 from metad_wire.messages import Owner, Session
 from metad_wire.watch import ChangeKind
+from waiting import until
 
 WAIT_S = 30.0
 ALL = (1 << SLOTS) - 1
@@ -50,12 +51,6 @@ async def clients() -> AsyncIterator[tuple[Client, Client]]:
         one = await stack.enter_async_context(connect(server.url))
         two = await stack.enter_async_context(connect(server.url))
         yield one, two
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def why(owned: Owned) -> MetadError:

@@ -20,6 +20,7 @@ from metad_wire.errors import error_of
 from metad_wire.methods import WATCH_OPEN
 from metad_wire.transport import split_endpoint
 from metad_wire.watch import WatchEvents, WatchFilter, WatchOpen, WatchOpened
+from waiting import until
 
 GROUPS = ("data-0", "data-1")
 ALL = b"\xff" * 128
@@ -129,15 +130,6 @@ async def dial() -> AsyncIterator[Dial]:
     for watcher in watchers:
         watcher.transport.close()
     await until(lambda: all(watcher.lost for watcher in watchers), "a connection stays open")
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110 - the nodes do not call back
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(what) from None
 
 
 async def write(client: Client, rounds: int, size: int = 10) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from metad_client import Client, ConflictError, InvalidItemError, MetadError, Ta
 from metad_wire.cluster import unpack_slots
 from metad_wire.messages import StatusReply
 from metad_wire.tables.kv import KV
+from waiting import until
 
 CONFIG = """
 [groups]
@@ -46,15 +47,6 @@ def ctl(url: str, *arguments: str, status: int = 0) -> Any:
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout) if status == 0 else done.stderr
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    try:
-        async with asyncio.timeout(120):
-            while not await condition():  # noqa: ASYNC110 - the nodes do not call back
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{what}: not within 40 s") from None
 
 
 async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:

@@ -15,6 +15,9 @@ from metad_spark.pipeline.java import find_java
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Every query here is another plan of a few rows: to optimize its machine code takes longer than to run it."""
+
 
 @pytest.fixture(scope="session")
 def java() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from metad_amqtt.links.links import (
 from metad_amqtt.links.routes import Target
 from metad_client import TlsFiles
 from metad_wire.operator.authority import issue_fleet
+from waiting import until
 
 MESSAGE = Envelope("topic", b"payload", 1)
 TARGETS = [Target("client", 1)]
@@ -42,12 +43,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
 
 
 CALLER = LinkKey(("b2", 1))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 class Called:

@@ -4,7 +4,7 @@ links between brokers."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,6 +19,7 @@ from metad_amqtt.links.routes import Owner, Routes, Target
 from metad_amqtt.outbox import HELD_MAX, IN_FLIGHT_MAX, Outbox
 from metad_amqtt.waiting import Found, WaitingMessages, found_in
 from metad_client import Client, DeadlineExceededError, InflightState, connect
+from waiting import until
 
 
 @pytest.fixture
@@ -83,12 +84,6 @@ async def sending(peer: Peer, waiting: WaitingMessages, restored: Found | None =
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         outbox.end()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def test_what_is_said_late_of_a_connection_does_not_end_the_next(metad: Client, metad_of_another: Client) -> None:

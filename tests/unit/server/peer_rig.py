@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from metad_wire.connection.frame import Frame, FrameDecoder, FrameType, encode_f
 from metad_wire.connection.peer import Channel, PeerHello
 from metad_wire.transport import Stream
 from sim.memory import MemoryTransport
+from waiting import until
 
 TIMEOUT_S = 120.0
 
@@ -36,13 +37,6 @@ async def node(network: MemoryTransport, name: str = "a", **settings: Any) -> As
         await server.stop()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - whatever the nodes still have to do is the condition
-            await asyncio.sleep(0.005)
 
 
 class Stranger:

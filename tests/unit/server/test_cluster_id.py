@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from peer_rig import Stranger, until
+from peer_rig import Stranger
 from server_rig import Rig
 
 from metad.config import load_config
@@ -23,6 +23,7 @@ from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
 from metad_wire.connection.frame import FrameType
 from sim.memory import MemoryTransport
+from waiting import until
 
 RANDOM = re.compile("[0-9a-f]{32}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from metad_wire.methods import encode
 from metad_wire.transport.fair_share import TURN, FairShare
 from metad_wire.watch import WatchCredit, WatchEvents, WatchFilter, WatchOpen
 from sim.memory import MemoryTransport
+from waiting import until
 
 HELLO = encode_frame(FrameType.HELLO, encode(m.Hello("metad", 1, 1)))
 MIB = 1024 * 1024
@@ -77,12 +78,6 @@ class FakeStream:
 
     def errors(self) -> list[MetadError]:
         return [decode_error(payload) for kind, _, payload in self.frames() if kind == FrameType.ERROR]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - whatever the loop still has to do is the condition
-            await asyncio.sleep(0.001)  # a loop that only spins may keep the fsync thread from the interpreter for ever
 
 
 @pytest.fixture

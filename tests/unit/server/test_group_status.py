@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from metad.server.network import Network
 from metad.server.serve import Server
 from metad_wire import messages as m
 from sim.memory import MemoryTransport
+from waiting import until
 
 TIMEOUT_S = 120.0
 NAMES = ("a", "b", "c")
@@ -79,12 +79,6 @@ class Cluster:
     @property
     def leader(self) -> str:
         return next((name for name in self.servers if self.group(name).role == "leader"), "")
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - whatever the nodes still have to do is the condition
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

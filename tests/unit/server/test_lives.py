@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
-from peer_rig import Stranger, node, until
+from peer_rig import Stranger, node
 
 from metad.config import load_config
 from metad.errors import DamagedStoreError
@@ -20,6 +20,7 @@ from metad.storage.memory import MemoryEngine
 from metad_wire.connection.frame import FrameType
 from metad_wire.errors import HandshakeError
 from sim.memory import MemoryTransport
+from waiting import until
 
 
 class Disk(MemoryEngine):

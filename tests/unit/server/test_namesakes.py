@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from peer_rig import Stranger, until
+from peer_rig import Stranger
 from test_cluster_id import fleet
 
 from metad.errors import RefusedError
@@ -13,6 +13,7 @@ from metad.node.lives import Life
 from metad.node.node import Node
 from metad.server.peers import refusals
 from metad_wire.connection.frame import FrameType
+from waiting import until
 
 
 def knows(node: Node, other: StoreIdentity) -> bool:

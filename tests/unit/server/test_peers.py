@@ -7,7 +7,7 @@ import time
 
 import msgspec
 import pytest
-from peer_rig import Stranger, node, until
+from peer_rig import Stranger, node
 
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.messages import Append, Configuration, PreVoteReply, Snapshot, TimeoutNow, VoteReply
@@ -19,6 +19,7 @@ from metad_wire.cluster import GroupId
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import FrameType
 from sim.memory import MemoryTransport
+from waiting import until
 
 METADATA = group_prefix(GroupId("metadata", 0))
 encode = msgspec.msgpack.encode

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from metad.server.peers import outbound
 from metad.server.serve import Server
 from metad_wire.transport import Handler
 from sim.memory import MemoryTransport
+from waiting import until
 
 TIMEOUT_S = 120.0
 
@@ -77,12 +77,6 @@ async def cluster(regions: dict[str, str], far: Far) -> AsyncIterator[dict[str, 
 def links(server: Server) -> dict[str, str]:
     """Peer -> transport of the links that are up."""
     return {link.node_id: link.transport for link in server.node.status().links if link.up}
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - whatever the nodes still have to do is the condition
-            await asyncio.sleep(0.01)
 
 
 def regions(server: Server) -> dict[str, str]:

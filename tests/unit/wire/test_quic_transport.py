@@ -23,6 +23,7 @@ from metad_wire.transport import Listener, split_endpoint, unfinished
 from metad_wire.transport.credentials import PEERCERT, CertificateError, Role, TlsFiles, principal_of
 from metad_wire.transport.quic import QuicSettings, QuicTransport
 from metad_wire.transport.quic.carrier import Carrier
+from waiting import until
 
 TIMEOUT_S = 120.0
 
@@ -245,12 +246,6 @@ async def test_a_ticket_saves_the_round_trip_and_is_good_once() -> None:
         assert place.accepted[2].early == [False]
         third.stream.close()
         await ended(third)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.001)
 
 
 async def _ticket(transport: QuicTransport, place: Place) -> Any:
