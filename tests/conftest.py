@@ -21,8 +21,9 @@ from metad_wire.program.signals import default_for_children
 
 default_for_children()  # `make test &` has the shell ignore SIGINT for all that it starts
 
-# Else an example that takes 200 ms fails its test, and so do examples that are slow to make: on a busy machine, any.
-settings.register_profile("metad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Else an example that takes 200 ms fails its test, and so do examples that are slow to make: on a busy machine, any. So
+# many examples find every planted bug.
+settings.register_profile("metad", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metad")
 
 WORKERS_MAX = 8

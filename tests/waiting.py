@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
 WAIT_S = 120.0
 """What takes longer hangs: no machine is that slow."""
-_LOOK_S = 0.005
+_PAUSE_S = 0.002
+_PAUSE_MAX_S = 1.0
 
 
 async def until(condition: Callable[[], Any], what: str = "the condition", timeout_s: float = WAIT_S) -> Any:
@@ -17,11 +19,30 @@ async def until(condition: Callable[[], Any], what: str = "the condition", timeo
     try:
         async with asyncio.timeout(timeout_s):
             while True:
+                begin_s = time.monotonic()
                 seen = condition()
                 if inspect.isawaitable(seen):
                     seen = await seen
                 if seen:
                     return seen
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_pause_s(begin_s))
     except TimeoutError:
         raise AssertionError(f"{what}: not within {timeout_s} s") from None
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
+    """The same without a loop."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        begin_s = time.monotonic()
+        if condition():
+            return
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"{what}: not within {timeout_s} s")
+        time.sleep(_pause_s(begin_s))
+
+
+def _pause_s(begin_s: float) -> float:
+    """Before the next look, after one that began at ``begin_s``: looking takes a third of the time at most. A look may
+    start a command, or read a long log, and what is waited for needs the processors, too."""
+    return min(max(_PAUSE_S, 2 * (time.monotonic() - begin_s)), _PAUSE_MAX_S)

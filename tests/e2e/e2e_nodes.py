@@ -11,6 +11,9 @@ from typing import Self
 from e2e_server import Server, free_ports
 
 NAMES = ("n1", "n2", "n3")
+PAUSE_S = 0.02
+"""Of those who write for as long as a test lasts, from one round to the next: without it they would take all processors
+from the nodes, and from the other tests."""
 JOINS = "n4"
 """Has an address in every cluster, and is not started with it."""
 

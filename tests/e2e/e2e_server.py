@@ -8,33 +8,23 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from metad_client import Client
 from metad_wire.transport.claims import Claim
+from waiting import WAIT_S, wait_until
 
 _claims: list[Claim] = []
 METAD = Path(sys.executable).with_name("metad")
-WAIT_S = 120.0
 SMALL = """
 [storage]
 block_cache_bytes = 8388608
 memtable_bytes = 33554432
 owner_cache_bytes = 1000000
 """
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
-    """Look until it is so."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"{what}: not within {timeout_s} s")
-        time.sleep(0.002)
 
 
 def free_ports(count: int) -> list[int]:

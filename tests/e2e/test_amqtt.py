@@ -17,7 +17,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from e2e_server import WAIT_S, wait_until
 
 from metad import embedded
 from metad.config import StorageConfig
@@ -26,6 +25,7 @@ from metad_client import blocking
 from metad_perf.mqtt.brokers import BrokerProcess
 from metad_perf.mqtt.device import Device
 from metad_wire.operator.authority import issue_fleet
+from waiting import WAIT_S, wait_until
 
 Start = Callable[[str], BrokerProcess]
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from e2e_nodes import NAMES, Nodes
-from e2e_server import until_settled, wait_until
+from e2e_nodes import NAMES, PAUSE_S, Nodes
+from e2e_server import until_settled
 
 from metad_client import (
     Client,
@@ -26,6 +26,7 @@ from metad_client import (
     connect,
 )
 from metad_client.options import Options
+from waiting import wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 
@@ -55,6 +56,7 @@ class Writer:
             self.failures += [*put.errors.values(), *commit.errors.values()]
             self.written |= {(i.namespace, i.key): i.value for i in items if i.key != "counter"}
             self.committed |= {(c.group, c.partition): c.offset for c in commits}
+            await asyncio.sleep(PAUSE_S)
 
     async def check(self) -> None:
         keys = list(self.written)

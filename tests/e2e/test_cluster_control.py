@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_nodes import Nodes
-from e2e_server import METAD, SMALL, WAIT_S, Server, free_ports, wait_until
+from e2e_nodes import PAUSE_S, Nodes
+from e2e_server import METAD, SMALL, Server, free_ports
 
 from metad_client import Client, ConflictError, KvKey, KvPutItem, SessionTakeoverItem, connect
 from metad_wire.cluster import ClusterMap, unpack_slots
 from metad_wire.messages import StatusReply
-from waiting import until
+from waiting import WAIT_S, until, wait_until
 
 
 class Writer:
@@ -49,7 +49,7 @@ class Writer:
             )
             assert not takeover.errors
             self.rounds += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(PAUSE_S)
 
     async def stop(self) -> None:
         self._stopping = True

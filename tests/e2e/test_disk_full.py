@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, Server, free_ports, wait_until
+from e2e_server import METAD, Server, free_ports
 
 from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, connect
+from waiting import wait_until
 
 DISK_MIB = 224
 BATCH, VALUE_BYTES = 50, 8_000

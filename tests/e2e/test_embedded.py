@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from e2e_server import wait_until
 
 from metad import embedded
 from metad.errors import ConfigError, ServerError
 from metad_client import KvPutItem, SessionProperties, blocking, connect
+from waiting import wait_until
 
 LASTING = SessionProperties(86_400)
 SMALL = {"election_timeout_ms": 300, "heartbeat_ms": 50}

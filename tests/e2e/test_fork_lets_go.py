@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from e2e_server import wait_until
 
 from metad import embedded
 from metad_client import blocking
+from waiting import wait_until
 
 PROGRAM = """
 import os, sys, time

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import METAD, WAIT_S, free_ports, until_settled, wait_until
+from e2e_server import METAD, free_ports, until_settled
 from pages import blocks
 
 from metad import embedded
 from metad.errors import ConfigError, ServerError, StorageError
 from metad.storage.log import LogStore
 from metad_client import Options, blocking, connect
+from waiting import WAIT_S, wait_until
 
 PAGE = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 (PROGRAM,) = (block for block in blocks(PAGE, "python") if block.startswith("# carrier.py\n"))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from e2e_server import SMALL, WAIT_S, Server, rss_bytes, wait_until
+from e2e_server import SMALL, Server, rss_bytes
 
 from metad_client import KvPutItem, blocking
 from metad_wire import messages as m
@@ -21,6 +21,7 @@ from metad_wire.connection.frame import FrameDecoder, FrameType, encode_frame
 from metad_wire.connection.session import decode_error
 from metad_wire.errors import MetadError
 from metad_wire.methods import encode
+from waiting import WAIT_S, wait_until
 
 MIB = 1024 * 1024
 CONNECTIONS_MAX = 60

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from e2e_server import METAD, WAIT_S, Server, free_ports, wait_until
+from e2e_server import METAD, Server, free_ports
 
 from metad_client import connect
+from waiting import WAIT_S, wait_until
 
 
 @contextmanager

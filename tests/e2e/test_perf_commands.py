@@ -19,6 +19,7 @@ from e2e_perf import METAD_PERF, end_with_all, metad_perf, report_of
 from metad_client import connect
 from metad_perf.load.workload import VERBS
 from metad_perf.spawn import Shape, temporary_server
+from waiting import wait_until
 
 LOAD_KEYS = {
     "verb",
@@ -240,10 +241,9 @@ def test_a_command_that_hangs_leaves_nothing_behind() -> None:
 def test_a_terminated_command_takes_its_server_along(tmp_path: Path) -> None:
     command = [str(METAD_PERF), "load", "--spawn", "--verb", "kv.put", "--items", "1e9"]
     with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}) as process:
-        while not (servers := [one for one in psutil.Process(process.pid).children() if "serve" in one.cmdline()]):
-            assert process.poll() is None
-        while not list(tmp_path.glob("metad-perf-*/ready.json")):
-            assert servers[0].is_running()
+        wait_until(lambda: process.poll() is not None or [*tmp_path.glob("metad-perf-*/ready.json")], "its server")
+        assert process.poll() is None
+        servers = [one for one in psutil.Process(process.pid).children() if "serve" in one.cmdline()]
         process.terminate()
         assert process.wait(120) == 143
     assert not servers[0].is_running()

@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from e2e_server import wait_until
 from pages import blocks
+
+from waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

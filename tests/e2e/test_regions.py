@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from e2e_nodes import Nodes
-from e2e_server import METAD, wait_until
+from e2e_server import METAD
 
 from metad_client import Options, blocking
 from metad_wire.transport.credentials import client_files
+from waiting import wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 NODES = {"a": "eu", "b": "us", "c": "ap"}

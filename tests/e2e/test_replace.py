@@ -9,10 +9,11 @@ import tomllib
 from pathlib import Path
 
 from e2e_nodes import Nodes
-from e2e_server import METAD, SMALL, WAIT_S, wait_until
+from e2e_server import METAD, SMALL
 from pages import blocks
 
 from metad_client import KvKey, KvPutItem, blocking
+from waiting import WAIT_S, wait_until
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 SECTION = README.read_text().partition("### A lost or damaged disk\n")[2].partition("\n## ")[0]

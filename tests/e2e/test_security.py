@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_server import Server, free_ports, wait_until
+from e2e_server import Server, free_ports
 
 from metad_client import Options, UnauthenticatedError, blocking
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
@@ -35,6 +35,7 @@ from metad_wire.transport.credentials import Role, TlsFiles
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
+from waiting import wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 TIMEOUT_S = 120.0

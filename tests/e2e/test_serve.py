@@ -12,10 +12,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from e2e_server import METAD, Server, wait_until
+from e2e_server import METAD, Server
 
 from metad_client import Client, KvKey, KvPutItem, MetadError, blocking, connect
 from metad_client.options import Options
+from waiting import wait_until
 
 
 class Progress:

@@ -8,9 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from e2e_server import METAD, Server, free_ports, wait_until
+from e2e_server import METAD, Server, free_ports
 
 from metad_client import blocking
+from waiting import wait_until
 
 
 def seeds_of(*nodes: str) -> dict[str, str]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_server import WAIT_S
 
 from metad import embedded
 from metad_client import ClientState, MetadError, Observer, StateChanged, connect
+from waiting import WAIT_S
 
 CONNECTED, SUSPENDED = ClientState.CONNECTED, ClientState.SUSPENDED
 KINDS = {"metadata", "data", "offset"}

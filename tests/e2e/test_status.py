@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from e2e_nodes import NAMES, Nodes
-from e2e_server import METAD, wait_until
+from e2e_server import METAD
+
+from waiting import wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 GROUPS = {"metadata-0", "offset-0", "offset-1", "data-0", "data-1"}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import pytest
-from e2e_nodes import NAMES, Nodes
+from e2e_nodes import NAMES, PAUSE_S, Nodes
 
 from metad_client import Client, KvPutItem, MetadError, SessionProperties, WatchEvent, connect
 from metad_client.options import Options
@@ -189,6 +189,7 @@ class Run:
                 else:
                     await kv.put(space, "k", value)
                     truth.wrote({key: value})
+                await asyncio.sleep(PAUSE_S / len(spaces))
             self.rounds += 1
 
     async def write_sessions(self, client: Client) -> None:
@@ -208,6 +209,7 @@ class Run:
                 if epoch % 5 == 4:
                     await sessions.delete("acme", device)
                     truth.wrote({owner: None, properties: None})
+                await asyncio.sleep(PAUSE_S / len(DEVICES))
             self.rounds += 1
 
     # --- who watches -------------------------------------------------------------------------------------

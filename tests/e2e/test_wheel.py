@@ -80,9 +80,9 @@ def base(sdk_wheel: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def environment_of(environment: Path, *wheels: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=300)
     copy_installed("msgspec", environment)
-    pip = [str(environment / "bin" / "pip")]
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", *map(str, wheels)], check=True, timeout=300)
     subprocess.run([*pip, "check"], check=True, timeout=300)
     return environment / "bin"

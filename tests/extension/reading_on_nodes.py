@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_nodes import Nodes
+from e2e_nodes import PAUSE_S, Nodes
 from metad_wire.tables.reading import READING, Reading
 
 from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, Watch, blocking, connect
@@ -81,7 +81,7 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
             items = [TablePutItem(Reading("acme", sensor, b"%d" % rounds), rounds) for sensor in SENSORS]
             (await client.table(READING).put_many(items)).raise_for_error()
             rounds += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(PAUSE_S)
 
     async with connect(f"metad://{url}") as client:
         # A table that the program declares is watched as any other.

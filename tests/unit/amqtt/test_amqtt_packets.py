@@ -179,7 +179,7 @@ async def test_a_stream_that_ends_or_breaks_is_an_end() -> None:
         assert await Packets(StreamReaderAdapter(stream), 1_000, lambda _: None, Unfinished()).read(1) == b""
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     data=st.one_of(
         st.tuples(st.integers(0, 255), st.binary(max_size=40)),

@@ -102,7 +102,7 @@ class ManySubscribers(RuleBasedStateMachine):
 
 TestTries = pytest.mark.slow(Tries.TestCase)
 TestSubscribers = pytest.mark.slow(ManySubscribers.TestCase)
-TestTries.settings = TestSubscribers.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTries.settings = TestSubscribers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(FILTERS, unique=True), st.randoms())

@@ -200,13 +200,13 @@ def small_histories(draw: st.DrawFn) -> list[Operation]:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(history=small_histories())
 def test_it_agrees_with_trying_every_order(history: list[Operation]) -> None:
     compare(history)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     values=st.sampled_from([None, 2, 3]),

@@ -761,7 +761,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(STEPS, st.integers(0, 2))
 def test_whatever_happens_generations_grow_and_rows_agree(steps: list[tuple[str, str, bytes]], lag: int) -> None:
     rig = Rig("offset", lag=lag)

@@ -54,7 +54,7 @@ def begin(rig: Rig, step: str, properties: m.SessionProperties) -> m.SessionProp
     return given or m.SessionProperties()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(steps=STEPS, lag=st.sampled_from((0, 3)), copied=st.sampled_from(COPIED))
 def test_a_change_of_one_leaves_what_is_said_of_the_others(
     steps: list[tuple[str, bool, list[str]]], lag: int, copied: int

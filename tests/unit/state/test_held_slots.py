@@ -393,7 +393,7 @@ def moved(read: Read, group: int, marker: SlotMarker) -> Read:
     return Read(group, marker.move, 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 10_000), max_size=120), st.randoms(use_true_random=False))
 def test_logs_say_what_groups_hold_and_when(chosen: list[int], rng: random.Random) -> None:
     world = World()

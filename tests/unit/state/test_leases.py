@@ -638,7 +638,7 @@ DONE = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(DONE, st.integers(0, 6), st.booleans()), max_size=25))
 def test_rows_of_leases_and_records_agree_whatever_is_done(steps: list[tuple[Any, int, bool]]) -> None:
     """And what is in flight, or was forgotten by a restart, makes no difference to any answer."""

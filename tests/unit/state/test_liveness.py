@@ -171,7 +171,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_it_does_what_a_plain_table_of_deadlines_does(steps: list[tuple[str, int, int]]) -> None:
     live: Liveness[int] = Liveness()

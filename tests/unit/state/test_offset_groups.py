@@ -43,7 +43,7 @@ def found(rig: Rig, prefix: str = "", limit: int = 1_000) -> list[KnownGroup]:
             return groups
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(NAMES, st.tuples(st.integers(0, 3), st.integers(0, 2))), st.integers(1, 4), NAMES)
 def test_groups_are_listed_once_in_order(groups: dict[str, tuple[int, int]], limit: int, prefix: str) -> None:
     """With offsets, with a generation alone, with both; and not those of other tenants."""

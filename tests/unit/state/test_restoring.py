@@ -151,7 +151,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(steps=steps, lag=st.sampled_from(LAGS), applied=st.integers(0, 12), copied=st.sampled_from(COPIED))
 def test_whatever_is_in_flight_it_restores_what_the_writes_left(
     steps: list[tuple[bool, str, list[str]]], lag: int, applied: int, copied: int

@@ -572,7 +572,7 @@ def test_a_verb_that_writes_rows_of_slots_must_name_them() -> None:
 WRITING = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(WRITING).flatmap(lambda method: st.tuples(st.just(method), values_of(method.body, NAMES))))
 def test_every_command_of_a_client_names_the_slots_of_the_rows_that_it_writes(
     request: tuple[Method[Any, Any], Any],
@@ -798,7 +798,7 @@ def test_bit_maps() -> None:
 # --- steps in any order ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 3), max_size=20))
 def test_movers_that_keep_to_the_order_never_make_two_groups_hold_a_slot(steps: list[int]) -> None:
     """Each attempt does what :class:`metad.control.migration._Move` does, cut short and interleaved at random."""
@@ -851,7 +851,7 @@ def context(memory: NodeMemory, group: bytes) -> PartContext:
     return PartContext(group, MemoryEngine(), memory, lambda: 0.0, ALL_SLOTS)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -222,7 +222,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(steps=steps, lag=st.sampled_from(LAGS), copied=st.sampled_from(COPIED))
 def test_any_adds_and_removes_leave_what_a_dictionary_would(
     steps: list[tuple[bool, list[tuple[str, str, SubscriptionOptions]]]], lag: int, copied: int

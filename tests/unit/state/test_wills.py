@@ -489,7 +489,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps=steps, lag=st.sampled_from(LAGS))
 def test_each_will_is_acknowledged_once_and_none_is_lost(steps: list[tuple[Any, ...]], lag: int) -> None:
     """Nobody gets a will whose claimant is neither late nor over. Whatever brokers, leaders and time did: in the end

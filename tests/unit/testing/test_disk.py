@@ -164,7 +164,7 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(steps=st.lists(operations, max_size=40))
 def test_a_crash_leaves_one_of_the_states_that_were_not_durable_yet(steps: list[tuple[str, object]]) -> None:
     disk = SimDisk()

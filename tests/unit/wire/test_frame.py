@@ -107,7 +107,7 @@ def test_any_chunking_gives_the_same_frames(
 
 
 @given(st.lists(st.binary(max_size=64), max_size=30))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_garbage_gives_frames_or_a_metad_error(chunks: list[bytes]) -> None:
     decoder = FrameDecoder(LIMIT)
     for chunk in chunks:

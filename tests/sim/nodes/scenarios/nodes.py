@@ -796,6 +796,10 @@ def any_region_may_die() -> None:
             scene.require_settled(20.0)
 
 
+_PAUSE_S = 0.02
+"""From one write of a key to its next: far less than a write waits for an election."""
+
+
 @scenario
 def a_node_that_ends_hands_over_first() -> None:
     """One node after the other is told to end, as when a version is rolled out, while clients write: none of them waits
@@ -809,6 +813,7 @@ def a_node_that_ends_hands_over_first() -> None:
                 begin_s = loop.time()
                 await client.kv.put(f"space-{key}", "k", b"v")
                 longest_s, writes = max(longest_s, loop.time() - begin_s), writes + 1
+                await asyncio.sleep(_PAUSE_S)
 
         async def all_of(client: Client, name: str) -> None:
             await asyncio.gather(*(write(client, f"{name}-{number}") for number in range(8)))
