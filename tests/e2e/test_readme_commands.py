@@ -109,6 +109,10 @@ def test_the_first_command_runs_the_main_job_and_prints_what_the_page_shows(home
     assert (first, tests) == ("make demo", "make test")
     printed = done(home, first)
     assert re.search(r"100,000 sessions came back in [\d.]+ s.*nothing was lost\.", printed, re.DOTALL), printed
+    steps = ["metad starts", "brokers store", "comes back at once", "kill -9 of", "serves again", "is read back"]
+    assert [step for step in steps if step not in printed] == [], "it is told as it happens"
+    page = (home / "storm.html").read_text()
+    assert re.search(r"100,000 clients of \d+ brokers came back to 3 nodes", page)
     (shown,) = (block for block in blocks(README) if block.startswith("A reconnect storm"))
     rows = [line.split("│")[1] for line in shown.splitlines() if line.startswith("│")]
     assert len(rows) > 5
