@@ -796,8 +796,8 @@ def any_region_may_die() -> None:
             scene.require_settled(20.0)
 
 
-_PAUSE_S = 0.02
-"""From one write of a key to its next: far less than a write waits for an election."""
+_PAUSE_S = 0.1
+"""From one write of a key to its next: less than a write waits for an election."""
 
 
 @scenario
@@ -836,7 +836,7 @@ def a_node_that_ends_hands_over_first() -> None:
         assert scene.run_until(lambda: all(task.done() for task in tasks), 5.0)
         for task in tasks:
             task.result()
-        assert writes > 1_000
+        assert writes > 500
         promise_s = scene.settings.raft.promised_ms / 1000  # which an election waits for, even if the death is seen
         assert longest_s < promise_s, f"a write waited {longest_s:.3f} s"
         scene.require_settled(20.0)
