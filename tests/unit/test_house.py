@@ -91,7 +91,7 @@ PAGES = {
 }
 """Pages that are longer than that, in KiB."""
 MARKDOWN_KIB_MAX = 424
-"""All pages together."""
+"""All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,
     "takeover": 58,
@@ -122,7 +122,8 @@ def test_nothing_new_is_over_a_limit(found: Callable[[], dict[str, int]], limit:
 
 def test_the_pages_together_do_not_grow() -> None:
     """A new page is worth a shorter one elsewhere: say a thing once, on the page where its reader looks."""
-    assert -(-sum(page.stat().st_size for page in house.pages()) // 1024) <= MARKDOWN_KIB_MAX
+    sizes = [page.stat().st_size for page in house.pages() if page.parent.name != "changes"]
+    assert -(-sum(sizes) // 1024) <= MARKDOWN_KIB_MAX
 
 
 def test_references_lead_somewhere() -> None:
