@@ -7,7 +7,6 @@ back knows what must be in it.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -162,8 +161,3 @@ _OPTIONS = SubscriptionOptions(1)
 def client_id(number: int) -> str:
     """The name of a client."""
     return f"client-{number:08}"
-
-
-def client_ids(numbers: Sequence[int]) -> list[str]:
-    """The names of clients."""
-    return [f"client-{number:08}" for number in numbers]

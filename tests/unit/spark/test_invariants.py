@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
+import small_storms
 
 from metad_spark.brokers import runner
 from metad_spark.brokers.storm import simulate_storms
@@ -21,13 +22,13 @@ from metad_spark.scenario import Scenario
 
 pytestmark = pytest.mark.slow
 
-_DOORS = next(scenario for scenario in trials.EQUAL if scenario.name == "busy doors")
+_DOORS = next(scenario for scenario in small_storms.EQUAL if scenario.name == "busy doors")
 _change = msgspec.structs.replace
 
 
-@pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", small_storms.EQUAL, ids=lambda scenario: scenario.name)
 def test_every_trial_keeps_them(scenario: Scenario) -> None:
-    node_input = trials.input_of(scenario, trials.NOISY)
+    node_input = trials.input_of(scenario, small_storms.NOISY)
     assert simulate_node(node_input, 5).restored > 0
 
 
@@ -56,7 +57,7 @@ def _all_at_once(result: NodeResult) -> NodeResult:
     ],
 )
 def test_a_result_that_breaks_one_is_refused(says: str, change: Callable[[NodeResult], NodeResult]) -> None:
-    node_input = trials.input_of(_DOORS, trials.NOISY)
+    node_input = trials.input_of(_DOORS, small_storms.NOISY)
     result = vector.simulate(node_input, 1)
     check_node(node_input, result)
     with pytest.raises(SimulationError, match=says):
@@ -71,7 +72,7 @@ def test_doors_that_let_everybody_through_are_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(vector, "simulate", wide)
     with pytest.raises(SimulationError, match="have let through"):
-        simulate_node(trials.input_of(_DOORS, trials.NOISY), 1)
+        simulate_node(trials.input_of(_DOORS, small_storms.NOISY), 1)
 
 
 def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ def test_turns_that_take_half_as_long_are_caught(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(vector, "simulate", half)
     with pytest.raises(SimulationError, match="can serve"):
-        simulate_node(trials.input_of(trials.EQUAL[0], trials.NOISY), 1)
+        simulate_node(trials.input_of(small_storms.EQUAL[0], small_storms.NOISY), 1)
 
 
 def test_a_storm_that_ends_sooner_than_it_can_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,12 +96,12 @@ def test_a_storm_that_ends_sooner_than_it_can_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(runner, "merge", too_soon)
     with pytest.raises(SimulationError, match=r"99.9 % are back after 0.1 s, and serving them takes"):
-        simulate_storms(trials.EQUAL[0], trials.NOISY, seeds=[1], run=runner.run_here)
+        simulate_storms(small_storms.EQUAL[0], small_storms.NOISY, seeds=[1], run=runner.run_here)
 
 
 def test_work_in_vain_is_not_counted_before_it_is_done() -> None:
     """An endless queue holds items of clients that have given up and that nobody serves until the end."""
-    scenario = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
+    scenario = next(scenario for scenario in small_storms.EQUAL if scenario.name == "endless queue")
     node_input = trials.input_of(_change(scenario, horizon_s=8), trials.STEADY)
     result = simulate_node(node_input, 1)
     assert result.wasted <= result.served_by_s.sum()

@@ -8,6 +8,7 @@ import exact_storm as exact
 import msgspec
 import numpy as np
 import pytest
+import small_storms
 
 from metad_spark.brokers.runner import run_here
 from metad_spark.brokers.storm import simulate_storms
@@ -31,9 +32,9 @@ def differences(first: NodeResult, second: NodeResult) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scenario", trials.EQUAL, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", small_storms.EQUAL, ids=lambda scenario: scenario.name)
 def test_the_oracle_and_the_arrays_agree_to_the_last_bit(scenario: Scenario) -> None:
-    node_input = trials.input_of(scenario, trials.NOISY)
+    node_input = trials.input_of(scenario, small_storms.NOISY)
     node_input = msgspec.structs.replace(
         node_input, kinds=tuple(msgspec.structs.replace(k, clients=k.clients // 3) for k in node_input.kinds)
     )
@@ -46,7 +47,7 @@ def test_the_oracle_and_the_arrays_agree_to_the_last_bit(scenario: Scenario) -> 
 def _random_input(seed: int) -> NodeInput:
     """A node in which anything may be: what nobody thought of when the trials were chosen."""
     rng = random.Random(seed)
-    node_input = trials.input_of(rng.choice(trials.EQUAL), trials.NOISY)
+    node_input = trials.input_of(rng.choice(small_storms.EQUAL), small_storms.NOISY)
     base = rng.choice((0.0, 0.05, 1.0))
     family = rng.choice(FAMILIES)
     timeout_us = rng.choice((30_000, 300_000, 3_000_000))
@@ -90,13 +91,13 @@ def test_they_agree_in_cases_that_nobody_chose(seed: int) -> None:
 
 
 def test_the_comparison_finds_a_microsecond() -> None:
-    node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
+    node_input = trials.input_of(small_storms.EQUAL[0], small_storms.NOISY)
     later = msgspec.structs.replace(node_input, turn_us=node_input.turn_us + 1.5)
     assert differences(exact.simulate(node_input, 1), exact.simulate(later, 1))
 
 
 def test_a_seed_gives_one_result_and_another_another() -> None:
-    node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
+    node_input = trials.input_of(small_storms.EQUAL[0], small_storms.NOISY)
     first, again = (simulate_node(node_input, 5).encode() for _ in range(2))
     assert first == again
     assert first != simulate_node(node_input, 6).encode()
@@ -128,7 +129,7 @@ def test_doors_let_through_no_more_than_they_can(spread_s: float) -> None:
 
 
 def test_the_waves_add_up() -> None:
-    node_input = trials.input_of(trials.EQUAL[9], trials.NOISY)
+    node_input = trials.input_of(small_storms.EQUAL[9], small_storms.NOISY)
     result = simulate_node(node_input, 5)
     assert result.restored_by_s.sum() == pytest.approx(result.restored)
     assert result.storm.sum() == pytest.approx(result.restored)

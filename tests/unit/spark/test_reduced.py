@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import small_storms
 
 from metad_spark import reduced
 from metad_spark.brokers import coupling
@@ -52,7 +53,7 @@ def test_comparisons_are_near(scenario: Scenario) -> None:
 
 
 def test_what_does_not_settle_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = _change(trials.EQUAL[0], brokers=Brokers(count=4, batch_items=1, concurrency=1))
+    few = _change(small_storms.EQUAL[0], brokers=Brokers(count=4, batch_items=1, concurrency=1))
     monkeypatch.setattr(coupling, "PASSES_MAX", 2)
     monkeypatch.setattr(coupling, "_still", lambda passes: False)
     found = _storms(few)

@@ -8,6 +8,7 @@ import exact_storm
 import msgspec
 import numpy as np
 import pytest
+import small_storms
 
 from metad_spark import calibrate
 from metad_spark.brokers import coupling
@@ -122,7 +123,7 @@ def test_quantiles_are_those_of_the_times() -> None:
 
 
 def test_results_add_up_and_come_back_from_bytes() -> None:
-    node_input = trials.input_of(trials.EQUAL[0], trials.NOISY)
+    node_input = trials.input_of(small_storms.EQUAL[0], small_storms.NOISY)
     parts = [msgspec.structs.replace(node_input, node=node) for node in range(3)]
     results = run_here(parts, 1)
     again = [NodeResult.decode(result.encode()) for result in results]
@@ -138,23 +139,23 @@ def test_results_add_up_and_come_back_from_bytes() -> None:
 
 
 def test_a_storm_that_nobody_ends_has_collapsed_and_one_cut_short_has_not() -> None:
-    endless = next(scenario for scenario in trials.EQUAL if scenario.name == "endless queue")
-    node_input = trials.input_of(endless, trials.NOISY)
+    endless = next(scenario for scenario in small_storms.EQUAL if scenario.name == "endless queue")
+    node_input = trials.input_of(endless, small_storms.NOISY)
     storm = merge(run_here([node_input], 1), node_input.regions)
     assert storm.collapsed
     assert storm.t999_s is None
-    short = next(scenario for scenario in trials.EQUAL if scenario.name == "cut short")
-    node_input = trials.input_of(short, trials.NOISY)
+    short = next(scenario for scenario in small_storms.EQUAL if scenario.name == "cut short")
+    node_input = trials.input_of(short, small_storms.NOISY)
     assert not merge(run_here([node_input], 1), node_input.regions).collapsed
 
 
 def _busy(connects_per_s: float) -> Scenario:
-    base = trials.EQUAL[0]
+    base = small_storms.EQUAL[0]
     return msgspec.structs.replace(base, brokers=Brokers(count=4, connects_per_s=connects_per_s))
 
 
 def test_brokers_that_are_not_busy_keep_nobody_waiting() -> None:
-    relaxed = relax(_busy(0.0), trials.NOISY, None, 1)
+    relaxed = relax(_busy(0.0), small_storms.NOISY, None, 1)
     assert relaxed.settled
     assert len(relaxed.passes) == 1
     assert relaxed.inputs[0].doors == ()
@@ -162,7 +163,7 @@ def test_brokers_that_are_not_busy_keep_nobody_waiting() -> None:
 
 def test_busy_doors_need_no_agreement() -> None:
     scenario = _busy(300.0)
-    relaxed = relax(scenario, trials.NOISY, None, 1)
+    relaxed = relax(scenario, small_storms.NOISY, None, 1)
     assert relaxed.settled
     assert len(relaxed.passes) == 1
     assert relaxed.passes[-1].delay_max_s > 1.0
@@ -174,12 +175,12 @@ def test_busy_doors_need_no_agreement() -> None:
 
 def test_a_node_has_its_share_of_every_door() -> None:
     scenario = msgspec.structs.replace(_busy(300.0), cluster=Cluster(nodes=3, groups=6))
-    inputs = node_inputs(scenario, trials.NOISY)
+    inputs = node_inputs(scenario, small_storms.NOISY)
     rates = sum(node_input.doors_per_s()[:, 0] for node_input in inputs)
     assert rates == pytest.approx(300.0 * np.array(inputs[0].brokers), rel=1e-6)
     # A share that is slower than a handshake in 20 ms is not cut into doors that are slower still.
     slow = msgspec.structs.replace(scenario, brokers=Brokers(count=40, connects_per_s=9))
-    (first, *_) = node_inputs(slow, trials.NOISY)
+    (first, *_) = node_inputs(slow, small_storms.NOISY)
     assert all(1 <= doors < brokers for doors, brokers in zip(first.doors, first.brokers, strict=True))
     assert max(max(row) for row in first.door_ns) <= 20_000_001 * 2
 
@@ -189,16 +190,16 @@ def test_the_same_brokers_settle_the_oracle() -> None:
         _busy(0.0), clients=3_000, brokers=Brokers(count=4, batch_items=1, concurrency=1)
     )
     one = relax(
-        scenario, trials.NOISY, None, 1, lambda inputs, seed: [exact_storm.simulate(one, seed) for one in inputs]
+        scenario, small_storms.NOISY, None, 1, lambda inputs, seed: [exact_storm.simulate(one, seed) for one in inputs]
     )
-    other = relax(scenario, trials.NOISY, None, 1)
+    other = relax(scenario, small_storms.NOISY, None, 1)
     assert one.inputs[0].doors
     assert [result.encode() for result in one.results] == [result.encode() for result in other.results]
 
 
 def test_requests_in_flight_bound_what_brokers_pass_on() -> None:
     few = msgspec.structs.replace(_busy(0.0), brokers=Brokers(count=4, batch_items=8, concurrency=1))
-    relaxed = relax(few, trials.NOISY, None, 1)
+    relaxed = relax(few, small_storms.NOISY, None, 1)
     assert relaxed.passes[-1].delay_max_s > 0.1
     assert relaxed.settled
     assert len(relaxed.passes) <= coupling.PASSES_MAX
