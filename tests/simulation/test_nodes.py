@@ -16,7 +16,7 @@ from simulate import Result, run_seeds
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(1, 4), (3, 8), (5, 3)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(1, 10), (3, 20), (5, 5)])
 def test_seeds(nodes: int, seeds: int) -> None:
     print(f"{nodes} nodes, seeds {SEED}..{SEED + seeds - 1}")
     results = run_seeds(range(SEED, SEED + seeds), nodes, "node")
@@ -28,7 +28,7 @@ def test_seeds(nodes: int, seeds: int) -> None:
     assert _sum(results, "elections") > 2 * seeds
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(3, 3), (5, 2)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 6), (5, 3)])
 def test_wide_seeds(nodes: int, seeds: int) -> None:
     """Hundreds of reads at once, disks that hang, calendars that are set, slots that go back and forth, nodes that
     leave when others are down, identities that are used again."""

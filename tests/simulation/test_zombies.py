@@ -11,7 +11,7 @@ from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.zombies import play_brokers
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 2_000
-SEEDS = 4
+SEEDS = 8
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["plain", "wide"])
