@@ -23,7 +23,7 @@ from metad.config import StorageConfig
 from metad.storage.rocks import RocksEngine, Shared, state_options
 from metad_client import blocking
 from metad_perf.mqtt.brokers import BrokerProcess
-from metad_perf.mqtt.device import Device
+from metad_perf.mqtt.command import Device
 from metad_wire.operator.authority import issue_fleet
 from waiting import WAIT_S, wait_until
 

@@ -18,7 +18,7 @@ from metad_judge.linearizability import Outcome, check
 from metad_perf import cli
 from metad_perf.commands import FAULTS, Crash
 from metad_perf.errors import ServerError, UsageError
-from metad_perf.faults import disks, kinds, members, registers
+from metad_perf.faults import cluster, disks, members, registers
 from metad_perf.faults.availability import Availability, Window, gap_ms, names_in
 from metad_perf.faults.registers import History, RegisterClient
 from metad_wire import messages as m
@@ -73,13 +73,13 @@ def test_faults_that_this_machine_cannot_do_are_named(monkeypatch: pytest.Monkey
     monkeypatch.setattr("metad_perf.faults.disks.missing", lambda: "")
     monkeypatch.setattr("metad_perf.faults.disks.throttle_missing", lambda: "no cgroup")
     monkeypatch.setattr("metad_perf.faults.disks.hang_missing", lambda: "no fsfreeze")
-    striking, skipped = kinds.possible(["kill", "partition", "slowdisk", "disk-hang", "diskfull"])
+    striking, skipped = cluster.possible(["kill", "partition", "slowdisk", "disk-hang", "diskfull"])
     assert striking == ["kill", "diskfull"]
     assert skipped == {"partition": "no root", "slowdisk": "no cgroup", "disk-hang": "no fsfreeze"}
 
 
 def test_every_fault_is_done_by_somebody() -> None:
-    struck = kinds.Faults(members.Members([], None, "metad", None), random.Random(0))
+    struck = cluster.Faults(members.Members([], None, "metad", None), random.Random(0))
     assert all(callable(struck.named(name)) for name in FAULTS)
 
 
