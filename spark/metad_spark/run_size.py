@@ -23,16 +23,6 @@ from .brokers.storm import Storms, simulate_storms
 from .calibration import Calibration, load_calibration
 from .changes import Grid, grid, queue_s, serves
 from .errors import UsageError
-from .footprint import (
-    CONNECTIONS_MAX,
-    IN_FLIGHT_BYTES,
-    MIB,
-    OWNER_CACHE_BYTES,
-    REPLICAS,
-    WIRE_BYTES,
-    Footprint,
-    footprint,
-)
 from .models.results import StormResult
 from .output import say, table, warn, write_json
 from .pipeline.context import open_context
@@ -42,7 +32,19 @@ from .reduced import COMPARED_CLIENTS_MAX, reduced
 from .report import content
 from .run_simulate import DISAGREE, KEYS
 from .scenario import Scenario, load_scenario
-from .sizing import Option, Sizing, size
+from .sizing import (
+    CONNECTIONS_MAX,
+    IN_FLIGHT_BYTES,
+    MIB,
+    OWNER_CACHE_BYTES,
+    REPLICAS,
+    WIRE_BYTES,
+    Footprint,
+    Option,
+    Sizing,
+    footprint,
+    size,
+)
 from .tables.store import Store
 from .target import Target
 from .validation import validity

@@ -1,4 +1,4 @@
-"""What sessions, subscriptions and groups take of a node's disk and memory, as ``metad_spark/footprint.py`` says.
+"""What sessions, subscriptions and groups take of a node's disk and memory, as ``metad_spark/sizing.py`` says.
 
     python tests/spark/session_sizes.py --sessions 1000000
 

@@ -18,8 +18,8 @@ from metad_spark.calibration import load_calibration
 from metad_spark.errors import UsageError
 from metad_spark.models.node_input import node_inputs
 from metad_spark.models.population import firsts_us
-from metad_spark.pipeline.schedule import Part, parts, rows
 from metad_spark.reduced import scaled
+from metad_spark.run_schedule import Part, parts, rows
 from metad_spark.scenario import Scenario, load_scenario
 
 

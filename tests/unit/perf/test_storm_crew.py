@@ -27,7 +27,7 @@ from metad_perf.storm.population import Clients, Kind, Population, client_id
 from metad_perf.storm.trace import read_schedule
 from metad_perf.storm.wave import Wave
 from metad_spark.calibration import load_calibration
-from metad_spark.pipeline.schedule import batches, parts
+from metad_spark.run_schedule import batches, parts
 from metad_spark.scenario import Disconnect, load_scenario
 from metad_wire.messages import SessionProperties, SessionUpdateItem
 

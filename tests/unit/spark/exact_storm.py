@@ -19,7 +19,7 @@ import numpy as np
 from metad_spark.models import population
 from metad_spark.models.node_input import NodeInput
 from metad_spark.models.results import NodeResult
-from metad_spark.models.tally import Tally
+from metad_spark.models.vector import Tally
 from metad_wire.policy import uniform
 from metad_wire.policy.draw import stream
 

@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 _MODULE = """
-from metad_spark.models.compiled import in_place, kept_in_place
+from metad_spark.models.vector_steps import in_place, kept_in_place
 
 @in_place
 def half(value):

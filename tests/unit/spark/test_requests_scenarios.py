@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metad_spark import run_requests
+from metad_spark import run_simulate
 from metad_spark.calibration import Calibration
 from metad_spark.cli import main
 from metad_spark.models.node_input import node_inputs
@@ -16,7 +16,7 @@ from metad_spark.models.population import firsts_us
 from metad_spark.pipeline import progress
 from metad_spark.requests.costs import load_costs
 from metad_spark.requests.simulate import Outcome, simulate
-from metad_spark.run_requests import costs_apart, storm_of_scenario, unknown
+from metad_spark.run_simulate import costs_apart, storm_of_scenario, unknown
 from metad_spark.scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Transports
 
 SCENARIO = Scenario(
@@ -93,13 +93,13 @@ def test_a_storm_in_which_many_are_turned_away_is_less_certain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = tmp_path / "storm.json"
-    turned_away = run_requests._MANY_REFUSED * 2_000 + 1
+    turned_away = run_simulate._MANY_REFUSED * 2_000 + 1
 
     def refused(scenario: Scenario, outcome: Outcome) -> dict[str, object]:
         return _told(scenario, outcome) | {"rejected": turned_away}
 
-    _told = run_requests._told
-    monkeypatch.setattr(run_requests, "_told", refused)
+    _told = run_simulate._told
+    monkeypatch.setattr(run_simulate, "_told", refused)
     asked = ["simulate", "--model", "requests", "--scenario", "small", "--clients", "2000"]
     assert main([*asked, "--json", str(told)]) == 0
     assert json.loads(told.read_text())["doubt"].startswith("Many are turned away")

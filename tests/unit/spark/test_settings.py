@@ -21,11 +21,10 @@ from metad.node.requests import admission as gate
 from metad.node.requests import scheduler
 from metad.node.requests.admission import ITEM_BYTES
 from metad_perf.storm import background as harness_background
-from metad_spark import footprint
+from metad_spark import sizing
 from metad_spark.band import unevenness
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.changes import changes, grid
-from metad_spark.footprint import Footprint
 from metad_spark.requests import node
 from metad_spark.requests import simulate as background
 from metad_spark.requests import simulate as sweep
@@ -33,7 +32,7 @@ from metad_spark.requests.storm import Storm
 from metad_spark.run_size import settings as settings_of
 from metad_spark.run_size import to_toml
 from metad_spark.scenario import BROKERS_MAX, CLIENTS_MAX, Brokers, Cluster, Returns, Scenario, load_scenario
-from metad_spark.sizing import NODES_MIN, shapes, sized
+from metad_spark.sizing import NODES_MIN, Footprint, shapes, sized
 from metad_wire.cluster import SLOTS
 from metad_wire.policy.slots import even_slots
 
@@ -92,7 +91,7 @@ def test_metad_takes_whatever_the_search_may_choose(
     assert len(config.cluster.seeds) == cluster.nodes
     slots = even_slots(config.groups.data)
     sizes = [slots.count(group) for group in {slots[0], slots[-1]}] if cluster.groups > 1 else [SLOTS]
-    few, most = footprint.footprint(chosen).slots_per_group
+    few, most = sizing.footprint(chosen).slots_per_group
     assert all(few <= size <= most for size in sizes)
     assert cluster.groups >= cluster.nodes, "a node that leads nothing"
     assert chosen.clients >= cluster.groups
@@ -111,25 +110,25 @@ def test_two_hundred_and_forty_groups_are_uneven_by_a_sixth() -> None:
 
 def test_budgets_are_those_of_metad() -> None:
     limits, storage = LimitsConfig(), StorageConfig()
-    assert ClusterConfig().replicas == footprint.REPLICAS
-    assert storage.block_cache_bytes == footprint.BLOCK_CACHE_BYTES
-    assert storage.memtable_bytes == footprint.MEMTABLE_BYTES
-    assert storage.owner_cache_bytes == footprint.OWNER_CACHE_BYTES
-    assert storage.row_cache_bytes == footprint.ROW_CACHE_BYTES
-    assert storage.log_retained_bytes == footprint.LOG_RETAINED_BYTES
-    assert storage.watch_retained_bytes == footprint.WATCH_RETAINED_BYTES
-    assert _DECLARED.raft.log_cache_bytes == footprint.LOG_CACHE_BYTES
-    assert limits.in_flight_bytes_max == footprint.IN_FLIGHT_BYTES
-    assert limits.unfinished_bytes_max == footprint.UNFINISHED_BYTES
-    assert limits.unsent_bytes_max == footprint.UNSENT_BYTES
-    assert limits.connections_max == footprint.CONNECTIONS_MAX
-    assert footprint.ITEM_BYTES == ITEM_BYTES
+    assert ClusterConfig().replicas == sizing.REPLICAS
+    assert storage.block_cache_bytes == sizing.BLOCK_CACHE_BYTES
+    assert storage.memtable_bytes == sizing.MEMTABLE_BYTES
+    assert storage.owner_cache_bytes == sizing.OWNER_CACHE_BYTES
+    assert storage.row_cache_bytes == sizing.ROW_CACHE_BYTES
+    assert storage.log_retained_bytes == sizing.LOG_RETAINED_BYTES
+    assert storage.watch_retained_bytes == sizing.WATCH_RETAINED_BYTES
+    assert _DECLARED.raft.log_cache_bytes == sizing.LOG_CACHE_BYTES
+    assert limits.in_flight_bytes_max == sizing.IN_FLIGHT_BYTES
+    assert limits.unfinished_bytes_max == sizing.UNFINISHED_BYTES
+    assert limits.unsent_bytes_max == sizing.UNSENT_BYTES
+    assert limits.connections_max == sizing.CONNECTIONS_MAX
+    assert sizing.ITEM_BYTES == ITEM_BYTES
 
 
 def _of(**changes: Any) -> Footprint:
     base = Scenario(clients=10_000_000, cluster=Cluster(nodes=8, groups=64), brokers=Brokers(count=100))
     cluster = {key: changes.pop(key) for key in ("nodes", "groups", "queue_items") if key in changes}
-    return footprint.footprint(_change(base, cluster=_change(base.cluster, **cluster), **changes))
+    return sizing.footprint(_change(base, cluster=_change(base.cluster, **cluster), **changes))
 
 
 def test_more_sessions_take_disk_and_more_queues_take_memory() -> None:

@@ -21,8 +21,8 @@ from metad_spark.models.node_input import NodeInput, apportioned, node_inputs, s
 from metad_spark.models.results import NodeResult, added, merge
 from metad_spark.proofs import laws, theory, trials
 from metad_spark.proofs.proof import Proof
-from metad_spark.proofs.verify import verify
 from metad_spark.reduced import reduced
+from metad_spark.run_verify import verify
 from metad_spark.scenario import Brokers, Cluster, Scenario, Tenants, load_scenario, scenario_names
 
 
