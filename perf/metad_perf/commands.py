@@ -467,6 +467,7 @@ class Outage(Options, frozen=True, kw_only=True):
     ABOUT = "three nodes stand still under MQTT brokers with their clients: nothing may end by it"
     RUNS = "outage.command"
 
+    nodes: ClassVar[int] = 3
     server_config: Config = None
     seconds: Annotated[float, "how long nodes stand still"] = 30.0
     who: Annotated[

@@ -382,8 +382,8 @@ class Run:
     async def logs(self) -> dict[tuple[str, str], tuple[int, int]]:
         """(node, group) -> the first and the last index of its log."""
         found = {}
-        for name, endpoint in self.endpoints.items():
-            async with connect(f"metad://{endpoint}", OPTIONS) as one:
+        for name, server in self.nodes.servers.items():
+            async with connect(f"metad://{server.endpoint}", OPTIONS) as one:
                 groups = (await one.status()).groups
             found |= {(name, group.name): (group.first, group.last) for group in groups if group.kind == "data"}
         return found
