@@ -7,7 +7,7 @@ is its own number. So the same work gives the same results on one core, on many,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import SparkFailed
 from .progress import mark
@@ -53,8 +53,12 @@ class Jobs:
         return [found[index] for index in range(count)]
 
 
+_PLACES: Final = ("at ", "File ")
+
+
 def cause(error: BaseException) -> str:
     """The last line of the worker's trace, if there is one: it names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error: " in line and not line.startswith(("at ", "File "))]
+    ours = f"{SparkFailed.__module__}."  # whose names do not all end in Error
+    named = [line for line in lines if line.startswith(ours) or ("Error: " in line and not line.startswith(_PLACES))]
     return named[-1] if named else first_line(error)
