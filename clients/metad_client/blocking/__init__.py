@@ -35,7 +35,6 @@ from .namespaces import (
     Sequences,
     Sessions,
     Subscriptions,
-    Tables,
     Wills,
 )
 from .verbs import CHUNK_RECORDS
@@ -65,7 +64,6 @@ __all__ = [
     "Sessions",
     "Snapshot",
     "Subscriptions",
-    "Tables",
     "Watch",
     "Wills",
     "connect",
