@@ -24,6 +24,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 
 from metad_wire import __version__
 from metad_wire.cluster import ClusterMap, Done, GroupId, GroupRecord, MapReply, NodeRecord, SlotMove
+from metad_wire.declaration import Declaration, DeclaredField, Record
 from metad_wire.messages import (
     Backlog,
     ConsumerGroup,
@@ -74,13 +75,16 @@ from metad_wire.tables.consumer import (
     MemberAssignment,
     MemberKey,
 )
+from metad_wire.tables.declaration import DeclarationKey, DeclaredTable
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
 from metad_wire.tables.offset import KnownGroup
 from metad_wire.tables.retained import Retained, RetainedDeleteItem, RetainedKey, RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
+from metad_wire.tables.table import PlainTable
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
+from metad_wire.text.fields import U32, U63
 from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 
@@ -127,6 +131,7 @@ from .errors import (
     UnexpectedFrameError,
     UnknownMethodError,
     UnknownOutcomeError,
+    UnknownTableError,
     UnsupportedError,
 )
 from .holding.belief import LeaseState
@@ -141,11 +146,11 @@ from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
 from .namespaces.leases import Leases
 from .namespaces.offsets import Offsets
-from .namespaces.records import Records
 from .namespaces.retained import RetainedMessages
 from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
+from .namespaces.tables import Records, Tables
 from .namespaces.wills import TakenWill, Wills
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
 from .options import Options
@@ -172,6 +177,8 @@ from .watch.watch import Watch
 
 __all__ = [
     "PORT_DEFAULT",
+    "U32",
+    "U63",
     "AddResult",
     "AnyEvent",
     "AnyTable",
@@ -200,6 +207,10 @@ __all__ = [
     "Consumers",
     "CreditError",
     "DeadlineExceededError",
+    "Declaration",
+    "DeclarationKey",
+    "DeclaredField",
+    "DeclaredTable",
     "Disconnected",
     "DiskStatus",
     "Done",
@@ -280,10 +291,12 @@ __all__ = [
     "PathRule",
     "PeerLink",
     "PermissionDeniedError",
+    "PlainTable",
     "PositionAheadError",
     "PutResult",
     "QuotaExceededError",
     "ReadResult",
+    "Record",
     "Records",
     "Redirected",
     "Retained",
@@ -323,6 +336,7 @@ __all__ = [
     "Subscriptions",
     "TablePutItem",
     "TableRecord",
+    "Tables",
     "TakenWill",
     "Takeover",
     "TakeoverResult",
@@ -336,6 +350,7 @@ __all__ = [
     "UnexpectedFrameError",
     "UnknownMethodError",
     "UnknownOutcomeError",
+    "UnknownTableError",
     "UnsupportedError",
     "Watch",
     "WatchBatch",

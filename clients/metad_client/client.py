@@ -13,7 +13,7 @@ import msgspec
 from metad_wire import methods
 from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem, Status, StatusReply
-from metad_wire.table import PlainTable
+from metad_wire.tables.table import PlainTable
 from metad_wire.transport import Transport
 
 from .broker_life import counting_clock
@@ -33,11 +33,11 @@ from .namespaces.inflight import InflightStates
 from .namespaces.kv import KeyValue
 from .namespaces.leases import Leases
 from .namespaces.offsets import Offsets
-from .namespaces.records import Record, Records
 from .namespaces.retained import RetainedMessages
 from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
+from .namespaces.tables import Record, Records, Tables
 from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options
@@ -126,6 +126,7 @@ class Client:
         self.leases = Leases(self._requests)
         self.sequences = Sequences(self._requests)
         self.retained = RetainedMessages(self._requests)
+        self.tables = Tables(self._requests)
         self._ownership = Ownership(
             self.sessions,
             lambda broker: self.watch(Watched("session", broker=broker, rows=("owner",))),
@@ -194,7 +195,8 @@ class Client:
         return await self._requests.one(methods.STATUS, Status(), deadline_s, node=node)
 
     def table(self, table: PlainTable[Record]) -> Records[Record]:
-        """The records of a plain table. Raises ValueError if the table has rules of its own."""
+        """The records of a table that :meth:`Tables.declare` or :meth:`Tables.open` has returned. Raises
+        InvalidRequestError if it is none."""
         return Records(self._requests, table)
 
     def watch(

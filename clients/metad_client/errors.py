@@ -44,6 +44,7 @@ from metad_wire.errors import (
     UnexpectedFrameError as UnexpectedFrameError,
     UnknownMethodError as UnknownMethodError,
     UnknownOutcomeError as UnknownOutcomeError,
+    UnknownTableError as UnknownTableError,
     UnsupportedError as UnsupportedError,
     error_of,
 )

@@ -96,11 +96,11 @@ class Node:
         self._statuses = GroupStatuses(groups, environment)
         precedence = Precedence(environment.now)
         slices = Slices(environment.call_soon)
+        machines = Machines(config, stores.state, groups, environment)
         watches = self.watches = Watches(
-            config, stores.state, groups, outbound, precedence, slices, environment, health
+            config, stores.state, groups, outbound, precedence, slices, environment, health, machines.tables
         )
         self._statuses.listen(watches.look)
-        machines = Machines(config, stores.state, groups, environment)
         snapshots = self.snapshots = NodeSnapshots(
             stores, groups, machines, agenda, outbound, watches, environment, health, has_room=self._has_room
         )
@@ -188,6 +188,7 @@ class Node:
             control=self._control,
             sweep=self._sweep,
             wait=self._wait_for_turn,
+            tables=machines.tables,
         )
         self.will_turns = WillTurns(self.requests, environment)
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)

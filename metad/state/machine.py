@@ -37,7 +37,7 @@ from .core.entry import ENTRY_FORMAT, Entry, Replaced
 from .core.limits import ENTRY_BYTES_FULL, check_change
 from .core.part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
 from .core.slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
-from .core.verb import Command, Reader
+from .core.verb import Command, Reader, Verb
 from .core.view import View
 from .registry import PARTS, VERBS
 
@@ -212,7 +212,7 @@ class Machine:
         view.index, view.revision = index, index + base
         view.now_ms, view.past_ms = now_ms, self.time.past_ms(now_s)
         view.marker, view.no_room = None, no_room
-        origin = VERBS[commands[0][0].method.code].origin
+        origin = _verb_of(commands[0][0]).origin
         if origin is Origin.MIGRATION:
             commands = commands[:1]
         writes: Writes = {}
@@ -227,7 +227,7 @@ class Machine:
             if view.looked_at:
                 looked_at += view.looked_at
                 view.looked_at = 0
-            verb = VERBS[command.method.code]
+            verb = _verb_of(command)
             heavy = looked_at >= _ENTRY_LOOKED_AT_BYTES
             if heavy or size >= ENTRY_BYTES_FULL or verb.origin is not origin:
                 break
@@ -313,7 +313,7 @@ class Machine:
 
     def grows(self, command: Command[Any], identity: Identity | None) -> bool:
         """Whether a command asks for what takes more room, and was not done before."""
-        if not VERBS[command.method.code].brings_more(command):
+        if not _verb_of(command).brings_more(command):
             return False
         try:
             return identity is None or self.dedupe.lookup(identity) is None
@@ -323,7 +323,7 @@ class Machine:
     def recall(self, index: int, command: Command[Any], identity: Identity) -> bytes:
         """The encoded reply that applied entry ``index`` gave to this command."""
         encoded = self.dedupe.reply(index, identity)
-        verb = VERBS[command.method.code]
+        verb = _verb_of(command)
         if verb.recall is None:
             return encoded
         reply, refused = command.method.decode_reply(encoded), command.refused
@@ -378,6 +378,11 @@ class Machine:
         self.time.forget()
         for part in self.parts.values():
             part.forget()
+
+
+def _verb_of(command: Command[Any]) -> Verb[Any, Any]:
+    """What is done with a command: by its table's own verb, if that is declared as data."""
+    return command.verb or VERBS[command.method.code]
 
 
 def _meet(heard: dict[int, Writes], more: dict[int, Writes]) -> bool:

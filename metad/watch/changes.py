@@ -45,7 +45,7 @@ def broker_of(owner: bytes | None) -> str:
 @functools.cache
 def _revisions_of(row: int) -> Callable[[bytes], Any] | None:
     """Decodes the two revisions of a record that has them, and nothing else of it; None for rows without."""
-    shown = ROWS[row].shows.get(row)
+    shown = ROWS[row].shown(row)
     if shown is None or not shown.counted:
         return None
     fields = [

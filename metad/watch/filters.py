@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
@@ -29,12 +29,20 @@ class Interest(NamedTuple):
     broker: str = ""
 
 
-def compiled(filters: Sequence[WatchFilter], kind: str) -> list[Interest]:
+class Tables(Protocol):
+    """The declared tables that a node knows."""
+
+    def watched(self, name: str, number: int) -> Table[Any] | None:
+        """The table of this name and number; None if there is none of the name. Raises UnknownTableError if it may have
+        been declared a moment ago, NotFoundError if it was dropped."""
+
+
+def compiled(filters: Sequence[WatchFilter], kind: str, tables: Tables) -> list[Interest]:
     """What the filters of a watch of a group of this kind ask for, without what another of them covers. Raises
-    InvalidRequestError."""
+    InvalidRequestError, and what ``tables`` raises."""
     if not filters:
         raise InvalidRequestError("a watch needs a filter: name a table at least")
-    interests = _without_covered(interest for filter in filters for interest in _interests(filter, kind))
+    interests = _without_covered(interest for filter in filters for interest in _interests(filter, kind, tables))
     lengths = len(long_lengths(interests))
     if lengths > LENGTHS_MAX:
         raise InvalidRequestError(
@@ -49,8 +57,8 @@ def long_lengths(interests: Iterable[Interest]) -> set[int]:
     return {length for interest in interests if (length := len(interest.prefix)) > SHORT_BYTES}
 
 
-def _interests(filter: WatchFilter, kind: str) -> list[Interest]:
-    table = TABLES.get(filter.table)
+def _interests(filter: WatchFilter, kind: str, tables: Tables) -> list[Interest]:
+    table = TABLES.get(filter.table) or tables.watched(filter.table, filter.number)
     if table is None or not table.shows:
         shown = ", ".join(sorted(name for name, table in TABLES.items() if table.shows))
         raise InvalidRequestError(f"there is no table {filter.table!r} to watch; there are {shown}")

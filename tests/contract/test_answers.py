@@ -19,6 +19,7 @@ from metad_wire import messages as m
 from metad_wire.cluster import GroupId
 from metad_wire.connection.frame import FrameType
 from metad_wire.connection.session import ClientSession, decode_error
+from metad_wire.declaration import Declaration, DeclaredField
 from metad_wire.errors import (
     InvalidItemError,
     InvalidRequestError,
@@ -27,12 +28,14 @@ from metad_wire.errors import (
     NotReplicaError,
     UnknownMethodError,
 )
+from metad_wire.families import FAMILIES
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
-from metad_wire.routing import KINDS, ROUTES, split
+from metad_wire.routing import KINDS, split
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
+from metad_wire.tables.declaration import DeclarationKey
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightKey, InflightPut
 from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 from metad_wire.tables.retained import (
@@ -47,6 +50,7 @@ from metad_wire.tables.subscription import (
     SubscriptionKey,
     SubscriptionRemove,
 )
+from metad_wire.tables.table import DECLARED, TableSweep
 from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillRelease, WillWait
 from metad_wire.transport import Transport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -251,15 +255,34 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.AddGroup("metadata")  # which is refused
         case "watch.open":
             return WatchOpen([WatchFilter("kv")])
+    if method.name in DECLARATIONS:
+        return method.body(DECLARATIONS[method.name])
     if method.by is not By.GROUP:
         return method.body()
+    return about_a_record(method, known)
+
+
+DECLARATIONS: dict[str, list[Any]] = {
+    "declaration.declare": [Declaration("topic", "data", [DeclaredField("tenant", "str")], ["tenant"], 1)],
+    "declaration.get": [DeclarationKey("topic")],
+    "declaration.drop": [DeclarationKey("topic")],
+}
+
+
+def about_a_record(method: Method[Any, Any], known: c.ClusterMap) -> Any:
+    """The same, of a method that groups answer."""
+    if method.table is DECLARED and method.whose is For.NODES:
+        return TableSweep([])
     make = ITEMS[method.name]
-    if method.code not in ROUTES:
+    route = FAMILIES["topic_settings"].method(method).route if method.table is DECLARED else method.route
+    if route is None:
         return make("")
-    slots = c.unpack_slots(known.slots[ROUTES[method.code].kind])
+    slots = c.unpack_slots(known.slots[route.kind])
     for number in range(1_000):
         body = make(f"r{number}")
-        if split(ROUTES[method.code], getattr(body, "items", [body]), slots, max(slots) + 1) == {GROUP: [0]}:
+        if method.table is DECLARED:
+            return body  # of the only group of its kind
+        if split(route, getattr(body, "items", [body]), slots, max(slots) + 1) == {GROUP: [0]}:
             return body
     raise AssertionError("no record is in that group")
 
@@ -269,7 +292,9 @@ def test_a_method_is_answered_by_whom_it_declares(cluster: Cluster, method: Meth
     known = cluster.map
     body = body_of(method, known)
     kind = "data" if method.by is By.REPLICA else KINDS.get(method.code)
-    group = METADATA if method.by is By.METADATA else f"{kind}-{GROUP}"
+    if method.table is DECLARED:
+        kind = None
+    group = METADATA if method.by is By.METADATA or method.table is DECLARED else f"{kind}-{GROUP}"
     for node in ("n1", "n2", "n3"):
         answer = cluster.ask(node, method, body, group if method.by in (By.GROUP, By.REPLICA) else "")
         if method.code in BETWEEN_NODES:
@@ -316,14 +341,14 @@ def with_a_long_key(method: Method[Any, Any], item: Any) -> Any:
 
 @pytest.mark.parametrize(
     "method",
-    [method for method in METHODS.values() if method.item is not None and method.whose is not For.NODES],
+    [one for one in METHODS.values() if one.item is not None and one.by is By.GROUP and one.whose is not For.NODES],
     ids=lambda method: method.name,
 )
 def test_a_bad_item_is_refused_alone(cluster: Cluster, method: Method[Any, Any]) -> None:
     body = body_of(method, cluster.map)
     (good,) = body.items
     mixed = replace(body, items=[5, good, with_a_long_key(method, good), good, None])
-    group = f"{KINDS[method.code]}-{GROUP}"
+    group = f"{KINDS[method.code]}-{GROUP}" if method.code in KINDS else METADATA
     answer = cluster.ask(cluster.leader(group), method, mixed, group)
     assert isinstance(answer, bytes), answer
     reply = method.decode_reply(answer)
@@ -346,4 +371,8 @@ def test_what_is_about_a_group_may_be_decided_by_others(cluster: Cluster) -> Non
 
 
 def test_everything_that_is_routed_is_answered_by_leaders_of_groups() -> None:
-    assert set(KINDS) == {method.code for method in METHODS.values() if method.by is By.GROUP} - BETWEEN_NODES
+    assert (
+        set(KINDS)
+        == {method.code for method in METHODS.values() if method.by is By.GROUP and method.table is not DECLARED}
+        - BETWEEN_NODES
+    )

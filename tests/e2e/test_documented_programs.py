@@ -50,7 +50,7 @@ async def test_the_blocks_of_a_page_run_one_after_the_other(page: str) -> None:
 async def run(block: str, endpoint: str) -> None:
     """As in ``python -m asyncio``, where ``async with`` needs no function around it."""
     text = block.replace("127.0.0.1:7420", endpoint)
-    code = compile(text, "<block>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(text, "<block>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     names: dict[str, Any] = {"__name__": "block"}
     result = eval(code, names)
     if inspect.isawaitable(result):

@@ -15,7 +15,7 @@ import pytest
 from test_metadctl_unknown_names import leaves
 
 from metad import embedded
-from metad_client import SessionProperties, Subscription, SubscriptionOptions, Will, blocking
+from metad_client import Record, SessionProperties, Subscription, SubscriptionOptions, Will, blocking
 from metad_client.cli.command_line import build_parser, main
 
 ASKED: Final = {
@@ -38,6 +38,10 @@ ASKED: Final = {
     "retained get": ["x", "x"],
     "leases": ["--namespace", "x"],
     "leases get": ["x", "x"],
+    "tables": [],
+    "tables get": ["x"],
+    "records list": ["x"],
+    "records get": ["x", "x"],
     "get kv": ["x", "x"],
     "get offset": ["x", "x", "x", "0"],
     "get sequence": ["x", "x"],
@@ -48,9 +52,13 @@ ASKED: Final = {
 CHANGE: Final = re.compile(
     r"(join|leave|replace|transfer|certs|token|watch)|groups (add|rebalance)|groups consumer (reset|dismiss|delete)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
-    r"|leases revoke|(put|delete) (kv|offset|sequence)"
+    r"|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
 )
 RAW: Final = re.compile(r"\b\w+_(ms|us|ns|s|bytes)\b")
+
+
+class X(Record, frozen=True):
+    x: str
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,7 @@ def endpoint() -> Iterator[str]:
         m.kv.put("x", "x", b"x")
         m.offsets.commit("x", "x", "x", 0, 1)
         m.sequences.add("x", "x")
+        m.table(m.tables.declare("x", X, key=("x",))).put(X("x"))
         m.leases.grant("x", 60_000, lease="x")
         yield server.endpoint
 

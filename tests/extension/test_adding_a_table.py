@@ -1,8 +1,9 @@
 """A table is its declaration: whoever adds one has nothing to forget.
 
-ARCHITECTURE.md shows the diff that adds ``reading``, a plain table. These tests apply it to a copy of the tree and run
-there, in a process of their own, what holds for every table; and then take the new one through put, list, slots that
-move under writes, a snapshot, a kill and a read, on real nodes and in the simulator.
+ARCHITECTURE.md shows the diff that adds ``reading`` to the tables in the code. These tests apply it to a copy of the
+tree and run there, in a process of their own, what holds for every table. The same table, declared by a program, goes
+through
+put, list, slots that move under writes, a snapshot, a kill and a read in ``test_a_declared_table_…``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def test_the_diff_is_short_and_touches_the_declaration_and_what_is_made_of_it() 
     diff = documented_diff()
     assert lines_of(diff) <= LINES_MAX
     assert files_of(diff) == [
-        "wire/metad_wire/tables/reading.py",
+        "wire/metad_wire/families/reading.py",
         "tests/golden/messages.txt",
         "wire/TABLES.md",
     ]
@@ -53,18 +54,10 @@ def test_the_golden_bytes_and_the_row_of_the_document_are_written_by_commands(tr
 
 
 def test_the_declaration_is_as_the_linter_wants_it(tree: Path) -> None:
-    declaration = str(tree / "wire/metad_wire/tables/reading.py")
+    declaration = str(tree / "wire/metad_wire/families/reading.py")
     run(tree, "-m", "ruff", "check", declaration)
     run(tree, "-m", "ruff", "format", "--check", declaration)
 
 
 def test_what_holds_for_every_table_holds_for_it(tree: Path) -> None:
     run_tests(tree, *SUITES)
-
-
-def test_on_real_nodes(tree: Path) -> None:
-    run_tests(tree, "extension/reading_on_nodes.py")
-
-
-def test_in_the_simulator(tree: Path) -> None:
-    run_tests(tree, "extension/reading_in_simulator.py")

@@ -12,7 +12,7 @@ import msgspec
 
 from metad.raft.messages import AnyMessage
 from metad.raft.snapshots.transfer import AnyStreamMessage
-from metad_wire import cluster, errors, messages, tables, watch
+from metad_wire import cluster, declaration, errors, families, messages, tables, watch
 from metad_wire.connection import peer
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import METHODS
@@ -26,7 +26,11 @@ PAYLOAD = list[tuple[bytes, AnyMessage]]
 _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>[0-9a-f]*)\n)?", re.MULTILINE)
 
 
-MODULES = (messages, cluster, peer, watch, *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES))
+MODULES = (
+    *(messages, cluster, peer, watch, declaration),
+    *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES),
+    *(sys.modules[f"{families.__name__}.{name}"] for name in families.NAMES),
+)
 """That have messages."""
 _DECLARED = {kind.__name__: kind for method in METHODS.values() for kind in (method.body, method.reply)}
 

@@ -28,6 +28,7 @@ from golden_rows import (
 
 from metad_wire import errors, messages
 from metad_wire.connection.frame import FrameDecoder, FrameType
+from metad_wire.declaration import Record
 
 ROWS = rows(MESSAGES)
 FRAME_ROWS = rows(FRAMES)
@@ -36,7 +37,7 @@ MESSAGE_CLASSES = [
         class_
         for module in MODULES
         for _, class_ in inspect.getmembers(module, inspect.isclass)
-        if messages.Message in class_.__mro__[1:] and class_.__module__ == module.__name__
+        if messages.Message in class_.__mro__[1:] and class_.__module__ == module.__name__ and class_ is not Record
     ),
     errors.ErrorBody,
 ]

@@ -25,6 +25,7 @@ from metad_client import (
     Subscription,
     SubscriptionOptions,
 )
+from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 from metad_wire.method import For, Method
 from metad_wire.methods import METHODS
 from metad_wire.table import Table
@@ -51,6 +52,8 @@ async def written(m: Client) -> None:
     await m.retained.put("acme", "topic", b"1")
     (await m.offsets.commit_many([OffsetCommitItem("acme", "g", "topic", 0, 7, generation=3)])).raise_for_error()
     await m.consumers.join("acme", "g", 30_000, "m1")
+    await m.table(TOPIC_SETTINGS).put(TopicSettings("acme", "topic"))
+    await m.tables.declare("t1", TopicSettings, key=("tenant", "topic"))
 
 
 async def any_of(records: AsyncIterator[Any]) -> bool:
@@ -117,6 +120,9 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "offset.generations": of_generations,
     "consumer.members": lambda m: any_of(m.consumers.members("acme", "g")),
     "consumer.describe": lambda m: m.consumers.describe("acme", "g"),
+    "declaration.list": lambda m: any_of(m.tables.list()),
+    "table.get": lambda m: m.table(TOPIC_SETTINGS).get("acme", "topic"),
+    "table.list": lambda m: any_of(m.table(TOPIC_SETTINGS).list("acme")),
     "broker.get": lambda m: m.brokers.get("b1"),
     "broker.list": lambda m: any_of(m.brokers.list()),
     "watch.open: image": of_image,
@@ -131,6 +137,7 @@ KEY: dict[str, Any] = {
     "key": "k",
     "lease": "l1",
     "sequence": "s1",
+    "name": "t1",
 }
 KEY |= {"topic": "topic", "partition": 0, "group": "g", "member": "m1"}
 """The fields of the keys that are written, by name."""

@@ -16,17 +16,17 @@ PAGE_KIB_MAX = 20
 
 FUNCTIONS = {
     "metad/node/node.py:Node.__init__": 146,
-    "metad/node/requests/requests.py:Requests._begin": 86,
+    "metad/node/requests/requests.py:Requests._begin": 90,
     "metad/state/machine.py:Machine.evaluate": 113,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._open_run": 74,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._seal_run": 68,
     "clients/metad_client/blocking/client.py:BlockingClient.watch": 63,
     "clients/metad_client/cli/command_line.py:_add_cluster": 69,
-    "clients/metad_client/watch/streams.py:Streams.__init__": 64,
-    "tests/extension/reading_on_nodes.py:test_nothing_is_lost_on_the_way": 83,
+    "clients/metad_client/watch/streams.py:Streams.__init__": 66,
+    "tests/extension/test_a_declared_table_on_nodes.py:test_nothing_is_lost_on_the_way": 83,
     "tests/spark/test_census.py:test_each_kind_of_orphan_is_found_and_nothing_else": 85,
     "tests/spark/test_census.py:test_lag_says_what_is_known": 61,
-    "tests/unit/client/scripted.py:all_well": 105,
+    "tests/unit/client/scripted.py:all_well": 107,
     "tests/unit/state/test_session_life.py:test_sessions_against_a_model": 78,
     "tests/unit/state/test_wills.py:test_each_will_is_acknowledged_once_and_none_is_lost": 78,
     "perf/metad_perf/attack/kinds.py:_kinds": 130,
@@ -68,29 +68,31 @@ CONSTRUCTORS = {
     "metad/node/disk/checkpoints.py:Checkpoints.__init__": 9,
     "metad/node/disk/node_snapshots.py:NodeSnapshots.__init__": 9,
     "metad/node/disk/replica_lifecycle.py:ReplicaLifecycle.__init__": 13,
-    "metad/node/requests/requests.py:Requests.__init__": 12,
+    "metad/node/requests/requests.py:Requests.__init__": 13,
     "metad/raft/replicas.py:Replicas.__init__": 11,
     "metad/raft/snapshots/snapshots.py:Snapshots.__init__": 10,
+    "metad/node/watches/watches.py:Watches.__init__": 9,
+    "metad/state/core/verb.py:Command.__init__": 9,
     "metad/state/core/verb.py:Verb.__init__": 13,
-    "wire/metad_wire/method.py:Method.__init__": 9,
+    "wire/metad_wire/method.py:Method.__init__": 10,
     "wire/metad_wire/table.py:Table.__init__": 15,
     "wire/metad_wire/transport/quic/engine.py:Engine.__init__": 11,
     "clients/metad_amqtt/broker.py:MetadBroker.__init__": 11,
     "clients/metad_client/holding/membership.py:Membership.__init__": 12,
     "clients/metad_client/requests/batcher.py:Batcher.__init__": 9,
-    "clients/metad_client/watch/events.py:WatchBatch.__init__": 10,
+    "clients/metad_client/watch/events.py:WatchBatch.__init__": 11,
     "clients/metad_client/watch/streams.py:Streams.__init__": 10,
 }
 """Constructors with more parameters than that."""
 PAGES = {
     "docs/OPERATE.md": 37,
     "docs/WRITE_A_BROKER.md": 32,
-    "clients/README.md": 23,
+    "clients/README.md": 25,
     "wire/PROTOCOL.md": 45,
-    "wire/TABLES.md": 87,
+    "wire/TABLES.md": 93,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 424
+MARKDOWN_KIB_MAX = 431
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

@@ -22,8 +22,10 @@ from msgspec import inspect
 
 from . import cluster, errors, messages, tables, watch
 from .connection import frame
+from .families import FAMILIES
 from .methods import METHODS, READS, By, For, Method
 from .table import TABLES, Got, Listed, Shown, Table
+from .tables.table import DECLARED, PlainTable
 from .text import fields
 
 _LIMITS = (frame, messages, fields, errors, watch)
@@ -47,6 +49,7 @@ GENERAL = (
     messages.Items,
     messages.ListReply,
     messages.TableRecord,
+    messages.TableGet,
     messages.TablePut,
     messages.TablePutReply,
     messages.TableDelete,
@@ -60,6 +63,7 @@ _ANY = {
     "ListReply": "what is found",
     "Items": "the item",
     "TableDeleteItem": "the table's key",
+    "TableGet": "the table's key",
 }
 
 
@@ -136,7 +140,7 @@ def about(method: Method[Any, Any]) -> str:
     texts_ = [meaning(method.body)]
     for table in TABLES.values():
         for declared in (table.got, table.batched):
-            if method in declared and table.plain is None:
+            if method in declared:
                 return plain(declared[method].about)
         if method in table.listed:
             texts_.append(plain(table.listed[method].about).replace("None matches", "nil matches"))
@@ -145,7 +149,7 @@ def about(method: Method[Any, Any]) -> str:
 
 def shown_tables() -> list[Table[Any]]:
     """The tables whose records clients reach, by name."""
-    return [table for _, table in sorted(TABLES.items()) if table.shows]
+    return [table for _, table in sorted({**TABLES, **FAMILIES}.items()) if table.shows]
 
 
 def table_row(table: Table[Any]) -> dict[str, Any]:
@@ -162,8 +166,14 @@ def table_row(table: Table[Any]) -> dict[str, Any]:
             {"name": names[byte], "number": byte, "key": list(key_of(table, shown.key)), "value": type_of(shown.record)}
             for byte, shown in sorted(table.shows.items())
         ],
-        "meaning": "" if table.plain else plain(texts(sys.modules[f"{tables.__name__}.{table.name}"]).classes[""]),
+        "meaning": _meaning_of(table),
     }
+
+
+def _meaning_of(table: Table[Any]) -> str:
+    if isinstance(table, PlainTable):
+        return meaning(table.record)
+    return plain(texts(sys.modules[f"{tables.__name__}.{table.name}"]).classes[""])
 
 
 def messages_of(shown: Shown) -> list[type]:
@@ -221,6 +231,10 @@ def type_of(type_: Any) -> Any:
             return {"int": [low, high]}
         case inspect.StrType() | inspect.BytesType() | inspect.BoolType() | inspect.NoneType() | inspect.AnyType():
             return _NAMES[type(type_)]
+        case inspect.FloatType():
+            return "f64"
+        case inspect.LiteralType(values=values):
+            return {"one_of": [*values]}
         case inspect.UnionType(types=each):
             return {"or": [type_of(one) for one in each]}
         case inspect.ListType(item_type=item, max_length=most):
@@ -254,6 +268,8 @@ def type_text(type_: Any, any_name: str) -> str:
             return type_
         case {"int": [low, high]}:
             return f"int {low} to {high}"
+        case {"one_of": values}:
+            return "one of " + ", ".join(f"`{value}`" for value in values)
         case {"or": each}:
             return " or ".join(type_text(one, any_name) for one in each)
         case {"array": item, **bound}:
@@ -429,16 +445,8 @@ These are for monitors and for administrators; others get `permission_denied` fo
 protocol --json` has their messages, and the errors of each."""
 _TABLES = """\
 Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
-the slot has the record. A table without routing is in `metadata-0`. The record of a *plain table* is an array of the
-fields that its row lists; its methods are those of *Plain tables*."""
-_PLAIN = """\
-A plain table stores records by key. The key is an array of the fields that the table's row names. `get` is a `Get`
-of keys and finds a `TableRecord` of each. `put` is answered by a `TablePutReply`; item error `conflict` if
-`expected_version` is not that of the record. `delete` is answered by a `WriteReply`; item errors `not_found` if there
-is no record, whatever version was expected, and `conflict`. `list` is answered by a `ListReply` of `TableRecord`, in
-the order of the key. If `fields` has all routing fields, one group holds what is listed; otherwise ask every group
-of the kind (*Listings*). `invalid_request` if there are more fields than the key has, if one has another type than
-the key's, if there is a prefix for a field that is not text, or if `after` lacks fields of the key."""
+the slot has the record. A table without routing is in `metadata-0`. A table with a number is a declared one
+that is in the code: its record is an array of the fields that its row lists, and its methods are those of *table*."""
 _WATCHED = """\
 What a watch reports of each row. `table`, `row` and `number` are those of `WatchFilter` and `WatchChange`. Kinds: 1
 created, 2 changed, 3 deleted, 4 expired, 5 written."""
@@ -471,12 +479,11 @@ def _lines() -> Iterator[str]:
     yield from _messages(CONNECTION[:-2], seen)
     yield from ["", "## Messages of many methods"]
     yield from _messages([*COMMON, *GENERAL[:4]], seen)
-    yield from ["", "## Plain tables", "", _PLAIN]
-    yield from _messages(GENERAL[4:], seen)
-    for name in ("cluster", "watch"):
+    for name in ("cluster", "watch", DECLARED.name):
         yield from _methods_section(name, seen)
+    yield from _messages(GENERAL[4:], seen)
     for table in shown_tables():
-        if table.plain is None and table.name != "cluster":
+        if not isinstance(table, PlainTable) and table.name != "cluster":
             yield from _methods_section(table.name, seen)
     yield from _section("Monitors and administrators", _ADMINS, "code | name | request | answer | what", admin_rows())
 
@@ -612,28 +619,27 @@ def table_rows() -> list[list[str]]:
 
 
 def _record(table: Table[Any]) -> str:
-    """The record of a table; of a plain one with its fields and methods, for it has no section of its own."""
+    """The record of a table; of a family's with its fields, for it has no section of its own."""
     if table.record is None:
         return ""
     name = table.record.__name__
-    if table.plain is None:
+    if not isinstance(table, PlainTable):
         return name
     fields = [f"{field} {type_} {default}".strip() for field, type_, default in field_rows(table.record)]
-    methods = [f"{m.name.partition('.')[2]} {m.code:#06x}" for m in methods_of(table)]
-    return f"{name}: {', '.join(fields)}; {', '.join(methods)}"
+    return f"number {table.number}: {', '.join(fields)}"
 
 
 def watch_rows() -> list[list[str]]:
-    """The rows that can be watched. The row of a plain table is a `TableRecord`."""
+    """The rows that can be watched. The row of a declared table is a `TableRecord`."""
     rows = []
     for table in shown_tables():
         for byte, shown in sorted(table.shows.items()):
-            if table.plain is None:
+            if not isinstance(table, PlainTable):
                 name = next(name for name, number in table.rows.items() if number == byte)
                 value = type_text(type_of(shown.record), "")
                 kinds = "2" if not table.key else "1 to 4" if shown.counted or table.name == "session" else "3 to 5"
                 rows.append([table.name, name, str(byte), ", ".join(key_of(table, shown.key)), value, kinds])
-    return [*rows, ["a plain table", "its only one", "by `metad protocol --json`", "its key", "TableRecord", "1 to 4"]]
+    return [*rows, ["a declared table", "record", str(DECLARED.rows["record"]), "see *table*", "TableRecord", "1 to 4"]]
 
 
 def _yes(value: bool) -> str:

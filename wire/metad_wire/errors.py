@@ -196,6 +196,10 @@ class PositionAheadError(_Coded, code=118, name="position_ahead", retryable=True
     """The replica has not come to the position; if it leads the group, the position is of a log that is lost."""
 
 
+class UnknownTableError(_Coded, code=119, name="unknown_table", retryable=True):
+    """The node has not heard of the table, or of all its fields, yet; nothing was done."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""

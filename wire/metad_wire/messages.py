@@ -47,7 +47,7 @@ PROTOCOL_VERSION = 1
 KEY_BYTES_MAX = 4_096
 """All key fields of one record together, as UTF-8, with a few bytes of separators for each: ``invalid_item``."""
 VALUE_BYTES_MAX = 1024 * 1024
-"""Each ``value`` of a key, each ``payload`` and ``metadata``, each record of a plain table with its key, and of a
+"""Each ``value`` of a key, each ``payload`` and ``metadata``, each record of a declared table with its key, and of a
 session the ``payload`` with the topic, payload and properties of its will: ``invalid_item``."""
 # An entry is in memory a dozen times on its way, and followers hear no heartbeat behind it: at 16 MiB that took
 # 200 MiB, and cost a busy group its leader; at 5 MiB it still took 100.
@@ -856,11 +856,11 @@ class KvTransactReply(Message, frozen=True):
     """By position; nil if the item failed."""
 
 
-# --- plain tables ----------------------------------------------------------------------------------------
+# --- declared tables ----------------------------------------------------------------------------------------
 
 
 class TableRecord(Message, Generic[T], frozen=True):
-    """A record of a plain table as read."""
+    """A record of a declared table as read."""
 
     record: T
     version: U63
@@ -879,9 +879,24 @@ class TablePutItem(Message, Generic[T], frozen=True):
     """Store only if this is the current version; 0: only if the record is absent; nil: unchecked."""
 
 
-class TablePut(Message, Generic[T], frozen=True):
-    """Write records."""
+class TableGet(Message, Generic[T], frozen=True):
+    """Read records of a table by their keys. The reply has a ``TableRecord`` of each."""
 
+    table: U32
+    """Number of the table."""
+    items: Batch[T]
+    """Keys: arrays of the fields of the table's key."""
+    min_revisions: Revisions = []
+
+
+class TablePut(Message, Generic[T], frozen=True):
+    """Write records of a table, whole. A field that a client does not know keeps its value, and has its default in a
+    new record."""
+
+    table: U32
+    """Number of the table."""
+    known: U32
+    """How many fields of a record the client knows, from the first on: ``unknown_table`` if the table has fewer."""
     items: Batch[TablePutItem[T]]
 
 
@@ -907,12 +922,16 @@ class TableDeleteItem(Message, Generic[T], frozen=True):
 class TableDelete(Message, Generic[T], frozen=True):
     """Delete records; an absent one answers not_found."""
 
+    table: U32
+    """Number of the table."""
     items: Batch[TableDeleteItem[T]]
 
 
 class TableList(Message, frozen=True):
-    """Lists records of a plain table, in order of their keys."""
+    """Lists records of a table, in order of their keys."""
 
+    table: U32
+    """Number of the table."""
     fields: KeyFields = []
     """The first fields of the key."""
     prefix: str = ""

@@ -6,7 +6,7 @@ A code never changes its meaning. ``mutates``: it goes through the log, and a re
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, IntEnum
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args
 
@@ -60,6 +60,15 @@ class Lane(IntEnum):
     """What reads or ends many records, and what nobody waits for."""
 
 
+class Route(NamedTuple):
+    """How the items of a method are routed: ``kind`` of their groups, and ``crcs``, the CRC-32 of the routing fields of
+    each. ``fault`` says why an item would be refused whatever is stored; None if it would not."""
+
+    kind: str
+    crcs: Callable[[Sequence[Any]], Iterable[int]]
+    fault: Callable[[Any], str | None]
+
+
 class Head(NamedTuple):
     """What can be said of a request without decoding its items."""
 
@@ -89,7 +98,10 @@ class Method(Generic[Body, Reply]):
         by: By,
         whose: For = For.CLIENTS,
         repeatable: bool = True,
+        shared: bool = False,
     ) -> None:
+        """``shared``: several tables have a method of this code, each with types of its own, and only the general one
+        is known by its code."""
         self.code = code
         self.name = name
         self.body = body
@@ -100,16 +112,27 @@ class Method(Generic[Body, Reply]):
         self.whose = whose
         self.repeatable = repeatable
         """Whether a copy of its request, by whomever and whenever, does no harm, if it does not mutate."""
+        self.table: Any = None
+        """The table that declares it."""
+        self.route: Route | None = None
+        """None if its requests belong to no slot."""
         self.item = _item_of(body)
         """The type of the items in a request, if it has items."""
         self._request_type: Any = m.Request[body]  # type: ignore[valid-type]
         self._request_decoder = msgspec.msgpack.Decoder(self._request_type)
         self._reply_decoder = msgspec.msgpack.Decoder(reply)
         self._head_decoder: Any = None
+        if shared:
+            return
         if code in METHODS or name in METHODS_BY_NAME:
             raise TypeError(f"method {name} or its code {code:#06x} is taken")
         METHODS[code] = self
         METHODS_BY_NAME[name] = self
+
+    @property
+    def kind(self) -> str:
+        """Of the groups that answer it."""
+        return self.table.kind  # type: ignore[no-any-return]
 
     @property
     def changes(self) -> bool:
@@ -229,13 +252,13 @@ def _array(data: bytes, at: int) -> tuple[int, int]:
     return 0, at
 
 
-@functools.cache
+@functools.lru_cache(4_096)
 def _headed(body: type[m.Message]) -> Any:
     """The type of a body whose items are not looked at."""
     return _with_items(body, lambda _: msgspec.Raw)
 
 
-@functools.cache
+@functools.lru_cache(4_096)
 def _unread(body: type[m.Message]) -> Any:
     """The type of a body whose items are still to be decoded."""
     return _with_items(body, lambda items: Annotated[list[msgspec.Raw], *get_args(items)[1:]])

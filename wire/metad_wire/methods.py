@@ -19,6 +19,7 @@ from .tables import broker, consumer, lease
 from .tables.broker import *  # noqa: F403
 from .tables.cluster import *  # noqa: F403
 from .tables.consumer import *  # noqa: F403
+from .tables.declaration import *  # noqa: F403
 from .tables.inflight import *  # noqa: F403
 from .tables.kv import *  # noqa: F403
 from .tables.lease import *  # noqa: F403
@@ -27,6 +28,7 @@ from .tables.retained import *  # noqa: F403
 from .tables.sequence import *  # noqa: F403
 from .tables.session import *  # noqa: F403
 from .tables.subscription import *  # noqa: F403
+from .tables.table import *  # noqa: F403
 from .tables.will import *  # noqa: F403
 from .watch import WatchOpen, WatchOpened
 

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 from .key import SLOT_MASK as SLOT_MASK
 from .key import text as text
 from .key import text2 as text2
-from .method import By, For
-from .table import Keyed, Table
-from .tables import TABLES
+from .method import METHODS, By, For, Route
+from .table import ANY_KIND
+from .tables import TABLES as TABLES  # all of them: each declares its methods
 
-
-class Route(NamedTuple):
-    """How the items of a method are routed: ``kind`` of their groups, and their CRCs by position. ``fault`` says why an
-    item would be refused whatever is stored; None if it would not."""
-
-    kind: str
-    crcs: Callable[[Sequence[Any]], Iterable[int]]
-    fault: Callable[[Any], str | None]
-
-
-def _route(table: Table[Any], keyed: Keyed | None) -> Route:
-    if keyed is None:
-        return Route(table.kind, table.crcs, table.fault)
-    return Route(table.kind, lambda items: table.crcs(keyed(items)), table.fault)
-
-
-ROUTES: Final[dict[int, Route]] = {
-    method.code: _route(table, keyed) for table in TABLES.values() for method, keyed in table.routed.items()
-}
+ROUTES: Final[dict[int, Route]] = {method.code: method.route for method in METHODS.values() if method.route is not None}
 """By method code. Methods that are not here belong to no group, or as session.list to all of a kind."""
 
 KINDS: Final[dict[int, str]] = {
-    method.code: table.kind
-    for table in TABLES.values()
-    for method in table.methods
-    if method.by is By.GROUP and method.whose is not For.NODES
+    method.code: method.kind
+    for method in METHODS.values()
+    if method.table is not None and method.kind != ANY_KIND and method.by is By.GROUP and method.whose is not For.NODES
 }
 """Method code -> kind of the groups that answer it."""
 

@@ -15,10 +15,9 @@ import msgspec
 
 from . import messages as m
 from .cluster import METADATA
-from .faults import plain
 from .key import ESCAPED, SLOT_MASK, TEXT_END, split_text, text, u32
-from .method import Body, By, For, Lane, Method, Reply
-from .text.fields import KEY_FIELDS_MAX, U32
+from .method import Body, By, For, Lane, Method, Reply, Route
+from .text.fields import KEY_FIELDS_MAX
 
 _TEXT_END = TEXT_END.decode()
 _HOW: Final = frozenset({"page", "min_revisions", "slots", "after"})
@@ -33,21 +32,6 @@ Keyed: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 """Of each item: what has the fields of the key."""
 ANY_KIND: Final = "any"
 """Of a table that every group has, whatever its kind."""
-_ENCODERS: Final[dict[Any, Callable[[Any], bytes]]] = {str: text, U32: u32}
-
-
-class Plain(NamedTuple):
-    """The methods of a table whose records are put, read, deleted and listed, and no more. Their codes follow each
-    other, in this order."""
-
-    get: Method[Any, Any]
-    put: Method[Any, Any]
-    delete: Method[Any, Any]
-    list: Method[Any, Any]
-    key: type[m.Message]
-    """The fields of the record that identify it."""
-    values: tuple[str, ...]
-    """Its other fields."""
 
 
 class Got(NamedTuple):
@@ -98,6 +82,12 @@ class Shown(NamedTuple):
     this write created it."""
 
 
+TABLES: Final[dict[str, Table[Any]]] = {}
+"""By name."""
+ROWS: Final[dict[int, Table[Any]]] = {}
+"""The table that uses a byte behind the group's prefix."""
+
+
 class Table(Generic[Record]):
     """One kind of record.
 
@@ -116,7 +106,8 @@ class Table(Generic[Record]):
     ``crcs`` and ``keys`` may be given where the general encoding is too slow: they must yield the same.
     """
 
-    plain: Plain | None = None
+    moves: bool
+    """Whether its rows go with their slots."""
 
     def __init__(
         self,
@@ -146,9 +137,10 @@ class Table(Generic[Record]):
         self.row_cache = row_cache
         self.part_of = part_of
         self.ordered_by = ordered_by
+        self.moves = bool(self.routing)
         self.key_bytes = key_bytes or self._key_bytes
         self.value_bytes_max = value_bytes_max
-        self.value_bytes = value_bytes or _value_bytes
+        self.value_bytes = value_bytes or _no_value
         self.methods: list[Method[Any, Any]] = []
         self.routed: dict[Method[Any, Any], Keyed | None] = {}
         """Those whose items have the routing fields, or whose body has them if it has no items; and for each what of an
@@ -166,18 +158,26 @@ class Table(Generic[Record]):
         """CRC-32 of the routing fields of each."""
         self.keys: Callable[[Sequence[Any]], Keys] = keys or self.general_keys
         """The keys of items."""
-        if name in TABLES:
-            raise TypeError(f"there is a table {name} already")
-        for byte in self.rows.values():
-            if byte in ROWS:
-                raise TypeError(f"{name}: {ROWS[byte].name} has row {byte:#04x} already")
         self.shows: dict[int, Shown] = {self.rows[row]: shown for row, shown in shows.items()}
         """What a watch shows, by the byte of the row."""
-        TABLES[name] = self
-        ROWS.update(dict.fromkeys(self.rows.values(), self))
+        self._register()
 
     def __repr__(self) -> str:
         return f"<Table {self.name}>"
+
+    def _register(self) -> None:
+        """Raises TypeError if another table has its name or a row."""
+        if self.name in TABLES:
+            raise TypeError(f"there is a table {self.name} already")
+        for byte in self.rows.values():
+            if byte in ROWS:
+                raise TypeError(f"{self.name}: {ROWS[byte].name} has row {byte:#04x} already")
+        TABLES[self.name] = self
+        ROWS.update(dict.fromkeys(self.rows.values(), self))
+
+    def shown(self, row: int) -> Shown | None:
+        """What a watch shows of a row; None if that is nothing."""
+        return self.shows.get(row)
 
     def general_crcs(self, items: Sequence[Any]) -> Iterable[int]:
         """:attr:`crcs`, from the declaration alone."""
@@ -274,21 +274,32 @@ class Table(Generic[Record]):
         return self._declared(method, routed, keyed)
 
     def gets(
-        self, code: int, verb: str, key: type[Key], found: type[Found], about: str
+        self, code: int, verb: str, key: type[Key], found: type[Found], about: str, *, by: By = By.GROUP
     ) -> Method[m.Get[Key], m.GetReply[Found]]:
         """Declare a method that reads ``found`` of each ``key``. The SDK's methods, the rows of the pages and the cases
         of the tests follow from this; ``about`` says what is found, in a sentence about all keys."""
         body, reply = self._of(verb, m.Get[key]), self._of(f"{verb}_reply", m.GetReply[found])  # type: ignore[valid-type]
-        method = self.reads(code, verb, body, reply, Lane.RECORDS)
+        method = self.reads(code, verb, body, reply, Lane.RECORDS, by=by, routed=bool(self.routing))
         self.got[method] = Got(key, found, about)
         return method
 
     def batches(
-        self, code: int, verb: str, item: type[Key], about: str, *, named: str = "items"
+        self,
+        code: int,
+        verb: str,
+        item: type[Key],
+        about: str,
+        *,
+        named: str = "items",
+        by: By = By.GROUP,
+        whose: For = For.CLIENTS,
     ) -> Method[m.Items[Key], m.WriteReply]:
         """Declare a method that writes what each ``item`` says, or refuses the item. The same follows as from
         :meth:`gets`."""
-        method = self.writes(code, verb, self._of(verb, m.Items[item]), m.WriteReply, Lane.RECORDS)  # type: ignore[valid-type]
+        body = self._of(verb, m.Items[item])  # type: ignore[valid-type]
+        method = self.writes(
+            code, verb, body, m.WriteReply, Lane.RECORDS, by=by, whose=whose, routed=bool(self.routing)
+        )
         self.batched[method] = Batched(named, about)
         return method
 
@@ -335,8 +346,12 @@ class Table(Generic[Record]):
 
     def _declared(self, method: Method[Body, Reply], routed: bool, keyed: Keyed | None) -> Method[Body, Reply]:
         self.methods.append(method)
+        method.table = self
         if routed:
             self.routed[method] = keyed
+            method.route = Route(
+                self.kind, self.crcs if keyed is None else lambda items: self.crcs(keyed(items)), self.fault
+            )
         return method
 
     def _of(self, what: str, general: Any) -> type[Any]:
@@ -347,97 +362,18 @@ class Table(Generic[Record]):
         return len(self.key_of([getattr(item, field) for field in self.key]))
 
 
-class PlainTable(Table[Record]):
-    """A table whose records are put, read, deleted and listed by :class:`Plain` methods, from ``code`` on: it needs no
-    code of its own. ``writers`` are those who may use the two that write. A watch shows its row."""
-
-    record: type[Record]
-    plain: Plain
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        kind: str,
-        rows: Mapping[str, int],
-        record: type[Record],
-        key: Sequence[str],
-        routing: Sequence[str] | None = None,
-        code: int,
-        writers: For = For.CLIENTS,
-    ) -> None:
-        if len(rows) != 1:
-            raise TypeError(f"{name}: a plain table has its record in one row")
-        super().__init__(name, kind=kind, rows=rows, record=record, key=key, routing=routing)
-        self.plain = self._methods(code, writers)
-        shown = Shown(self.plain.key, m.TableRecord[self.record], counted=True)  # type: ignore[name-defined]
-        self.shows = dict.fromkeys(rows.values(), shown)
-
-    def _key_bytes(self, item: Any) -> int:
-        return super()._key_bytes(getattr(item, "record", getattr(item, "key", item)))
-
-    def _methods(self, code: int, writers: For) -> Plain:
-        record = self.record
-        fields = {field.name: field.type for field in msgspec.structs.fields(record)}
-        key: Any = msgspec.defstruct(
-            f"{record.__name__}Key",
-            [(name, fields[name]) for name in self.key],
-            bases=(m.Message,),
-            frozen=True,
-            array_like=True,
-            gc=False,
-            module=record.__module__,
-        )
-
-        def of(general: Any, argument: Any) -> type[Any]:
-            return _of(f"{record.__name__}{general.__name__.removeprefix('Table')}", general[argument])
-
-        read: Any = m.TableRecord[record]  # type: ignore[valid-type]
-        order = [f"record.{name}" for name in self.key]
-        return Plain(
-            self.reads(code, "get", of(m.Get, key), of(m.GetReply, read), Lane.RECORDS),
-            self.writes(
-                code + 1, "put", of(m.TablePut, record), m.TablePutReply, Lane.RECORDS, whose=writers, keyed=_records
-            ),
-            self.writes(
-                code + 2, "delete", of(m.TableDelete, key), m.WriteReply, Lane.RECORDS, whose=writers, keyed=_keys
-            ),
-            self.lists(code + 3, "list", m.TableList, read, "", order=order, keyed=self._fields_listed),
-            key,
-            tuple(name for name in fields if name not in self.key),
-        )
-
-    def _fields_listed(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
-        return [types.SimpleNamespace(**dict(zip(self.key, body.fields, strict=False))) for body in bodies]
-
-
 def _of(name: str, general: Any) -> type[Any]:
     """A message of this name that is a general one of some records."""
     return types.new_class(name, (general,), {"frozen": True})
 
 
-TABLES: Final[dict[str, Table[Any]]] = {}
-"""By name."""
-ROWS: Final[dict[int, Table[Any]]] = {}
-"""The table that uses a byte behind the group's prefix."""
-
-
 def moving_rows(kind: str) -> list[int]:
     """The rows that go with a slot of groups of this kind."""
-    return [byte for byte, table in ROWS.items() if table.kind == kind and table.routing]
+    return [byte for byte, table in ROWS.items() if table.kind in (kind, ANY_KIND) and table.moves]
 
 
-def _records(items: Sequence[m.TablePutItem[Any]]) -> Sequence[Any]:
-    return [item.record for item in items]
-
-
-def _keys(items: Sequence[m.TableDeleteItem[Any]]) -> Sequence[Any]:
-    return [item.key for item in items]
-
-
-def _value_bytes(item: Any) -> int:
-    """Of a plain table: the record as encoded, its key included."""
-    return len(msgspec.msgpack.encode(item.record)) if isinstance(item, m.TablePutItem) else 0
+def _no_value(item: Any) -> int:
+    return 0
 
 
 def _encoders(table: Table[Any]) -> list[tuple[str, Callable[[Any], bytes]]]:
@@ -450,9 +386,18 @@ def _encoders(table: Table[Any]) -> list[tuple[str, Callable[[Any], bytes]]]:
     fields = {} if table.record is None else {f.name: f.type for f in msgspec.structs.fields(table.record)}
     encoders: list[tuple[str, Callable[[Any], bytes]]] = []
     for field in table.key:
-        kind = fields.get(field)
-        encode = _ENCODERS.get(kind) or _ENCODERS.get(plain(kind))
+        encode = _encoder_of(fields.get(field))
         if encode is None or (encode is u32 and field in table.routing):
             raise TypeError(f"{table.name}: field {field} of the key is neither text nor, behind those that route, U32")
         encoders.append((field, encode))
     return encoders
+
+
+def _encoder_of(kind: Any) -> Callable[[Any], bytes] | None:
+    """Of a field of a key; None if it has no place in one."""
+    match msgspec.inspect.type_info(kind):
+        case msgspec.inspect.StrType():
+            return text
+        case msgspec.inspect.IntType(ge=int(low), le=int(high)) if low >= 0 and high < 2**32:
+            return u32
+    return None

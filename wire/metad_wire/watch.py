@@ -74,6 +74,8 @@ class WatchFilter(Message, frozen=True):
     """Names of rows; none: all rows of the table."""
     broker: str = ""
     """Of sessions: only changes of owners to this broker or from it."""
+    number: U32 = 0
+    """Of a declared table: its number."""
 
 
 class WatchOpen(Message, frozen=True):

@@ -35,6 +35,7 @@ from .namespaces import (
     Sequences,
     Sessions,
     Subscriptions,
+    Tables,
     Wills,
 )
 from .verbs import CHUNK_RECORDS
@@ -64,6 +65,7 @@ __all__ = [
     "Sessions",
     "Snapshot",
     "Subscriptions",
+    "Tables",
     "Watch",
     "Wills",
     "connect",

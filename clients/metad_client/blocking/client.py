@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from metad_wire.messages import Message
-from metad_wire.table import PlainTable
+from metad_wire.tables.table import PlainTable
 from metad_wire.transport import Transport
 
 from .. import client
@@ -35,6 +35,7 @@ from .namespaces import (
     Sequences,
     Sessions,
     Subscriptions,
+    Tables,
     Wills,
 )
 from .portal import Portal
@@ -72,6 +73,7 @@ class BlockingClient(Twin, Closing):
         self.leases = Leases(portal, opened.leases)
         self.sequences = Sequences(portal, opened.sequences)
         self.retained = RetainedMessages(portal, opened.retained)
+        self.tables = Tables(portal, opened.tables)
 
     def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""
@@ -202,7 +204,8 @@ class BlockingClient(Twin, Closing):
         return self._client.alone_s
 
     def table(self, table: PlainTable[Record]) -> Records[Record]:
-        """The records of a plain table. Raises ValueError if the table has rules of its own."""
+        """The records of a table that :meth:`Tables.declare` or :meth:`Tables.open` has returned. Raises
+        InvalidRequestError if it is none."""
         return Records(self._portal, self._client.table(table))
 
 

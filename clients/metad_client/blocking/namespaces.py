@@ -16,11 +16,11 @@ from ..namespaces import (
     kv,
     leases,
     offsets,
-    records,
     retained,
     sequences,
     sessions,
     subscriptions,
+    tables,
     wills,
 )
 from .portal import Portal
@@ -243,13 +243,25 @@ class Cluster(Twin):
     rebalance = Call(cluster.Cluster.rebalance)
 
 
-class Records(Twin, Generic[Record]):
-    """``m.table(TABLE)``: the records of a plain table. See :class:`metad_client.Records`."""
+class Tables(Twin):
+    """``m.tables``: the tables that programs declare. See :class:`metad_client.Tables`."""
 
-    put_many = Call(records.Records[Record].put_many)
-    get_many = Call(records.Records[Record].get_many)
-    delete_many = Call(records.Records[Record].delete_many)
-    list = Listing(records.Records[Record].list)
-    put = Call(records.Records[Record].put)
-    get = Call(records.Records[Record].get)
-    delete = Call(records.Records[Record].delete)
+    get_many = Call(tables.Tables.get_many)
+    drop_many = Call(tables.Tables.drop_many)
+    get = Call(tables.Tables.get)
+    drop = Call(tables.Tables.drop)
+    declare = Call(tables.Tables.declare)
+    open = Call(tables.Tables.open)
+    list = Listing(tables.Tables.list)
+
+
+class Records(Twin, Generic[Record]):
+    """``m.table(TABLE)``: the records of a declared table. See :class:`metad_client.Records`."""
+
+    put_many = Call(tables.Records[Record].put_many)
+    get_many = Call(tables.Records[Record].get_many)
+    delete_many = Call(tables.Records[Record].delete_many)
+    list = Listing(tables.Records[Record].list)
+    put = Call(tables.Records[Record].put)
+    get = Call(tables.Records[Record].get)
+    delete = Call(tables.Records[Record].delete)

@@ -21,8 +21,8 @@ import msgspec
 
 from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
+from metad_wire.families import KNOWN
 from metad_wire.program.output import decode_arguments, escape_unprintable
-from metad_wire.tables import TABLES
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
 
@@ -36,7 +36,7 @@ from .grammar import Arguments, Command, Commands, check_prefix, endpoint, secon
 from .looking import STATUS_S, look
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
-from .tables import brokers, leases, records, retained, sessions, subscriptions, wills
+from .tables import brokers, declared, leases, records, retained, sessions, subscriptions, wills
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 
@@ -48,12 +48,14 @@ class Family(Protocol):
         """Add the commands."""
 
 
-FAMILIES: Final[tuple[Family, ...]] = (groups, brokers, sessions, subscriptions, wills, retained, leases, records)
+FAMILIES: Final[tuple[Family, ...]] = (
+    *(groups, brokers, sessions, subscriptions, wills, retained, leases, declared, records),
+)
 """In the order of ``metadctl --help``."""
 
 PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "out", "file"})
 """Arguments that name files."""
-WATCHED = sorted(name for name, table in TABLES.items() if table.shows)
+WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
 ELECTION_MS = 2_000
 """A group that has had no leader for less time than this is looked at again before that is reported."""
@@ -77,6 +79,9 @@ examples:
   metadctl groups consumer get acme billing
   metadctl put kv config greeting hello
   metadctl get kv config greeting --json
+  metadctl tables declare topics.json
+  metadctl records put topic tenant=acme topic=orders partitions=4
+  metadctl records list topic acme
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
 """
@@ -344,7 +349,7 @@ def _add_cluster(commands: Commands) -> None:
     )
 
     watching = plain("watch", "print each change of a table's records, until Ctrl-C", watch, check_prefix)
-    watching.add_argument("table", metavar="TABLE", choices=WATCHED, help=", ".join(WATCHED))
+    watching.add_argument("table", metavar="TABLE", help=f"{', '.join(WATCHED)}, or one that was declared")
     watching.add_argument("--tenant", help="only records of this tenant; of kv: of this namespace; of broker: this one")
     watching.add_argument("--prefix", default="", help="only records whose next field has this prefix; needs --tenant")
     watching.add_argument(

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from metad_wire.families import KNOWN
+
 from ..client import Client
 from ..watch.event import WatchEvent
 from ..watch.events import WatchBatch
@@ -25,7 +27,8 @@ _KNOWN = {"key", "mod_revision", "create_revision"}
 async def watch(m: Client, a: argparse.Namespace, printer: Printer) -> None:
     """Print changes until the program is interrupted. The token to go on from is printed on stderr at the end."""
     begin: dict[str, Any] = {"start": a.begin} if a.begin in ("now", "snapshot") else {"token": a.begin}
-    async with m.watch(a.table, tenant=a.tenant, prefix=a.prefix, idle_timeout_s=a.timeout, **begin) as watched:
+    table = a.table if a.table in KNOWN else await m.tables.open(a.table)
+    async with m.watch(table, tenant=a.tenant, prefix=a.prefix, idle_timeout_s=a.timeout, **begin) as watched:
         try:
             await _print(watched, sys.stdout, as_json=a.json)
         except BrokenPipeError:

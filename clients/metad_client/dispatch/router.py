@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metad_wire.cluster import ClusterMap, GroupId, GroupRecord, MapReply, slot_bits, unpack_slots
+from metad_wire.cluster import METADATA, ClusterMap, GroupId, GroupRecord, MapReply, slot_bits, unpack_slots
 from metad_wire.faults import UNFIT
 from metad_wire.methods import AHEAD, Method, encode
-from metad_wire.routing import KINDS, ROUTES, SLOT_MASK, split
+from metad_wire.routing import SLOT_MASK, split
 
 from ..causes import stays
 from ..errors import FrameError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError, TooLargeError, another
@@ -232,12 +232,13 @@ class Routes:
 
     def knows(self, method: Method[Any, Any]) -> bool:
         """Whether the groups of a method's items are known."""
-        return KINDS[method.code] in self._kinds
+        return method.kind in self._kinds
 
     def group_of(self, method: Method[Any, Any], item: Any) -> str | None:
         """The group of one item; None if it is not known yet. May raise one of :data:`metad_wire.faults.UNFIT`."""
-        route = ROUTES[method.code]
-        kind = self._kinds.get(route.kind)
+        kind, route = self._kinds.get(method.kind), method.route
+        if route is None:
+            return METADATA.name
         if kind is None or kind.only is not None:
             return kind.only if kind is not None else None
         (crc,) = route.crcs([item])
@@ -248,8 +249,9 @@ class Routes:
 
         May raise one of :data:`metad_wire.faults.UNFIT`: a value of a wrong type has no slot.
         """
-        route = ROUTES[method.code]
-        kind = self._kinds.get(route.kind)
+        kind, route = self._kinds.get(method.kind), method.route
+        if route is None:
+            return METADATA.name
         if kind is None or kind.only is not None:
             return kind.only if kind is not None else None
         by_ordinal = split(route, items, kind.slots, kind.ordinals)
@@ -260,12 +262,12 @@ class Routes:
 
     def groups(self, method: Method[Any, Any]) -> list[str]:
         """The groups that a method's items are spread over; empty if unknown."""
-        kind = self._kinds.get(KINDS[method.code])
+        kind = self._kinds.get(method.kind)
         return [] if kind is None else kind.groups
 
     def slots(self, method: Method[Any, Any]) -> dict[str, bytes]:
         """The groups that a method's items are spread over, with bit maps of their slots; empty if unknown."""
-        kind = self._kinds.get(KINDS[method.code])
+        kind = self._kinds.get(method.kind)
         return {} if kind is None else kind.bits
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from metad_wire.messages import InflightState, Kv, KvKey, Offset, OffsetKey, Revision, Session, SessionKey, Subscribed
 from metad_wire.tables.consumer import CONSUMER_GET, CONSUMER_LEAVE, CONSUMER_MEMBERS, Member, MemberKey
+from metad_wire.tables.declaration import DECLARATION_DROP, DECLARATION_GET, DeclarationKey, DeclaredTable
 from metad_wire.tables.inflight import INFLIGHT_GET
 from metad_wire.tables.kv import KV_GET, KV_SCAN
 from metad_wire.tables.lease import (
@@ -76,6 +77,28 @@ class _ConsumerDeclared(Facade):
         return _CONSUMER_MEMBERS.of_group(
             self._requests, page_size, deadline_s, min_revisions, tenant=tenant, group=group
         )
+
+
+class _DeclarationDeclared(Facade):
+    async def get_many(
+        self, keys: Sequence[DeclarationKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> ReadResult[DeclaredTable | None]:
+        """Each table as declared. None if there is none, or if it could not be read: ``raise_for_error`` says why."""
+        return await _DECLARATION_GET.read(self._requests, keys, deadline_s, min_revisions)
+
+    async def get(
+        self, name: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> DeclaredTable | None:
+        """Read one, as :meth:`get_many` does; None if there is none."""
+        return await _DECLARATION_GET.one_read(self._requests, DeclarationKey(name), deadline_s, min_revisions)
+
+    async def drop_many(self, keys: Sequence[DeclarationKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Drop tables with all their records. Item errors: NotFoundError."""
+        return WriteResult(await _DECLARATION_DROP.many(self._requests, keys, deadline_s))
+
+    async def drop(self, name: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`drop_many` does it. Raises the error of its item."""
+        await _DECLARATION_DROP.one(self._requests, DeclarationKey(name), deadline_s)
 
 
 class _InflightDeclared(Facade):
@@ -421,6 +444,8 @@ class _WillDeclared(Facade):
 _CONSUMER_GET: Verb[MemberKey, Member | None] = Verb(CONSUMER_GET)
 _CONSUMER_LEAVE: Verb[MemberKey, None] = Verb(CONSUMER_LEAVE)
 _CONSUMER_MEMBERS: Listing[Member] = Listing(CONSUMER_MEMBERS)
+_DECLARATION_GET: Verb[DeclarationKey, DeclaredTable | None] = Verb(DECLARATION_GET)
+_DECLARATION_DROP: Verb[DeclarationKey, None] = Verb(DECLARATION_DROP)
 _INFLIGHT_GET: Verb[SessionKey, list[InflightState]] = Verb(INFLIGHT_GET)
 _KV_GET: Verb[KvKey, Kv | None] = Verb(KV_GET)
 _KV_SCAN: Listing[Kv] = Listing(KV_SCAN)

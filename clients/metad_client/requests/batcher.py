@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from metad_wire.messages import ItemError, Message, WriteReply
 from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
-from metad_wire.tables import TABLES
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import ClosedError, InternalError, InvalidItemError, MetadError, TooLargeError, another, error_of_item
@@ -31,12 +30,11 @@ Outcome = TypeVar("Outcome")
 
 PART_CHARACTERS_MAX: Final = 80
 """Of one field of a key in a text."""
-_TABLES: Final = {method.code: table for table in TABLES.values() for method in table.methods}
 
 
 def about(method: Method[Any, Any], item: Any) -> str:
     """Table and key, as in ``kv config/greeting``."""
-    table = _TABLES.get(method.code)
+    table = method.table
     if table is None:
         return method.name
     keyed = table.routed.get(method)

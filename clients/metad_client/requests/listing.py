@@ -14,7 +14,6 @@ from msgspec.structs import fields
 
 from metad_wire.messages import ListReply, Message, Page, Revision
 from metad_wire.methods import Method
-from metad_wire.tables import TABLES
 from metad_wire.text.fields import Limit
 
 from ..dispatch.calls.call import Call
@@ -98,7 +97,7 @@ class Listing(Generic[Record]):
     """The listing of such records that a method is for, as its table declares it."""
 
     def __init__(self, method: Method[Any, ListReply[Record]]) -> None:
-        listed = TABLES[method.name.partition(".")[0]].listed[method]
+        listed = method.table.listed[method]
         self._method = method
         order: Callable[[Record], Any] = attrgetter(*listed.order)
         self._key_of: Callable[[Record], Key] = order if len(listed.order) > 1 else lambda record: (order(record),)

@@ -467,9 +467,11 @@ class Verb(Generic[Item, Outcome]):
         deadline_s: float | None,
         /,
         min_revisions: Sequence[Revision] | None = None,
+        **beside: Any,
     ) -> ReadResult[Any]:
         """The column, by position. Of a verb that reads nothing newer than what there is, no revisions."""
-        beside: dict[str, Any] = {} if min_revisions is None else {"min_revisions": newest(min_revisions)}
+        if min_revisions is not None:
+            beside["min_revisions"] = newest(min_revisions)
         return ReadResult(await self.many(requests, keys, deadline_s, **beside), self._column, self._missing)
 
     def one(
@@ -488,10 +490,16 @@ class Verb(Generic[Item, Outcome]):
         )
 
     def one_read(
-        self, requests: Requests, key: Item, deadline_s: float | None, /, min_revisions: Sequence[Revision]
+        self,
+        requests: Requests,
+        key: Item,
+        deadline_s: float | None,
+        /,
+        min_revisions: Sequence[Revision],
+        **beside: Any,
     ) -> asyncio.Future[Outcome]:
         """The same, of what is at least as new as these. Raises InvalidRequestError."""
-        return self.one(requests, key, deadline_s, min_revisions=newest(min_revisions))
+        return self.one(requests, key, deadline_s, min_revisions=newest(min_revisions), **beside)
 
     def _body(self, beside: dict[str, Any]) -> Callable[[list[Item]], Message]:
         body = self._method.body

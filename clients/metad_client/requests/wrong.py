@@ -14,7 +14,6 @@ from metad_wire.faults import UNFIT as UNFIT
 from metad_wire.faults import fault
 from metad_wire.messages import Message
 from metad_wire.methods import Method, encode
-from metad_wire.routing import ROUTES
 
 from ..errors import InvalidItemError, InvalidRequestError, MetadError
 
@@ -41,7 +40,7 @@ def wrong_body(method: Method[Any, Any], body: Message, error: Exception) -> Met
 
 def too_long(method: Method[Any, Any], item: Any) -> InvalidItemError | None:
     """The error of an item whose key or value is over the limit: it might not even fit a frame."""
-    why = fault(item, method.item) or ROUTES[method.code].fault(item)
+    why = fault(item, method.item) or (method.route.fault(item) if method.route is not None else None)
     return None if why is None else InvalidItemError(why)
 
 
@@ -50,7 +49,7 @@ def too_long_items(method: Method[Any, Any], items: Sequence[Any]) -> dict[int, 
 
     Most are right, and a thousand fail at once while a group has no leader: a decoder looks first, which is quick.
     """
-    decode, limits = _decoder(method.item), ROUTES[method.code].fault
+    decode, limits = _decoder(method.item), method.route.fault if method.route is not None else _fits
     wrong: dict[int, InvalidItemError] = {}
     for position, item in enumerate(items):
         try:
@@ -63,7 +62,11 @@ def too_long_items(method: Method[Any, Any], items: Sequence[Any]) -> dict[int, 
     return wrong
 
 
-@functools.cache
+def _fits(item: Any) -> None:
+    """Nothing is wrong with an item that has no place of its own."""
+
+
+@functools.lru_cache(4_096)
 def _decoder(kind: Any) -> Callable[[bytes], object]:
     return msgspec.msgpack.Decoder(kind).decode
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from metad_wire.messages import Revision
-from metad_wire.table import ROWS
+from metad_wire.table import ROWS, Table
+from metad_wire.tables.table import DECLARED, PlainTable
 from metad_wire.watch import ChangeKind
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 else:
     Key, Record, Of, Wanted = map(TypeVar, ("Key", "Record", "Of", "Wanted"))
 Item = TypeVar("Item", covariant=True)
+_RECORD: Final = DECLARED.rows["record"]
 Event = TypeVar("Event")
 
 
@@ -66,7 +68,10 @@ class Shape(NamedTuple):
 @functools.cache
 def shape_of(row: int) -> Shape:
     """Raises KeyError if there is no such row to be watched."""
-    table = ROWS[row]
+    return _shape(ROWS[row], row)
+
+
+def _shape(table: Table[Any], row: int) -> Shape:
     shown = table.shows[row]
     name = next(name for name, byte in table.rows.items() if byte == row)
     make, count = shown.key, 0 if shown.key is None else len(shown.key.__struct_fields__)
@@ -82,6 +87,36 @@ def shape_of(row: int) -> Shape:
         msgspec.msgpack.Decoder(list[shown.record]).decode,  # type: ignore[name-defined]
         shown.counted,
     )
+
+
+Place: TypeAlias = int | bytes
+"""Where a row is of: its byte, or of a declared table its number as a key has it."""
+
+
+class Shapes:
+    """How the rows of one watch are decoded: those of a declared table by the table that the program has named."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Place, PlainTable[Any]] = {}
+        self._declared: dict[Place, Shape] = {}
+
+    def add(self, table: PlainTable[Any]) -> None:
+        """The watch may tell of this table."""
+        place = table.header[:4]
+        self.tables[place], self._declared[place] = table, _shape(table, _RECORD)
+
+    @staticmethod
+    def place(row: int, key: bytes) -> Place:
+        """Where a row with this key is of."""
+        return key[:4] if row == _RECORD else row
+
+    def at(self, place: Place) -> Shape:
+        """The shape of the rows of a place."""
+        return shape_of(place) if isinstance(place, int) else self._declared[place]
+
+    def of(self, row: int, key: bytes) -> Shape:
+        """The shape of a row with this key."""
+        return self._declared[key[:4]] if row == _RECORD else shape_of(row)
 
 
 class Tells(Protocol[Item]):

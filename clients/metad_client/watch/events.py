@@ -9,12 +9,13 @@ from metad_wire.cluster import SLOTS
 from metad_wire.messages import Message, Revision
 from metad_wire.watch import ChangeKind, WatchChange, WatchEntry, WatchRows
 
-from .event import Event, Item, Tells, Wanted, WatchEvent, shape_of
+from .event import Event, Item, Shapes, Tells, Wanted, WatchEvent
 from .token import to_text
 from .typed import OfTables
 
 BatchKind = Literal["changes", "snapshot", "gap", "progress"]
 _KINDS = {int(kind): kind for kind in ChangeKind}  # to call the class takes longer than to decode a record
+_SHAPES: Final = Shapes()
 Where = dict[str, tuple[dict[int, int], bytes]]
 """What a token is made of."""
 
@@ -43,6 +44,7 @@ class WatchBatch(OfTables[Wanted]):
         cluster_id: str,
         where: Where,
         *,
+        shapes: Shapes | None = None,
         entries: Sequence[tuple[WatchEntry, Sequence[WatchChange]]] = (),
         rows: Sequence[WatchRows] = (),
         slots: int = 0,
@@ -64,6 +66,8 @@ class WatchBatch(OfTables[Wanted]):
         self.rows: Final = rows
         """Of a snapshot, as they came."""
         self.slot_bits = slots
+        self.shapes: Final = shapes or _SHAPES
+        """How they are decoded."""
         self._cluster_id = cluster_id
         self._where = where
         self._token = ""
@@ -98,14 +102,14 @@ class WatchBatch(OfTables[Wanted]):
         found = self._events = []
         for entry, changes in self.entries:
             revision = Revision(self.group, entry.revision)
-            found += [_event(change, revision, entry) for change in changes]
+            found += [_event(self.shapes, change, revision, entry) for change in changes]
         for rows in self.rows:
-            found += _of_snapshot(rows, self.group)
+            found += _of_snapshot(self.shapes, rows, self.group)
         return found
 
 
-def _event(change: WatchChange, revision: Revision, entry: WatchEntry) -> WatchEvent:
-    shape = shape_of(change.row)
+def _event(shapes: Shapes, change: WatchChange, revision: Revision, entry: WatchEntry) -> WatchEvent:
+    shape = shapes.of(change.row, change.key)
     return WatchEvent(
         shape.table,
         shape.row,
@@ -125,8 +129,10 @@ def array_of(values: Sequence[bytes]) -> bytes:
     return b"\xdd" + len(values).to_bytes(4, "big") + b"".join(values)
 
 
-def _of_snapshot(rows: WatchRows, group: str) -> Iterable[WatchEvent]:
-    shape = shape_of(rows.row)
+def _of_snapshot(shapes: Shapes, rows: WatchRows, group: str) -> Iterable[WatchEvent]:
+    if not rows.keys:
+        return
+    shape = shapes.of(rows.row, rows.keys[0])
     for key, value in zip(rows.keys, rows.values, strict=True):
         record = None if value is None else shape.record(value)
         number = 0

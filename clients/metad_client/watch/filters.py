@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from metad_wire.families import KNOWN
 from metad_wire.faults import UNFIT, fault
 from metad_wire.messages import Message
-from metad_wire.table import ANY_KIND, TABLES, Table
+from metad_wire.table import ANY_KIND, Table
+from metad_wire.tables.table import PlainTable
 from metad_wire.watch import FILTERS_MAX, WatchFilter
 
 from ..errors import InvalidRequestError
-from .event import Several
+from .event import Several, Shapes
 from .typed import AnyTable, TableName
 
 if TYPE_CHECKING:
@@ -24,8 +26,19 @@ if TYPE_CHECKING:
 else:
     Named, WatchedTable = map(TypeVar, ("Named", "WatchedTable"))
 
-Filters = dict[str, list[WatchFilter]]
-"""By the kind of the groups."""
+
+class Filters(dict[str, list[WatchFilter]]):
+    """By the kind of the groups. ``shapes``: how what they let pass is decoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes = Shapes()
+
+    def take(self, table: Table[Any], one: WatchFilter) -> None:
+        """One more."""
+        self.setdefault(table.kind, []).append(one)
+        if isinstance(table, PlainTable):
+            self.shapes.add(table)
 
 
 class Watched(msgspec.Struct, Generic[WatchedTable], frozen=True):
@@ -63,22 +76,22 @@ def filters_of(
     wanted = [tables] if isinstance(tables, str | Table | Watched) else tables
     if not isinstance(wanted, Sequence | Set):
         raise InvalidRequestError(f"tables: expected names of tables, got {type(tables).__name__}")
-    found: Filters = {}
+    found = Filters()
     if keys is not None:
         if not isinstance(keys, Sequence | Set):
             raise InvalidRequestError(f"keys: expected a sequence of keys, got {type(keys).__name__}")
-        names = [_table(_named(each)).name for each in wanted]
+        among = [_table(each) for each in wanted]
         for key in keys:
-            for table, one in _of_key(key, names):
-                found.setdefault(table.kind, []).append(one)
+            for table, one in _of_key(key, among):
+                found.take(table, one)
     else:
         for each in wanted:
-            table = _table(_named(each))
+            table = _table(each)
             if isinstance(each, Watched):
                 one = _of_table(table, msgspec.structs.replace(each, table=table.name), f"tables: {table.name}: ")
             else:
                 one = _of_table(table, Watched(table.name, tenant, prefix, broker), "")
-            found.setdefault(table.kind, []).append(one)
+            found.take(table, one)
     if not found:
         raise InvalidRequestError("tables: a watch needs at least one, or keys")
     for kind, filters in found.items():
@@ -87,16 +100,17 @@ def filters_of(
     return found
 
 
-def _named(wanted: AnyWanted) -> str:
-    table: Any = wanted.table if isinstance(wanted, Watched) else wanted
-    return table.name if isinstance(table, Table) else table
-
-
-def _table(name: str) -> Table[Any]:
-    table = TABLES.get(name) if isinstance(name, str) else None
+def _table(wanted: AnyWanted) -> Table[Any]:
+    named: Any = wanted.table if isinstance(wanted, Watched) else wanted
+    if isinstance(named, PlainTable):
+        return named
+    name = named.name if isinstance(named, Table) else named
+    table = KNOWN.get(name) if isinstance(name, str) else None
     if table is None or not table.shows or table.kind == ANY_KIND:
-        known = ", ".join(sorted(name for name, table in TABLES.items() if table.shows))
-        raise InvalidRequestError(f"tables: no table {name!r} can be watched; there is {known}")
+        known = ", ".join(sorted(name for name, table in KNOWN.items() if table.shows))
+        raise InvalidRequestError(
+            f"tables: no table {name!r} can be watched; there is {known}, and what m.tables.open(NAME) returns"
+        )
     return table
 
 
@@ -116,17 +130,16 @@ def _of_table(table: Table[Any], watched: Watched[Any], place: str) -> WatchFilt
         raise InvalidRequestError(f"tables: the key of {table.name} has no text behind {table.key[0]}")
     if watched.broker and table.name != "session":
         raise InvalidRequestError(f"tables: only sessions have a broker, {table.name} has none")
-    return WatchFilter(table.name, list(fields), watched.prefix, list(watched.rows), watched.broker)
+    number = table.number if isinstance(table, PlainTable) else 0
+    return WatchFilter(table.name, list(fields), watched.prefix, list(watched.rows), watched.broker, number)
 
 
 _FITS: Final = "keys: {key!r} is the key of no table that is watched; {known}"
 
 
-def _of_key(key: Any, names: Sequence[str]) -> list[tuple[Table[Any], WatchFilter]]:
+def _of_key(key: Any, among: Sequence[Table[Any]]) -> list[tuple[Table[Any], WatchFilter]]:
     found: list[tuple[Table[Any], WatchFilter]] = []
-    for table in TABLES.values():
-        if names and table.name not in names:
-            continue
+    for table in among or KNOWN.values():
         rows = [name for name, row in table.rows.items() if row in table.shows and table.shows[row].key is type(key)]
         if rows:
             fields = [getattr(key, field) for field in key.__struct_fields__]
@@ -134,10 +147,11 @@ def _of_key(key: Any, names: Sequence[str]) -> list[tuple[Table[Any], WatchFilte
                 table.key_of(fields)
             except UNFIT as error:
                 raise InvalidRequestError(f"keys: {key!r}: {error}") from None
-            found.append((table, WatchFilter(table.name, fields, rows=rows)))
+            number = table.number if isinstance(table, PlainTable) else 0
+            found.append((table, WatchFilter(table.name, fields, rows=rows, number=number)))
     if not found:
         known = ", ".join(
-            sorted({s.key.__name__ for t in TABLES.values() for s in t.shows.values() if s.key is not None})
+            sorted({s.key.__name__ for t in KNOWN.values() for s in t.shows.values() if s.key is not None})
         )
         raise InvalidRequestError(_FITS.format(key=key, known=f"there is {known}"))
     return found

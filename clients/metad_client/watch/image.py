@@ -9,9 +9,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from metad_wire.key import u32
 from metad_wire.messages import Message, Revision, Session, SessionProperties
 from metad_wire.methods import encode
-from metad_wire.table import ROWS, TABLES
+from metad_wire.table import TABLES, Table
 from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind, WatchFilter
 
@@ -19,7 +20,7 @@ from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.reports import log
 from ..errors import DeadlineExceededError, MetadError
 from ..requests.wrong import argument
-from .event import Several, Shape, Wanted, WatchEvent, shape_of
+from .event import Place, Several, Shape, Shapes, Wanted, WatchEvent
 from .events import WatchBatch, array_of
 from .filters import AnyWanted, filters_of
 from .image_table import ImageTable
@@ -40,9 +41,10 @@ OnChange = Callable[[Any], None]
 class _Row:
     """The records of one row, by their encoded keys."""
 
-    def __init__(self, row: int) -> None:
+    def __init__(self, table: Table[Any], row: int, shape: Shape) -> None:
+        self.table = table
         self.row = row
-        self.shape: Shape = shape_of(row)
+        self.shape = shape
         self.data: dict[bytes, Any] = {}
 
     def get(self, key: bytes) -> Any:
@@ -90,16 +92,16 @@ class _Sessions:
 class Picture:
     """What an image holds, and what fills it. The program holds the :class:`Image`, which may be dropped."""
 
-    def __init__(self, streams: Streams, rows: Iterable[int], brokers: frozenset[str] = frozenset()) -> None:
+    def __init__(self, streams: Streams, rows: Mapping[Place, _Row], brokers: frozenset[str] = frozenset()) -> None:
         self.streams = streams
         self._brokers = brokers
-        self.rows = {row: _Row(row) for row in rows}
+        self.rows = rows
         self.listeners: list[OnChange] = []
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[None]] = []
         self._begun: dict[str, int] = {}
         """Per kind of groups the slots of which there may be records."""
-        self._seen: dict[str, dict[int, set[bytes]]] = {}  # per group, what the snapshot under way has brought
+        self._seen: dict[str, dict[Place, set[bytes]]] = {}  # per group, what the snapshot under way has brought
         streams.listen(self._read)
 
     async def whole(self) -> None:
@@ -146,9 +148,10 @@ class Picture:
             self._apply_changes(batch)
 
     def _apply_changes(self, batch: WatchBatch) -> None:
+        place = self.streams.shapes.place
         for _, changes in batch.entries:
             for change in changes:
-                row = self.rows[change.row]
+                row = self.rows[place(change.row, change.key)]
                 record = None if change.value is None else row.shape.record(change.value)
                 if record is None or (self._brokers and self._is_foreign(row, record)):
                     row.data.pop(change.key, None)
@@ -172,11 +175,14 @@ class Picture:
             self._begun[kind] = begun | batch.slot_bits
         seen = self._seen.get(batch.group)
         for column in batch.rows:
-            row = self.rows[column.row]
+            if not column.keys:
+                continue
+            place = self.streams.shapes.place(column.row, column.keys[0])
+            row = self.rows[place]
             values: Any = column.values
             records = row.shape.records(array_of(values))
             if seen is not None:
-                seen.setdefault(column.row, set()).update(column.keys)
+                seen.setdefault(place, set()).update(column.keys)
             news = self._news(batch, row, column.keys, records) if self.listeners else []
             row.data.update(zip(column.keys, records, strict=True))
             self._tell(news)
@@ -184,13 +190,13 @@ class Picture:
             del self._seen[batch.group]
             self._drop(batch, seen)
 
-    def _drop(self, batch: WatchBatch, seen: dict[int, set[bytes]]) -> None:
+    def _drop(self, batch: WatchBatch, seen: dict[Place, set[bytes]]) -> None:
         """What the snapshot of these slots has not brought is there no longer."""
         slots, kind = batch.slot_bits, _kind(batch)
-        for row in self.rows.values():
-            if ROWS[row.row].kind != kind:
+        for place, row in self.rows.items():
+            if row.table.kind != kind:
                 continue  # each kind of groups has slots of its own
-            kept = seen.get(row.row, set())
+            kept = seen.get(place, set())
             gone = [key for key in row.data if key not in kept and is_among(slots, row.row, key)]
             for key in gone:
                 del row.data[key]
@@ -347,39 +353,48 @@ def open_image(
         progress_ms=milliseconds("progress_s", progress_s),
         buffer_bytes=buffer_bytes,
     )
-    shown = {row for each in filters.values() for one in each for _, row in _rows_of(one)}
-    picture = Picture(streams, shown, _brokers(filters.get(SESSION.kind, ())))
+    rows = {
+        place: _Row(table, row, filters.shapes.at(place))
+        for each in filters.values()
+        for one in each
+        for place, table, row in _rows_of(one, filters.shapes)
+    }
+    picture = Picture(streams, rows, _brokers(filters.get(SESSION.kind, ())))
     views: dict[str, ImageTable[Any, Any]] = {}
     owners, properties = SESSION.rows["owner"], SESSION.rows["properties"]
-    are_whole = _are_whole(filters.get(SESSION.kind, ()))
-    for row in shown:
-        table = ROWS[row]
-        if table is SESSION and are_whole:
-            sessions = _Sessions(picture.rows[owners], picture.rows[properties])
-            views[table.name] = ImageTable(table.name, owners, sessions)
+    are_whole = _are_whole(filters.get(SESSION.kind, ()), filters.shapes)
+    for row in rows.values():
+        if row.table is SESSION and are_whole:
+            sessions = _Sessions(rows[owners], rows[properties])
+            views[SESSION.name] = ImageTable(SESSION.name, SESSION, owners, rows[owners].shape, sessions)
         else:
-            label = label_of(row)
-            views[label] = ImageTable(label, row, picture.rows[row])
+            label = label_of(row.table, row.row)
+            views[label] = ImageTable(label, row.table, row.row, row.shape, row)
     return Image(picture, views)
 
 
-def label_of(row: int) -> str:
+def label_of(table: Table[Any], row: int) -> str:
     """What an image calls the records of one row."""
-    shape = shape_of(row)
-    first = next(iter(ROWS[row].shows)) == row
-    return shape.table if first and ROWS[row] is not SESSION else f"{shape.table}/{shape.row}"
+    first = next(iter(table.shows)) == row
+    if first and table is not SESSION:
+        return table.name
+    return f"{table.name}/{next(name for name, byte in table.rows.items() if byte == row)}"
 
 
-def _rows_of(one: WatchFilter) -> list[tuple[str, int]]:
+def _rows_of(one: WatchFilter, shapes: Shapes) -> list[tuple[Place, Table[Any], int]]:
+    if one.number:
+        place = u32(one.number)
+        table: Table[Any] = shapes.tables[place]
+        return [(place, table, row) for row in table.shows]
     table = TABLES[one.table]
     shown = [(name, row) for name, row in table.rows.items() if row in table.shows]
     rows = one.rows or (["owner"] if one.broker else [])  # nothing else says whose a session is
-    return [(name, row) for name, row in shown if not rows or name in rows]
+    return [(row, table, row) for name, row in shown if not rows or name in rows]
 
 
-def _are_whole(filters: Iterable[WatchFilter]) -> bool:
+def _are_whole(filters: Iterable[WatchFilter], shapes: Shapes) -> bool:
     """Whether each session that there is has both its rows."""
-    return all(len(_rows_of(one)) == len(SESSION.shows) for one in filters if one.table == SESSION.name)
+    return all(len(_rows_of(one, shapes)) == len(SESSION.shows) for one in filters if one.table == SESSION.name)
 
 
 def _brokers(filters: Iterable[WatchFilter]) -> frozenset[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Generic, Protocol, TypeVar
 
-from metad_wire.table import ROWS
+from metad_wire.table import Table
 
-from .event import shape_of
+from .event import Shape
 
 Key = TypeVar("Key")
 Record = TypeVar("Record")
@@ -29,11 +29,11 @@ class ImageTable(Mapping[Key, Record], Generic[Key, Record]):
     """The records of one table as the image has them: key -> record, to read only. It changes while the event loop
     runs; to iterate over it shows the records that there were at the beginning of the iteration."""
 
-    def __init__(self, name: str, row: int, shown: Shown) -> None:
+    def __init__(self, name: str, table: Table[Any], row: int, shape: Shape, shown: Shown) -> None:
         self._name = name
-        self._shape = shape_of(row)
-        self._table = ROWS[row]
-        self._type = self._table.shows[row].key
+        self._shape = shape
+        self._table = table
+        self._type = table.shows[row].key
         self._shown = shown
 
     def __repr__(self) -> str:

@@ -66,6 +66,8 @@ class Streams:
         self._loop = loop
         self._dispatcher = dispatcher
         self._filters = filters
+        self.shapes = filters.shapes
+        """How what comes is decoded."""
         self._until: dict[str, Position] = until or {}
         self._over: set[GroupStream] = set()  # that have come to the end
         self._cluster_id = cluster_id
@@ -644,6 +646,7 @@ class Streams:
             stream.name,
             self._cluster_id,
             self.where(),
+            shapes=self.shapes,
             entries=entries,
             rows=rows,
             slots=slots,

@@ -1,4 +1,4 @@
-"""What a watch and an image show of each table, for type checkers. Of a plain table its declaration says it.
+"""What a watch and an image show of each table, for type checkers. Of a declared table its Struct says it.
 
 This module is made of the declarations by ``python tests/unit/client/typed_tables.py``.
 """
@@ -23,14 +23,16 @@ from metad_wire.messages import (
     SubscriptionOptions,
     TableRecord,
 )
-from metad_wire.table import PlainTable, Table
+from metad_wire.table import Table
 from metad_wire.tables.broker import Broker, BrokerKey
 from metad_wire.tables.consumer import ConsumerGroupInfo, Member, MemberKey
+from metad_wire.tables.declaration import DeclarationKey, DeclaredTable
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.lease import Lease, LeaseKey
 from metad_wire.tables.retained import Retained, RetainedKey
 from metad_wire.tables.sequence import SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
+from metad_wire.tables.table import PlainTable
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 
 from .event import Event, Listened, Wanted, WatchEvent
@@ -41,6 +43,7 @@ TableName = Literal[
     "broker",
     "cluster",
     "consumer",
+    "declaration",
     "inflight",
     "kv",
     "lease",
@@ -57,6 +60,7 @@ AnyTable: TypeAlias = TableName | Table[Any]
 _BrokerEvent: TypeAlias = WatchEvent[BrokerKey, Broker, Literal["broker"]]
 _ClusterEvent: TypeAlias = WatchEvent[None, ClusterMap, Literal["cluster"]]
 _ConsumerEvent: TypeAlias = WatchEvent[MemberKey | ConsumerGroup, Member | ConsumerGroupInfo, Literal["consumer"]]
+_DeclarationEvent: TypeAlias = WatchEvent[DeclarationKey, DeclaredTable, Literal["declaration"]]
 _InflightEvent: TypeAlias = WatchEvent[InflightKey, bytes, Literal["inflight"]]
 _KvEvent: TypeAlias = WatchEvent[KvKey, Kv, Literal["kv"]]
 _LeaseEvent: TypeAlias = WatchEvent[LeaseKey, Lease, Literal["lease"]]
@@ -70,6 +74,7 @@ AnyEvent: TypeAlias = (
     _BrokerEvent
     | _ClusterEvent
     | _ConsumerEvent
+    | _DeclarationEvent
     | _InflightEvent
     | _KvEvent
     | _LeaseEvent
@@ -92,7 +97,7 @@ class OfTables(Generic[Wanted]):
 
     @overload
     def _told(self: OfTables[_Unsaid]) -> list[WatchEvent[Any, Any, Any]]: ...
-    @overload  # a plain table is a table
+    @overload  # a declared table is a table
     def _told(  # type: ignore[overload-overlap]
         self: OfTables[PlainTable[Record]],
     ) -> list[WatchEvent[Any, TableRecord[Record]]]: ...
@@ -102,6 +107,8 @@ class OfTables(Generic[Wanted]):
     def _told(self: OfTables[Literal["cluster"]]) -> list[_ClusterEvent]: ...
     @overload
     def _told(self: OfTables[Literal["consumer"] | Table[Member]]) -> list[_ConsumerEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["declaration"] | Table[DeclaredTable]]) -> list[_DeclarationEvent]: ...
     @overload
     def _told(self: OfTables[Literal["inflight"] | Table[Inflight]]) -> list[_InflightEvent]: ...
     @overload
@@ -142,7 +149,7 @@ class ImageTables(OfTables[Wanted]):
     def _table(self, name: str) -> ImageTable[Any, Any]:
         raise NotImplementedError
 
-    @overload  # a plain table is a table
+    @overload  # a declared table is a table
     def __getitem__(  # type: ignore[overload-overlap]
         self, table: PlainTable[Record]
     ) -> ImageTable[Any, TableRecord[Record]]: ...
@@ -154,6 +161,10 @@ class ImageTables(OfTables[Wanted]):
     def __getitem__(self, table: Literal["consumer"] | Table[Member]) -> ImageTable[MemberKey, Member]: ...
     @overload
     def __getitem__(self, table: Literal["consumer/group"]) -> ImageTable[ConsumerGroup, ConsumerGroupInfo]: ...
+    @overload
+    def __getitem__(
+        self, table: Literal["declaration"] | Table[DeclaredTable]
+    ) -> ImageTable[DeclarationKey, DeclaredTable]: ...
     @overload
     def __getitem__(self, table: Literal["inflight"] | Table[Inflight]) -> ImageTable[InflightKey, bytes]: ...
     @overload

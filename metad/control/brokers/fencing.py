@@ -1,6 +1,7 @@
 """Which fences have yet to come to which groups, and which may be forgotten. Pure.
 
-A fence must come to every group that may take a write of a broker: all of kind data and offset.
+A fence must come to every group, because every group may take writes of a broker: metadata-0 itself has the tables that
+programs declare.
 
 Every group keeps a fence for each broker. Where brokers take a new name at each start, the ended ones would fill the
 registry. They are forgotten, the first that ended first, once the registry is nearly full: those that their owner or an
@@ -47,8 +48,8 @@ def to_forget(records: Iterable[Broker], count: int, now_ms: int) -> list[Broker
 
 
 def groups_to_fence(known: ClusterMap) -> list[GroupId]:
-    """The groups that have fences of brokers."""
-    return [record.group_id for record in known.groups if record.kind in ("data", "offset")]
+    """The groups that have fences of brokers: all of them."""
+    return [record.group_id for record in known.groups]
 
 
 class Fencing:

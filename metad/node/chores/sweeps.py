@@ -3,7 +3,8 @@
 Each group has chores: sessions whose clients have been away for too long end, and the delay of their wills
 (:class:`.DueSweep`); so do the connections of brokers whose lives are over (:class:`.LostSweep`), and tenants that
 somebody has ordered to end (:class:`.TenantSweep`); wills that nobody publishes are dropped (:class:`.UnclaimedWills`),
-and consumer groups that nobody uses are deleted (:mod:`.group_expiry`).
+consumer groups that nobody uses are deleted (:mod:`.group_expiry`), and so are the records of dropped tables
+(:mod:`.dropped_records`).
 
 All chores of a node take turns, in what is left of the node and of its disk. Behind each turn all of them rest for
 several times as long as it took until its batch was answered: so they are slow where the processor or the disk is busy,
@@ -33,6 +34,7 @@ from typing import Any, Final
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.cluster import METADATA
 from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.methods import SESSION_END_STEP, WILL_EXPIRE
 from metad_wire.table import Table
@@ -56,6 +58,7 @@ from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
 from .chore import Chore, Done, Means
+from .dropped_records import DroppedRecords
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
 
@@ -66,7 +69,7 @@ _GO_ROWS: Final = 200
 _GO_BYTES: Final = 1024 * 1024
 """So much is looked at in one go, and then the others have their turn."""
 _BATCH: Final = 100
-"""Wills in one order to drop them."""
+"""Wills, or records of dropped tables, in one order to delete them."""
 
 
 class UnclaimedWills(Chore):
@@ -292,8 +295,10 @@ class Sweeps:
                 (LostSweep, sessions),
                 (TenantSweep, sessions),
                 (UnclaimedWills, 1_000 * config.will_keep_s),
+                (DroppedRecords, _BATCH),
             ),
-            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms),),
+            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), (DroppedRecords, _BATCH)),
+            METADATA.kind: ((DroppedRecords, _BATCH),),
         }
         """The chores of a group, by its kind, and what each is made with."""
         self._means = Means(requests, environment, Counter())

@@ -8,6 +8,7 @@ from metad_wire.cluster import METADATA, GroupId
 
 from ...config import Config
 from ...state.cluster.cluster import MapChanges
+from ...state.cluster.declarations import KnownTables
 from ...state.core.part import NodeMemory
 from ...state.core.slot_assignment import ALL_SLOTS
 from ...state.machine import Machine
@@ -24,6 +25,8 @@ class Machines:
         self._groups = groups
         self._environment = environment
         self._memory = NodeMemory(config)
+        self.tables: KnownTables = self._memory.shared(KnownTables)
+        """The declared tables."""
         self._map_listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:

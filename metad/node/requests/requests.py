@@ -51,10 +51,12 @@ from metad_wire.policy.rates import FULL_ITEMS
 from metad_wire.policy.returns import Returns
 from metad_wire.refused import Refused
 from metad_wire.table import ANY_KIND
+from metad_wire.tables.table import DECLARED
 
 from ...config import LimitsConfig
 from ...control.host import Done, Source
 from ...errors import DiskFullError
+from ...state.cluster.declarations import KnownTables
 from ...state.core.limits import reply_limit
 from ...state.core.verb import Command
 from ...state.registry import CONTROL, VERBS
@@ -131,6 +133,7 @@ class Requests:
         control: Control,
         sweep: Sweep,
         wait: Wait,
+        tables: KnownTables,
     ) -> None:
         self.draining = False
         """Whether writes to groups that this node leads are refused."""
@@ -150,6 +153,7 @@ class Requests:
         self._control = control
         self._sweep = sweep
         self._wait = wait
+        self._tables = tables
         self._waiting = FairRoom(
             "bytes of requests that wait for a turn", _WAITING_BYTES_MAX, ends="the time that the request waits"
         )
@@ -282,10 +286,14 @@ class Requests:
     ) -> Work | None:
         payload: bytes | None = None
         refused: Refused | None = None
+        verb = VERBS.get(method.code)
         if isinstance(asked, m.Request):
             request = asked
         else:
             payload = asked
+            if verb is None and method.table is DECLARED:
+                verb = self._tables.verb(method, asked)
+                method = verb.method
             request, refused = method.decode_what_fits(asked)
         body = request.body
         if request.requires & ~FEATURES:
@@ -307,7 +315,7 @@ class Requests:
                 driver, lambda index: done(encode(ReadIndexReply(index)) if isinstance(index, int) else index)
             )
             return None
-        verb = VERBS[method.code]
+        assert verb is not None, method.name
         if method.by is By.METADATA:
             driver = self._groups.drivers[METADATA]
         else:

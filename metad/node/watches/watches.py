@@ -40,7 +40,7 @@ from ...errors import StorageError
 from ...logs import event
 from ...state.core.entry import Entry
 from ...storage.engine import Engine
-from ...watch.filters import compiled
+from ...watch.filters import Tables, compiled
 from ...watch.hub import Hub
 from ...watch.seams import Outlet, Replica
 from ...watch.stream import Stream
@@ -91,6 +91,7 @@ class Watches:
         slices: Slices,
         environment: Environment,
         health: Health,
+        tables: Tables,
     ) -> None:
         self.draining = False
         self.held_bytes = 0
@@ -112,6 +113,7 @@ class Watches:
         self._slices = slices
         self._environment = environment
         self._health = health
+        self._tables = tables
         self._hubs: dict[GroupDriver, Hub] = {}
         self._listeners: dict[GroupDriver, Listener] = {}
         self._pinned: dict[Stream, tuple[float, Place]] = {}  # since when
@@ -159,7 +161,7 @@ class Watches:
         if driver.installing:
             raise NotReplicaError(f"a snapshot is being put in place of {request.group} on this node")
         body = request.body
-        interests = compiled(body.filters, driver.group.group_id.kind)
+        interests = compiled(body.filters, driver.group.group_id.kind, self._tables)
         if len(body.snapshot) not in (0, SLOTS // 8):
             raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")
         hub = self._hub(driver)

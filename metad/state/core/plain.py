@@ -13,15 +13,17 @@ from typing import Any
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError, UnknownTableError
 from metad_wire.key import text_prefix
 from metad_wire.methods import encode
 from metad_wire.table import Table
+from metad_wire.tables.table import PlainTable
 
 from ...storage import keys
+from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
 from .verb import Command, Reader, Verb, mismatch, page_of, read_records, written
-from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, crcs_of
+from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, column
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
 """(item of a put, its version, its create revision, revision) -> its row."""
@@ -156,36 +158,6 @@ class Plain:
                 writes[key] = heads.written[key] = None
         return written(view, errors)
 
-    def list_rows(self, body: m.TableList) -> Rows:
-        """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
-        table, fields = self.table, body.fields
-        if body.after and len(body.after) < len(table.key):
-            raise InvalidRequestError(f"after: {len(body.after)} of {len(table.key)} fields of a key")
-        for given in (fields, body.after):
-            self._check_fields(given)
-        if body.prefix and (len(fields) == len(table.key) or not table.is_text(len(fields))):
-            raise InvalidRequestError("a prefix needs a field of text behind the fields that are given")
-        routing = len(table.routing)
-        if len(fields) < routing:
-            return NO_ROWS
-        return Rows((body,), (b"",), crcs_of((table.key_of(fields[:routing]),)))
-
-    def _check_fields(self, fields: Sequence[str | int]) -> None:
-        """Raise InvalidRequestError unless these are the first fields of a key."""
-        table = self.table
-        if len(fields) > len(table.key):
-            raise InvalidRequestError(f"{len(fields)} fields, the key of a {table.name} has {len(table.key)}")
-        for number, value in enumerate(fields):
-            if isinstance(value, str) != table.is_text(number):
-                raise InvalidRequestError(f"{table.key[number]} is {'text' if table.is_text(number) else 'a number'}")
-
-    def read_list(self, reader: Reader, command: Command[m.TableList]) -> Any:
-        """A page of records."""
-        body, table = command.body, self.table
-        start = table.key_of(body.fields) + text_prefix(body.prefix)
-        rows, cursor = page_of(reader, command, self.row, start=start, after=table.key_of(body.after))
-        return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
-
 
 class CommandHeads:
     """The numbers of records as one command sees and changes them."""
@@ -224,18 +196,77 @@ class CommandHeads:
         self.written[key] = None
 
 
-def verbs_of(table: Table[Any]) -> tuple[Verb[Any, Any], ...]:
-    """The verbs of a plain table, from its declaration alone."""
-    declared = table.plain
-    if declared is None:
-        return ()
-    plain = Plain(table)
-    return (
-        Verb(declared.get, table, read=partial(read_records, row=plain.row)),
-        Verb(declared.put, table, evaluate=plain.evaluate_put),
-        Verb(declared.delete, table, evaluate=plain.evaluate_delete, grows=False),
-        Verb(declared.list, table, rows=plain.list_rows, read=plain.read_list),
-    )
+class DeclaredRecords(Plain):
+    """A table that is declared as data."""
+
+    table: PlainTable[Any]
+
+    def __init__(self, table: PlainTable[Any]) -> None:
+        super().__init__(table)
+        self._names = table.record.__struct_fields__
+        self._decode_record = msgspec.msgpack.Decoder(m.TableRecord[table.record]).decode  # type: ignore[name-defined]
+        plain = table.plain
+        self.verbs: dict[int, Verb[Any, Any]] = {
+            verb.method.code: verb
+            for verb in (
+                Verb(plain.get, table, read=partial(read_records, row=self.row)),
+                Verb(plain.put, table, evaluate=self.evaluate_put),
+                Verb(plain.delete, table, evaluate=self.evaluate_delete, grows=False),
+                Verb(plain.list, table, rows=self.list_rows, read=self.read_list),
+            )
+        }
+
+    def evaluate_put(self, view: View, command: Command[Any]) -> Any:
+        known = command.body.known
+        if known > len(self._names):
+            raise UnknownTableError(f"this node knows {len(self._names)} fields of {self.table.name}, not {known} yet")
+        if known < len(self._names):
+            self._keep_the_rest(view, command, known)
+        return super().evaluate_put(view, command)
+
+    def _keep_the_rest(self, view: View, command: Command[Any], known: int) -> None:
+        """Who writes knows ``known`` fields only: the others stay as they are."""
+        prefix, rows = self.prefix(view.group), command.rows
+        stored = view.get_many([prefix + suffix for suffix in rows.keys], LOOKED_AT_BYTES_MAX)
+        items = list(rows.items)
+        decode = self._decode_record
+        for position, value in enumerate(stored):
+            if value is not None:
+                kept = decode(value).record
+                rest = {name: getattr(kept, name) for name in self._names[known:]}
+                record = msgspec.structs.replace(items[position].record, **rest)
+                items[position] = msgspec.structs.replace(items[position], record=record)
+        command.rows = Rows(items, rows.keys, rows.crcs)
+
+    def list_rows(self, body: m.TableList) -> Rows:
+        """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
+        table, fields = self.table, body.fields
+        if body.after and len(body.after) < len(table.key):
+            raise InvalidRequestError(f"after: {len(body.after)} of {len(table.key)} fields of a key")
+        for given in (fields, body.after):
+            self._check_fields(given)
+        if body.prefix and (len(fields) == len(table.key) or not table.is_text(len(fields))):
+            raise InvalidRequestError("a prefix needs a field of text behind the fields that are given")
+        routing = len(table.routing)
+        if len(fields) < routing:
+            return NO_ROWS
+        return Rows((body,), (b"",), column(table.crcs(table.listed_by((body,))), 1))
+
+    def _check_fields(self, fields: Sequence[str | int]) -> None:
+        """Raise InvalidRequestError unless these are the first fields of a key."""
+        table = self.table
+        if len(fields) > len(table.key):
+            raise InvalidRequestError(f"{len(fields)} fields, the key of a {table.name} has {len(table.key)}")
+        for number, value in enumerate(fields):
+            if isinstance(value, str) != table.is_text(number):
+                raise InvalidRequestError(f"{table.key[number]} is {'text' if table.is_text(number) else 'a number'}")
+
+    def read_list(self, reader: Reader, command: Command[m.TableList]) -> Any:
+        """A page of records."""
+        body, table = command.body, self.table
+        start = table.key_of(body.fields) + text_prefix(body.prefix)
+        rows, cursor = page_of(reader, command, self.row, start=start, after=table.key_of(body.after))
+        return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
 
 
 def conflict(position: int, current: Head | None, said: int) -> m.ItemError:

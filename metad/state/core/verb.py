@@ -62,6 +62,7 @@ class Command(Generic[Body]):
         "reply_bytes_max",
         "rows",
         "size",
+        "verb",
     )
 
     def __init__(
@@ -74,8 +75,11 @@ class Command(Generic[Body]):
         items: int | None = None,
         refused: Refused | None = None,
         background: bool = False,
+        verb: Verb[Body, Any] | None = None,
     ) -> None:
         self.method = method
+        self.verb = verb
+        """What is done with it; None: what is done with the requests of the method."""
         self.body = body
         self.rows = rows
         self.reply_bytes_max = reply_bytes_max
@@ -99,7 +103,7 @@ class Command(Generic[Body]):
         """On whose behalf: the first field of the first row's key, which is a tenant or a namespace. A request about
         several counts for the first. Empty if no row is named."""
         keys = self.rows.keys
-        return keys[0].partition(TEXT_END)[0] if keys else b""
+        return keys[0][self.method.table.ordered_by :].partition(TEXT_END)[0] if keys else b""
 
 
 class Reader:
@@ -326,7 +330,7 @@ class Verb(Generic[_Body, _Reply]):
             rows = self.rows(body)
         if refused is not None:
             count += len(refused)
-        return Command(self.method, body, rows, reply_bytes_max, size, count, refused, self._background)
+        return Command(self.method, body, rows, reply_bytes_max, size, count, refused, self._background, self)
 
     def _faults(self, body: Any, rows: Rows, size: int) -> dict[int, str]:
         """Why items of a body of ``size`` bytes must be refused, by position: a text is against the grammar, a key or a

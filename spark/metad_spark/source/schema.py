@@ -68,6 +68,8 @@ def _spark_type(declared: Any, name: str) -> DataType:
     if origin in (typing.Union, types.UnionType):
         (inner,) = [each for each in typing.get_args(declared) if each is not type(None)]
         return _spark_type(inner, name)
+    if origin is typing.Literal:
+        return _spark_type(type(typing.get_args(declared)[0]), name)
     if origin is list:
         return ArrayType(_spark_type(typing.get_args(declared)[0], name), containsNull=False)
     if origin is dict:

@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from metad_wire.families import KNOWN
 from metad_wire.messages import Message
 from metad_wire.table import ANY_KIND, Table
-from metad_wire.tables import TABLES
+from metad_wire.tables.table import PlainTable
 
 from .errors import OptionError
 
@@ -75,7 +76,7 @@ class Shape(NamedTuple):
 def names() -> list[str]:
     """Every name that :func:`shape_of` knows."""
     found: list[str] = []
-    for table in TABLES.values():
+    for table in KNOWN.values():
         shown = [name for name, byte in table.rows.items() if byte in table.shows]
         if shown and table.kind != ANY_KIND:
             found.append(table.name)
@@ -89,7 +90,7 @@ def shape_of(name: str) -> Shape:
     """The shape of ``TABLE`` or ``TABLE.ROW``. A table alone stands for those of its rows that have its whole key, put
     together as one record. Raises OptionError if there is no such table or row."""
     table_name, _, row_name = name.partition(".")
-    table = TABLES.get(table_name)
+    table = KNOWN.get(table_name)
     if table is None or name not in names():
         raise OptionError(f"table: there is no table {name!r} to read; there is {', '.join(names())}")
     shown = {row: byte for row, byte in table.rows.items() if byte in table.shows}
@@ -111,7 +112,7 @@ def _key_of(table: Table[Any], byte: int) -> tuple[Column, ...]:
 def _row(table: Table[Any], name: str, byte: int, taken: set[str]) -> Row:
     record = table.shows[byte].record
     declared = () if table.record is None else tuple(c for c in _columns(table.record) if c.name not in taken)
-    if table.plain is not None:
+    if isinstance(table, PlainTable):
         counts = tuple(column for column in _columns(record) if column.name != "record")
         paths = (*(f"record.{column.name}" for column in declared), *(column.name for column in counts))
         return Row(byte, name, record, declared + counts, paths)

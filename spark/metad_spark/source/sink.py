@@ -30,12 +30,11 @@ from metad_client.once import write_once
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
 from metad_wire.errors import ErrorBody, error_of
+from metad_wire.families import FAMILIES
 from metad_wire.faults import fault
 from metad_wire.key import SLOT_MASK
 from metad_wire.method import Method, encode
 from metad_wire.methods import KV_DELETE, KV_PUT
-from metad_wire.routing import ROUTES
-from metad_wire.table import TABLES, PlainTable
 from metad_wire.tables.offset import OFFSET_COMMIT, OFFSET_DELETE
 from metad_wire.tables.retained import (
     RETAINED_DELETE,
@@ -107,13 +106,14 @@ def writes_of(table: str) -> Writes:
     found = _WRITES.get(table)
     if found is not None:
         return found
-    declared = TABLES.get(table)
-    if not isinstance(declared, PlainTable):
-        plain = [name for name, each in TABLES.items() if each.plain is not None]
-        raise OptionError(f"table: {table!r} cannot be written; there is {', '.join(sorted([*_WRITES, *plain]))}")
-    methods = declared.plain
-    put = Write(methods.put, declared.record, methods.put.body, m.TablePutItem)
-    return Writes(put, Write(methods.delete, methods.key, methods.delete.body, m.TableDeleteItem))
+    declared = FAMILIES.get(table)
+    if declared is None:
+        raise OptionError(f"table: {table!r} cannot be written; there is {', '.join(sorted([*_WRITES, *FAMILIES]))}")
+    methods, number, known = declared.plain, declared.number, len(declared.record.__struct_fields__)
+    return Writes(
+        Write(methods.put, declared.record, lambda items: methods.put.body(number, known, items), m.TablePutItem),
+        Write(methods.delete, methods.key, lambda items: methods.delete.body(number, items), m.TableDeleteItem),
+    )
 
 
 def check_columns(table: str, names: Iterable[str]) -> None:
@@ -284,7 +284,8 @@ class _Sent:
 
 
 def _by_group(write: Write, items: Sequence[Message], slots: dict[str, bytes]) -> dict[str, list[Message]]:
-    route = ROUTES[write.method.code]
+    route = write.method.route
+    assert route is not None
     ordinals = unpack_slots(slots[route.kind])
     found: dict[str, list[Message]] = {}
     for item, crc in zip(items, route.crcs([write.made(item) for item in items]), strict=True):

@@ -32,9 +32,76 @@ _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
+_DECLARED = "unit/state/test_declarations.py::"
 _RETURNS = "unit/server/test_return_slots.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
+    # --- fences in every group
+    _m(
+        "metadata_groups_have_no_fences",
+        "every group has the fences, those of kind metadata too",
+        "metad.control.brokers.fencing:groups_to_fence",
+        "for record in known.groups]",
+        "for record in known.groups if record.kind != 'metadata']",
+        _BROKERS + "test_a_registration_is_answered_once_every_group_has_the_fence",
+    ),
+    # --- declared tables
+    _m(
+        "a_number_is_given_again",
+        "the number of a dropped table is given to no other",
+        "metad.state.cluster.declarations:_evaluate_drop",
+        "count, tables=count.tables - 1)",
+        "count, tables=count.tables - 1, last=count.last - 1)",
+        _DECLARED + "test_a_table_gets_a_number_that_no_other_has_had",
+    ),
+    _m(
+        "unknown_fields_fall_to_their_defaults",
+        "who knows fewer fields leaves the others as they are",
+        "metad.state.core.plain:DeclaredRecords.evaluate_put",
+        "if known < len(self._names):",
+        "if False:",
+        _DECLARED + "test_who_knows_fewer_fields_leaves_the_others_as_they_are",
+    ),
+    _m(
+        "a_node_that_is_behind_cuts_records",
+        "a node that knows fewer fields than the client refuses the request",
+        "metad.state.core.plain:DeclaredRecords.evaluate_put",
+        "if known > len(self._names):",
+        "if False:",
+        _DECLARED + "test_a_node_that_knows_fewer_fields_drops_none",
+    ),
+    _m(
+        "what_is_not_heard_of_is_dropped",
+        "a node does not take a table that it has not heard of for one that was dropped",
+        "metad.state.cluster.declarations:KnownTables.is_dropped",
+        "number <= self._last and",
+        "True and",
+        _DECLARED + "test_a_node_tells_what_it_has_not_heard_of_from_what_is_no_more",
+    ),
+    _m(
+        "the_last_number_is_forgotten",
+        "a node that starts anew knows which numbers were given",
+        "metad.state.cluster.declarations:KnownTables.replace",
+        "self._last = count.last",
+        "pass",
+        _DECLARED + "test_a_dropped_last_table_is_dropped_for_a_node_that_starts_anew",
+    ),
+    _m(
+        "a_swept_record_is_remembered",
+        "what is remembered of a record goes with it when its table was dropped",
+        "metad.state.cluster.declarations:_evaluate_sweep",
+        "view.on_accept.append(partial(view.parts[HeadCache].overwritten, gone))",
+        "pass",
+        _DECLARED + "test_a_sweep_deletes_rows_and_what_is_remembered_of_them",
+    ),
+    _m(
+        "any_declaration_replaces_another",
+        "a declaration that differs in more than further fields is refused",
+        "metad.state.cluster.declarations:_known",
+        "raise ConflictError(why)",
+        "pass",
+        _DECLARED + "test_what_can_be_no_table_is_refused_alone",
+    ),
     # --- leases
     _m(
         "no_full_lease_after_an_adoption",

@@ -11,6 +11,7 @@ from typed_verbs import lists, namespace_of, tables
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.declaration import Record
 from metad_wire.tables import consumer as g
 from metad_wire.tables import inflight as i
 from metad_wire.tables import retained as r
@@ -18,6 +19,14 @@ from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
 from metad_wire.tables.sequence import SequenceAddItem
+
+
+class Topic(Record, frozen=True):
+    """A record of a table that is declared."""
+
+    tenant: str
+    topic: str
+
 
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
@@ -118,6 +127,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "tenant": "t", "topic": "a/b", "payload": b"v", "qos": 1, "properties": b"p", "expiry_interval_s": 60,
     },
     "retained.delete": {"tenant": "t", "topic": "a/b", "revision": 1},
+    "tables.declare": {
+        "table": "topic", "record": Topic, "key": ["tenant", "topic"], "routing": ["tenant"], "kind": "data",
+        "about": "Topics.",
+    },
+    "tables.open": {"name": "topic_settings", "record": None},
+    "tables.list": {"prefix": "t", "page_size": 10, "min_revisions": []},
     "cluster.map": {},
     "cluster.statuses": {},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
@@ -162,6 +177,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "sequences",
         "retained",
         "cluster",
+        "tables",
     ):
         space = getattr(client, name)
         for verb in dir(type(space)):

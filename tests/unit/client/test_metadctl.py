@@ -7,9 +7,7 @@ import io
 import json
 import sys
 import time
-from contextlib import ExitStack
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
@@ -20,12 +18,10 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, ConnectionLostError
-from metad_wire.method import METHODS, METHODS_BY_NAME
 from metad_wire.methods import KV_GET, LEASE_GET, OFFSET_FETCH, RETAINED_GET, SEQUENCE_GET, SESSION_GET
 from metad_wire.operator.authority import issue_fleet
-from metad_wire.table import PlainTable
-from metad_wire.tables import ROWS, TABLES, lease, sequence
 from metad_wire.tables import broker as b
+from metad_wire.tables import lease, sequence
 from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as sub
 from metad_wire.tables.consumer import (
@@ -36,7 +32,6 @@ from metad_wire.tables.consumer import (
 )
 from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.will import DueWill, WillClaimant, WillList
-from metad_wire.text.fields import U32
 
 ALL_SLOTS = b"\xff" * 128
 
@@ -723,47 +718,6 @@ def test_a_check_that_cannot_use_its_own_files_knows_nothing(capsys, certificate
     assert (told.out.count("\n"), told.err) == (1, "")
     with pytest.raises(SystemExit, match="2"):
         cli.main(["status", *arguments])
-
-
-class Reading(m.Message, frozen=True):
-    """The record of a plain table."""
-
-    sensor: str
-    second: U32
-    value: bytes = b""
-
-
-@pytest.fixture
-def readings():
-    """A plain table, for as long as the test takes."""
-    with ExitStack() as stack:
-        for registry in (METHODS, METHODS_BY_NAME, TABLES, ROWS):
-            stack.enter_context(mock.patch.dict(registry))
-        yield PlainTable(
-            "reading",
-            kind="data",
-            rows={"reading": 0xEE},
-            code=0x0FF1,
-            record=Reading,
-            key=("sensor", "second"),
-            routing=("sensor",),
-        )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ("list reading s 1 2", "the key of reading has 2 fields"),
-        ("list reading s one", "one: JSON is malformed"),
-        ("get reading s", "the following arguments are required: SECOND"),
-    ],
-)
-def test_a_wrong_key_of_a_plain_table_is_a_wrong_command_line(ctl, scripted_server, readings, arguments, complaint):
-    """Once wrong: the first two were a stack trace, because they were found after the client had connected."""
-    done = ctl(*arguments.split())
-    assert done.status == 2
-    assert complaint in done.err
-    assert scripted_server.received == []
 
 
 def test_a_terminal_gets_the_same_table_with_or_without_rich(ctl, monkeypatch):

@@ -10,10 +10,11 @@ from typing import Any, get_args
 
 import metad_client
 from metad_client.watch.image import label_of
-from metad_wire.table import ANY_KIND, TABLES, PlainTable, Table
+from metad_wire.table import ANY_KIND, TABLES, Table
+from metad_wire.tables.table import PlainTable
 
 PATH = Path(metad_client.__path__[0]) / "watch" / "typed.py"
-TEXT = '''"""What a watch and an image show of each table, for type checkers. Of a plain table its declaration says it.
+TEXT = '''"""What a watch and an image show of each table, for type checkers. Of a declared table its Struct says it.
 
 This module is made of the declarations by ``python tests/unit/client/typed_tables.py``.
 """
@@ -46,7 +47,7 @@ class OfTables(Generic[Wanted]):
 
     @overload
     def _told(self: OfTables[_Unsaid]) -> list[WatchEvent[Any, Any, Any]]: ...
-    @overload  # a plain table is a table
+    @overload  # a declared table is a table
     def _told(  # type: ignore[overload-overlap]
         self: OfTables[PlainTable[Record]],
     ) -> list[WatchEvent[Any, TableRecord[Record]]]: ...
@@ -73,7 +74,7 @@ class ImageTables(OfTables[Wanted]):
     def _table(self, name: str) -> ImageTable[Any, Any]:
         raise NotImplementedError
 
-    @overload  # a plain table is a table
+    @overload  # a declared table is a table
     def __getitem__(  # type: ignore[overload-overlap]
         self, table: PlainTable[Record]
     ) -> ImageTable[Any, TableRecord[Record]]: ...
@@ -111,7 +112,8 @@ class Names:
 def text() -> str:
     """Of the module."""
     names = Names("metad_wire.messages", "Message", "TableRecord")
-    names.add("metad_wire.table", "PlainTable", "Table")
+    names.add("metad_wire.table", "Table")
+    names.add("metad_wire.tables.table", "PlainTable")
     name = names.of
 
     def named(label: str, table: Table[Any]) -> str:
@@ -128,7 +130,7 @@ def text() -> str:
         aliases.append(f'{alias}: TypeAlias = WatchEvent[{key}, {record}, Literal["{table.name}"]]')
         of = f"OfTables[{named(table.name, table)}]"
         gets.append(f"    @overload\n    def _told(self: {of}) -> list[{alias}]: ...")
-        shown = {label_of(row): (shown.key, shown.record) for row, shown in table.shows.items()}
+        shown = {label_of(table, row): (shown.key, shown.record) for row, shown in table.shows.items()}
         if table.name not in shown:
             shown[table.name] = (next(iter(table.shows.values())).key, table.record)
         for label, (key_type, kind) in shown.items():

@@ -94,7 +94,7 @@ _FACE = re.compile(r"^    (\w+) = (?:Call|Listing)\(.*\)\n", re.MULTILINE)
 
 def tables() -> list[Table[Any]]:
     """Those that declare methods by their shape."""
-    return [table for _, table in sorted(TABLES.items()) if table.plain is None and verbs(table)]
+    return [table for _, table in sorted(TABLES.items()) if verbs(table)]
 
 
 def verbs(table: Table[Any]) -> dict[str, str]:
@@ -249,9 +249,7 @@ def readme() -> str:
             if not re.search(rf"^\| `m\.{attribute}` \| [^|]*{name}", text, re.MULTILINE):
                 text = re.sub(rf"^(\| `m\.{attribute}` \| [^|]*_many`)", rf"\1, {name}", text, flags=re.MULTILINE)
             if not method.mutates and f"`{method.name}`" not in text:
-                text = text.replace(
-                    ", plain tables, and metadctl's", f", `{method.name}`, plain tables, and metadctl's"
-                )
+                text = text.replace(", `table.get`", f", `{method.name}`, `table.get`")
     return text
 
 

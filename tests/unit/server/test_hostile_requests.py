@@ -22,6 +22,7 @@ from metad.state import registry
 from metad.state.registry import VERBS
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.declaration import Declaration, DeclaredField
 from metad_wire.errors import (
     InternalError,
     InvalidItemError,
@@ -37,6 +38,7 @@ from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
+from metad_wire.tables.declaration import DeclarationKey
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.retained import (
     RetainedDeleteItem,
@@ -145,6 +147,8 @@ FUNCTIONS = [
 ]
 BODIES: dict[str, dict[str, Any]] = {
     "items": {
+        "declaration": [DeclarationKey(f"t{i}") for i in range(30)],
+        "declaration.declare": [Declaration(f"t{i}", "data", [DeclaredField("k", "str")], ["k"], 1) for i in range(30)],
         "session": [m.SessionKey("t", f"c{i}") for i in range(30)],
         "offset": [m.OffsetKey("t", f"g{i}", "t", 0) for i in range(30)],
         "kv": [m.KvKey(f"n{i}", "k") for i in range(30)],

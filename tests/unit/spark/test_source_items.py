@@ -65,7 +65,8 @@ def test_a_record_that_makes_no_sense_is_named(record: dict[str, Any], line: str
 
 def test_tables_and_columns_that_cannot_be_written_are_refused() -> None:
     with pytest.raises(
-        OptionError, match="table: 'session' cannot be written; there is kv, offset, retained, sequence"
+        OptionError,
+        match="table: 'session' cannot be written; there is auto_subscription, kv, offset, retained, sequence",
     ):
         writes_of("session")
     with pytest.raises(OptionError, match="columns: a write to kv needs 'key'"):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from unittest import mock
 
 import msgspec
 import pytest
@@ -18,9 +19,10 @@ from metad_spark.source.datasource import MetadDataSource
 from metad_spark.source.errors import OptionError
 from metad_spark.source.registering import register
 from metad_spark.source.schema import arrow_of, changes_schema_of, schema_of
+from metad_wire.families import KNOWN
 from metad_wire.messages import Message, Session
-from metad_wire.method import METHODS
-from metad_wire.table import ANY_KIND, ROWS, TABLES, PlainTable
+from metad_wire.table import ANY_KIND
+from metad_wire.tables.table import PlainTable
 from metad_wire.text.fields import U32
 
 
@@ -41,7 +43,7 @@ def test_arrow_has_the_types_that_spark_expects(table: str) -> None:
 
 
 def test_every_table_that_a_watch_shows_has_a_schema() -> None:
-    shown = {name for name, table in TABLES.items() if table.shows and table.kind != ANY_KIND}
+    shown = {name for name, table in KNOWN.items() if table.shows and table.kind != ANY_KIND}
     assert shown | {"broker"} == {name.partition(".")[0] for name in shapes.names()}
 
 
@@ -68,12 +70,9 @@ def readings() -> Iterator[str]:
     # In a module, because the declaration makes other types from it.
     module = types.ModuleType("readings")
     module.__dict__.update(Reading=Reading)
-    methods = set(METHODS)
-    PlainTable("reading", kind="data", rows={"last": 0xF0}, code=0x7F01, record=Reading, key=("tenant", "sensor"))
-    yield "reading"
-    del TABLES["reading"], ROWS[0xF0]
-    for code in METHODS.keys() - methods:
-        del METHODS[code]
+    table = PlainTable("reading", number=900, kind="data", record=Reading, key=("tenant", "sensor"))
+    with mock.patch.dict(KNOWN, reading=table):
+        yield "reading"
     shapes.shape_of.cache_clear()
 
 
@@ -87,7 +86,7 @@ def test_a_plain_table_has_a_schema_from_its_declaration_alone(readings: str) ->
 
 
 def test_a_table_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(OptionError, match=r"table: there is no table 'sessions' to read; there is broker, cluster"):
+    with pytest.raises(OptionError, match=r"no table 'sessions' to read; there is auto_subscription, broker, cluster"):
         schema_of("sessions")
     with pytest.raises(OptionError, match=r"no table 'session\.count'"):
         schema_of("session.count")

@@ -78,7 +78,7 @@ CHANGES = st.sampled_from([method for method in WRITES if method not in COUNTED]
 @settings(max_examples=100, deadline=None)
 @given(st.lists(CHANGES, min_size=1, max_size=8))
 def test_no_write_changes_more_than_is_estimated(attempts: list[tuple[Method[Any, Any], Any]]) -> None:
-    groups = {kind: Group(kind, 0, DedupeConfig()) for kind in ("data", "offset")}
+    groups = {kind: Group(kind, 0, DedupeConfig()) for kind in ("data", "offset", "metadata")}
     for method, body in attempts:
         if not getattr(body, "items", True):
             continue

@@ -15,10 +15,12 @@ from state_rig import Rig
 import metad
 from metad.state.cluster.slot_migration import TIMES, translated
 from metad.state.core.due import DUE
+from metad.state.core.plain import DeclaredRecords
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence
+from metad_wire.families import FAMILIES
 from metad_wire.method import By, For
 from metad_wire.methods import METHODS, encode
 from metad_wire.tables import inflight as i
@@ -54,7 +56,16 @@ def data() -> Rig:
     rig.write(methods.LEASE_GRANT, le.LeaseGrant([le.LeaseGrantItem("n", 60_000, "l")]))
     rig.write(methods.KV_PUT, m.KvPut([m.KvPutItem("n", "k", b"")], "l"))
     rig.write(methods.SEQUENCE_ADD, s.SequenceAdd([s.SequenceAddItem("n", "s")]))
+    put_declared(rig)
     return rig
+
+
+def put_declared(rig: Rig) -> None:
+    """A record of a declared table."""
+    table = FAMILIES["topic_settings"]
+    verb = DeclaredRecords(table).verbs[methods.TABLE_PUT.code]
+    record = table.record("t", "a")
+    rig.group.propose([(verb.command(verb.method.body(table.number, 2, [m.TablePutItem(record)])), None)], rig.now_ms)
 
 
 def offset() -> Rig:
@@ -62,6 +73,7 @@ def offset() -> Rig:
     rig = Rig("offset")
     rig.write(methods.CONSUMER_JOIN, ConsumerJoin([JoinItem("t", "g", 60_000, member="one")]))
     rig.write(methods.OFFSET_COMMIT, m.OffsetCommit([m.OffsetCommitItem("t", "h", "topic", 0, 1, 3)]))
+    put_declared(rig)
     return rig
 
 

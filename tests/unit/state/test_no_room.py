@@ -24,7 +24,7 @@ SAY_SO_BY_ITEM = {"session.takeover", "offset.commit", "sequence.add", "consumer
 BY_METADATA = {"broker.register", "cluster.add_group"}
 ENDS = re.compile(
     r"\.(delete\w*|remove|leave|end_tenant|end_step|sweep|lose|expire\w*|revoke|detach|release|acknowledge|claim|disconnect"
-    r"|reset_generations|fence|change|store)$"
+    r"|reset_generations|fence|change|store|drop)$"
 )
 """What ends something, or tells nodes how things are."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from metad.state.cluster.declarations import KnownTables
 from metad.watch.filters import LENGTHS_MAX, SHORT_BYTES, Interest, compiled
 from metad_wire import messages as m
 from metad_wire.errors import InvalidRequestError
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import TABLES
 from metad_wire.watch import WatchFilter
+
+KNOWN = KnownTables()
 
 WATCHABLE = sorted(table.name for table in TABLES.values() if table.shows and table.kind != ANY_KIND)
 OWNER, PROPERTIES, RECORD, OFFSET, GENERATION = 0x10, 0x11, 0x30, 0x20, 0x21
@@ -36,7 +39,7 @@ OWNER, PROPERTIES, RECORD, OFFSET, GENERATION = 0x10, 0x11, 0x30, 0x20, 0x21
 def test_a_filter_is_rows_and_the_beginning_of_their_keys(
     filter: WatchFilter, kind: str, expected: list[Interest]
 ) -> None:
-    assert compiled([filter], kind) == expected
+    assert compiled([filter], kind, KNOWN) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,13 +68,13 @@ def test_a_filter_is_rows_and_the_beginning_of_their_keys(
 )
 def test_a_filter_that_nothing_can_pass_is_refused(filter: WatchFilter, kind: str, why: str) -> None:
     with pytest.raises(InvalidRequestError) as error:
-        compiled([WatchFilter({"data": "kv", "offset": "offset", "metadata": "cluster"}[kind]), filter], kind)
+        compiled([WatchFilter({"data": "kv", "offset": "offset", "metadata": "cluster"}[kind]), filter], kind, KNOWN)
     assert why in error.value.message
 
 
 def test_a_watch_without_a_filter_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="needs a filter"):
-        compiled([], "data")
+        compiled([], "data", KNOWN)
 
 
 def test_what_a_wider_filter_covers_is_dropped() -> None:
@@ -88,7 +91,7 @@ def test_what_a_wider_filter_covers_is_dropped() -> None:
         WatchFilter("session", ["t"], "c", rows=["owner"]),
         WatchFilter("session", ["t"], "cc", broker="b3"),
     ]
-    assert compiled(filters, "data") == [
+    assert compiled(filters, "data", KNOWN) == [
         Interest(OWNER, b"", "b1"),
         Interest(OWNER, b"", "b2"),
         Interest(OWNER, b"t\0\x01c"),
@@ -101,6 +104,6 @@ def test_filters_of_too_many_lengths_are_refused() -> None:
     """Each is looked for in every key that is as long."""
     long = [WatchFilter("kv", ["n"], "a" * (SHORT_BYTES + number) + "b") for number in range(LENGTHS_MAX + 1)]
     short = [WatchFilter("kv", ["n"], "a" * number + "b") for number in range(SHORT_BYTES - 4)]
-    assert len(compiled([*short, *long[1:]], "data")) == len(short) + LENGTHS_MAX
+    assert len(compiled([*short, *long[1:]], "data", KNOWN)) == len(short) + LENGTHS_MAX
     with pytest.raises(InvalidRequestError, match=f"over 256 bytes of {LENGTHS_MAX + 1} different lengths"):
-        compiled([*short, *long], "data")
+        compiled([*short, *long], "data", KNOWN)

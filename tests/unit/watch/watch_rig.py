@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from metad.state.cluster.declarations import KnownTables
 from metad.state.core.entry import ENTRY_FORMAT, Entry, Previous
 from metad.state.core.part import Origin, Writes
 from metad.storage.engine import Pin
@@ -247,7 +248,7 @@ class World:
         """A stream; raises MetadError."""
         client = client or Client()
         asked = WatchOpen([*filters] or [WatchFilter("kv")], **opening)
-        client.stream = Stream(self.hub, client, compiled(asked.filters, self.replica.kind), asked)
+        client.stream = Stream(self.hub, client, compiled(asked.filters, self.replica.kind, KnownTables()), asked)
         self.hub.open(client.stream, self.now_s + 5)
         return client
 

@@ -11,14 +11,16 @@ import msgspec
 from msgspec import inspect
 
 from metad_wire import messages as m
-from metad_wire.method import METHODS_BY_NAME, By
+from metad_wire.families import FAMILIES
+from metad_wire.method import METHODS_BY_NAME, By, Method
 from metad_wire.table import Table
 from metad_wire.tables import TABLES
+from metad_wire.tables.table import DECLARED, PlainTable
 
 PLAIN: dict[str, Table[Any]] = {
     method.name: table
     for table in TABLES.values()
-    for method in (table.methods if table.plain else [*table.got, *table.batched, *table.listed])
+    for method in (table.methods if table is DECLARED else [*table.got, *table.batched, *table.listed])
     if method.by is By.GROUP
 }
 """By the name of each of their methods."""
@@ -37,7 +39,12 @@ def filled(kind: Any, texts: Sequence[str], names: Sequence[str] | None = None) 
         if not field.required and names is None:
             break
         text = (names is None or field.name in names) and isinstance(field.type, inspect.StrType)
-        values.append(next(wanted) if text else _EMPTY.get(type(field.type)))
+        if isinstance(field.type, inspect.StructType):
+            values.append(filled(field.type.cls, texts))
+        elif isinstance(field.type, inspect.ListType):
+            values.append([])
+        else:
+            values.append(next(wanted) if text else _EMPTY.get(type(field.type)))
     return kind(*values)
 
 
@@ -60,16 +67,22 @@ def plain_body(name: str, many: Sequence[Sequence[str]]) -> Any:
         return method.body([filled(table.got[method].key, texts) for texts in many])
     if method in table.batched:
         return method.body([filled(method.item, texts) for texts in many])
-    if table.plain is None:
+    if table is not DECLARED:
         many = [many[0] if all(many[0]) else ["t"]]  # no filter is empty
         return method.body(**dict(zip(table.listed[method].asked, chain(many[0], repeat(many[0][-1])), strict=False)))
-    plain = table.plain
-    records = [filled(table.record, texts, table.key) for texts in many]
+    return declared_body(FAMILIES["topic_settings"], method, many)
+
+
+def declared_body(table: PlainTable[Any], method: Method[Any, Any], many: Sequence[Sequence[str]]) -> Any:
+    """The same of a method of declared tables, about this one."""
+    plain, own, number = table.plain, table.method(method), table.number
+    records = [table.record(**dict(zip(table.key, chain(texts, repeat(texts[-1])), strict=False))) for texts in many]
     keys = [plain.key(*(getattr(record, field) for field in table.key)) for record in records]
-    if method is plain.put:
-        return method.body([m.TablePutItem(record) for record in records])
-    if method is plain.delete:
-        return method.body([m.TableDeleteItem(key) for key in keys])
-    if method is plain.list:
-        return m.TableList(list(msgspec.structs.astuple(keys[0]))[: len(table.routing)])
-    return method.body(keys)
+    if own is plain.put:
+        known = len(table.record.__struct_fields__)
+        return own.body(number, known, [m.TablePutItem(record) for record in records])
+    if own is plain.delete:
+        return own.body(number, [m.TableDeleteItem(key) for key in keys])
+    if own is plain.list:
+        return m.TableList(number, list(msgspec.structs.astuple(keys[0]))[: len(table.routing)])
+    return own.body(number, keys)

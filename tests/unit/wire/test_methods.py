@@ -27,6 +27,7 @@ from metad_wire.methods import (
     Method,
 )
 from metad_wire.methods import encode as pack
+from metad_wire.tables.table import DECLARED
 from metad_wire.text.fields import BATCH_ITEMS_MAX, LIST_LIMIT_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
 
 few = settings(max_examples=40, deadline=None)  # of each of many methods
@@ -44,10 +45,11 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     """What the leader of metadata-0 decides is about all of the cluster, so nobody can forget to say whose it is."""
     for_clients = {m.name for m in METHODS.values() if m.by is By.METADATA and m.whose is For.CLIENTS}
     assert for_clients == {
-        f"broker.{name}" for name in ("register", "heartbeat", "drain", "deregister", "get", "list")
-    }, "brokers say by themselves how they are"
+        *(f"broker.{name}" for name in ("register", "heartbeat", "drain", "deregister", "get", "list")),
+        *(f"declaration.{name}" for name in ("declare", "get", "list")),
+    }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
-        "broker.fence",
+        *("broker.fence", "declaration.drop"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
     }
 
@@ -63,7 +65,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
             for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
         ),
         *("cluster.store", "group.command", "group.fence", "group.read_index"),
-        *("lease.keep_alive", "lease.expire", "consumer.heartbeat"),
+        *("lease.keep_alive", "lease.expire", "consumer.heartbeat", "declaration.declare"),
     }
     for method in METHODS.values():
         if "page" in method.body.__struct_fields__ and method.lane is not Lane.CONTROL:
@@ -192,9 +194,10 @@ def test_a_batch_is_counted_before_it_is_built() -> None:
         names = [field.name for field in msgspec.structs.fields(method.body)]
         if "items" not in names:
             continue
-        body = [b""] * names.index("items")
+        before = b"\x00\x00" if method.table is DECLARED else b"\xa0\x00"
         # The items themselves are missing: only a decoder that looks at the length first finds fault with it.
-        payload = b"\x93\x00\xc0" + bytes([0x90 + len(names)]) + b"\xa0\x00"[: len(body)] + array_header(10_001)
+        head = b"\x93\x00\xc0" + bytes([0x90 + len(names)]) + before[: names.index("items")]
+        payload = head + array_header(10_001)
         with pytest.raises(InvalidRequestError, match="of length <= "):
             method.decode_request(payload)
 

@@ -12,12 +12,15 @@ from wire_strategies import values_of
 
 from metad_wire import messages as m
 from metad_wire.errors import InvalidItemError, InvalidRequestError
+from metad_wire.families import FAMILIES
 from metad_wire.faults import fault
 from metad_wire.method import METHODS, Method, encode
 from metad_wire.methods import KV_GET, KV_PUT, KV_SCAN, KV_TRANSACT, SESSION_TAKEOVER
 from metad_wire.refused import Refused
+from metad_wire.tables.table import DECLARED
 
-BATCHES = [method for method in METHODS.values() if method.item is not None]
+BATCHES = [method for method in METHODS.values() if method.item is not None and method.table is not DECLARED]
+BATCHES += [method for method in FAMILIES["topic_settings"].methods if method.item is not None]
 NO_ITEM = st.sampled_from(
     [b"\x05", b"\xc0", b"\x90", b"\x80", b"\xa1x", b"\x94\xa1\xff\xa1k\xc4\x00\xc0", b"\x99" + b"\xc0" * 9]
 )

@@ -113,6 +113,8 @@ def test_every_method_of_a_table_is_routed() -> None:
         "session.lose",
         "session.end_tenant",
         "session.endings",
+        "table.sweep",
+        *(f"declaration.{verb}" for verb in ("declare", "drop", "get", "list")),
         "session.end_step",
         "cluster.store",
         "broker.change",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -16,16 +15,18 @@ from wire_strategies import values_of
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS
 from metad_wire.errors import InvalidRequestError
+from metad_wire.families import KNOWN
 from metad_wire.key import text
 from metad_wire.messages import KEY_BYTES_MAX
-from metad_wire.method import METHODS, METHODS_BY_NAME, For, encode
+from metad_wire.method import METHODS, For, encode
 from metad_wire.methods import BETWEEN_NODES
 from metad_wire.routing import KINDS, ROUTES
-from metad_wire.table import PlainTable, Table
+from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, moving_rows
+from metad_wire.tables.table import DECLARED, TABLE_GET, PlainTable
 from metad_wire.text.fields import U32
 
-KEYED = [table for table in TABLES.values() if table.key]
+KEYED = [table for table in KNOWN.values() if table.key]
 NAMES = st.text(max_size=4) | st.text("a\0\x01\xff/", max_size=4) | st.text("ab", min_size=120, max_size=160)
 each_keyed = pytest.mark.parametrize("table", KEYED, ids=lambda table: table.name)
 
@@ -78,8 +79,9 @@ def test_routes_and_kinds_are_those_of_the_tables() -> None:
 
 def test_every_row_of_a_routed_table_moves() -> None:
     assert {byte for kind in ("metadata", "offset", "data") for byte in moving_rows(kind)} == {
-        byte for table in TABLES.values() if table.routing for byte in table.rows.values()
+        byte for table in TABLES.values() if table.routing or table is DECLARED for byte in table.rows.values()
     }
+    assert {*DECLARED.rows.values()} <= {*moving_rows("metadata")} & {*moving_rows("offset")} & {*moving_rows("data")}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,6 @@ def test_every_row_of_a_routed_table_moves() -> None:
         ("other", {"routing": ()}, "not the first of the key"),
         ("other", {"key": ("namespace", "value")}, "field value of the key is neither"),
         ("other", {"key": ("namespace", "nothing")}, "field nothing of the key is neither"),
-        ("other", {"code": 0x0FF1, "rows": {"one": 0xEE, "two": 0xEF}}, "its record in one row"),
         ("other", {"record": m.OffsetKey, "key": ("partition",), "routing": ("partition",)}, "field partition"),
     ],
 )
@@ -105,7 +106,7 @@ def test_what_makes_no_sense_is_refused(name: str, change: dict[str, Any], compl
         "routing": ("namespace",),
     }
     with pytest.raises(TypeError, match=complaint):
-        (PlainTable if "code" in change else Table)(name, **{**declaration, **change})
+        Table(name, **{**declaration, **change})
     assert before == (TABLES, ROWS, METHODS)
 
 
@@ -119,59 +120,50 @@ class Note(m.Message, frozen=True):
 
 
 @pytest.fixture
-def notes() -> Iterator[PlainTable[Note]]:
-    """A plain table, for as long as the test takes."""
-    registries: list[dict[Any, Any]] = [METHODS, METHODS_BY_NAME, TABLES, ROWS]
-    before = [dict(registry) for registry in registries]
-    yield PlainTable(
-        "note",
-        kind="data",
-        rows={"note": 0xEE},
-        code=0x0FF1,
-        record=Note,
-        key=("space", "number"),
-        routing=("space",),
-        writers=For.ADMINS,
-    )
-    for registry, was in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(was)
+def notes() -> PlainTable[Note]:
+    return PlainTable("note", number=1_024, kind="data", record=Note, key=("space", "number"), routing=("space",))
 
 
-def test_a_plain_table_has_its_methods_from_its_declaration(notes: PlainTable[Note]) -> None:
+def test_a_declared_table_has_its_methods_from_its_declaration(notes: PlainTable[Note]) -> None:
     plain = notes.plain
-    assert [(e.code, e.name, e.mutates, e.whose) for e in notes.methods] == [
-        (0x0FF1, "note.get", False, For.CLIENTS),
-        (0x0FF2, "note.put", True, For.ADMINS),
-        (0x0FF3, "note.delete", True, For.ADMINS),
-        (0x0FF4, "note.list", False, For.CLIENTS),
+    assert [(e.code, e.name, e.mutates) for e in plain[:4]] == [
+        (0x0601, "note.get", False),
+        (0x0602, "note.put", True),
+        (0x0603, "note.delete", True),
+        (0x0604, "note.list", False),
     ]
-    assert all(METHODS[method.code] is method for method in notes.methods)
+    shared = [method for method in DECLARED.methods if method.whose is For.CLIENTS]
+    assert [notes.method(general) for general in shared] == [*plain[:4]]
+    assert METHODS[TABLE_GET.code] is TABLE_GET
     assert plain.values == ("text", "value")
     note, key = Note("s", 7, "t"), plain.key("s", 7)
-    for method, items in (
-        (plain.get, [key]),
-        (plain.put, [m.TablePutItem(note, 3), m.TablePutItem(note)]),
-        (plain.delete, [m.TableDeleteItem(key, 3)]),
+    for method, beside, items in (
+        (plain.get, (1_024,), [key]),
+        (plain.put, (1_024, 4), [m.TablePutItem(note, 3), m.TablePutItem(note)]),
+        (plain.delete, (1_024,), [m.TableDeleteItem(key, 3)]),
     ):
-        body = method.decode_request(method.encode_request(method.body(items))).body
+        body = method.decode_request(method.encode_request(method.body(*beside, items))).body
         assert body.items == items
         keyed = notes.routed[method]
         keys, crcs = notes.keys(body.items if keyed is None else keyed(body.items))
-        assert set(keys) == {text("s") + b"\0\0\0\x07"}
+        assert set(keys) == {b"\0\0\x04\0\x01" + text("s") + b"\0\0\0\x07"}
         assert set(crcs) == {crc32(text("s"))}
+        assert [DECLARED.slot_of(each) for each in keys] == [notes.slot_of(each) for each in keys]
+        assert DECLARED.slots_of(keys) == notes.slots_of(keys) == [crc32(text("s")) & 1023] * len(keys)
+        assert [notes.fields_of(each, 2) for each in keys] == [["s", 7]] * len(keys)
     reply = plain.get.reply([m.TableRecord(note, 1, 2, 3), None])
     assert plain.get.decode_reply(encode(reply)) == reply
     with pytest.raises(InvalidRequestError, match="expected int"):
-        plain.get.decode_request(encode([0, None, [[["s", -1]]]]))
+        plain.get.decode_request(encode([0, None, [1_024, [["s", -1]]]]))
 
 
-def test_what_a_plain_table_is_listed_by_says_the_group(notes: PlainTable[Note]) -> None:
+def test_what_a_declared_table_is_listed_by_says_the_group(notes: PlainTable[Note]) -> None:
     listed = notes.routed[notes.plain.list]
     assert listed is not None
-    assert list(notes.crcs(listed([m.TableList(["s", 7]), m.TableList(["s"])]))) == [crc32(text("s"))] * 2
+    lists = [m.TableList(1_024, ["s", 7]), m.TableList(1_024, ["s"])]
+    assert list(notes.crcs(listed(lists))) == [crc32(text("s"))] * 2
     assert [notes.is_text(number) for number in (0, 1)] == [True, False]
-    assert notes.key_of(["s"]) == text("s")
+    assert notes.key_of(["s"]) == b"\0\0\x04\0\x01" + text("s")
 
 
 def test_how_long_a_value_is(notes: PlainTable[Note]) -> None:
@@ -202,13 +194,14 @@ def test_a_key_is_read_back_as_its_fields(texts: list[str], partition: int) -> N
     assert table.slot_of(key) == crc32(table.key_of(texts[:2])) % SLOTS
 
 
-@pytest.mark.parametrize("name", sorted(TABLES))
+@pytest.mark.parametrize("name", sorted(KNOWN.keys() - {DECLARED.name}))
 @given(texts=st.lists(st.lists(st.text("ab\0\x01\xffé", max_size=4), min_size=8, max_size=8), max_size=3))
 def test_slots_of_many_keys_are_those_of_each(name: str, texts: list[list[str]]) -> None:
-    table = TABLES[name]
+    table = KNOWN[name]
     rows = [list(enumerate(row[: len(table.key)])) for row in texts]
     fields = [[text if table.is_text(at) else len(text) for at, text in row] for row in rows]
-    keys = [bytes(table.ordered_by) + table.key_of(row) for row in fields]
+    front = b"" if isinstance(table, PlainTable) else bytes(table.ordered_by)
+    keys = [front + table.key_of(row) for row in fields]
     slots = [table.slot_of(key) for key in keys]
     assert (table.slots_of(keys) or [None] * len(keys)) == slots
 

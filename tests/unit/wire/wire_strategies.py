@@ -39,4 +39,10 @@ def _strategy(type_: inspect.Type, texts: st.SearchStrategy[str]) -> st.SearchSt
             return st.booleans()
         case inspect.NoneType():
             return st.none()
+        case inspect.AnyType():
+            return st.none() | st.integers(-9, 9) | st.lists(texts, max_size=2)
+        case inspect.LiteralType(values=values):
+            return st.sampled_from([*values])
+        case inspect.FloatType():
+            return st.floats(allow_nan=False)
     raise NotImplementedError(f"no strategy for {type_} yet")

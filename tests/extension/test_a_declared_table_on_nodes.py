@@ -1,4 +1,4 @@
-"""The table of "Adding a table" on real nodes. Run by test_adding_a_table.py, where the table is declared."""
+"""A table that a program declares, on real nodes: everything that the built-in ones do."""
 
 from __future__ import annotations
 
@@ -8,16 +8,32 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from e2e_nodes import PAUSE_S, Nodes
-from metad_wire.tables.reading import READING, Reading
+from msgspec import Meta
 
-from metad_client import Client, ConflictError, InvalidItemError, MetadError, TablePutItem, Watch, blocking, connect
+from metad_client import (
+    U32,
+    Client,
+    ConflictError,
+    FencedError,
+    InvalidItemError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    Record,
+    TablePutItem,
+    Watch,
+    blocking,
+    connect,
+)
 from metad_wire.cluster import unpack_slots
+from metad_wire.declaration import TABLE_KINDS
 from metad_wire.messages import StatusReply
 from metad_wire.tables.kv import KV
+from metad_wire.tables.table import PlainTable
 from waiting import until
 
 CONFIG = """
@@ -32,6 +48,17 @@ block_cache_bytes = 8388608
 memtable_bytes = 33554432
 owner_cache_bytes = 1000000
 """
+
+
+class Reading(Record, frozen=True):
+    """The last reading of a sensor."""
+
+    tenant: str
+    sensor: str
+    payload: bytes
+    quality: U32 = 0
+
+
 SENSORS = [f"boiler/{number}" for number in range(60)]
 
 
@@ -55,8 +82,12 @@ async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:
     return {s.node_id: (g.first, g.last) for s in statuses for g in s.groups if g.name == group}
 
 
+async def declared(client: Client) -> PlainTable[Reading]:
+    return await client.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"))
+
+
 async def check(client: Client, rounds: int) -> None:
-    records = client.table(READING)
+    records = client.table(await declared(client))
     expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
     found = await records.get_many([("acme", sensor) for sensor in SENSORS])
     found.raise_for_error()
@@ -79,15 +110,15 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
         nonlocal rounds
         while not stopping.is_set():
             items = [TablePutItem(Reading("acme", sensor, b"%d" % rounds), rounds) for sensor in SENSORS]
-            (await client.table(READING).put_many(items)).raise_for_error()
+            (await client.table(readings).put_many(items)).raise_for_error()
             rounds += 1
             await asyncio.sleep(PAUSE_S)
 
     async with connect(f"metad://{url}") as client:
-        # A table that the program declares is watched as any other.
-        image = await client.image(READING, tenant="acme", prefix="boiler/").caught_up()
+        readings = await declared(client)
+        image = await client.image(readings, tenant="acme", prefix="boiler/").caught_up()
         told: dict[str, list[int]] = {}
-        watching = asyncio.create_task(follow(await client.watch(READING).opened(), told))
+        watching = asyncio.create_task(follow(await client.watch(readings).opened(), told))
         writer = asyncio.create_task(write(client))
 
         # Slots move under writes.
@@ -145,7 +176,7 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
 
         async def shown() -> bool:
             newest = dict.fromkeys(SENSORS, (b"%d" % (rounds - 1), rounds))
-            shows = {key.sensor: (found.record.payload, found.version) for key, found in image[READING].items()}
+            shows = {key.sensor: (found.record.payload, found.version) for key, found in image[readings].items()}
             return shows == newest and {sensor: versions[-1] for sensor, versions in told.items()} == dict.fromkeys(
                 SENSORS, rounds
             )
@@ -155,10 +186,30 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
         watching.cancel()
 
 
+@pytest.mark.parametrize("kind", TABLE_KINDS)
+async def test_a_life_that_is_over_neither_declares_nor_writes(nodes: Nodes, kind: str) -> None:
+    url = f"metad://{nodes.where}"
+    item = TablePutItem(Reading("acme", "a", b"1"))
+
+    async def declared(client: Client) -> PlainTable[Reading]:
+        return await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"))
+
+    async with connect(url) as first, connect(url) as second:
+        await first.brokers.register("b1", lease_s=60)
+        records = first.table(await declared(first))
+        assert (await records.put_many([item])).versions == [1]
+        await second.brokers.register("b1", lease_s=60)
+        with pytest.raises(FencedError):
+            await records.put_many([item])
+        with pytest.raises(FencedError):
+            await declared(first)
+        assert (await second.table(await declared(second)).put_many([item])).versions == [2]
+
+
 async def test_bad_records_fail_alone(nodes: Nodes) -> None:
     wrong: Any = None
     async with connect(f"metad://{nodes.endpoints['n1']}") as client:
-        records = client.table(READING)
+        records = client.table(await declared(client))
         items = [TablePutItem(Reading("acme", f"t{number}", b"")) for number in range(6)]
         items[1] = TablePutItem(Reading("acme", "x" * 5_000, b""))
         items[3] = TablePutItem(Reading("acme", wrong, b""))
@@ -189,17 +240,18 @@ def test_every_face_has_its_verbs(nodes: Nodes) -> None:
     """The blocking client's, and metadctl's."""
     url = nodes.endpoints["n1"]
     with blocking.connect(f"metad://{url}") as m:
-        records = m.table(READING)
+        records = m.table(m.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor")))
         assert records.put(Reading("acme", "a", b"\x00", 2)) == 1
         assert [found.record.sensor for found in records.list("acme")] == ["a"]
         with pytest.raises(ConflictError):
             records.put(Reading("acme", "a", b""), expected_version=0)
         assert records.get("acme", "nothing") is None
-        with pytest.raises(ValueError, match="kv is no plain table"):
-            m.table(KV)
-    assert ctl(url, "put", "reading", "acme", "b", "21.5", "--quality", "1") == {"version": 1}
-    assert ctl(url, "put", "reading", "acme", "b", "22", "--expected-version", "1") == {"version": 2}
-    found = ctl(url, "get", "reading", "acme", "b")
+        with pytest.raises(InvalidRequestError, match="kv> is none that was declared"):
+            m.table(KV)  # type: ignore[arg-type]
+    records_of = ("records", "put", "reading", "tenant=acme", "sensor=b")
+    assert ctl(url, *records_of, "payload=21.5", "quality=1") == {"version": 1}
+    assert ctl(url, *records_of, "payload=22", "--expected-version", "1") == {"version": 2}
+    found = ctl(url, "records", "get", "reading", "acme", "b")
     assert {key: found[key] for key in ("tenant", "sensor", "payload", "quality", "version")} == {
         "tenant": "acme",
         "sensor": "b",
@@ -207,13 +259,52 @@ def test_every_face_has_its_verbs(nodes: Nodes) -> None:
         "quality": 0,
         "version": 2,
     }
-    assert [each["sensor"] for each in ctl(url, "list", "reading", "acme")] == ["a", "b"]
-    assert [each["sensor"] for each in ctl(url, "list", "reading", "acme", "--prefix", "b")] == ["b"]
-    assert "conflict" in ctl(url, "delete", "reading", "acme", "b", "--expected-version", "1", status=1)
-    assert ctl(url, "delete", "reading", "acme", "b") == {"deleted": True}
-    assert "no reading acme/b" in ctl(url, "get", "reading", "acme", "b", status=1)
-    assert "no reading acme/b" in ctl(url, "delete", "reading", "acme", "b", status=1)
-    assert "--quality: -1: Expected `int` >= 0" in ctl(
-        url, "put", "reading", "acme", "b", "22", "--quality", "-1", status=2
-    )
-    assert "the key of reading has 2 fields" in ctl(url, "list", "reading", "a", "b", "c", status=2)
+    assert [each["sensor"] for each in ctl(url, "records", "list", "reading", "acme")] == ["a", "b"]
+    assert [each["sensor"] for each in ctl(url, "records", "list", "reading", "acme", "--prefix", "b")] == ["b"]
+    assert "conflict" in ctl(url, "records", "delete", "reading", "acme", "b", "--expected-version", "1", status=1)
+    assert ctl(url, "records", "delete", "reading", "acme", "b") == {"deleted": True}
+    assert "no reading acme/b" in ctl(url, "records", "get", "reading", "acme", "b", status=1)
+    assert "no reading acme/b" in ctl(url, "records", "delete", "reading", "acme", "b", status=1)
+    assert "quality=-1: Expected `int` >= 0" in ctl(url, *records_of, "payload=", "quality=-1", status=1)
+    assert "it has 2 fields" in ctl(url, "records", "list", "reading", "a", "b", "c", status=1)
+    assert "sensor, payload is missing" in ctl(url, "records", "put", "reading", "tenant=acme", status=1)
+    assert "a field of reading" in ctl(url, "records", "put", "reading", "tenant=acme", "nothing=1", status=1)
+
+
+def test_a_table_goes_from_one_program_to_another(nodes: Nodes, tmp_path: Path) -> None:
+    """As JSON, without the Struct; it grows, and is dropped."""
+    url = nodes.where
+    with blocking.connect(f"metad://{url}") as m:
+        m.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"))
+    found = ctl(url, "tables", "get", "reading")
+    assert [each["table"] if "table" in each else each["name"] for each in ctl(url, "tables")["tables"]] == ["reading"]
+    found["fields"].append({"name": "note", "type": "str", "default": "none", "about": "Of a person."})
+    file = tmp_path / "reading.json"
+    file.write_text(json.dumps(found))
+    assert ctl(url, "tables", "declare", str(file))["number"] == found["number"]
+    assert ctl(url, "records", "put", "reading", "tenant=t", "sensor=s", "payload=1", "note=late") == {"version": 1}
+    with blocking.connect(f"metad://{url}") as m:  # a program that does not know the note leaves it
+        old = m.tables.open("reading", Reading)
+        assert m.table(old).put(Reading("t", "s", b"2", 7)) == 2
+        both = m.table(m.tables.open("reading")).get("t", "s")
+        assert both is not None
+        assert (both.record.payload, both.record.quality, both.record.note) == (b"2", 7, "late")
+        with pytest.raises(ConflictError, match=r"field 2 is sensor"):
+            m.tables.declare("reading", Other, kind="data", key=("tenant", "sensor"))
+        assert ctl(url, "tables", "drop", "reading") == {"dropped": True}
+        with pytest.raises(NotFoundError, match="dropped"):
+            m.table(old).get("t", "s")
+        again = m.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"))
+        assert again.number > old.number
+        assert m.table(again).get("t", "s") is None
+    assert "no table nothing" in ctl(url, "tables", "get", "nothing", status=1)
+    file.write_text('{"name": "x"}')
+    assert "is missing" in ctl(url, "tables", "declare", str(file), status=1)
+
+
+class Other(Record, frozen=True):
+    """Not the same."""
+
+    tenant: str
+    sensor: Annotated[str, Meta(max_length=9)]
+    payload: bytes = b""

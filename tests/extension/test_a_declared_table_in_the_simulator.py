@@ -1,4 +1,4 @@
-"""The table of "Adding a table" on simulated nodes. Run by test_adding_a_table.py, where the table is declared."""
+"""A table that a program declares, on simulated nodes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from metad_wire.tables.reading import READING, Reading
 
 from metad.config import RaftConfig, StorageConfig
 from metad.control import migration
-from metad_client import Client, ConflictError, TablePutItem
+from metad_client import U32, Client, ConflictError, Record, Records, TablePutItem
 from metad_wire.cluster import METADATA, GroupId, unpack_slots
 from metad_wire.tables import moving_rows
+from metad_wire.tables.table import DECLARED
 from sim.nodes.scenarios import Scene
+
+
+class Reading(Record, frozen=True):
+    """The last reading of a sensor."""
+
+    tenant: str
+    sensor: str
+    payload: bytes
+    quality: U32 = 0
+
 
 SENSORS = [f"boiler/{number}" for number in range(60)]
 QUIET = [f"boiler/quiet-{number}" for number in range(20)]
@@ -30,13 +40,23 @@ def a_round(number: int) -> list[TablePutItem[Reading]]:
     return [TablePutItem(Reading("acme", sensor, b"%d" % number), number) for sensor in sensors]
 
 
+async def readings(client: Client) -> Records[Reading]:
+    return client.table(await client.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor")))
+
+
+async def delete_first(client: Client, version: int) -> None:
+    records = await readings(client)
+    await records.delete("acme", SENSORS[0], expected_version=version)
+    assert await records.get("acme", SENSORS[0]) is None
+
+
 async def put_round(client: Client, number: int) -> None:
-    (await client.table(READING).put_many(a_round(number))).raise_for_error()
+    (await (await readings(client)).put_many(a_round(number))).raise_for_error()
 
 
 async def check(client: Client, rounds: int) -> None:
     """Everything is there as it was written last, however it is asked for."""
-    records = client.table(READING)
+    records = await readings(client)
     expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
     expected += [(sensor, b"0", 1) for sensor in QUIET]
     found = await records.get_many([("acme", sensor) for sensor, _, _ in expected])
@@ -103,10 +123,7 @@ def everything(scene: Scene) -> None:
         scene.transfer(late, group)
     next(sim for sim in scene.nodes.values() if sim.name != late).crash()
     scene.ask(scene.two, lambda client: check(client, state["rounds"]))
-    scene.ask(
-        scene.two, lambda client: client.table(READING).delete("acme", SENSORS[0], expected_version=state["rounds"])
-    )
-    assert scene.ask(scene.one, lambda client: client.table(READING).get("acme", SENSORS[0])) is None
+    scene.ask(scene.two, lambda client: delete_first(client, state["rounds"]))
 
 
 def test_nothing_is_lost_on_the_way() -> None:
@@ -116,7 +133,7 @@ def test_nothing_is_lost_on_the_way() -> None:
 
 def test_a_mover_that_does_not_know_its_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a row that no mover carries, half is lost with the first rebalance. This is the bug, planted."""
-    (byte,) = READING.rows.values()
+    (byte,) = DECLARED.rows.values()
     monkeypatch.setattr(migration, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
     with Scene(storage=SMALL, raft=CUT) as scene, pytest.raises((AssertionError, ConflictError)):
         everything(scene)

@@ -1,0 +1,245 @@
+"""``m.tables``: the tables that programs declare. ``m.table(TABLE)``: the records of one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from metad_wire.declaration import Declaration, declaration_of, difference, record_type
+from metad_wire.families import FAMILIES
+from metad_wire.messages import Message, Revision, TableDeleteItem, TablePutItem, TableRecord
+from metad_wire.methods import Method
+from metad_wire.tables import declaration as d
+from metad_wire.tables.declaration import Declare, DeclaredTable
+from metad_wire.tables.table import PlainTable
+
+from ..errors import ConflictError, InvalidRequestError, NotFoundError, error_of_item
+from ..requests.batcher import named
+from ..requests.listing import Listing
+from ..requests.requests import Requests, Verb
+from ..requests.wrong import UNFIT, argument, sequence_of
+from ..results import PutResult, ReadResult, WriteResult
+from . import Facade
+from .declared import _DeclarationDeclared
+
+Record = TypeVar("Record", bound=Message)
+
+
+class Records(Facade, Generic[Record]):
+    """Records of a declared table by the fields of its key.
+
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
+    item that is wrong by itself (a key or value is too long, a field of a wrong type) is an InvalidItemError.
+    The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
+    counts from now, and None means the client's default. A read sees every write that was answered before the read
+    began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
+    """
+
+    def __init__(self, requests: Requests, table: PlainTable[Record]) -> None:
+        """Raises InvalidRequestError if the table has rules of its own."""
+        if not isinstance(table, PlainTable):
+            raise InvalidRequestError(
+                f"table: {table!r} is none that was declared: m.tables.declare and m.tables.open return one"
+            )
+        super().__init__(requests)
+        self._table = table
+        self._known = len(table.record.__struct_fields__)
+        self._plain = table.plain
+        self._put: Verb[TablePutItem[Record], int] = Verb(table.plain.put)
+        self._get: Verb[Message, TableRecord[Record] | None] = Verb(table.plain.get)
+        self._delete: Verb[TableDeleteItem[Message], None] = Verb(table.plain.delete)
+        self._list: Listing[TableRecord[Record]] = Listing(table.plain.list)
+
+    async def put_many(self, items: Sequence[TablePutItem[Record]], *, deadline_s: float | None = None) -> PutResult:
+        """Write records. The result has their new ``versions``. Item errors: ConflictError."""
+        return PutResult(
+            await self._put.many(self._requests, items, deadline_s, table=self._table.number, known=self._known)
+        )
+
+    async def get_many(
+        self,
+        keys: Sequence[Sequence[str | int]],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> ReadResult[TableRecord[Record] | None]:
+        """Read records, by position of their keys; None for a key without a record."""
+        items, number = self._keys(self._plain.get, keys), self._table.number
+        return await self._get.read(self._requests, items, deadline_s, min_revisions, table=number)
+
+    async def delete_many(self, keys: Sequence[Sequence[str | int]], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete records. Item errors: NotFoundError."""
+        items = [TableDeleteItem(key) for key in self._keys(self._plain.delete, keys)]
+        return WriteResult(await self._delete.many(self._requests, items, deadline_s, table=self._table.number))
+
+    def list(
+        self,
+        *fields: str | int,
+        prefix: str = "",
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[TableRecord[Record]]:
+        """List the records whose key begins with these fields and whose next field starts with ``prefix``, in order of
+        the key, a page at a time. The deadline is that of each page. A record that stays comes once, wherever its slot
+        moves."""
+        table, listing = self._table, self._list
+        spread = len(fields) < len(table.routing)
+        pages = listing.of_all_groups if spread else listing.of_group
+        return pages(
+            self._requests,
+            page_size,
+            deadline_s,
+            min_revisions,
+            table=table.number,
+            fields=[*fields],
+            prefix=prefix,
+        )
+
+    async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
+        """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
+        that there is no record yet. Raises ConflictError."""
+        item, number = TablePutItem(record, expected_version), self._table.number
+        return await self._put.one(self._requests, item, deadline_s, table=number, known=self._known)
+
+    async def get(
+        self, *key: str | int, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> TableRecord[Record] | None:
+        """Read one record; None if there is none."""
+        return await self._get.one_read(
+            self._requests, self._key(key), deadline_s, min_revisions, table=self._table.number
+        )
+
+    async def delete(
+        self, *key: str | int, expected_version: int | None = None, deadline_s: float | None = None
+    ) -> None:
+        """Delete one record. Raises NotFoundError, ConflictError."""
+        item = TableDeleteItem(self._key(key), expected_version)
+        await self._delete.one(self._requests, item, deadline_s, table=self._table.number)
+
+    def _keys(self, method: Method[Any, Any], keys: Sequence[Sequence[str | int]]) -> Sequence[Any]:
+        return [self._key(key) for key in sequence_of(method, keys)]
+
+    def _key(self, key: Sequence[str | int]) -> Any:
+        """As a message, or as it is if it is none: then it is refused as an item."""
+        if isinstance(key, list | tuple) and len(key) == len(self._table.key):
+            return self._plain.key(*key)
+        return key
+
+
+class Tables(_DeclarationDeclared):
+    """Declared tables by name. The leader of ``metadata-0`` answers. ``deadline_s`` counts from now, and None means the
+    client's default."""
+
+    @overload
+    async def declare(
+        self,
+        table: str,
+        record: type[Record],
+        *,
+        key: Sequence[str],
+        routing: Sequence[str] | None = None,
+        kind: str = "metadata",
+        about: str = "",
+        deadline_s: float | None = None,
+    ) -> PlainTable[Record]: ...
+    @overload
+    async def declare(self, table: Declaration, *, deadline_s: float | None = None) -> PlainTable[Any]: ...
+    async def declare(
+        self,
+        table: str | Declaration,
+        record: type[Record] | None = None,
+        *,
+        key: Sequence[str] = (),
+        routing: Sequence[str] | None = None,
+        kind: str = "metadata",
+        about: str = "",
+        deadline_s: float | None = None,
+    ) -> PlainTable[Any]:
+        """Declare a table, and return it for :meth:`Client.table`, :meth:`Client.watch` and :meth:`Client.image`::
+
+            class Topic(Record, frozen=True):
+                tenant: str
+                topic: str
+                partitions: U32 = 1
+
+            topics = await m.tables.declare("topic", Topic, key=("tenant", "topic"))
+            await m.table(topics).put(Topic("acme", "orders", 4))
+
+        To declare it again changes nothing; with further fields at its end, which have defaults, it grows. ``key``: the
+        fields that identify a record, in the order of listings; they are texts, or ``U32`` behind those that route.
+        ``routing``: the first of them, by default all: records that agree in them live in one group. ``kind``: of the
+        groups that keep it, ``metadata``, ``data`` or ``offset``. ``about``: a sentence for people. Raises
+        InvalidRequestError if it cannot be a table, ConflictError if another table has the name, QuotaExceededError if
+        there are too many.
+        """
+        if isinstance(table, Declaration):
+            found = await self._declared(table, deadline_s)
+            return _of(found, record_type(found.declaration))
+        if record is None:
+            raise InvalidRequestError("record: it is missing; to use a table that is declared already, open it")
+        try:
+            declaration = declaration_of(table, record, kind=kind, key=key, routing=routing, about=about)
+        except UNFIT as error:
+            raise InvalidRequestError(str(error)) from None
+        return _of(await self._declared(declaration, deadline_s), record)
+
+    async def open(
+        self, name: str, record: type[Record] | None = None, *, deadline_s: float | None = None
+    ) -> PlainTable[Any]:
+        """A table that is declared already, or that metad has itself. Without ``record`` its records are of a Struct
+        made of the declaration, ``table.record``. Raises NotFoundError, and ConflictError if ``record`` is another
+        table's."""
+        argument("name", name, str)
+        if record is None and name in FAMILIES:
+            return FAMILIES[name]
+        found = await self.get(name, deadline_s=deadline_s)
+        if found is None:
+            raise NotFoundError(f"there is no table {name}: m.tables.declare makes one")
+        if record is None:
+            return _of(found, record_type(found.declaration))
+        known = found.declaration
+        try:
+            mine = declaration_of(name, record, kind=known.kind, key=known.key, routing=known.key[: known.routing])
+        except UNFIT as error:
+            raise InvalidRequestError(str(error)) from None
+        if (why := difference(known, mine)) is not None:
+            raise ConflictError(f"{name}: {why}")
+        return _of(found, record)
+
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[DeclaredTable]:
+        """Tables whose names start with ``prefix``, in order. It is read a page at a time; the deadline is that of each
+        page."""
+        return _LIST.of_group(self._requests, page_size, deadline_s, min_revisions, prefix=prefix)
+
+    async def _declared(self, declaration: Declaration, deadline_s: float | None) -> DeclaredTable:
+        argument("table", declaration, Declaration)
+        reply = await self._requests.one(d.DECLARATION_DECLARE, Declare([declaration]), deadline_s)
+        reply = named(d.DECLARATION_DECLARE, [declaration], reply)
+        (found,) = reply.found
+        if found is None or reply.errors:
+            raise error_of_item(reply.errors[0])
+        return found
+
+
+def _of(found: DeclaredTable, record: type[Record]) -> PlainTable[Record]:
+    declaration = found.declaration
+    return PlainTable(
+        declaration.name,
+        number=found.number,
+        kind=declaration.kind,
+        record=record,
+        key=declaration.key,
+        routing=declaration.key[: declaration.routing],
+    )
+
+
+_LIST: Listing[DeclaredTable] = Listing(d.DECLARATION_LIST)

@@ -1,0 +1,267 @@
+"""The tables that programs have declared: their rows in ``metadata-0``, and what a node knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import METADATA
+from metad_wire.declaration import Declaration, difference, fault_of, record_type
+from metad_wire.errors import (
+    ConflictError,
+    InvalidItemError,
+    NotFoundError,
+    QuotaExceededError,
+    UnknownTableError,
+)
+from metad_wire.families import FAMILIES
+from metad_wire.method import MALFORMED, Method
+from metad_wire.methods import encode
+from metad_wire.table import TABLES
+from metad_wire.tables.declaration import (
+    DECLARATION,
+    FIRST_NUMBER,
+    TABLES_MAX,
+    DeclarationKey,
+    Declare,
+    DeclaredTable,
+    DeclareReply,
+)
+from metad_wire.tables.table import DECLARED, PlainTable, TableSweep
+
+from ...config import Config
+from ...storage import keys
+from ...storage.engine import Engine
+from ..core.part import Origin, PartContext, StatePart, Writes
+from ..core.plain import DeclaredRecords
+from ..core.verb import Command, Reader, Verb, read_list, written
+from ..core.view import HeadCache, Rows, View, column
+
+_TABLE, _COUNT = DECLARATION.rows["table"], DECLARATION.rows["count"]
+_RECORD = DECLARED.rows["record"]
+_GROUP = keys.group_prefix(METADATA)
+_PREFIX, _COUNT_KEY = keys.table_prefix(_GROUP, _TABLE), keys.table_prefix(_GROUP, _COUNT)
+_decode = msgspec.msgpack.Decoder(DeclaredTable).decode
+
+
+class _Counted(m.Message, frozen=True):
+    """The last number that was given, and how many tables there are."""
+
+    last: int = FIRST_NUMBER - 1
+    tables: int = 0
+
+
+_decode_count = msgspec.msgpack.Decoder(_Counted).decode
+
+
+class _Named(m.Message, frozen=True):
+    """The first field of a request about a declared table."""
+
+    table: int
+
+
+_decode_named = msgspec.msgpack.Decoder(m.Request[_Named]).decode
+
+
+class KnownTables:
+    """The declared tables as one node knows them: those in its copy of ``metadata-0``, and those in the code."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self._by_number: dict[int, DeclaredRecords] = {}
+        self._by_name: dict[str, PlainTable[Any]] = {}
+        self._last = 0
+        self.replace((), _Counted())
+
+    def replace(self, tables: Iterable[DeclaredTable], count: _Counted) -> None:
+        """Forget all, and know these."""
+        self._by_number = {table.number: DeclaredRecords(table) for table in FAMILIES.values()}
+        self._by_name = dict(FAMILIES)
+        for table in tables:
+            self.add(table)
+        self._last = count.last
+
+    def add(self, declared: DeclaredTable) -> None:
+        """A table is declared, or has grown."""
+        declaration = declared.declaration
+        table = PlainTable(
+            declaration.name,
+            number=declared.number,
+            kind=declaration.kind,
+            record=record_type(declaration),
+            key=declaration.key,
+            routing=declaration.key[: declaration.routing],
+        )
+        self._by_number[declared.number], self._by_name[declaration.name] = DeclaredRecords(table), table
+        self._last = max(self._last, declared.number)
+
+    def drop(self, name: str) -> None:
+        """A table is no more."""
+        table = self._by_name.pop(name, None)
+        if table is not None:
+            del self._by_number[table.number]
+
+    def check(self, number: int) -> None:
+        """Raise UnknownTableError if the table may have been declared a moment ago, NotFoundError if there is none."""
+        if number in self._by_number:
+            return
+        if number > self._last:
+            raise UnknownTableError(f"this node has not heard of table {number} yet")
+        raise NotFoundError(f"there is no table {number}: it was dropped")
+
+    def is_dropped(self, number: int) -> bool:
+        """Whether there was a table of this number, and is none any more."""
+        return number <= self._last and number not in self._by_number
+
+    def watched(self, name: str, number: int) -> PlainTable[Any] | None:
+        """The table of this number; None if that is 0 and there is none of the name. Raises UnknownTableError if it may
+        have been declared a moment ago, NotFoundError if it was dropped."""
+        if number:
+            self.check(number)
+            return self._by_number[number].table
+        return self._by_name.get(name)
+
+    def verb(self, general: Method[Any, Any], payload: bytes) -> Verb[Any, Any]:
+        """What is done with the request of a general method, which names its table by its first field. Raises
+        UnknownTableError, NotFoundError, InvalidRequestError."""
+        try:
+            number = _decode_named(payload).body.table
+        except MALFORMED:
+            number = general.decode_request(payload).body.table  # says what is wrong
+        self.check(number)
+        return self._by_number[number].verbs[general.code]
+
+
+class Declarations(StatePart):
+    """Tells the node what entries of ``metadata-0`` declare and drop."""
+
+    rows = (_TABLE, _COUNT)
+
+    def __init__(self, context: PartContext) -> None:
+        self.known: KnownTables = context.memory.shared(KnownTables)
+        self._engine = context.engine
+        self._is_metadata = context.group == _GROUP
+
+    def load(self) -> None:
+        if not self._is_metadata:
+            return
+        stored = self._engine.get(_COUNT_KEY)
+        count = _Counted() if stored is None else _decode_count(stored)
+        self.known.replace((_decode(value) for _, value in _rows(self._engine, _PREFIX)), count)
+
+    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        for key, value in writes.items():
+            if key == _COUNT_KEY:
+                continue  # the numbers of the tables say it
+            if value is None:
+                (name,) = DECLARATION.fields_of(key[len(_PREFIX) :], 1)
+                self.known.drop(name)
+            else:
+                self.known.add(_decode(value))
+
+
+def _rows(engine: Engine, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    begin, end = prefix, keys.after_prefix(prefix)
+    while rows := engine.scan(begin, end, 1_000):
+        yield from rows
+        begin = rows[-1][0] + b"\0"
+
+
+def _evaluate_declare(view: View, command: Command[Declare]) -> DeclareReply:
+    stored = view.get(_COUNT_KEY)
+    before = count = _Counted() if stored is None else _decode_count(stored)
+    writes = view.writes_of(_TABLE)
+    errors: list[m.ItemError] = []
+    found: list[DeclaredTable | None] = []
+    for position, declaration in enumerate(command.body.items):
+        try:
+            known = _known(view, declaration)
+            if known is None and count.tables >= TABLES_MAX:
+                raise QuotaExceededError(f"there are {TABLES_MAX} tables already: drop some")
+            if known is None:
+                count = msgspec.structs.replace(count, last=count.last + 1, tables=count.tables + 1)
+            table = _declared(view, known, declaration, count.last)
+        except (InvalidItemError, ConflictError, QuotaExceededError) as error:
+            errors.append(m.ItemError(position, error.code, error.message))
+            found.append(None)
+            continue
+        if table is not known:
+            writes[_PREFIX + keys.text(table.name)] = encode(table)
+        found.append(table)
+    if count is not before:
+        view.writes_of(_COUNT)[_COUNT_KEY] = encode(count)
+    return DeclareReply([m.Revision(view.name, view.revision)], errors, found)
+
+
+def _known(view: View, declaration: Declaration) -> DeclaredTable | None:
+    """The table of this name; None if there is none. Raises InvalidItemError, ConflictError."""
+    if (why := fault_of(declaration)) is not None:
+        raise InvalidItemError(why)
+    name = declaration.name
+    if name in TABLES or name in FAMILIES:
+        raise ConflictError(f"metad has a table {name} of its own")
+    stored = view.get(_PREFIX + keys.text(name))
+    known = None if stored is None else _decode(stored)
+    if known is not None and (why := difference(known.declaration, declaration)) is not None:
+        raise ConflictError(why)
+    return known
+
+
+def _declared(view: View, known: DeclaredTable | None, declaration: Declaration, number: int) -> DeclaredTable:
+    """The table, once it is declared."""
+    revision = view.revision
+    if known is None:
+        return DeclaredTable(declaration.name, number, declaration, 1, revision, revision)
+    if len(declaration.fields) <= len(known.declaration.fields):
+        return known
+    return msgspec.structs.replace(known, declaration=declaration, version=known.version + 1, mod_revision=revision)
+
+
+def _evaluate_drop(view: View, command: Command[m.Items[DeclarationKey]]) -> m.WriteReply:
+    stored = view.get(_COUNT_KEY)
+    before = count = _Counted() if stored is None else _decode_count(stored)
+    errors: list[m.ItemError] = []
+    writes = view.writes_of(_TABLE)
+    for position, item in enumerate(command.body.items):
+        key = _PREFIX + keys.text(item.name)
+        if view.get(key) is None:
+            errors.append(m.ItemError(position, NotFoundError.code))
+            continue
+        writes[key] = None
+        count = msgspec.structs.replace(count, tables=count.tables - 1)
+    if count is not before:
+        view.writes_of(_COUNT)[_COUNT_KEY] = encode(count)
+    return written(view, errors)
+
+
+def _read(reader: Reader, command: Command[m.Get[DeclarationKey]]) -> m.GetReply[Any]:
+    wanted = [_PREFIX + keys.text(item.name) for item in command.body.items]
+    found = reader.get_many(wanted, command.reply_bytes_max)
+    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in found])
+    return reply
+
+
+def _rows_of(body: TableSweep) -> Rows:
+    slots = [DECLARED.slot_of(key) for key in body.items]
+    return Rows(body.items, body.items, column(slots, len(slots)))
+
+
+def _evaluate_sweep(view: View, command: Command[TableSweep]) -> m.WriteReply:
+    prefix, writes = keys.table_prefix(view.group, _RECORD), view.writes_of(_RECORD)
+    gone: Writes = {prefix + key: None for key in command.rows.keys}
+    writes.update(gone)
+    view.on_accept.append(partial(view.parts[HeadCache].overwritten, gone))
+    return written(view, [])
+
+
+VERBS: tuple[Verb[Any, Any], ...] = (
+    Verb(methods.DECLARATION_DECLARE, DECLARATION, evaluate=_evaluate_declare),
+    Verb(methods.DECLARATION_DROP, DECLARATION, evaluate=_evaluate_drop, grows=False),
+    Verb(methods.DECLARATION_GET, DECLARATION, read=_read),
+    Verb(methods.DECLARATION_LIST, DECLARATION, read=partial(read_list, row=_TABLE)),
+    Verb(methods.TABLE_SWEEP, DECLARED, rows=_rows_of, evaluate=_evaluate_sweep, background=True, grows=False),
+)

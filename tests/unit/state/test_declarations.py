@@ -1,0 +1,273 @@
+"""Tables that programs declare: their rows in metadata-0, what a node knows of them, and their records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from state_rig import Group, Rig, item_errors
+
+from metad.config import DedupeConfig
+from metad.state.cluster.declarations import Declarations, KnownTables
+from metad.state.core.plain import DeclaredRecords
+from metad.state.core.verb import Verb
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.declaration import Declaration, DeclaredField, record_type
+from metad_wire.errors import MetadError, NotFoundError, UnknownTableError
+from metad_wire.families import FAMILIES
+from metad_wire.methods import encode
+from metad_wire.tables import declaration as d
+from metad_wire.tables.declaration import FIRST_NUMBER, DeclarationKey, DeclarationList, Declare, DeclaredTable
+from metad_wire.tables.table import PlainTable, TableSweep
+
+FIELDS = [DeclaredField("tenant", "str"), DeclaredField("topic", "str"), DeclaredField("partitions", "u32", b"\x01")]
+TOPIC = Declaration("topic", "data", FIELDS, ["tenant", "topic"], 2, "Topics.")
+GROWN = msgspec.structs.replace(TOPIC, fields=[*FIELDS, DeclaredField("note", "str", b"\xa4none")])
+
+
+@pytest.fixture(params=(0, 3), ids=lambda lag: f"lag{lag}")
+def rig(request: pytest.FixtureRequest) -> Rig:
+    return Rig("metadata", lag=request.param)
+
+
+def named(name: str) -> Declaration:
+    return msgspec.structs.replace(TOPIC, name=name)
+
+
+def declare(rig: Rig, *tables: Declaration, identity: m.Identity | None = None) -> Any:
+    return rig.write(methods.DECLARATION_DECLARE, Declare([*tables]), identity)
+
+
+def drop(rig: Rig, *names: str) -> Any:
+    return rig.write(methods.DECLARATION_DROP, m.Items([DeclarationKey(name) for name in names]))
+
+
+def known(rig: Rig, *, follower: bool = False) -> KnownTables:
+    machine = rig.group.follower if follower else rig.group.machine
+    return machine.parts[Declarations].known
+
+
+def test_a_table_gets_a_number_that_no_other_has_had(rig: Rig) -> None:
+    first = declare(rig, TOPIC, named("other"))
+    assert [table.number for table in first.found] == [FIRST_NUMBER, FIRST_NUMBER + 1]
+    assert first.found[0] == DeclaredTable("topic", FIRST_NUMBER, TOPIC, 1, 1, 1)
+    assert item_errors(drop(rig, "other", "nothing")) == {1: "not_found"}
+    assert declare(rig, named("other")).found[0].number == FIRST_NUMBER + 2
+    rig.settle()
+    found = rig.read(methods.DECLARATION_LIST, DeclarationList()).found
+    assert [(table.name, table.number) for table in found] == [("other", FIRST_NUMBER + 2), ("topic", FIRST_NUMBER)]
+    assert [table.name for table in rig.read(methods.DECLARATION_LIST, DeclarationList("to")).found] == ["topic"]
+    keys = [DeclarationKey("topic"), DeclarationKey("nothing")]
+    got = rig.read(methods.DECLARATION_GET, methods.DECLARATION_GET.body(keys)).found
+    assert (got[0].number, got[1]) == (FIRST_NUMBER, None)
+
+
+def test_to_declare_it_again_changes_nothing_and_more_fields_let_it_grow(rig: Rig) -> None:
+    declare(rig, TOPIC)
+    before = rig.group.in_flight[-1][2].writes if rig.group.in_flight else None
+    again = declare(rig, TOPIC).found[0]
+    assert (again.version, again.mod_revision) == (1, 1)
+    assert before is None or not rig.group.in_flight[-1][2].heard.get(0x05)
+    grown = declare(rig, GROWN).found[0]
+    assert (grown.number, grown.version, grown.declaration, grown.create_revision) == (FIRST_NUMBER, 2, GROWN, 1)
+    assert declare(rig, TOPIC).found[0] == grown  # a program of before gets what there is
+    rig.settle()
+    for follower in (False, True):
+        table = known(rig, follower=follower).watched("topic", FIRST_NUMBER)
+        assert table is not None
+        assert table.record.__struct_fields__ == ("tenant", "topic", "partitions", "note")
+
+
+def test_what_can_be_no_table_is_refused_alone(rig: Rig) -> None:
+    declare(rig, TOPIC)
+    wrong = [
+        msgspec.structs.replace(TOPIC, kind="offset"),
+        named("kv"),
+        named(next(iter(FAMILIES))),
+        named("No"),
+        named("good"),
+    ]
+    reply = declare(rig, *wrong)
+    assert item_errors(reply) == {0: "conflict", 1: "conflict", 2: "conflict", 3: "invalid_item"}
+    assert reply.found[4].number == FIRST_NUMBER + 1
+    assert "kind is data" in reply.errors[0].message
+
+
+def test_there_are_only_so_many(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
+    monkeypatch.setattr("metad.state.cluster.declarations.TABLES_MAX", 2)
+    assert item_errors(declare(rig, named("a"), named("b"), named("c"), named("a"))) == {2: "quota_exceeded"}
+    drop(rig, "a")
+    assert item_errors(declare(rig, named("c"), named("d"))) == {1: "quota_exceeded"}
+
+
+def test_a_retry_declares_nothing_twice(rig: Rig) -> None:
+    identity = m.Identity(1, 1, 0)
+    first = declare(rig, TOPIC, identity=identity)
+    drop(rig, "topic")
+    assert declare(rig, TOPIC, identity=identity) == first
+    rig.settle()
+    assert known(rig).watched("topic", 0) is None
+
+
+def test_a_node_tells_what_it_has_not_heard_of_from_what_is_no_more(rig: Rig) -> None:
+    declare(rig, TOPIC, named("other"))
+    drop(rig, "topic")
+    rig.settle()
+    for follower in (False, True):
+        tables = known(rig, follower=follower)
+        tables.check(FIRST_NUMBER + 1)
+        with pytest.raises(NotFoundError, match="dropped"):
+            tables.check(FIRST_NUMBER)
+        with pytest.raises(UnknownTableError):
+            tables.check(FIRST_NUMBER + 2)
+        assert [tables.is_dropped(FIRST_NUMBER + at) for at in range(3)] == [True, False, False]
+        assert not tables.is_dropped(next(iter(FAMILIES.values())).number)
+
+
+def test_a_node_that_starts_anew_or_gets_a_snapshot_knows_the_same(rig: Rig) -> None:
+    declare(rig, TOPIC, named("other"))
+    drop(rig, "topic")
+    declare(rig, GROWN)
+    rig.group.restart()
+    tables = known(rig)
+    with pytest.raises(NotFoundError):
+        tables.check(FIRST_NUMBER)
+    tables.check(FIRST_NUMBER + 1)
+    table = tables.watched("topic", 0)
+    assert table is not None
+    assert (table.number, table.record.__struct_fields__[-1]) == (FIRST_NUMBER + 2, "note")
+    rig.group.machine.parts[Declarations].load()
+    assert tables.watched("topic", 0) is not None
+
+
+def test_a_dropped_last_table_is_dropped_for_a_node_that_starts_anew(rig: Rig) -> None:
+    declare(rig, TOPIC)
+    drop(rig, "topic")
+    rig.group.restart()
+    assert known(rig).is_dropped(FIRST_NUMBER)
+    assert declare(rig, TOPIC).found[0].number == FIRST_NUMBER + 1
+
+
+def test_other_groups_know_no_tables_of_their_own() -> None:
+    rig = Rig("data")
+    with pytest.raises(UnknownTableError):
+        known(rig).check(FIRST_NUMBER)
+
+
+# --- records ---
+
+
+class Records:
+    """Those of a table in a group, by a node that knows this declaration."""
+
+    def __init__(self, group: Group, declaration: Declaration, number: int = FIRST_NUMBER) -> None:
+        self.group = group
+        self.records = DeclaredRecords(
+            PlainTable(
+                declaration.name,
+                number=number,
+                kind=declaration.kind,
+                record=record_type(declaration),
+                key=declaration.key,
+            )
+        )
+        self.number = number
+        self.plain = self.records.table.plain
+        self.made: Any = self.records.table.record
+
+    def _verb(self, code: int) -> Verb[Any, Any]:
+        return self.records.verbs[code]
+
+    def put(self, *records: Any, known: int | None = None, expected: int | None = None) -> Any:
+        known = len(self.made.__struct_fields__) if known is None else known
+        items = [m.TablePutItem(record, expected) for record in records]
+        return self._write(self.plain.put, self.plain.put.body(self.number, known, items))
+
+    def _write(self, method: Any, body: Any) -> Any:
+        request, refused = method.decode_what_fits(method.encode_request(body))
+        command = self._verb(method.code).command(request.body, 0, refused)
+        (outcome,) = self.group.propose([(command, None)], self.group.now_ms)
+        self.group.apply(len(self.group.in_flight))
+        if isinstance(outcome, MetadError):
+            raise outcome
+        return method.decode_reply(outcome)
+
+    def get(self, *keys: tuple[str, str]) -> list[Any]:
+        method = self.plain.get
+        body = method.body(self.number, [self.plain.key(*key) for key in keys])
+        verb = self._verb(method.code)
+        assert verb.read is not None
+        reply = verb.read(self.group.machine.reader, verb.command(body))
+        found: list[Any] = method.decode_reply(encode(reply)).found
+        return found
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group("data", 0, DedupeConfig())
+
+
+def test_records_have_versions_and_conditions(group: Group) -> None:
+    topics = Records(group, TOPIC)
+    assert topics.put(topics.made("a", "x", 4), topics.made("a", "y")).versions == [1, 1]
+    assert item_errors(topics.put(topics.made("a", "x"), expected=0)) == {0: "conflict"}
+    assert topics.put(topics.made("a", "x", 5), expected=1).versions == [2]
+    x, y, none = topics.get(("a", "x"), ("a", "y"), ("a", "z"))
+    assert (x.record.partitions, x.version, y.record.partitions, none) == (5, 2, 1, None)
+
+
+def test_an_item_that_does_not_fit_is_refused_alone(group: Group) -> None:
+    topics = Records(group, TOPIC)
+    reply = topics.put(topics.made("a", "x", 4), topics.made("a", "y", -1), topics.made("a", "z" * 5_000))
+    assert item_errors(reply) == {1: "invalid_item", 2: "invalid_item"}
+    assert reply.versions == [1, 0, 0]
+
+
+def test_two_tables_with_the_same_keys_have_nothing_in_common(group: Group) -> None:
+    one, two = Records(group, TOPIC), Records(group, named("two"), FIRST_NUMBER + 1)
+    one.put(one.made("a", "x", 1))
+    assert two.get(("a", "x")) == [None]
+    assert two.put(two.made("a", "x", 2)).versions == [1]
+    assert one.get(("a", "x"))[0].record.partitions == 1
+
+
+def test_who_knows_fewer_fields_leaves_the_others_as_they_are(group: Group) -> None:
+    """A program of before the table grew, at a node that knows all of them."""
+    topics = Records(group, GROWN)
+    topics.put(topics.made("a", "x", 4, "kept"), topics.made("a", "y", 4, "too"))
+    topics.put(topics.made("a", "x", 5), topics.made("a", "y", 6), topics.made("a", "new", 7), known=3)
+    found = topics.get(("a", "x"), ("a", "y"), ("a", "new"))
+    assert [(one.record.partitions, one.record.note) for one in found] == [(5, "kept"), (6, "too"), (7, "none")]
+    topics.put(topics.made("a", "x", 8), known=4)
+    assert topics.get(("a", "x"))[0].record.note == "none"
+
+
+def test_a_node_that_knows_fewer_fields_drops_none(group: Group) -> None:
+    topics = Records(group, TOPIC)
+    with pytest.raises(UnknownTableError, match="knows 3 fields"):
+        topics.put(topics.made("a", "x"), known=4)
+
+
+def test_a_record_of_before_the_table_grew_has_the_defaults(group: Group) -> None:
+    old, new = Records(group, TOPIC), Records(group, GROWN)
+    old.put(old.made("a", "x", 4))
+    assert new.get(("a", "x"))[0].record.note == "none"
+
+
+def test_a_sweep_deletes_rows_and_what_is_remembered_of_them(group: Group) -> None:
+    topics = Records(group, TOPIC)
+    topics.put(topics.made("a", "x"), topics.made("a", "y"))
+    topics.put(topics.made("a", "x"))
+    keys = [topics.records.table.key_of(["a", "x"])]
+    rig = Rig()
+    rig.group = group
+    rig.write(methods.TABLE_SWEEP, TableSweep(keys))
+    assert [one is None for one in topics.get(("a", "x"), ("a", "y"))] == [True, False]
+    assert topics.put(topics.made("a", "x")).versions == [1]
+
+
+def test_the_general_methods_are_those_that_tables_share() -> None:
+    assert d.DECLARATION.routing == ()
+    assert methods.TABLE_GET.code + 3 == methods.TABLE_LIST.code
