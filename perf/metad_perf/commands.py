@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from .spawn import Shape
 
-Verb = Literal["session.takeover", "session.update", "session.get", "offset.commit", "kv.put", "kv.get"]
+Verb = Literal[
+    "session.takeover",
+    "session.update",
+    "session.get",
+    "offset.commit",
+    "kv.put",
+    "kv.get",
+    "table.put",
+    "table.get",
+]
 _NOT_TOLD: Final = frozenset({"json", "report", "server_config", "endpoint", "workers"})
 
 FAULTS: Final = ("kill", "term", "pause", "partition", "oneway", "diskfull", "slowdisk", "disk-hang")

@@ -71,6 +71,9 @@ class Plain:
         self, items: Sequence[Any], versions: Sequence[int], created: Sequence[int], revision: int
     ) -> list[bytes]:
         """The rows of many items, one by one."""
+        if self._encode_row is _encode_row:  # as of every declared table: spelled out, a call less for each
+            numbered = zip(items, versions, created, strict=True)
+            return [encode((item.record, version, born, revision)) for item, version, born in numbered]
         return [self._encode_row(*row, revision) for row in zip(items, versions, created, strict=True)]
 
     def prefix(self, group: bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from metad_client import Client
 from metad_client.results import WriteResult
@@ -13,24 +13,25 @@ from metad_wire import messages as m
 
 from ..errors import PreparationError
 from .draw import Values
-from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, Settings, kv_keys, session_names
+from .workload import BROKER, EXPIRY_INTERVAL_S, TENANT, Settings, item_put, kv_keys, opened, session_names
 
 PREPARE_BATCH = 1_000
 PREPARE_IN_FLIGHT = 6
+_FILLED: Final = ("kv.get", "table.get")
 Batch = TypeVar("Batch")
 
 
 def records_needed(verb: str) -> bool:
     """Whether the verb needs existing records."""
-    return verb.startswith("session.") or verb == "kv.get"
+    return verb.startswith("session.") or verb.endswith(".get")
 
 
 async def prepare(client: Client, settings: Settings, progress: Callable[[int], None]) -> None:
     """Create the records that ``settings.verb`` needs, if any. Raises PreparationError."""
     if settings.verb.startswith("session."):
         await fill_sessions(client, settings.epoch, settings.keys, settings.value_bytes, progress)
-    elif settings.verb == "kv.get":
-        await _fill_kv(client, settings.keys, settings.value_bytes, progress)
+    elif settings.verb in _FILLED:
+        await _fill(await opened(client, settings.verb), settings, progress)
 
 
 async def fill_sessions(
@@ -57,20 +58,19 @@ async def fill_sessions(
     await pour(batches(), send)
 
 
-async def _fill_kv(client: Client, count: int, value_bytes: int, progress: Callable[[int], None]) -> None:
-    keys = kv_keys(count)
-    values = Values(random.Random(0), value_bytes)
+async def _fill(client: Any, settings: Settings, progress: Callable[[int], None]) -> None:
+    keys = kv_keys(settings.keys)
+    values = Values(random.Random(0), settings.value_bytes)
+    write, item = (client.kv.put_many, m.KvPutItem) if settings.verb == "kv.get" else (client.put_many, item_put)
 
-    def batches() -> Iterator[list[m.KvPutItem]]:
-        for begin in range(0, count, PREPARE_BATCH):
+    def batches() -> Iterator[list[Any]]:
+        for begin in range(0, len(keys), PREPARE_BATCH):
             chunk = keys[begin : begin + PREPARE_BATCH]
-            yield [
-                m.KvPutItem(namespace, key, value)
-                for (namespace, key), value in zip(chunk, values.pick(len(chunk)), strict=True)
-            ]
+            drawn = zip(chunk, values.pick(len(chunk)), strict=True)
+            yield [item(namespace, key, value) for (namespace, key), value in drawn]
 
-    async def send(batch: list[m.KvPutItem]) -> None:
-        _check(await client.kv.put_many(batch), "keys")
+    async def send(batch: list[Any]) -> None:
+        _check(await write(batch), "keys")
         progress(len(batch))
 
     await pour(batches(), send)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from metad_client import Client, Options
+from metad_client.namespaces.tables import Records
 from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
@@ -30,16 +31,17 @@ from ..errors import PerfError
 from ..report.histogram import Latencies
 from ..target import open_client
 from .loop import Budget, Source, Tally, drive
-from .workload import ABSENT, BROKER, DIFFERENT, VERBS, Settings
+from .workload import ABSENT, BROKER, DIFFERENT, VERBS, Item, Settings, opened
 
-Send = Callable[[Client, Settings, Any], Awaitable[str | None]]
-"""Sends one item; returns the name of the error in the reply. Raises MetadError."""
+Send = Callable[[Any, Settings, Any], Awaitable[str | None]]
+"""Sends one item by what the workload is made with (:func:`.opened`); returns the name of the error in the reply.
+Raises MetadError."""
 
 
 class Singles:
     """A workload of one verb, one item at a time."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    def __init__(self, client: Any, settings: Settings) -> None:
         self._client = client
         self._settings = settings
         self._workload = VERBS[settings.verb](client, settings)
@@ -97,6 +99,19 @@ async def _get_kv(client: Client, settings: Settings, batch: Any) -> str | None:
     return None if record.key == key.key and len(record.value) == settings.value_bytes else DIFFERENT
 
 
+async def _put_record(records: Records[Item], settings: Settings, batch: Any) -> str | None:
+    (item,) = batch
+    return None if await records.put(item.record) else ABSENT
+
+
+async def _get_record(records: Records[Item], settings: Settings, batch: Any) -> str | None:
+    (key,) = batch
+    found = await records.get(key.namespace, key.key)
+    if found is None:
+        return ABSENT
+    return None if found.record.key == key.key and len(found.record.value) == settings.value_bytes else DIFFERENT
+
+
 SENDS: dict[str, Send] = {
     "session.takeover": _takeover,
     "session.update": _update,
@@ -104,6 +119,8 @@ SENDS: dict[str, Send] = {
     "offset.commit": _commit,
     "kv.put": _put,
     "kv.get": _get_kv,
+    "table.put": _put_record,
+    "table.get": _get_record,
 }
 
 
@@ -122,7 +139,8 @@ async def open_metad(plan: Plan) -> AsyncIterator[Source]:
         client_name="metad-perf",
     )
     async with open_client(plan.endpoint, options) as client:
-        yield (Singles if plan.settings.singles else VERBS[plan.settings.verb])(client, plan.settings)
+        workload = Singles if plan.settings.singles else VERBS[plan.settings.verb]
+        yield workload(await opened(client, plan.settings.verb), plan.settings)
 
 
 OpenSource = Callable[["Plan"], AbstractAsyncContextManager[Source]]

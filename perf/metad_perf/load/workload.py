@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from metad_client import Client
-from metad_client.results import WriteResult
+from metad_client import Client, Record, TablePutItem
+from metad_client.results import PutResult, WriteResult
 from metad_wire import messages as m
 
 from ..errors import UsageError
@@ -158,16 +158,18 @@ class OffsetCommit:
 class KvPut:
     """kv.put, unconditional."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    make: Callable[[str, str, bytes], Any] = m.KvPutItem
+
+    def __init__(self, client: Any, settings: Settings) -> None:
         rng = random.Random(f"{settings.seed}/{settings.share}")
         self._rng, self._client, self._settings = rng, client, settings
         self._keys = kv_keys(settings.keys)
         self._values = Values(rng, settings.value_bytes)
 
-    def batch(self) -> list[m.KvPutItem]:
+    def batch(self) -> list[Any]:
         """Uniformly random keys."""
         count = self._settings.batch
-        item = m.KvPutItem
+        item = self.make
         return [
             item(namespace, key, value)
             for (namespace, key), value in zip(
@@ -175,15 +177,14 @@ class KvPut:
             )
         ]
 
-    async def send(self, batch: list[m.KvPutItem]) -> Sequence[str]:
-        result = await self._client.kv.put_many(batch)
-        return failures(result) or [ABSENT] * result.versions.count(0)
+    async def send(self, batch: list[Any]) -> Sequence[str]:
+        return _put_failures(await self._client.kv.put_many(batch))
 
 
 class KvGet:
     """kv.get of existing keys."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    def __init__(self, client: Any, settings: Settings) -> None:
         self._rng, self._client, self._settings = random.Random(f"{settings.seed}/{settings.share}"), client, settings
         self._keys = kv_keys(settings.keys)
 
@@ -196,6 +197,9 @@ class KvGet:
         """The answer must hold every requested key, whole."""
         records = await self._client.kv.get_many(batch)
         records.raise_for_error()
+        return self._wrong(batch, records)
+
+    def _wrong(self, batch: list[m.KvKey], records: Sequence[Any]) -> Sequence[str]:
         size = self._settings.value_bytes
         return [
             ABSENT if one is None else DIFFERENT
@@ -204,14 +208,59 @@ class KvGet:
         ]
 
 
-VERBS: dict[str, Callable[[Client, Settings], Workload]] = {
+class Item(Record, frozen=True):
+    """A record of a declared table that holds what a key-value record does."""
+
+    namespace: str
+    key: str
+    value: bytes
+
+
+async def opened(client: Client, verb: str) -> Any:
+    """What the workload of a verb is made with: the records of a declared table (:class:`Item`), or the client."""
+    if not verb.startswith("table."):
+        return client
+    fields = ("namespace", "key")
+    return client.table(await client.tables.declare("perf_item", Item, key=fields, routing=fields[:1], kind="data"))
+
+
+def item_put(namespace: str, key: str, value: bytes) -> TablePutItem[Item]:
+    """Writes one record of the declared table."""
+    return TablePutItem(Item(namespace, key, value))
+
+
+class TablePut(KvPut):
+    """table.put, unconditional: the keys and values of kv.put."""
+
+    make = staticmethod(item_put)
+
+    async def send(self, batch: list[Any]) -> Sequence[str]:
+        return _put_failures(await self._client.put_many(batch))
+
+
+class TableGet(KvGet):
+    """table.get of existing keys: those of kv.get."""
+
+    async def send(self, batch: list[m.KvKey]) -> Sequence[str]:
+        found = await self._client.get_many([(key.namespace, key.key) for key in batch])
+        found.raise_for_error()
+        return self._wrong(batch, [one and one.record for one in found])
+
+
+VERBS: dict[str, Callable[[Any, Settings], Workload]] = {
     "session.takeover": SessionTakeover,
     "session.update": SessionUpdate,
     "session.get": SessionGet,
     "offset.commit": OffsetCommit,
     "kv.put": KvPut,
     "kv.get": KvGet,
+    "table.put": TablePut,
+    "table.get": TableGet,
 }
+
+
+def _put_failures(result: PutResult) -> Sequence[str]:
+    return failures(result) or [ABSENT] * result.versions.count(0)
 
 
 def failures(result: WriteResult) -> Sequence[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from metad_client.results import Piece, PutResult, ReadResult, TakeoverResult, WriteResult
 from metad_perf.errors import UsageError
-from metad_perf.load.workload import BROKER, TENANT, VERBS, Settings, kv_keys
+from metad_perf.load.workload import BROKER, TENANT, VERBS, Item, Settings, kv_keys
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, NotOwnerError
 from metad_wire.methods import KV_GET, SESSION_GET
@@ -51,7 +51,7 @@ def test_batches_are_fresh_and_by_seed(verb: str) -> None:
     assert {len(_records(batch)) for batch in batches} == {100}
 
 
-@pytest.mark.parametrize("verb", ["session.update", "session.get", "kv.put", "kv.get", "offset.commit"])
+@pytest.mark.parametrize("verb", ["session.update", "session.get", "kv.put", "table.get", "offset.commit"])
 def test_processes_draw_differently(verb: str) -> None:
     shares = [VERBS[verb](_client(), _settings(verb, share=share, shares=2)).batch() for share in range(2)]
     assert shares[0] != shares[1]
@@ -163,6 +163,11 @@ async def test_gets_must_find_the_record_asked_for_whole() -> None:
 
     kv = [m.Kv("n", "a", bytes(50), 1, 1, 1), None, m.Kv("n", "x", bytes(50), 1, 1, 1), m.Kv("n", "d", b"", 1, 1, 1)]
     workload = VERBS["kv.get"](_client(kv_get_many=_read(KV_GET.reply(kv))), _settings("kv.get"))
+    assert list(await workload.send([m.KvKey("n", name) for name in "abcd"])) == ["absent", "different", "different"]
+
+    records = [one and m.TableRecord(Item(one.namespace, one.key, one.value), 1, 1, 1) for one in kv]
+    reply = _read(KV_GET.reply(records))
+    workload = VERBS["table.get"](_client(kv_get_many=reply).kv, _settings("table.get"))
     assert list(await workload.send([m.KvKey("n", name) for name in "abcd"])) == ["absent", "different", "different"]
 
 

@@ -38,7 +38,25 @@ def items_of(table: Table) -> st.SearchStrategy[list[Any]]:
     return st.lists(st.builds(SimpleNamespace, **fields), max_size=5)
 
 
-@each_keyed
+class Placed(m.Message, frozen=True):
+    """A record of tables that only the next test declares."""
+
+    space: str
+    name: str
+    number: U32
+
+
+SHAPES = [("space",), ("space", "name"), ("space", "name", "number")]
+DECLARED_KEYS = [
+    PlainTable(
+        f"by_{len(key)}_{routing}", number=routing << 8, kind="data", record=Placed, key=key, routing=key[:routing]
+    )
+    for key in SHAPES
+    for routing in range(1, min(len(key), 2) + 1)
+]
+
+
+@pytest.mark.parametrize("table", KEYED + DECLARED_KEYS, ids=lambda table: table.name)
 @settings(deadline=None)
 @given(data=st.data())
 def test_what_is_spelled_out_is_what_the_declaration_says(table: Table, data: st.DataObject) -> None:
