@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     cluster.add_argument("--data-dir", metavar="D", required=True, help="directory of all nodes")
     cluster.add_argument(
-        "--groups", metavar="G", default="", help="number of groups of each kind, as in offset=2,data=4"
+        "--groups", metavar="G", default="", help="number of groups of each kind, as in metadata=1,offset=2,data=4"
     )
     cluster.add_argument("--workers", metavar="W", type=int, default=1, help="number of processes per node (default 1)")
     cluster.add_argument("--config", metavar="FILE", type=Path, help="TOML file for all nodes")

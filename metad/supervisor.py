@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from metad_wire.cluster import GROUP_KINDS
 from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport import join_endpoint, split_endpoint
 from metad_wire.transport.claims import Claim
@@ -313,13 +314,11 @@ def parse_regions(text: str) -> list[str]:
 
 
 def parse_groups(text: str) -> dict[str, int]:
-    """``metadata=1,offset=2,data=4`` -> counts. Raises ConfigError."""
+    """``metadata=4,offset=2,data=4`` -> counts. Raises ConfigError."""
     counts: dict[str, int] = {}
     for part in text.split(","):
         kind, _, count = part.partition("=")
-        if kind not in ("metadata", "offset", "data") or not count.isdigit() or not int(count):
+        if kind not in GROUP_KINDS or not count.isdigit() or not int(count):
             raise ConfigError(f"--groups: {part!r} is not metadata=N, offset=N or data=N")
         counts[kind] = int(count)
-    if counts.pop("metadata", 1) != 1:
-        raise ConfigError("--groups: one metadata group decides about the cluster; more are not supported yet")
     return counts

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from metad_wire.cluster import GROUP_KINDS
+
 from ..errors import ConfigError
 from . import addresses
 from .declarations import MIB, Config, RaftConfig, Section
@@ -84,7 +86,7 @@ def _numbers(config: Config) -> Iterator[str]:
                 yield f"{name}.{field}: {value} is too large"
     if not 0 <= config.drain_timeout_ms <= _NUMBER_MAX:
         yield "drain_timeout_ms: must not be negative, nor without end"
-    for kind in ("offset", "data"):
+    for kind in GROUP_KINDS:
         if getattr(config.groups, kind) > 1024:
             yield f"groups.{kind}: at most 1024, the number of slots"
     if config.cluster.replicas > REPLICAS_MAX:

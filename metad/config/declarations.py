@@ -48,6 +48,9 @@ class StorageConfig(Section, frozen=True):
 class GroupsConfig(Section, frozen=True):
     """Number of groups of each kind when the cluster forms. ``metadctl groups add`` adds more later."""
 
+    metadata: int = 1
+    """Metadata groups: what brokers agree on in tables of kind ``metadata``. The first one also keeps the cluster map,
+    the registry of brokers and the declarations of tables."""
     offset: int = 2
     """Offset groups: consumer offsets."""
     data: int = 2

@@ -8,8 +8,8 @@ Those of the logs are in :mod:`.log`.
 
 A text field is its UTF-8 with every 0x00 escaped to 0x00 0xFF, ended by 0x00 0x01; so a tuple sorts as its fields do
 and no field can run into the next. Clients route by the same bytes: :mod:`metad_wire.key` makes them. The byte of a row
-is in the declaration of its table (:mod:`metad_wire.tables`). Integers are big-endian and unsigned. Group kind 0 is for
-the process itself (:data:`STORE_PREFIX`).
+is in the declaration of its table (:mod:`metad_wire.tables`). Integers are big-endian and unsigned. The number of a
+group's kind is its position in ``GROUP_KINDS`` plus one; 0 is for the process itself (:data:`STORE_PREFIX`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import struct
 
-from metad_wire.cluster import GroupId
+from metad_wire.cluster import GROUP_KINDS, GroupId
 from metad_wire.key import TEXT_END as TEXT_END
 from metad_wire.key import split_text as split_text
 from metad_wire.key import text as text
@@ -28,9 +28,6 @@ from metad_wire.tables.cluster import GROUP
 
 u64 = struct.Struct(">Q").pack
 
-KINDS = ("metadata", "offset", "data")
-"""Group kinds; a kind's number in keys is its position here plus one."""
-
 STORE_PREFIX = b"\0\0\0"
 GROUP_PREFIX_BYTES = 3
 
@@ -39,7 +36,7 @@ _GROUP = GROUP.rows["state"]
 
 def group_prefix(group: GroupId) -> bytes:
     """The three bytes in front of every key of a group."""
-    return struct.pack(">BH", KINDS.index(group.kind) + 1, group.ordinal)
+    return struct.pack(">BH", GROUP_KINDS.index(group.kind) + 1, group.ordinal)
 
 
 @functools.cache  # tables × groups; building one costs more than the rest of a key

@@ -11,7 +11,7 @@ import pytest
 from metad.config import RaftConfig, StorageConfig
 from metad.control import migration
 from metad_client import U32, Client, ConflictError, Record, Records, TablePutItem
-from metad_wire.cluster import METADATA, GroupId, unpack_slots
+from metad_wire.cluster import GroupId, unpack_slots
 from metad_wire.tables import moving_rows
 from metad_wire.tables.table import DECLARED
 from sim.nodes.scenarios import Scene
@@ -40,23 +40,23 @@ def a_round(number: int) -> list[TablePutItem[Reading]]:
     return [TablePutItem(Reading("acme", sensor, b"%d" % number), number) for sensor in sensors]
 
 
-async def readings(client: Client) -> Records[Reading]:
-    return client.table(await client.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor")))
+async def readings(client: Client, kind: str) -> Records[Reading]:
+    return client.table(await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor")))
 
 
-async def delete_first(client: Client, version: int) -> None:
-    records = await readings(client)
+async def delete_first(client: Client, kind: str, version: int) -> None:
+    records = await readings(client, kind)
     await records.delete("acme", SENSORS[0], expected_version=version)
     assert await records.get("acme", SENSORS[0]) is None
 
 
-async def put_round(client: Client, number: int) -> None:
-    (await (await readings(client)).put_many(a_round(number))).raise_for_error()
+async def put_round(client: Client, kind: str, number: int) -> None:
+    (await (await readings(client, kind)).put_many(a_round(number))).raise_for_error()
 
 
-async def check(client: Client, rounds: int) -> None:
+async def check(client: Client, kind: str, rounds: int) -> None:
     """Everything is there as it was written last, however it is asked for."""
-    records = await readings(client)
+    records = await readings(client, kind)
     expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
     expected += [(sensor, b"0", 1) for sensor in QUIET]
     found = await records.get_many([("acme", sensor) for sensor, _, _ in expected])
@@ -72,29 +72,26 @@ async def check(client: Client, rounds: int) -> None:
     assert [r async for r in records.list("nobody")] == []
 
 
-def moved(scene: Scene) -> bool:
+def moved(scene: Scene, kind: str) -> bool:
     """Whether half of the slots are with the new group."""
-    leader = scene.lead(METADATA).node
-    assert leader is not None
-    assert leader.map is not None
-    return not leader.map.moves and set(unpack_slots(leader.map.slots["data"])) == {0, 1}
+    return not scene.map.moves and set(unpack_slots(scene.map.slots[kind])) == {0, 1}
 
 
-def everything(scene: Scene) -> None:
+def everything(scene: Scene, kind: str) -> None:
     """Put, list, move slots under writes, install a snapshot, kill, read."""
-    scene.ask(scene.one, lambda client: put_round(client, 0))
-    scene.ask(scene.one, lambda client: check(client, 1))
+    scene.ask(scene.one, lambda client: put_round(client, kind, 0))
+    scene.ask(scene.one, lambda client: check(client, kind, 1))
 
     state: dict[str, Any] = {"rounds": 1, "stop": False}
 
     async def write(client: Client) -> None:
         while not state["stop"]:
-            await put_round(client, state["rounds"])
+            await put_round(client, kind, state["rounds"])
             state["rounds"] += 1
             await asyncio.sleep(0.005)
 
     writer = scene.begin(scene.two, write)
-    scene.ask(scene.one, lambda client: client.cluster.add_group("data"))
+    scene.ask(scene.one, lambda client: client.cluster.add_group(kind))
     for _ in range(20):
         scene.run(0.3)
         try:
@@ -102,10 +99,10 @@ def everything(scene: Scene) -> None:
         except ConflictError:  # another change was quicker
             continue
         break
-    assert scene.run_until(lambda: writer.done() or moved(scene), 30.0)
+    assert scene.run_until(lambda: writer.done() or moved(scene, kind), 30.0)
     assert not writer.done(), writer.exception()
 
-    leaders = {scene.lead(GroupId("data", ordinal)).name for ordinal in (0, 1)}
+    leaders = {scene.lead(GroupId(kind, ordinal)).name for ordinal in (0, 1)}
     late = next(name for name in scene.nodes if name not in leaders)
     scene.isolate(late)
     before = state["rounds"]
@@ -119,16 +116,17 @@ def everything(scene: Scene) -> None:
     scene.require_settled(30.0)
     assert scene.snapshots, "no snapshot was needed"
 
-    for group in (GroupId("data", 0), GroupId("data", 1)):
+    for group in (GroupId(kind, 0), GroupId(kind, 1)):
         scene.transfer(late, group)
     next(sim for sim in scene.nodes.values() if sim.name != late).crash()
-    scene.ask(scene.two, lambda client: check(client, state["rounds"]))
-    scene.ask(scene.two, lambda client: delete_first(client, state["rounds"]))
+    scene.ask(scene.two, lambda client: check(client, kind, state["rounds"]))
+    scene.ask(scene.two, lambda client: delete_first(client, kind, state["rounds"]))
 
 
-def test_nothing_is_lost_on_the_way() -> None:
+@pytest.mark.parametrize("kind", ["data", "metadata"])
+def test_nothing_is_lost_on_the_way(kind: str) -> None:
     with Scene(storage=SMALL, raft=CUT) as scene:
-        everything(scene)
+        everything(scene, kind)
 
 
 def test_a_mover_that_does_not_know_its_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,4 +134,4 @@ def test_a_mover_that_does_not_know_its_row_is_found_out(monkeypatch: pytest.Mon
     (byte,) = DECLARED.rows.values()
     monkeypatch.setattr(migration, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
     with Scene(storage=SMALL, raft=CUT) as scene, pytest.raises((AssertionError, ConflictError)):
-        everything(scene)
+        everything(scene, "data")

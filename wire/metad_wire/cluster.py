@@ -35,8 +35,12 @@ class GroupId(NamedTuple):
         return None if found is None else cls(found[1], int(found[2]))
 
 
+GROUP_KINDS: Final = ("metadata", "offset", "data")
+"""The kinds of groups. Keys on disk have their positions here: only add to the end."""
 METADATA: Final = GroupId("metadata", 0)
-"""The group that keeps the cluster map. Its leader decides about the cluster."""
+"""The group that keeps the cluster map, the registry of brokers and the declarations of tables, none of which is in a
+slot. Its leader decides about the cluster. Like every group of its kind it also holds slots, and slot 0 for ever: a
+watch reads what is in no slot where it reads slot 0."""
 
 
 SLOTS: Final = 1024
@@ -108,7 +112,7 @@ class GroupRecord(Message, frozen=True):
     """Says where a group should be."""
 
     kind: str
-    """``data``, ``offset`` or ``metadata``."""
+    """``metadata``, ``offset`` or ``data``."""
     ordinal: U32
     """The group's name is kind and ordinal, as in ``data-0``."""
     initial: list[str]
@@ -135,7 +139,7 @@ class SlotMove(Message, frozen=True):
     """Version of the map that ordered it x 10000, plus a number below 10000; moves that share a group are made in this
     order."""
     kind: str
-    """``data`` or ``offset``."""
+    """Of both groups."""
     source: U32
     """Ordinal of the group that has the slots."""
     target: U32
@@ -476,7 +480,7 @@ class AddGroup(Message, frozen=True):
     """Adds a group of a kind, without slots. ``invalid_request`` if there are 1024 groups of the kind already."""
 
     kind: str
-    """``data`` or ``offset``."""
+    """``metadata``, ``offset`` or ``data``."""
 
 
 class Rebalance(Message, frozen=True):

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import time
 
+from metad_wire.cluster import GROUP_KINDS
 from metad_wire.messages import Offset
 from metad_wire.tables.consumer import GroupState, Member
 from metad_wire.tables.offset import KnownGroup
@@ -126,7 +127,7 @@ def add(commands: Commands) -> None:
         "groups", "the groups and their leaders, or consumer groups; or change them", _list_groups
     )
     adding = verbs.add("add", "add a group, without slots yet", _add_group)
-    adding.add_argument("--kind", required=True, choices=("data", "offset"))
+    adding.add_argument("--kind", required=True, choices=GROUP_KINDS)
     rebalance = verbs.add("rebalance", "spread slots, replicas and leaders evenly", _rebalance)
     rebalance.add_argument(
         "--replicas", type=_replicas, default=0, metavar="N", help="replicas that every group should have from now on"

@@ -76,8 +76,9 @@ def bits_of(slots: bytes) -> int:
 
 
 def is_among(slots: int, row: int, key: bytes) -> bool:
-    """Whether the slot of a row with this key is one of these. A table that is not routed is in the only group of its
-    kind, and its rows go as those of slot 0: before the snapshot of that is there, no change of theirs counts."""
+    """Whether the slot of a row with this key is one of these. A table that is not routed is in ``metadata-0``, which
+    keeps slot 0, and its rows go as those of slot 0: before the snapshot of that is there, no change of theirs
+    counts."""
     return bool(slots >> (SLOTS - 1 - (ROWS[row].slot_of(key) or 0)) & 1)
 
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metad_wire.cluster import (
+    GROUP_KINDS,
     METADATA,
-    SLOTS,
     ClusterMap,
     GroupId,
     GroupRecord,
@@ -107,15 +107,17 @@ def first_map(config: Config, peer_endpoint: str, cluster_id: str) -> ClusterMap
     """The map of a new cluster: the groups of the configuration, on its seeds."""
     seeds = config.cluster.seeds or {config.node_id: peer_endpoint}
     nodes, regions = sorted(seeds), config.cluster.seed_regions
-    voters, learners = metadata_replicas(nodes, regions=regions)
-    groups = [GroupRecord(*METADATA, voters, voters, learners=learners)]
-    slots: dict[str, bytes] = {METADATA.kind: pack_slots([0] * SLOTS)}
-    for kind, count in (("offset", config.groups.offset), ("data", config.groups.data)):
-        even = even_slots(count)
-        for ordinal in range(count):
-            replicas = spread(nodes, config.cluster.replicas, groups, regions=regions)
+    groups: list[GroupRecord] = []
+    slots: dict[str, bytes] = {}
+    for kind in GROUP_KINDS:
+        even = even_slots(getattr(config.groups, kind))
+        for ordinal in sorted(set(even)):
             mine = slot_bits(slot for slot, group in enumerate(even) if group == ordinal)
-            groups.append(GroupRecord(kind, ordinal, replicas, replicas, initial_slots=mine))
+            if (kind, ordinal) == METADATA:
+                voters, learners = metadata_replicas(nodes, regions=regions)
+            else:
+                voters, learners = spread(nodes, config.cluster.replicas, groups, regions=regions), []
+            groups.append(GroupRecord(kind, ordinal, voters, voters, learners=learners, initial_slots=mine))
         slots[kind] = pack_slots(even)
     records = [NodeRecord(node, "", seeds[node], regions.get(node, "")) for node in nodes]
     placed = balanced_leaders(groups, nodes, regions)
@@ -145,7 +147,7 @@ def join(current: ClusterMap, node: NodeRecord, reach: Reach, member_at: int = 0
 
 def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[str]) -> Decision:
     """Add a group without slots, with so many replicas."""
-    if kind not in ("offset", "data"):
+    if kind not in GROUP_KINDS:
         raise InvalidRequestError(f"groups of kind {kind!r} cannot be added")
     ordinals = [group.ordinal for group in current.groups if group.kind == kind]
     if len(ordinals) >= GROUPS_MAX:
@@ -172,7 +174,7 @@ def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: 
         groups.append(group)
     moves: list[SlotMove] = []
     number = current.version + 1
-    for kind in ("offset", "data"):
+    for kind in GROUP_KINDS:
         ordinals = [group.ordinal for group in groups if group.kind == kind]
         for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
             moves.append(SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))

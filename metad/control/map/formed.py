@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from metad_wire.cluster import ClusterMap
+from metad_wire.cluster import GROUP_KINDS, ClusterMap
 
 from ...config import ClusterConfig, Config, GroupsConfig
 
@@ -56,7 +56,7 @@ def without_effect(config: Config, current: ClusterMap) -> Iterator[tuple[str, s
             "cluster.replicas",
             f"the cluster wants {current.replicas}; metadctl groups rebalance --replicas N changes that",
         )
-    for kind in ("offset", "data"):
+    for kind in GROUP_KINDS:
         wanted, default = getattr(config.groups, kind), getattr(GroupsConfig(), kind)
         groups = [group for group in current.groups if group.kind == kind]
         formed_with = sum(bool(group.initial_slots) for group in groups)

@@ -237,7 +237,7 @@ def still_needed(current: ClusterMap, node_id: str, reports: Iterable[m.GroupSta
         status.name
         for status in reports
         # The node follows the map until the end. It would not hear otherwise that groups it leads go elsewhere.
-        if node_id not in status.voters and (status.kind == METADATA.kind or node_id not in status.learners)
+        if node_id not in status.voters and (status.name == METADATA.name or node_id not in status.learners)
     }
     return sorted({group.group_id.name for group in current.groups} - left)
 

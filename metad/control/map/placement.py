@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.cluster import GroupRecord, machine_of
+from metad_wire.cluster import METADATA, GroupRecord, machine_of
 
 VOTERS_MAX = 5
 """Of metadata-0; everyone else follows it as a learner."""
@@ -59,11 +59,11 @@ def completed(
 
 
 def _least_loaded(nodes: Sequence[str], groups: Sequence[GroupRecord]) -> Callable[[str], tuple[int, str]]:
-    """Ranks nodes by the replicas of the groups that they have."""
+    """Ranks nodes by the replicas of the groups that they have; every node has one of metadata-0."""
     load = dict.fromkeys(nodes, 0)
     for group in groups:
         for replica in group.replicas:
-            if replica in load and group.kind != "metadata":
+            if replica in load and group.group_id != METADATA:
                 load[replica] += 1
     return lambda node: (load[node], node)
 

@@ -151,9 +151,12 @@ class Groups:
 
     def named(self, name: str, kind: str) -> GroupDriver:
         """The driver of the group that a request names, which must be of this kind. Raises MetadError. Whether the
-        group holds the items is for its own state to say, which also knows what it did before."""
+        group holds the items is for its own state to say, which also knows what it did before; before there is a map
+        metadata-0 cannot say it."""
         driver = self._by_name.get(name)
         if driver is not None and kind in (driver.group.group_id.kind, ANY_KIND):
+            if self.map is None:
+                raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
             return driver
         if not name:
             raise InvalidRequestError("the request names no group")

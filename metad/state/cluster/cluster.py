@@ -12,18 +12,18 @@ from metad_wire import methods
 from metad_wire.cluster import METADATA
 from metad_wire.errors import ConflictError
 from metad_wire.methods import encode
-from metad_wire.tables.cluster import CLUSTER
+from metad_wire.tables.cluster import CLUSTER, GROUP
 
 from ...storage import keys
 from ...storage.engine import Engine
 from ..core import tails
 from ..core.part import Origin, PartContext, StatePart, Writes
+from ..core.slot_assignment import AssignedSlots, state_key
 from ..core.verb import Command, Verb, mismatch, written
 from ..core.view import View
 
-GROUP = keys.group_prefix(METADATA)
-_MAP = CLUSTER.rows["map"]
-MAP_KEY = keys.table_prefix(GROUP, _MAP) + b"map"
+_MAP, _STATE = CLUSTER.rows["map"], GROUP.rows["state"]
+MAP_KEY = keys.table_prefix(keys.group_prefix(METADATA), _MAP) + b"map"
 
 _SHAPE = (
     tails.fields(c.ClusterMap),
@@ -52,6 +52,9 @@ def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:
     stored, version = view.get(MAP_KEY), map_version(view)
     if version != body.expected:
         return written(view, [mismatch(0, ConflictError, "the map's version", version)])
+    if stored is None and (formed := body.map.group(METADATA)) is not None and formed.initial_slots:
+        # The group was there before it was decided which slots it is made with, and had all until now.
+        view.writes_of(_STATE)[state_key(view.group)] = encode(AssignedSlots(formed.initial_slots))
     replaced = encode(body.map)
     view.writes_of(_MAP)[MAP_KEY] = replaced if stored is None else tails.keep(stored, replaced, *_SHAPE)
     return written(view, [])

@@ -68,8 +68,9 @@ class Settings(NamedTuple):
     nodes: int = 3
     spares: int = 0
     """Nodes that may join."""
-    data: int = 2
+    metadata: int = 1
     offset: int = 1
+    data: int = 2
     clients: int = 3
     callers: int = 2
     """Tasks that share a client."""
@@ -298,7 +299,7 @@ class Cluster:
             listen=f"{name}:{CLIENT_PORT}",
             node_id=name,
             cluster=cluster,
-            groups=GroupsConfig(offset=settings.offset, data=settings.data),
+            groups=GroupsConfig(metadata=settings.metadata, offset=settings.offset, data=settings.data),
             raft=settings.rafts.get(name, settings.raft),
             commit=settings.commit,
             storage=settings.storage,

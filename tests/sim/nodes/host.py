@@ -13,10 +13,10 @@ from metad.errors import StorageError
 from metad.node.disk.stores import Stores, pair_stores
 from metad.node.environment import Queue, Timer
 from metad.storage.engine import NO_WRITES, Writes
-from metad.storage.keys import GROUP_PREFIX_BYTES, KINDS, applied
+from metad.storage.keys import GROUP_PREFIX_BYTES, applied
 from metad.storage.log import DurableMark, LogStore
 from metad.storage.room import DiskUse
-from metad_wire.cluster import GroupId
+from metad_wire.cluster import GROUP_KINDS, GroupId
 
 from ..disk import LogSync, SimDisk, SimFile
 from .loop import VirtualLoop
@@ -88,7 +88,7 @@ class Disks:
 
 def group_of_prefix(prefix: bytes) -> GroupId:
     """The group whose keys begin so."""
-    return GroupId(KINDS[prefix[0] - 1], int.from_bytes(prefix[1:], "big"))
+    return GroupId(GROUP_KINDS[prefix[0] - 1], int.from_bytes(prefix[1:], "big"))
 
 
 class SimSyncer:

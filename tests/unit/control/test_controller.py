@@ -26,6 +26,7 @@ from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import (
+    GROUP_KINDS,
     METADATA,
     SLOTS,
     ClusterMap,
@@ -576,15 +577,16 @@ def test_a_replica_that_leads_or_is_being_replaced_is_not_closed() -> None:
 # --- groups, slots, leaders ----------------------------------------------------------------------------------
 
 
-def test_a_group_is_added_without_slots_behind_the_last_of_its_kind() -> None:
+@pytest.mark.parametrize("kind", GROUP_KINDS)
+def test_a_group_is_added_without_slots_behind_the_last_of_its_kind(kind: str) -> None:
     rig = Rig()
     for ordinal in (1, 2):
-        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
-        added = rig.group("data", ordinal)
+        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(kind))
+        added = rig.group(kind, ordinal)
         assert (added.replicas, added.initial, added.initial_slots) == (NODES, NODES, b"")
-    assert set(unpack_slots(rig.map.slots["data"])) == {0}
-    assert {rig.group("data", at).preferred for at in range(3)} == set(NODES)
-    for kind in ("metadata", "session", ""):
+    assert set(unpack_slots(rig.map.slots[kind])) == {0}
+    assert {rig.group(kind, at).preferred for at in range(3)} == set(NODES)
+    for kind in ("session", ""):
         with pytest.raises(InvalidRequestError, match="cannot be added"):
             rig.ask(CLUSTER_ADD_GROUP, c.AddGroup(kind))
 

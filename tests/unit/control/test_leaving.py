@@ -11,10 +11,8 @@ from test_controller import cluster, leads, node
 
 from metad.control.map import decisions, leaving
 from metad.control.map.seen import Reach
-from metad_wire.cluster import METADATA, ClusterMap
+from metad_wire.cluster import GROUP_KINDS, METADATA, ClusterMap, GroupRecord
 from metad_wire.errors import ConflictError, MetadError, NotFoundError
-
-KINDS = ("metadata", "offset", "data")
 
 
 def subsets(nodes: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -127,13 +125,25 @@ def test_a_node_is_forgotten_when_the_leaders_of_all_groups_have_let_it_go() -> 
     assert not leaving.is_leaving(known, "n2")
     with pytest.raises(NotFoundError):
         leaving.is_leaving(known, "n9")
-    reports = [leads(kind, ["n2", "n3"]) for kind in KINDS]
+    reports = [leads(kind, ["n2", "n3"]) for kind in GROUP_KINDS]
     with pytest.raises(ConflictError, match="data-0"):
         leaving.forget(known, "n1", reports[:2])
     forgotten = leaving.forget(known, "n1", reports).map
     assert forgotten is not None
     assert forgotten.node("n1") is None
     assert all("n1" not in group.learners for group in forgotten.groups if group.group_id == METADATA)
+
+
+def test_a_node_that_only_follows_is_forgotten_in_metadata_0_and_nowhere_else() -> None:
+    added = GroupRecord("metadata", 1, ["n2", "n3"], ["n2", "n3"])
+    known = cluster()
+    known = msgspec.structs.replace(known, groups=[*known.groups, added])
+    known = after(known, "n1", fewer=True)
+    assert known is not None
+    follows = [leads(kind, ["n2", "n3"], learners=("n1",) if kind == "metadata" else ()) for kind in GROUP_KINDS]
+    other = msgspec.structs.replace(follows[0], name="metadata-1")
+    assert leaving.still_needed(known, "n1", [*follows, other]) == ["metadata-1"]
+    assert leaving.still_needed(known, "n1", [*follows, msgspec.structs.replace(other, learners=[])]) == []
 
 
 def test_a_namesake_is_told_what_is_true_and_never_to_remove_a_member_that_is_alive() -> None:

@@ -166,6 +166,7 @@ def test_slots_become_even_by_the_fewest_moves(before: int, added: int, random: 
         for slot in moving:
             assert after[slot] == source == slots[slot], "a slot moves once, and from who has it"
             after[slot] = target
+    assert all(after[slots.index(group)] == group for group in set(slots)), "the first slot of a group stays"
     counts, old = Counter(after), Counter(slots)
     assert max(counts[group] for group in groups) - min(counts[group] for group in groups) <= 1
     share, more = divmod(SLOTS, len(groups))

@@ -37,7 +37,7 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         tmp_path, 'data_dir = "x"\nlisten = "[::]:1"\n[groups]\ndata = 9\n[commit]\nlinger_ms = 1.5\n', listen="h:2"
     )
     assert (config.data_dir, config.listen, config.groups.data, config.commit.linger_ms) == ("d", "h:2", 9, 1.5)
-    assert config.groups.offset == 2
+    assert (config.groups.offset, config.groups.metadata) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("a", "metad.toml: "),  # no TOML
         ("surprise = 1", "surprise: unknown key"),
         ("[limits]\nsurprise = 1", r"limits\.surprise: unknown key"),
-        ("[groups]\nmetadata = 1", r"groups\.metadata: unknown key"),
+        ("[groups]\nsession = 1", r"groups\.session: unknown key"),
         ("limits = 1", r"limits: expected `table`, got `int`"),
         ("listen = 7420", r"listen: expected `str`, got `int`"),
         ("fsync = 1", r"fsync: expected `bool`, got `int`"),
@@ -55,6 +55,8 @@ def test_a_file_is_read_and_flags_win(tmp_path: Path) -> None:
         ("[groups]\ndata = 1.5", r"groups\.data: expected `int`, got `float`"),
         ("[groups]\ndata = 0", r"groups\.data: 0 is too small"),
         ("[groups]\noffset = -1", r"groups\.offset: -1 is too small"),
+        ("[groups]\nmetadata = 0", r"groups\.metadata: 0 is too small"),
+        ("[groups]\nmetadata = 1025", r"groups\.metadata: at most 1024"),
         ("[groups]\ndata = 1025", r"groups\.data: at most 1024"),
         ("[storage]\nengine = 'disk'", r"storage\.engine: 'disk' is neither"),
         ("[storage]\nblock_cache_bytes = 0", r"storage\.block_cache_bytes: 0 is too small"),

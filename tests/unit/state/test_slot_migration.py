@@ -23,11 +23,23 @@ from metad.state.registry import VERBS
 from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import messages as m
-from metad_wire.cluster import SLOTS, GroupCommand, GroupReply, slot_bits, slots_count, slots_in
+from metad_wire.cluster import (
+    METADATA,
+    SLOTS,
+    ClusterMap,
+    GroupCommand,
+    GroupRecord,
+    GroupReply,
+    StoreMap,
+    slot_bits,
+    slots_count,
+    slots_in,
+)
 from metad_wire.errors import ConflictError, IdentityExpiredError, MetadError, StaleRouteError
 from metad_wire.method import METHODS, METHODS_BY_NAME, By, Lane
 from metad_wire.methods import (
     BETWEEN_NODES,
+    CLUSTER_STORE,
     GROUP_COMMAND,
     KV_DELETE,
     KV_GET,
@@ -943,3 +955,21 @@ def test_groups_share_the_memory_of_rows() -> None:
     held = sum(len(k) + len(v or b"") for rows in (busy._young, busy._old) for k, v in rows.items())
     assert 40_000 < held < 100_000
     assert RowCache(context(memory, b"a")).get(b"09999") is MISSING
+
+
+@pytest.mark.parametrize("mine", [range(256), ()])
+def test_metadata_0_is_made_with_the_slots_that_the_first_map_gives_it(mine: Iterable[int]) -> None:
+    """A first map of before gave it none in so many words: it had all."""
+    group = Group("metadata", 0, DedupeConfig())
+    assert held(group) == set(ALL)
+    record = GroupRecord(*METADATA, ["n1"], ["n1"], initial_slots=slot_bits(mine) if mine else b"")
+    for version in (1, 2):
+        reply = do(group, CLUSTER_STORE, StoreMap(version - 1, ClusterMap(version, [], [record], {})))
+        assert not reply.errors
+        assert held(group) == set(mine or ALL)
+        if mine:
+            do(group, GROUP_COMMAND, GroupCommand("seal", 10_000 * version, 1, slots=slot_bits([100 + version])))
+            do(group, GROUP_COMMAND, GroupCommand("close", 10_000 * version))
+            mine = sorted(held(group))
+    group.restart()
+    assert held(group) == set(mine or ALL)

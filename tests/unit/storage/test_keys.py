@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metad.storage import keys
 from metad.storage.log import log_entry, log_index, log_metadata
-from metad_wire.cluster import GroupId
+from metad_wire.cluster import GROUP_KINDS, GroupId
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import TABLES
 
@@ -89,7 +89,7 @@ def test_log_entries_sort_by_index_and_give_it_back(left: int, right: int) -> No
 
 def test_groups_share_an_engine_without_touching() -> None:
     prefixes = [
-        keys.group_prefix(GroupId(kind, ordinal)) for kind in keys.KINDS for ordinal in (0, 1, 255, 256, 65_535)
+        keys.group_prefix(GroupId(kind, ordinal)) for kind in GROUP_KINDS for ordinal in (0, 1, 255, 256, 65_535)
     ]
     assert len({*prefixes, keys.STORE_PREFIX}) == len(prefixes) + 1
     assert all(len(prefix) == keys.GROUP_PREFIX_BYTES for prefix in prefixes)
@@ -110,7 +110,7 @@ def test_what_is_on_disk_keeps_its_bytes() -> None:
     }
     declared = {f"{table.name}.{row}": byte for table in TABLES.values() for row, byte in table.rows.items()}
     assert released.items() <= declared.items()
-    assert {table.kind for table in TABLES.values()} <= {*keys.KINDS, ANY_KIND}
+    assert {table.kind for table in TABLES.values()} <= {*GROUP_KINDS, ANY_KIND}
 
 
 def test_a_row_that_no_table_declares_has_no_key() -> None:

@@ -16,7 +16,7 @@ def even_slots(groups: int) -> list[int]:
 
 def even_moves(slots: Sequence[int], groups: Sequence[int]) -> dict[tuple[int, int], list[int]]:
     """(source, target) -> slots to move, so that every group holds as many as every other, give or take one, and no
-    slot moves without need."""
+    slot moves without need. A group that has slots keeps the first of them, so slot 0 of a kind never moves."""
     held: dict[int, list[int]] = {group: [] for group in groups}
     for slot, group in enumerate(slots):
         held[group].append(slot)

@@ -18,11 +18,10 @@ whichever record it is about.
 - A fence is only raised, and dropped when the broker is forgotten. It belongs to the group, not to its slots; a group
   that adopts slots takes over the fences of their source.
 
-**Lives.** ``broker.register`` begins a life with an epoch higher than any before, and lets all groups of kind ``data``
-and ``offset`` fence the lives before. Once the answer names no group in ``unfenced``, no earlier life writes anything
-any more. If a group has no leader, the answer comes after ``wait_ms`` and names the group; the leader of ``metadata-0``
-goes on trying, and the broker decides whether it serves meanwhile. A registration has no identity: a retry begins
-another life.
+**Lives.** ``broker.register`` begins a life with an epoch higher than any before, and lets all groups fence the lives
+before. Once the answer names no group in ``unfenced``, no earlier life writes anything any more. If a group has no
+leader, the answer comes after ``wait_ms`` and names the group; the leader of ``metadata-0`` goes on trying, and the
+broker decides whether it serves meanwhile. A registration has no identity: a retry begins another life.
 
 A life ends ``lease_ms`` after its last ``broker.heartbeat``, and a little later: every group is told to fence it. A
 heartbeat writes nothing, and counts from when it reached the node. A new leader of ``metadata-0`` gives every life a
