@@ -24,7 +24,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 
 from metad_wire import __version__
 from metad_wire.cluster import ClusterMap, Done, GroupId, GroupRecord, MapReply, NodeRecord, SlotMove
-from metad_wire.declaration import Declaration, DeclaredField, Record
+from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, Record
 from metad_wire.messages import (
     Backlog,
     ConsumerGroup,
@@ -210,6 +210,7 @@ __all__ = [
     "Declaration",
     "DeclarationKey",
     "DeclaredField",
+    "DeclaredIndex",
     "DeclaredTable",
     "Disconnected",
     "DiskStatus",

@@ -83,7 +83,8 @@ async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:
 
 
 async def declared(client: Client) -> PlainTable[Reading]:
-    return await client.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"))
+    indexes = {"by_quality": ("tenant", "quality")}
+    return await client.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"), indexes=indexes)
 
 
 async def check(client: Client, rounds: int) -> None:
@@ -94,6 +95,8 @@ async def check(client: Client, rounds: int) -> None:
     assert [(r.record.sensor, r.record.payload, r.version) for r in found if r is not None] == expected
     listed = [r async for r in records.list("acme")]
     assert [(r.record.sensor, r.record.payload, r.version) for r in listed] == sorted(expected)
+    assert [r async for r in records.list_by("by_quality", "acme", rounds - 1, page_size=7)] == listed
+    assert len([r async for r in records.list_by("by_quality", page_size=7)]) == len(SENSORS)
 
 
 async def follow(watch: Watch, told: dict[str, list[int]]) -> None:
@@ -109,7 +112,7 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
     async def write(client: Client) -> None:
         nonlocal rounds
         while not stopping.is_set():
-            items = [TablePutItem(Reading("acme", sensor, b"%d" % rounds), rounds) for sensor in SENSORS]
+            items = [TablePutItem(Reading("acme", sensor, b"%d" % rounds, rounds), rounds) for sensor in SENSORS]
             (await client.table(readings).put_many(items)).raise_for_error()
             rounds += 1
             await asyncio.sleep(PAUSE_S)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import keyword
 import re
+import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -28,12 +29,17 @@ FIELDS_MAX: Final = 64
 """Fields of a table: ``invalid_request``."""
 NAME_CHARACTERS_MAX: Final = 64
 """The name of a table or a field: ``invalid_request``."""
+INDEXES_MAX: Final = 8
+"""Indexes of a table: ``invalid_request``."""
 DECLARATION_BYTES_MAX: Final = 16 * 1024
 """A declaration: ``invalid_request``."""
 CHOICES_MAX: Final = 64
 """The values that a text may have: ``invalid_request``."""
 TABLE_KINDS: Final = ("metadata", "data", "offset")
 """The kinds of groups that may hold a table."""
+
+INDEXED: Final = ("str", "bool", "int", "u32", "u63")
+"""The types of fields that an index may have."""
 
 _NESTED_MAX: Final = 4
 _NAME: Final = re.compile(rf"[a-z][a-z0-9_]{{0,{NAME_CHARACTERS_MAX - 1}}}")
@@ -75,6 +81,16 @@ class DeclaredField(Message, frozen=True):
     """What it is, for people."""
 
 
+class DeclaredIndex(Message, frozen=True):
+    """Another order in which records are listed."""
+
+    name: str
+    """Of small letters, digits and underscores."""
+    fields: Annotated[list[str], Meta(max_length=KEY_FIELDS_MAX)]
+    """The names of fields: of type ``str``, ``bool``, ``int``, ``u32`` or ``u63``. Records that agree in all of them
+    are in the order of their keys. A record that has nil in one of them is not listed."""
+
+
 class Declaration(Message, frozen=True):
     """What the records of a table are."""
 
@@ -91,6 +107,12 @@ class Declaration(Message, frozen=True):
     """How many of them route: records that agree in them live in one group."""
     about: str = ""
     """What the table is for, for people."""
+    indexes: Annotated[list[DeclaredIndex], Meta(max_length=INDEXES_MAX)] = []  # noqa: RUF012 - msgspec copies it
+    """Other orders in which the records are listed. They stay as they are."""
+
+    def indexed(self) -> dict[str, list[str]]:
+        """The fields of each index, by its name."""
+        return {index.name: index.fields for index in self.indexes}
 
 
 # --- from a Struct ---------------------------------------------------------------------------------------------------
@@ -103,9 +125,11 @@ def declaration_of(
     kind: str,
     key: Sequence[str],
     routing: Sequence[str] | None = None,
+    indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
     about: str = "",
 ) -> Declaration:
-    """The declaration that a Struct with ``array_like=True`` is. Raises TypeError where it cannot be one."""
+    """The declaration that a Struct with ``array_like=True`` is. ``indexes``: the fields of each, by its name. Raises
+    TypeError where it cannot be one."""
     if not record.__struct_config__.array_like:
         raise TypeError(f"{record.__name__} must be array_like, so that fields can be added at its end")
     struct = inspect.type_info(record)
@@ -114,7 +138,8 @@ def declaration_of(
     if [*key][: len(routing)] != [*routing]:
         raise TypeError(f"{name}: the routing fields are not the first of the key")
     fields = [_field(f"{record.__name__}.{field.name}", field) for field in struct.fields]
-    found = Declaration(name, kind, fields, [*key], len(routing), about)
+    ordered = [DeclaredIndex(index, [*names]) for index, names in indexes.items()]
+    found = Declaration(name, kind, fields, [*key], len(routing), about, ordered)
     if (why := fault_of(found)) is not None:
         raise TypeError(why)
     return found
@@ -278,7 +303,7 @@ def fault_of(declaration: Declaration) -> str | None:
         if defaults and field.default is None:
             return f"{name}.{field.name}: it has no default, and stands behind fields that have one"
         defaults = field.default is not None
-    return _key_fault(declaration)
+    return _key_fault(declaration) or _index_fault(declaration)
 
 
 def _field_fault(field: DeclaredField) -> str | None:
@@ -312,9 +337,23 @@ def _key_fault(declaration: Declaration) -> str | None:
     return None
 
 
+def _index_fault(declaration: Declaration) -> str | None:
+    kinds = {field.name: field.type.removesuffix(" | None") for field in declaration.fields}
+    for number, index in enumerate(declaration.indexes):
+        place = f"{declaration.name}: index {index.name[:80]}"
+        if not _NAME.fullmatch(index.name) or any(index.name == one.name for one in declaration.indexes[:number]):
+            return f"{place}: another has this name, or it is not of small letters, digits and _"
+        if not index.fields or len(set(index.fields)) < len(index.fields):
+            return f"{place} has no field, or has one twice"
+        for part in index.fields:
+            if kinds.get(part) not in INDEXED:
+                return f"{place}: {part[:80]!r} is no field of type {', '.join(INDEXED)}"
+    return None
+
+
 def difference(old: Declaration, new: Declaration) -> str | None:
     """Why records of the one are no records of the other; None if one of them only has further fields at its end."""
-    for what in ("kind", "key", "routing"):
+    for what in ("kind", "key", "routing", "indexes"):
         if (before := getattr(old, what)) != (after := getattr(new, what)):
             return f"{what} is {_shown(before)}, and the declaration says {_shown(after)}"
     for number, (before, after) in enumerate(zip(old.fields, new.fields, strict=False)):
@@ -331,4 +370,6 @@ def difference(old: Declaration, new: Declaration) -> str | None:
 def _shown(value: Any) -> str:
     if isinstance(value, bytes):
         value = msgspec.msgpack.decode(value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, DeclaredIndex):
+        return f"{value.name} ({', '.join(value.fields)})"
+    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list) else str(value)

@@ -34,6 +34,16 @@ def text2(first: str, second: str) -> bytes:
     return text(first) + text(second)
 
 
+def truth(value: bool) -> bytes:
+    """One truth value of an index."""
+    return b"\x01" if value else b"\0"
+
+
+def number(value: int) -> bytes:
+    """One integer of 64 bits of an index, in order of size: 2^63 is added."""
+    return (value + 2**63).to_bytes(8, "big")
+
+
 def text_prefix(value: str) -> bytes:
     """What every text field that starts with ``value`` starts with."""
     return value.encode().replace(b"\0", ESCAPED)

@@ -26,8 +26,8 @@ from .text.fields import (
     Batch,
     ClientId,
     Filter,
-    KeyFields,
     Limit,
+    ListedFields,
     OwnTopic,
     PerGroup,
     Qos,
@@ -928,19 +928,21 @@ class TableDelete(Message, Generic[T], frozen=True):
 
 
 class TableList(Message, frozen=True):
-    """Lists records of a table, in order of their keys."""
+    """Lists records of a table, in order of their keys or of an index."""
 
     table: U32
     """Number of the table."""
-    fields: KeyFields = []
-    """The first fields of the key."""
+    fields: ListedFields = []
+    """The first fields of the key; of an index: of its fields, with those of the key behind them."""
     prefix: str = ""
     """Of the next field; empty: all."""
     page: Page = Page()
     min_revisions: Revisions = []
     slots: bytes = b""
-    after: KeyFields = []
+    after: ListedFields = []
     """Only records behind this key, which has all its fields; empty: all."""
+    index: U32 = 0
+    """The number of the index in the declaration, from 1 on; 0: none, the order is that of the keys."""
 
 
 # --- system ----------------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ class Table(Generic[Record]):
 
     moves: bool
     """Whether its rows go with their slots."""
+    fits_bytes: int
+    """No item of a request of so many bytes has a value that is too long."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class Table(Generic[Record]):
         self.ordered_by = ordered_by
         self.moves = bool(self.routing)
         self.key_bytes = key_bytes or self._key_bytes
-        self.value_bytes_max = value_bytes_max
+        self.value_bytes_max = self.fits_bytes = value_bytes_max
         self.value_bytes = value_bytes or _no_value
         self.methods: list[Method[Any, Any]] = []
         self.routed: dict[Method[Any, Any], Keyed | None] = {}

@@ -262,6 +262,7 @@ class Records(Twin, Generic[Record]):
     get_many = Call(tables.Records[Record].get_many)
     delete_many = Call(tables.Records[Record].delete_many)
     list = Listing(tables.Records[Record].list)
+    list_by = Listing(tables.Records[Record].list_by)
     put = Call(tables.Records[Record].put)
     get = Call(tables.Records[Record].get)
     delete = Call(tables.Records[Record].delete)

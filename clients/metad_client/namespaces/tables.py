@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import types
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from metad_wire.declaration import Declaration, declaration_of, difference, record_type
 from metad_wire.families import FAMILIES
-from metad_wire.messages import Message, Revision, TableDeleteItem, TablePutItem, TableRecord
+from metad_wire.messages import Message, Revision, TableDeleteItem, TableList, TablePutItem, TableRecord
 from metad_wire.methods import Method
 from metad_wire.tables import declaration as d
 from metad_wire.tables.declaration import Declare, DeclaredTable
@@ -50,6 +51,10 @@ class Records(Facade, Generic[Record]):
         self._get: Verb[Message, TableRecord[Record] | None] = Verb(table.plain.get)
         self._delete: Verb[TableDeleteItem[Message], None] = Verb(table.plain.delete)
         self._list: Listing[TableRecord[Record]] = Listing(table.plain.list)
+        self._lists: dict[str, Listing[TableRecord[Record]]] = {
+            name: Listing(table.plain.list, [f"record.{field}" for field in index.names])
+            for name, index in table.indexes.items()
+        }
 
     async def put_many(self, items: Sequence[TablePutItem[Record]], *, deadline_s: float | None = None) -> PutResult:
         """Write records. The result has their new ``versions``. Item errors: ConflictError."""
@@ -84,18 +89,42 @@ class Records(Facade, Generic[Record]):
         """List the records whose key begins with these fields and whose next field starts with ``prefix``, in order of
         the key, a page at a time. The deadline is that of each page. A record that stays comes once, wherever its slot
         moves."""
-        table, listing = self._table, self._list
-        spread = len(fields) < len(table.routing)
-        pages = listing.of_all_groups if spread else listing.of_group
-        return pages(
-            self._requests,
-            page_size,
-            deadline_s,
-            min_revisions,
-            table=table.number,
-            fields=[*fields],
-            prefix=prefix,
-        )
+        return self._pages(self._list, fields, prefix, 0, page_size, min_revisions, deadline_s)
+
+    def list_by(
+        self,
+        index: str,
+        *fields: str | int | bool,
+        prefix: str = "",
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[TableRecord[Record]]:
+        """List the records in the order of an index: those that have these values in its first fields, and whose next
+        field starts with ``prefix``. Behind the fields of the index come those of the key. Otherwise as :meth:`list`;
+        a record whose indexed fields change meanwhile may come twice, or not at all. Raises InvalidRequestError if
+        there is no such index."""
+        listing = self._lists.get(index) if isinstance(index, str) else None
+        if listing is None:
+            known = ", ".join(self._lists) or "none"
+            raise InvalidRequestError(f"{self._table.name} has no index {index!r}; its indexes: {known}")
+        number = self._table.indexes[index].number
+        return self._pages(listing, fields, prefix, number, page_size, min_revisions, deadline_s)
+
+    def _pages(
+        self,
+        listing: Listing[TableRecord[Record]],
+        fields: Sequence[str | int | bool],
+        prefix: str,
+        index: int,
+        page_size: int,
+        min_revisions: Sequence[Revision],
+        deadline_s: float | None,
+    ) -> AsyncIterator[TableRecord[Record]]:
+        asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix, "index": index}
+        one = self._table.routed_by(TableList(self._table.number, [*fields], index=index))
+        pages = listing.of_group if one else listing.of_all_groups
+        return pages(self._requests, page_size, deadline_s, min_revisions, **asked)
 
     async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
         """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
@@ -140,6 +169,7 @@ class Tables(_DeclarationDeclared):
         *,
         key: Sequence[str],
         routing: Sequence[str] | None = None,
+        indexes: Mapping[str, Sequence[str]] = ...,
         kind: str = "metadata",
         about: str = "",
         deadline_s: float | None = None,
@@ -153,6 +183,7 @@ class Tables(_DeclarationDeclared):
         *,
         key: Sequence[str] = (),
         routing: Sequence[str] | None = None,
+        indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
         kind: str = "metadata",
         about: str = "",
         deadline_s: float | None = None,
@@ -169,10 +200,11 @@ class Tables(_DeclarationDeclared):
 
         To declare it again changes nothing; with further fields at its end, which have defaults, it grows. ``key``: the
         fields that identify a record, in the order of listings; they are texts, or ``U32`` behind those that route.
-        ``routing``: the first of them, by default all: records that agree in them live in one group. ``kind``: of the
-        groups that keep it, ``metadata``, ``data`` or ``offset``. ``about``: a sentence for people. Raises
-        InvalidRequestError if it cannot be a table, ConflictError if another table has the name, QuotaExceededError if
-        there are too many.
+        ``routing``: the first of them, by default all: records that agree in them live in one group. ``indexes``: other
+        orders for :meth:`Records.list_by`, such as ``{"by_owner": ("tenant", "owner")}``; they stay as they are.
+        ``kind``: of the groups that keep it, ``metadata``, ``data`` or ``offset``. ``about``: a sentence for people.
+        Raises InvalidRequestError if it cannot be a table, ConflictError if another table has the name,
+        QuotaExceededError if there are too many.
         """
         if isinstance(table, Declaration):
             found = await self._declared(table, deadline_s)
@@ -180,7 +212,9 @@ class Tables(_DeclarationDeclared):
         if record is None:
             raise InvalidRequestError("record: it is missing; to use a table that is declared already, open it")
         try:
-            declaration = declaration_of(table, record, kind=kind, key=key, routing=routing, about=about)
+            declaration = declaration_of(
+                table, record, kind=kind, key=key, routing=routing, indexes=indexes, about=about
+            )
         except UNFIT as error:
             raise InvalidRequestError(str(error)) from None
         return _of(await self._declared(declaration, deadline_s), record)
@@ -201,7 +235,10 @@ class Tables(_DeclarationDeclared):
             return _of(found, record_type(found.declaration))
         known = found.declaration
         try:
-            mine = declaration_of(name, record, kind=known.kind, key=known.key, routing=known.key[: known.routing])
+            routing = known.key[: known.routing]
+            mine = declaration_of(
+                name, record, kind=known.kind, key=known.key, routing=routing, indexes=known.indexed()
+            )
         except UNFIT as error:
             raise InvalidRequestError(str(error)) from None
         if (why := difference(known, mine)) is not None:
@@ -239,6 +276,7 @@ def _of(found: DeclaredTable, record: type[Record]) -> PlainTable[Record]:
         record=record,
         key=declaration.key,
         routing=declaration.key[: declaration.routing],
+        indexes=declaration.indexed(),
     )
 
 

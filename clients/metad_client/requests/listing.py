@@ -96,11 +96,12 @@ class _Pages(Generic[Record]):
 class Listing(Generic[Record]):
     """The listing of such records that a method is for, as its table declares it."""
 
-    def __init__(self, method: Method[Any, ListReply[Record]]) -> None:
-        listed = method.table.listed[method]
+    def __init__(self, method: Method[Any, ListReply[Record]], names: Sequence[str] = ()) -> None:
+        """``names``: the fields by which the records are in order, if not by those of the table."""
+        names = names or method.table.listed[method].order
         self._method = method
-        order: Callable[[Record], Any] = attrgetter(*listed.order)
-        self._key_of: Callable[[Record], Key] = order if len(listed.order) > 1 else lambda record: (order(record),)
+        order: Callable[[Record], Any] = attrgetter(*names)
+        self._key_of: Callable[[Record], Key] = order if len(names) > 1 else lambda record: (order(record),)
         self._after = next((field.type for field in fields(method.body) if field.name == "after"), None)
 
     async def of_group(

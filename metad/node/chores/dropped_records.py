@@ -14,7 +14,7 @@ from typing import Final
 from metad_wire.errors import MetadError
 from metad_wire.methods import TABLE_SWEEP
 from metad_wire.tables.declaration import FIRST_NUMBER
-from metad_wire.tables.table import DECLARED, TableSweep
+from metad_wire.tables.table import DECLARED, INDEXES, TableSweep
 
 from ...state.cluster.declarations import Declarations
 from ...storage import keys
@@ -37,6 +37,8 @@ class DroppedRecords(Chore):
         """No pass begins before."""
         self._number = 0
         """The next table is this or behind it; 0 between two passes."""
+        self._indexed = False
+        """Whether this pass has come to the indexes."""
 
     def begin(self, room: int, done: Done) -> bool:
         if self._asking or not self._leads():
@@ -48,7 +50,7 @@ class DroppedRecords(Chore):
             self._number, self._begin_s = FIRST_NUMBER, now_s + _PASS_S
         found = self._find()
         if found:
-            self._ask(TABLE_SWEEP, TableSweep(found), partial(self._answered, done))
+            self._ask(TABLE_SWEEP, TableSweep(found, self._indexed), partial(self._answered, done))
         else:
             self._environment.call_soon(partial(done, 0))
         return True
@@ -57,12 +59,14 @@ class DroppedRecords(Chore):
         """The keys of records of the next dropped table, some of them. None between passes, or if there was no such
         table among those that were looked at."""
         machine, known = self._driver.machine, self._driver.machine.parts[Declarations].known
-        prefix = keys.table_prefix(self._driver.group.prefix, DECLARED.rows["record"])
+        row = INDEXES.rows["index"] if self._indexed else DECLARED.rows["record"]
+        prefix = keys.table_prefix(self._driver.group.prefix, row)
         engine, end = machine.reader.engine, keys.after_prefix(prefix)
         for _ in range(_TABLES):
             rows = engine.scan(prefix + self._number.to_bytes(_NUMBER_BYTES, "big"), end, 1)
             if not rows:
-                self._number = 0
+                self._indexed = not self._indexed
+                self._number = FIRST_NUMBER if self._indexed else 0
                 return []
             number = int.from_bytes(rows[0][0][len(prefix) :][:_NUMBER_BYTES], "big")
             if known.is_dropped(number):

@@ -32,7 +32,7 @@ from metad_wire.tables.declaration import (
     DeclaredTable,
     DeclareReply,
 )
-from metad_wire.tables.table import DECLARED, PlainTable, TableSweep
+from metad_wire.tables.table import DECLARED, INDEXES, PlainTable, TableSweep
 
 from ...config import Config
 from ...storage import keys
@@ -43,7 +43,7 @@ from ..core.verb import Command, Reader, Verb, read_list, written
 from ..core.view import HeadCache, Rows, View, column
 
 _TABLE, _COUNT = DECLARATION.rows["table"], DECLARATION.rows["count"]
-_RECORD = DECLARED.rows["record"]
+_RECORD, _INDEX = DECLARED.rows["record"], INDEXES.rows["index"]
 _GROUP = keys.group_prefix(METADATA)
 _PREFIX, _COUNT_KEY = keys.table_prefix(_GROUP, _TABLE), keys.table_prefix(_GROUP, _COUNT)
 _decode = msgspec.msgpack.Decoder(DeclaredTable).decode
@@ -95,6 +95,7 @@ class KnownTables:
             record=record_type(declaration),
             key=declaration.key,
             routing=declaration.key[: declaration.routing],
+            indexes=declaration.indexed(),
         )
         self._by_number[declared.number], self._by_name[declaration.name] = DeclaredRecords(table), table
         self._last = max(self._last, declared.number)
@@ -246,12 +247,13 @@ def _read(reader: Reader, command: Command[m.Get[DeclarationKey]]) -> m.GetReply
 
 
 def _rows_of(body: TableSweep) -> Rows:
-    slots = [DECLARED.slot_of(key) for key in body.items]
+    slots = (INDEXES if body.indexed else DECLARED).slots_of(body.items)
     return Rows(body.items, body.items, column(slots, len(slots)))
 
 
 def _evaluate_sweep(view: View, command: Command[TableSweep]) -> m.WriteReply:
-    prefix, writes = keys.table_prefix(view.group, _RECORD), view.writes_of(_RECORD)
+    row = _INDEX if command.body.indexed else _RECORD
+    prefix, writes = keys.table_prefix(view.group, row), view.writes_of(row)
     gone: Writes = {prefix + key: None for key in command.rows.keys}
     writes.update(gone)
     view.on_accept.append(partial(view.parts[HeadCache].overwritten, gone))

@@ -6,24 +6,26 @@ decodes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError, UnknownTableError
-from metad_wire.key import text_prefix
+from metad_wire.key import text, text_prefix
 from metad_wire.methods import encode
 from metad_wire.table import Table
-from metad_wire.tables.table import PlainTable
+from metad_wire.tables.table import INDEXES, Index, PlainTable
 
 from ...storage import keys
 from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
-from .verb import Command, Reader, Verb, mismatch, page_of, read_records, written
-from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, column
+from .verb import PAGE_BYTES_MAX, SPENT_BYTES, Command, Page, Reader, Verb, mismatch, page_of, read_records, written
+from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, column, in_chunks
+
+_INDEX: Final = INDEXES.rows["index"]
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
 """(item of a put, its version, its create revision, revision) -> its row."""
@@ -225,7 +227,37 @@ class DeclaredRecords(Plain):
             raise UnknownTableError(f"this node knows {len(self._names)} fields of {self.table.name}, not {known} yet")
         if known < len(self._names):
             self._keep_the_rest(view, command, known)
-        return super().evaluate_put(view, command)
+        return self._indexed(view, command, super().evaluate_put)
+
+    def evaluate_delete(self, view: View, command: Command[Any]) -> m.WriteReply:
+        reply: m.WriteReply = self._indexed(view, command, super().evaluate_delete)
+        return reply
+
+    def _indexed(self, view: View, command: Command[Any], evaluate: Callable[[View, Command[Any]], Any]) -> Any:
+        """Write records, and with them the rows of their indexes."""
+        indexes = self.table.indexes.values()
+        if not indexes:
+            return evaluate(view, command)
+        prefix, index_prefix = self.prefix(view.group), keys.table_prefix(view.group, _INDEX)
+        targets = [*{prefix + suffix: None for suffix in command.rows.keys}]
+        before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
+        reply = evaluate(view, command)
+        written, rows = view.writes_of(self.row), view.writes_of(_INDEX)
+        for key, old in zip(targets, before, strict=True):
+            new = written.get(key, old)
+            if new is not old:
+                gone, come = self._rows_of(old, indexes), self._rows_of(new, indexes)
+                rows.update((index_prefix + row, None) for row in gone - come)
+                rows.update((index_prefix + row, b"") for row in come - gone)
+                view.beside += sum(map(len, gone ^ come))
+        return reply
+
+    def _rows_of(self, value: bytes | None, indexes: Iterable[Index]) -> set[bytes]:
+        """The rows of the indexes that a record has."""
+        if value is None:
+            return set()
+        record = self._decode_record(value).record
+        return {row for index in indexes if (row := index.row_of(record)) is not None}
 
     def _keep_the_rest(self, view: View, command: Command[Any], known: int) -> None:
         """Who writes knows ``known`` fields only: the others stay as they are."""
@@ -244,32 +276,43 @@ class DeclaredRecords(Plain):
     def list_rows(self, body: m.TableList) -> Rows:
         """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
         table, fields = self.table, body.fields
-        if body.after and len(body.after) < len(table.key):
-            raise InvalidRequestError(f"after: {len(body.after)} of {len(table.key)} fields of a key")
+        order = table.index(body.index) or table
+        names = order.names
+        if body.after and len(body.after) < len(names):
+            raise InvalidRequestError(f"after: {len(body.after)} of {len(names)} fields")
         for given in (fields, body.after):
-            self._check_fields(given)
-        if body.prefix and (len(fields) == len(table.key) or not table.is_text(len(fields))):
+            if (why := order.fields_fault(given)) is not None:
+                raise InvalidRequestError(why)
+        if body.prefix and (len(fields) == len(names) or order.encoders[len(fields)] is not text):
             raise InvalidRequestError("a prefix needs a field of text behind the fields that are given")
-        routing = len(table.routing)
-        if len(fields) < routing:
+        if not table.routed_by(body):
             return NO_ROWS
         return Rows((body,), (b"",), column(table.crcs(table.listed_by((body,))), 1))
 
-    def _check_fields(self, fields: Sequence[str | int]) -> None:
-        """Raise InvalidRequestError unless these are the first fields of a key."""
-        table = self.table
-        if len(fields) > len(table.key):
-            raise InvalidRequestError(f"{len(fields)} fields, the key of a {table.name} has {len(table.key)}")
-        for number, value in enumerate(fields):
-            if isinstance(value, str) != table.is_text(number):
-                raise InvalidRequestError(f"{table.key[number]} is {'text' if table.is_text(number) else 'a number'}")
-
     def read_list(self, reader: Reader, command: Command[m.TableList]) -> Any:
         """A page of records."""
-        body, table = command.body, self.table
-        start = table.key_of(body.fields) + text_prefix(body.prefix)
-        rows, cursor = page_of(reader, command, self.row, start=start, after=table.key_of(body.after))
+        body = command.body
+        index = self.table.index(body.index)
+        order = index or self.table
+        start = order.key_of(body.fields) + text_prefix(body.prefix)
+        after = order.key_of(body.after) + order.behind if body.after else b""
+        page = page_of(reader, command, self.row if index is None else _INDEX, start=start, after=after)
+        rows, cursor = page if index is None else self._records_of(reader, index, page)
         return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
+
+    def _records_of(self, reader: Reader, index: Index, page: Page) -> Page:
+        """A page of the records of these rows of an index: as many as a page has room for."""
+        rows, prefix, size = [row for row, _ in page.rows], self.prefix(reader.group), 0
+        values: list[bytes] = []
+        for chunk, chunk_bytes in in_chunks(reader.engine, [prefix + index.record_key(row) for row in rows]):
+            reader.spent += len(chunk) + chunk_bytes // SPENT_BYTES
+            for value in chunk:
+                assert value is not None  # one entry writes both
+                values.append(value)
+                size += len(value)
+                if size >= PAGE_BYTES_MAX:
+                    return Page([*zip(rows, values, strict=False)], rows[len(values) - 1])
+        return Page([*zip(rows, values, strict=True)], page.cursor)
 
 
 def conflict(position: int, current: Head | None, said: int) -> m.ItemError:

@@ -342,7 +342,7 @@ class Verb(Generic[_Body, _Reply]):
         if self._operations is not None or max(map(len, rows.keys), default=0) > m.KEY_BYTES_MAX:
             for position, item in enumerate(body.items):
                 faults[position] = faults.get(position) or table.key_fault(item)
-        if size > table.value_bytes_max and self._has_items:  # only then may one be over the limit
+        if size > table.fits_bytes and self._has_items:  # only then may one be over a limit
             for position, item in enumerate(body.items):
                 faults[position] = faults.get(position) or table.value_fault(item)
         return {position: why for position, why in faults.items() if why is not None}

@@ -129,7 +129,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "retained.delete": {"tenant": "t", "topic": "a/b", "revision": 1},
     "tables.declare": {
         "table": "topic", "record": Topic, "key": ["tenant", "topic"], "routing": ["tenant"], "kind": "data",
-        "about": "Topics.",
+        "indexes": {"by_partitions": ["partitions"]}, "about": "Topics.",
     },
     "tables.open": {"name": "topic_settings", "record": None},
     "tables.list": {"prefix": "t", "page_size": 10, "min_revisions": []},

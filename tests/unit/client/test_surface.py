@@ -23,7 +23,7 @@ from metad_client import blocking, limits
 from metad_client.blocking.verbs import Call, Listing, Twin
 from metad_wire.errors import ErrorBody
 from metad_wire.messages import Page, TableList
-from metad_wire.tables.table import Plain
+from metad_wire.tables.table import Index, Plain
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -343,7 +343,7 @@ def test_every_type_of_a_signature_can_be_imported_from_the_package() -> None:
                     waiting += classes(hint)
     assert len(seen) > 40
     # What an error and a declared table are made of; a program looks at the error, and passes the table on.
-    assert seen - exported == {ErrorBody, Page, Plain, TableList}
+    assert seen - exported == {ErrorBody, Index, Page, Plain, TableList}
 
 
 @pytest.mark.parametrize(

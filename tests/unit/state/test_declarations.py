@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from random import Random
 from typing import Any
 
 import msgspec
@@ -12,12 +14,15 @@ from metad.config import DedupeConfig
 from metad.state.cluster.declarations import Declarations, KnownTables
 from metad.state.core.plain import DeclaredRecords
 from metad.state.core.verb import Verb
+from metad.storage.keys import GROUP_PREFIX_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.declaration import Declaration, DeclaredField, record_type
-from metad_wire.errors import MetadError, NotFoundError, UnknownTableError
+from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, record_type
+from metad_wire.errors import InvalidRequestError, MetadError, NotFoundError, UnknownTableError
 from metad_wire.families import FAMILIES
+from metad_wire.key import text, u32
 from metad_wire.methods import encode
+from metad_wire.table import ROWS
 from metad_wire.tables import declaration as d
 from metad_wire.tables.declaration import FIRST_NUMBER, DeclarationKey, DeclarationList, Declare, DeclaredTable
 from metad_wire.tables.table import PlainTable, TableSweep
@@ -171,6 +176,8 @@ class Records:
                 kind=declaration.kind,
                 record=record_type(declaration),
                 key=declaration.key,
+                routing=declaration.key[: declaration.routing],
+                indexes=declaration.indexed(),
             )
         )
         self.number = number
@@ -186,8 +193,9 @@ class Records:
         return self._write(self.plain.put, self.plain.put.body(self.number, known, items))
 
     def _write(self, method: Any, body: Any) -> Any:
-        request, refused = method.decode_what_fits(method.encode_request(body))
-        command = self._verb(method.code).command(request.body, 0, refused)
+        payload = method.encode_request(body)
+        request, refused = method.decode_what_fits(payload)
+        command = self._verb(method.code).command(request.body, len(payload), refused)
         (outcome,) = self.group.propose([(command, None)], self.group.now_ms)
         self.group.apply(len(self.group.in_flight))
         if isinstance(outcome, MetadError):
@@ -202,6 +210,23 @@ class Records:
         reply = verb.read(self.group.machine.reader, verb.command(body))
         found: list[Any] = method.decode_reply(encode(reply)).found
         return found
+
+    def delete(self, *keys: tuple[str, str], expected: int | None = None) -> Any:
+        items = [m.TableDeleteItem(self.plain.key(*key), expected) for key in keys]
+        return self._write(self.plain.delete, self.plain.delete.body(self.number, items))
+
+    def list(self, index: str, *fields: str | int | bool, limit: int = 2, **asked: Any) -> list[Any]:
+        """All pages, in the order of an index."""
+        number, page, found = self.records.table.indexes[index].number, m.Page(limit), []
+        verb = self._verb(self.plain.list.code)
+        assert verb.read is not None
+        while True:
+            body = m.TableList(self.number, [*fields], page=page, index=number, **asked)
+            reply = self.plain.list.decode_reply(encode(verb.read(self.group.machine.reader, verb.command(body))))
+            found += [one.record for one in reply.found]
+            if not reply.cursor:
+                return found
+            page = m.Page(limit, reply.cursor)
 
 
 @pytest.fixture
@@ -266,6 +291,134 @@ def test_a_sweep_deletes_rows_and_what_is_remembered_of_them(group: Group) -> No
     rig.write(methods.TABLE_SWEEP, TableSweep(keys))
     assert [one is None for one in topics.get(("a", "x"), ("a", "y"))] == [True, False]
     assert topics.put(topics.made("a", "x")).versions == [1]
+
+
+# --- indexes ---
+
+INDEXED = msgspec.structs.replace(
+    TOPIC,
+    fields=[
+        *FIELDS,
+        DeclaredField("owner", "str | None", b"\xc0"),
+        DeclaredField("size", "int", b"\x00"),
+        DeclaredField("durable", "bool", b"\xc2"),
+    ],
+    routing=1,
+    indexes=[DeclaredIndex("by_owner", ["tenant", "owner"]), DeclaredIndex("by_size", ["durable", "size"])],
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_index_lists_what_the_records_say(group: Group, seed: int) -> None:
+    """Random puts and deletes, some refused, several of one record in a request, some by who knows fewer fields."""
+    random, topics = Random(seed), Records(group, INDEXED)
+    stored: dict[tuple[str, str], Any] = {}
+    texts, sizes = ("", "a", "a\0", "ab", "b"), (-(2**63), -1, 0, 1, 2**63 - 1)
+    for _ in range(60):
+        keys = [(random.choice(texts), random.choice("xyz")) for _ in range(random.randint(1, 4))]
+        if random.random() < 0.3:
+            errors = item_errors(topics.delete(*keys, expected=random.choice((None, 1))))
+            for position, key in enumerate(keys):
+                if position not in errors:
+                    del stored[key]
+            continue
+        known = random.choice((3, 6))
+        records = []
+        for key in keys:
+            rest = (random.choice((None, *texts)), random.choice(sizes), random.random() < 0.5) if known == 6 else ()
+            records.append(topics.made(*key, 1, *rest))
+        errors = item_errors(topics.put(*records, known=known, expected=random.choice((None, None, 0))))
+        for position, (key, record) in enumerate(zip(keys, records, strict=True)):
+            if position not in errors:
+                kept = {name: getattr(stored.get(key, record), name) for name in _REST} if known == 3 else {}
+                stored[key] = msgspec.structs.replace(record, **kept)
+    for name in topics.records.table.indexes:
+        order = attrgetter(*topics.records.table.indexes[name].names)
+        expected = sorted((one for one in stored.values() if one.owner is not None or name != "by_owner"), key=order)
+        assert topics.list(name) == expected
+        for given in {order(one)[: random.randint(0, 3)] for one in expected}:
+            behind = [one for one in expected if order(one)[: len(given)] == given]
+            assert topics.list(name, *given) == behind
+            middle = behind[len(behind) // 2]
+            assert topics.list(name, *given, after=[*order(middle)]) == behind[len(behind) // 2 + 1 :]
+        if name == "by_owner":
+            assert topics.list(name, "a", prefix="a") == [
+                one for one in expected if one.tenant == "a" and one.owner.startswith("a")
+            ]
+    rows = group.machine.reader.scan(b"", b"\xff" * 64, 10_000).rows
+    slots = {
+        key: table.slot_of(key[GROUP_PREFIX_BYTES + 1 :])
+        for key, _ in rows
+        if (table := ROWS[key[GROUP_PREFIX_BYTES]]).moves
+    }
+    assert {*slots.values()} <= {topics.records.table.slot_of(u32(0) + b"\1" + text(tenant)) for tenant in texts}
+
+
+_REST = ("owner", "size", "durable")
+
+
+def test_what_an_index_cannot_list_is_said(group: Group) -> None:
+    topics = Records(group, INDEXED)
+    for wrong, why in (
+        ({"fields": [1]}, "tenant is text"),
+        ({"fields": ["a", "b", "x", "y"]}, "4 fields, index by_owner, with the key, has 3"),
+        ({"fields": ["a"], "after": ["a"]}, "after: 1 of 3 fields"),
+        ({"fields": ["a", "b", "x"], "prefix": "x"}, "prefix"),
+    ):
+        with pytest.raises(InvalidRequestError, match=why):
+            topics.list("by_owner", *wrong.pop("fields"), **wrong)
+    for fields in (["true"], [True, True], [True, 2**63], [True, "1"], [1]):
+        with pytest.raises(InvalidRequestError, match=r"durable is|size is"):
+            topics.list("by_size", *fields)
+    assert topics.records.table.index(0) is None
+    with pytest.raises(InvalidRequestError, match="none of number 3"):
+        topics.records.table.index(3)
+
+
+def test_a_record_whose_indexed_fields_are_too_long_is_refused(group: Group) -> None:
+    topics = Records(group, INDEXED)
+    reply = topics.put(topics.made("a", "x", 1, "o" * 4_096), topics.made("a", "y", 1, "o" * 4_000))
+    assert item_errors(reply) == {0: "invalid_item"}
+    assert "by_owner" in reply.errors[0].message
+
+
+def test_a_page_of_an_index_has_no_more_than_it_has_room_for(group: Group) -> None:
+    large = msgspec.structs.replace(INDEXED, fields=[*INDEXED.fields, DeclaredField("settings", "bytes", b"\xc4\x00")])
+    topics = Records(group, large)
+    records = [topics.made("a", f"{number:02}", 1, "o", 0, False, b"x" * 900_000) for number in range(40)]
+    for record in records:
+        topics.put(record)
+    assert topics.list("by_owner", "a", "o", limit=100) == records
+
+
+@pytest.mark.parametrize(
+    ("indexes", "why"),
+    [
+        ([DeclaredIndex("one", [])], "no field"),
+        ([DeclaredIndex("one", ["owner", "owner"])], "twice"),
+        ([DeclaredIndex("one", ["owner"]), DeclaredIndex("one", ["size"])], "another has this name"),
+        ([DeclaredIndex("One", ["owner"])], "small letters"),
+        ([DeclaredIndex("one", ["nothing"])], "no field of type str"),
+        ([DeclaredIndex("by_owner", ["owner", "tenant"])], "by_owner (owner, tenant)"),
+        ([], "and the declaration says none"),
+    ],
+)
+def test_an_index_is_of_fields_and_stays_as_it_is(rig: Rig, indexes: list[DeclaredIndex], why: str) -> None:
+    declare(rig, INDEXED)
+    reply = declare(rig, msgspec.structs.replace(INDEXED, indexes=indexes))
+    assert why in reply.errors[0].message
+
+
+def test_a_sweep_deletes_the_rows_of_indexes(group: Group) -> None:
+    topics = Records(group, INDEXED)
+    topics.put(topics.made("a", "x", 1, "o"), topics.made("b", "x", 1, "o"))
+    table = topics.records.table
+    row = table.indexes["by_owner"].row_of(topics.made("a", "x", 1, "o"))
+    assert row is not None
+    rig = Rig()
+    rig.group = group
+    rig.write(methods.TABLE_SWEEP, TableSweep([row], indexed=True))
+    assert [one.tenant for one in topics.list("by_owner")] == ["b"]
 
 
 def test_the_general_methods_are_those_that_tables_share() -> None:

@@ -23,7 +23,7 @@ from metad_wire.methods import BETWEEN_NODES
 from metad_wire.routing import KINDS, ROUTES
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, moving_rows
-from metad_wire.tables.table import DECLARED, TABLE_GET, PlainTable
+from metad_wire.tables.table import DECLARED, INDEXES, TABLE_GET, PlainTable
 from metad_wire.text.fields import U32
 
 KEYED = [table for table in KNOWN.values() if table.key]
@@ -95,11 +95,17 @@ def test_routes_and_kinds_are_those_of_the_tables() -> None:
     assert kinds.items() <= KINDS.items()
 
 
+SPREAD = (DECLARED, INDEXES)
+"""Their rows are of many tables, and say themselves how they route."""
+
+
 def test_every_row_of_a_routed_table_moves() -> None:
     assert {byte for kind in ("metadata", "offset", "data") for byte in moving_rows(kind)} == {
-        byte for table in TABLES.values() if table.routing or table is DECLARED for byte in table.rows.values()
+        byte for table in TABLES.values() if table.routing or table in SPREAD for byte in table.rows.values()
     }
-    assert {*DECLARED.rows.values()} <= {*moving_rows("metadata")} & {*moving_rows("offset")} & {*moving_rows("data")}
+    assert {byte for table in SPREAD for byte in table.rows.values()} <= {*moving_rows("metadata")} & {
+        *moving_rows("offset")
+    } & {*moving_rows("data")}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,7 @@ def test_a_key_is_read_back_as_its_fields(texts: list[str], partition: int) -> N
     assert table.slot_of(key) == crc32(table.key_of(texts[:2])) % SLOTS
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN.keys() - {DECLARED.name}))
+@pytest.mark.parametrize("name", sorted(KNOWN.keys() - {table.name for table in SPREAD}))
 @given(texts=st.lists(st.lists(st.text("ab\0\x01\xffé", max_size=4), min_size=8, max_size=8), max_size=3))
 def test_slots_of_many_keys_are_those_of_each(name: str, texts: list[list[str]]) -> None:
     table = KNOWN[name]

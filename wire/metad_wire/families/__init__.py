@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from ..declaration import declaration_of
@@ -32,14 +33,17 @@ def family(
     key: Sequence[str],
     routing: Sequence[str] | None = None,
     kind: str = "metadata",
+    indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
 ) -> PlainTable[Record]:
     """Declare a table. Raises TypeError if it makes no sense, or another has its name or number."""
-    declaration_of(name, record, kind=kind, key=key, routing=routing)
+    declaration_of(name, record, kind=kind, key=key, routing=routing, indexes=indexes)
     if name in TABLES or name in FAMILIES:
         raise TypeError(f"there is a table {name} already")
     if not 0 < number < FIRST_NUMBER or any(table.number == number for table in FAMILIES.values()):
         raise TypeError(f"{name}: number {number} is taken, or none of a table in the code")
-    table = FAMILIES[name] = PlainTable(name, number=number, kind=kind, record=record, key=key, routing=routing)
+    table = FAMILIES[name] = PlainTable(
+        name, number=number, kind=kind, record=record, key=key, routing=routing, indexes=indexes
+    )
     return table
 
 

@@ -14,6 +14,11 @@ not that of the record. Of ``delete``: ``not_found`` if there is no record, what
 of the kind (*Listings*). It is an ``invalid_request`` if it has more fields than the key, or one of another type, if it
 has a prefix for a field that is not text, or if ``after`` lacks fields of the key.
 
+**Indexes.** A declaration may name other orders of its records. The leader of a group keeps each index with the
+records, in the same entry: a listing of it shows what every other read shows. A listing by an index asks one group if
+its fields name all that routes, else every group of the kind. Bounds: the fields of an index of one record take as
+many bytes as a key may, or the item is an ``invalid_item``.
+
 A node may not have heard of a table yet that was declared a moment ago, or of its newest fields: ``unknown_table``.
 Nothing was done; try again. ``not_found`` for a request as a whole: the table was dropped.
 """
@@ -22,6 +27,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
@@ -29,7 +35,8 @@ from zlib import crc32
 import msgspec
 
 from .. import messages as m
-from ..key import SLOT_MASK, TEXT_END, u32
+from ..errors import InvalidRequestError
+from ..key import SLOT_MASK, TEXT_END, number, text, truth, u32
 from ..method import For, Lane, Method
 from ..table import ANY_KIND, Keyed, Keys, Listed, Shown, Table
 from ..text.fields import Batch
@@ -66,6 +73,126 @@ DECLARED: Final = DeclaredRows("table", rows={"record": 0x60})
 _RECORD: Final = DECLARED.rows["record"]
 
 
+class IndexRows(Table[Any]):
+    """The rows of all indexes, which have no value. Behind the byte a key has the number of the table as u32, that of
+    the index as u8, the fields of the index, those of the key, where those of the key begin as u16, and how many of
+    them route as u8: so everybody knows the slot, and the key of the record."""
+
+    def __init__(self, name: str, *, rows: Mapping[str, int]) -> None:
+        super().__init__(name, kind=ANY_KIND, rows=rows)
+        self.moves = True
+
+    def slot_of(self, key: bytes) -> int:
+        begin = end = int.from_bytes(key[-3:-1], "big")
+        for _ in range(key[-1]):
+            end = key.index(TEXT_END, end) + len(TEXT_END)
+        return crc32(key[begin:end]) & SLOT_MASK
+
+    def slots_of(self, keys: Sequence[bytes]) -> list[int]:
+        return [self.slot_of(key) for key in keys]
+
+
+INDEXES: Final = IndexRows("table_index", rows={"index": 0x61})
+"""The indexes of declared tables."""
+
+
+class Index:
+    """One index of a table. ``names``: its fields, and behind them the other fields of the key."""
+
+    behind: Final = b"\xff"
+    """What follows all fields in a row is less."""
+
+    def __init__(self, number: int, name: str, fields: Sequence[str], table: PlainTable[Any]) -> None:
+        self.number = number
+        self.name = name
+        self.fields = tuple(fields)
+        self.names = (*fields, *(field for field in table.key if field not in fields))
+        self.header = u32(table.number) + bytes((number,))
+        """What its keys begin with."""
+        types = {field.name: field.type for field in msgspec.structs.fields(table.record)}
+        self._encoders = [_encoder_of(types[field]) for field in self.fields]
+        of_key = dict(zip(table.key, table.encoders, strict=True))
+        self.encoders = [*self._encoders, *(of_key[field] for field in self.names[len(fields) :])]
+        """Of :attr:`names`."""
+        self._table = table
+
+    def key_of(self, given: Sequence[Any]) -> bytes:
+        """The values of the first of :attr:`names`, encoded."""
+        begin = self.header + b"".join([encode(value) for encode, value in zip(self._encoders, given, strict=False)])
+        if len(given) < len(self.fields):
+            return begin
+        known = dict(zip(self.names, given, strict=False))
+        return begin + self._table.fields_key(
+            [known[field] for field in takewhile(known.__contains__, self._table.key)]
+        )
+
+    def row_of(self, record: Any) -> bytes | None:
+        """The key of a record's row; None if a field is nil."""
+        begin, table = self._begin_of(record), self._table
+        if begin is None:
+            return None
+        key = table.fields_key([getattr(record, field) for field in table.key])
+        return begin + key + len(begin).to_bytes(2, "big") + bytes((len(table.routing),))
+
+    def record_key(self, row: bytes) -> bytes:
+        """The key of the record that a row is for."""
+        return self._table.header + row[int.from_bytes(row[-3:-1], "big") : -3]
+
+    def bytes_of(self, record: Any) -> int:
+        """Of its fields in a record, as encoded."""
+        return len(self._begin_of(record) or b"")
+
+    def _begin_of(self, record: Any) -> bytes | None:
+        values = [getattr(record, field) for field in self.fields]
+        if None in values:
+            return None
+        return self.header + b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
+
+    def fields_fault(self, given: Sequence[Any]) -> str | None:
+        """Why these are not values of the first of :attr:`names`; None if they are."""
+        return _fields_fault(f"index {self.name}, with the key,", self.names, self.encoders, given)
+
+
+_RANGES: Final[dict[Any, tuple[int, int]]] = {u32: (0, 2**32 - 1), number: (-(2**63), 2**63 - 1)}
+
+
+def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
+    """Of a field of an index. Raises TypeError."""
+    shape = msgspec.inspect.type_info(kind)
+    if isinstance(shape, msgspec.inspect.UnionType):
+        (shape,) = [one for one in shape.types if not isinstance(one, msgspec.inspect.NoneType)]
+    match shape:
+        case msgspec.inspect.StrType() | msgspec.inspect.LiteralType():
+            return text
+        case msgspec.inspect.BoolType():
+            return truth
+        case msgspec.inspect.IntType():
+            return number
+    raise TypeError(f"{kind!r} has no place in an index")
+
+
+def _fields_fault(
+    whose: str, names: Sequence[str], encoders: Sequence[Callable[[Any], bytes]], given: Sequence[Any]
+) -> str | None:
+    if len(given) > len(names):
+        return f"{len(given)} fields, {whose} has {len(names)}"
+    for value, name, encode in zip(given, names, encoders, strict=False):
+        if (wanted := _misfit(value, encode)) is not None:
+            return f"{name} is {wanted}"
+    return None
+
+
+def _misfit(value: Any, encode: Callable[[Any], bytes]) -> str | None:
+    """What a value must be that is not; None if it is."""
+    if encode is text:
+        return None if isinstance(value, str) else "text"
+    if encode is truth:
+        return None if isinstance(value, bool) else "true or false"
+    low, high = _RANGES[encode]
+    whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return None if whole else f"a number from {low} to {high}"
+
+
 def _of(record: str, general: Any) -> type[Any]:
     """A general message, of some records."""
     name = f"{record}{general.__origin__.__name__.removeprefix('Table')}"
@@ -91,6 +218,8 @@ class TableSweep(m.Message, frozen=True):
 
     items: Batch[bytes]
     """Keys behind the byte of the row."""
+    indexed: bool = False
+    """Whether they are keys of indexes."""
 
 
 TABLE_SWEEP = DECLARED.writes(0x0605, "sweep", TableSweep, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
@@ -116,6 +245,7 @@ class PlainTable(Table[Record]):
 
     record: type[Record]
     plain: Plain
+    behind: Final = b""
 
     def __init__(
         self,
@@ -126,6 +256,7 @@ class PlainTable(Table[Record]):
         record: type[Record],
         key: Sequence[str],
         routing: Sequence[str] | None = None,
+        indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
     ) -> None:
         routing = key if routing is None else routing
         self.number = number
@@ -145,6 +276,15 @@ class PlainTable(Table[Record]):
             keys=self._keys,
         )
         self._is_text = self._first_texts == len(self.key)
+        self.encoders = [encode for _, encode in self._encoders]
+        self.indexes = {
+            name: Index(at, name, fields, self) for at, (name, fields) in enumerate(indexes.items(), start=1)
+        }
+        """By name."""
+        if self.indexes:
+            self.fits_bytes = m.KEY_BYTES_MAX
+        self.names = self.key
+        """The fields by which its records are in order, as those of an index are."""
         self.plain = self._methods()
         self.shows = {_RECORD: Shown(self.plain.key, m.TableRecord[self.record], counted=True)}  # type: ignore[name-defined]
 
@@ -170,6 +310,21 @@ class PlainTable(Table[Record]):
 
     def key_of(self, fields: Sequence[Any]) -> bytes:
         return self.header + super().key_of(fields)
+
+    def fields_key(self, fields: Sequence[Any]) -> bytes:
+        """The first fields of a key, encoded, without the header."""
+        return super().key_of(fields)
+
+    def fields_fault(self, given: Sequence[Any]) -> str | None:
+        """Why these are not the first fields of a key; None if they are."""
+        return _fields_fault(f"the key of a {self.name}", self.names, self.encoders, given)
+
+    def value_fault(self, item: Any) -> str | None:
+        record = getattr(item, "record", None)
+        for index in self.indexes.values() if record is not None else ():
+            if (size := index.bytes_of(record)) > m.KEY_BYTES_MAX:
+                return f"the fields of index {index.name} take {size} bytes, {m.KEY_BYTES_MAX} are allowed"
+        return super().value_fault(item)
 
     def fields_of(self, key: bytes, count: int) -> list[Any]:
         return super().fields_of(key[HEADER_BYTES:], count)
@@ -221,9 +376,26 @@ class PlainTable(Table[Record]):
         """Return its own method of this code."""
         return self.plain[general.code - TABLE_GET.code]  # type: ignore[return-value]
 
+    def index(self, number: int) -> Index | None:
+        """The index of this number; None for 0. Raises InvalidRequestError if there is none."""
+        if number > len(self.indexes):
+            raise InvalidRequestError(f"{self.name} has {len(self.indexes)} indexes, and none of number {number}")
+        return [*self.indexes.values()][number - 1] if number else None
+
     def listed_by(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
         """What has the routing fields of listings."""
-        return [types.SimpleNamespace(**dict(zip(self.key, body.fields, strict=False))) for body in bodies]
+        found = []
+        for body in bodies:
+            index = self.index(body.index)
+            names = self.names if index is None else index.names
+            found.append(types.SimpleNamespace(**dict(zip(names, body.fields, strict=False))))
+        return found
+
+    def routed_by(self, body: m.TableList) -> bool:
+        """Whether a listing is of one group, because it has all routing fields."""
+        index = self.index(body.index)
+        names = self.names if index is None else index.names
+        return {*names[: len(body.fields)]} >= {*self.routing}
 
 
 def _join(names: Sequence[str]) -> Callable[[Any], str]:

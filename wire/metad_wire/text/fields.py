@@ -73,6 +73,8 @@ PerGroup = Annotated[list[T], Meta(max_length=1024)]
 """One item for each group of a kind: a kind has no more groups than slots."""
 Batch = Annotated[list[T], Meta(max_length=BATCH_ITEMS_MAX)]
 KeyFields = Annotated[list[str | U32], Meta(max_length=KEY_FIELDS_MAX)]
+ListedFields = Annotated[list[str | int | bool], Meta(max_length=2 * KEY_FIELDS_MAX)]
+"""Of an index, and of the key behind it."""
 Transactions = Annotated[list[T], Meta(max_length=TRANSACTIONS_MAX)]
 TransactionItems = Annotated[list[T], Meta(max_length=TRANSACTION_ITEMS_MAX)]
 

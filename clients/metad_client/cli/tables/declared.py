@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ def add(commands: Commands) -> None:
     parser.add_argument("table", metavar="TABLE")
     parser.add_argument("key", nargs="*", metavar="KEY", help="the first fields of the key")
     parser.add_argument("--prefix", default="", metavar="P", help="what the next of them starts with")
+    parser.add_argument(
+        "--index", default="", metavar="INDEX", help="in the order of this index; KEY then begins with its fields"
+    )
     limit(parser)
     parser = verbs.add("get", "one record", _record)
     parser.add_argument("table", metavar="TABLE")
@@ -93,6 +96,7 @@ def _row(table: DeclaredTable) -> Row:
         "key": declaration.key,
         "routed by": declaration.key[: declaration.routing],
         "fields": len(declaration.fields),
+        "indexes": [*declaration.indexed()],
         "version": table.version,
     }
 
@@ -111,6 +115,7 @@ def _document(table: DeclaredTable) -> dict[str, Any]:
     facts = msgspec.structs.asdict(table)
     facts |= msgspec.structs.asdict(facts.pop("declaration"))
     facts["fields"] = [_field(field) for field in table.declaration.fields]
+    facts["indexes"] = table.declaration.indexed()
     return facts
 
 
@@ -128,7 +133,8 @@ def read_declaration(text: str | bytes) -> Declaration:
         wanted = {name: document[name] for name in Declaration.__struct_fields__ if name in document}
         wanted["fields"] = [_read_field(field) for field in wanted.get("fields", [])]
         wanted.setdefault("routing", len(wanted.get("key", [])))
-        return msgspec.convert([wanted[name] for name in _REQUIRED] + [wanted.get("about", "")], Declaration)
+        indexes = [[name, fields] for name, fields in wanted.get("indexes", {}).items()]
+        return msgspec.convert([wanted[name] for name in _REQUIRED] + [wanted.get("about", ""), indexes], Declaration)
     except KeyError as error:
         raise InvalidRequestError(f"a declaration has {', '.join(_REQUIRED)}; {error} is missing") from None
     except (msgspec.MsgspecError, TypeError, AttributeError) as error:
@@ -171,8 +177,17 @@ async def _which(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _records(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
-    key = _key(table, a.key)
-    found = await first(m.table(table).list(*key, prefix=a.prefix, page_size=page_size(a.limit)), a.limit)
+    records, size = m.table(table), page_size(a.limit)
+    if not a.index:
+        listing = records.list(*_key(table, a.key), prefix=a.prefix, page_size=size)
+    elif a.index in table.indexes:
+        fields = _fields(table, table.indexes[a.index].names, a.key)
+        listing = records.list_by(a.index, *fields, prefix=a.prefix, page_size=size)
+    else:
+        raise InvalidRequestError(
+            f"{a.table} has no index {a.index}; its indexes: {', '.join(table.indexes) or 'none'}"
+        )
+    found = await first(listing, a.limit)
     show_raw(printer, Bounded([_flat(record) for record in found.records], found.more), a.limit)
 
 
@@ -211,8 +226,12 @@ def _key(table: PlainTable[Any], given: list[str]) -> list[Any]:
     """The first fields of a key."""
     if len(given) > len(table.key):
         raise InvalidRequestError(f"the key of {table.name} is {', '.join(table.key)}: it has {len(table.key)} fields")
+    return _fields(table, table.key, given)
+
+
+def _fields(table: PlainTable[Any], names: Sequence[str], given: list[str]) -> list[Any]:
     types = {field.name: field.type for field in msgspec.structs.fields(table.record)}
-    return [_read(name, text, types[name]) for name, text in zip(table.key, given, strict=False)]
+    return [_read(name, text, types[name]) for name, text in zip(names, given, strict=False)]
 
 
 def _whole(table: PlainTable[Any], given: list[str]) -> list[Any]:
