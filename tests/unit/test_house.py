@@ -89,10 +89,10 @@ PAGES = {
     "docs/WRITE_A_BROKER.md": 32,
     "clients/README.md": 25,
     "wire/PROTOCOL.md": 45,
-    "wire/TABLES.md": 94,
+    "wire/TABLES.md": 81,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 432
+MARKDOWN_KIB_MAX = 418
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

@@ -78,7 +78,6 @@ class DeclaredField(Message, frozen=True):
     choices: Annotated[list[str], Meta(max_length=CHOICES_MAX)] = []  # noqa: RUF012 - msgspec copies it
     """The values that a text may have; none: any."""
     about: str = ""
-    """What it is, for people."""
 
 
 class DeclaredIndex(Message, frozen=True):
@@ -106,7 +105,6 @@ class Declaration(Message, frozen=True):
     routing: U32
     """How many of them route: records that agree in them live in one group."""
     about: str = ""
-    """What the table is for, for people."""
     indexes: Annotated[list[DeclaredIndex], Meta(max_length=INDEXES_MAX)] = []  # noqa: RUF012 - msgspec copies it
     """Other orders in which the records are listed. They stay as they are."""
 

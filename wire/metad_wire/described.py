@@ -259,8 +259,8 @@ _NAMES: dict[type, str] = {
 
 
 def type_text(type_: Any, any_name: str) -> str:
-    """Say a type for people: ``u63``, ``str or nil``, ``[str] (at most 16)``. An array of a request that has no bound
-    here has at most 1000 elements."""
+    """Say a type for people: ``u63``, ``str?`` (or nil), ``[str] (at most 16)``. An array of a request that has no
+    bound here has at most 1000 elements."""
     match type_:
         case "any":
             return any_name
@@ -270,6 +270,8 @@ def type_text(type_: Any, any_name: str) -> str:
             return f"int {low} to {high}"
         case {"one_of": values}:
             return "one of " + ", ".join(f"`{value}`" for value in values)
+        case {"or": [one, "nil"]}:
+            return f"{type_text(one, any_name)}?"
         case {"or": each}:
             return " or ".join(type_text(one, any_name) for one in each)
         case {"array": item, **bound}:
@@ -307,7 +309,7 @@ def field_rows(class_: type) -> list[tuple[str, str, str]]:
 
 
 def field_meaning(class_: type, name: str) -> str:
-    """What a field means; empty where its name says it."""
+    """What a field itself says that it means; empty where its name, or the head of the page, does."""
     for owner in _declared(class_):
         if said := texts(sys.modules[owner.__module__]).fields.get((owner.__name__, name)):
             return plain(said)
@@ -416,7 +418,35 @@ def plain(text: str) -> str:
 
 # --- the page -------------------------------------------------------------------------------------------------
 
-_HEAD = """\
+_COMMON = (
+    ("`tenant`, `client_id`, `namespace`, `topic`, `filter`, `member`, `sequence`", "str", "of the key of a record"),
+    ("`group`", "str", "a consumer group, of the key of a record"),
+    ("`key`, `lease`, `name`, `id`", "str", "of the key of a record; `key` and `lease` are unique in their namespace"),
+    ("`partition`", "u32", "of a topic, of the key of an offset"),
+    ("`broker`", "str", "the name of a broker; in a request that writes the one that asks"),
+    ("`broker_epoch`", "u63", "its life, which must own the sessions, or have claimed the wills, that a request names"),
+    ("`version`", "u63", "writes of the record since it was created: 1 after the first"),
+    ("`create_revision`", "u63", "revision of the write that created the record"),
+    ("`mod_revision`", "u63", "revision of the last write of the record"),
+    (
+        "`expected_version`",
+        "u63? = nil",
+        "only if this is the current version; 0: only if there is no record; nil: unchecked",
+    ),
+    ("`versions`", "[u63]", "by position: the version written"),
+    ("`client_id_prefix`", "str = empty", "what the client id starts with; needs a tenant"),
+    ("`prefix`", "str = empty", "what the names start with; empty: all"),
+    ("`revisions`", "[Revision]", "of a reply: one, that of the group, see *Revisions*"),
+    ("`errors`", "[ItemError] = []", "the items that failed, in order of `index`"),
+    ("`page`", "Page = all defaults", "see *Listings*"),
+    ("`slots`", "bin = empty", "a bit map of slots, see *Listings*; empty: all that the group holds"),
+    ("`min_revisions`", "[Revision] (at most 1024) = []", "see *Reading what was written*"),
+)
+"""Fields that mean the same in all messages and have no text of their own: names, type with default, meaning."""
+_KNOWN = {name: row for row in _COMMON for name in re.findall(r"`(\w+)`", row[0])}
+
+
+_HEAD = f"""\
 # Methods, messages, tables, errors and limits
 
 `metad protocol > wire/TABLES.md` writes this page from the declarations; a test compares the two. `metad protocol
@@ -425,39 +455,28 @@ _HEAD = """\
 
 **How to read it.** A message is a MessagePack array of its fields, in the order of its list. A field has a name, a type
 and, after `=`, its default: the field may be left out together with all fields after it. A field without a default is
-required. `[X]` is an array of X; in a request it has at most 1000 elements unless another bound is given. The text
-after the type says what the field means. These fields mean the same in all messages, so their types stand only here:
+required. `T?` is T or nil. `[X]` is an array of X; in a request it has at most 1000 elements unless another bound is
+given. An array *by position* has an element for each item of the request: nil, 0, false or empty for one that failed or
+has no record. A field without a type is one of these:
 
 | field | type | meaning |
 |---|---|---|
-| `revisions` | [Revision] | of a reply: one, that of the group, see *Revisions* |
-| `errors` | [ItemError] = [] | the items that failed, in order of `index` |
-| `page` | Page = all defaults | see *Listings* |
-| `slots` | bin = empty | a bit map of slots, see *Listings*; empty: all |
-| `min_revisions` | [Revision] (at most 1024) = [] | see *Reading what was written* |
+{chr(10).join(f"| {names} | {type_} | {meaning} |" for names, type_, meaning in _COMMON)}
 
 The line under a method has the messages of the request and of the answer. Each method follows this rule, unless its
 line says otherwise: the leader of the group answers it. A method that *writes* takes an identity, and waits in the lane
 `records` (*Overload*). A `Get` reads keys, in the same lane; any other read is of the lane `scans`. Reads are *early*:
 0-RTT data may ask for them."""
 _ADMINS = """\
-These are for monitors and for administrators; others get `permission_denied` for a change of the cluster. `metad
-protocol --json` has their messages, and the errors of each."""
+A broker does without these. `metad protocol --json` has their messages, and the errors of each. For a change of the
+cluster all but administrators get `permission_denied`."""
 _TABLES = """\
 Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
 the slot has the record. A table without routing is in `metadata-0`. A table with a number is a declared one
 that is in the code: its record is an array of the fields that its row lists, and its methods are those of *table*."""
 _WATCHED = """\
-What a watch reports of each row. `table`, `row` and `number` are those of `WatchFilter` and `WatchChange`. Kinds: 1
-created, 2 changed, 3 deleted, 4 expired, 5 written."""
-_EVERYWHERE = {
-    "revisions": "[Revision]",
-    "errors": "[ItemError]",
-    "page": "Page",
-    "slots": "bin",
-    "min_revisions": "[Revision] (at most 1024)",
-}
-"""Fields that the head of the page explains, and their types."""
+What a watch reports of each row, by the key of its table unless another is given. `table`, `row` and `number` are those
+of `WatchFilter` and `WatchChange`. Kinds: 1 created, 2 changed, 3 deleted, 4 expired, 5 written."""
 
 
 def page() -> str:
@@ -473,12 +492,12 @@ def _lines() -> Iterator[str]:
     text = "What is over a limit is refused with the error that is named."
     yield from _section("Limits", text, "limit | value | what it limits", bounds)
     yield from _section("Tables", _TABLES, "table | groups | key | routed by | record", table_rows())
-    head = "table | row | number | key | value | kinds"
+    head = "table | row | number | value | kinds"
     yield from _section("Rows that can be watched", _WATCHED, head, watch_rows())
     yield from ["", "## Messages of a connection"]
-    yield from _messages(CONNECTION[:-2], seen)
+    yield from _messages(CONNECTION[:-2], seen, texts_too=True)
     yield from ["", "## Messages of many methods"]
-    yield from _messages([*COMMON, *GENERAL[:4]], seen)
+    yield from _messages([*COMMON, *GENERAL[:4]], seen, texts_too=True)
     for name in ("cluster", "watch", DECLARED.name):
         yield from _methods_section(name, seen)
     yield from _messages(GENERAL[4:], seen)
@@ -496,9 +515,12 @@ def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Ite
         yield f"| {' | '.join(row)} |"
 
 
+_OF_OPERATORS = ("system.status", "session.end_tenant", "session.endings")
+
+
 def apart(method: Method[Any, Any]) -> bool:
     """Whether a client that stores and reads records does without the method."""
-    return method.whose is For.ADMINS or method.name == "system.status"
+    return method.whose is For.ADMINS or method.name in _OF_OPERATORS
 
 
 def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
@@ -512,7 +534,7 @@ def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
             continue
         yield from ["", f"### `{method.name}` {method.code:#06x}", "", " ".join([_call(method), about(method)]).strip()]
         classes = [one for one in (method.body, method.reply) if not _is_shaped(one)]
-        yield from _messages(classes, seen, about=method.body.__name__)
+        yield from _messages(classes, seen)
         yield from _messages([c for one in (method.body, method.reply) for c in nested(one)], seen)
     if name == "watch":
         yield from _messages(CONNECTION[-2:], seen)
@@ -554,34 +576,44 @@ def _is_shaped(class_: type) -> bool:
     return any(general in class_.__mro__[1:] for general in GENERAL)
 
 
-def _messages(classes: Iterable[type], seen: set[str], about: str = "") -> Iterator[str]:
-    """Lists of the fields of these messages and of those in them. ``about``: one whose text was said already."""
+def _messages(classes: Iterable[type], seen: set[str], *, texts_too: bool = False) -> Iterator[str]:
+    """The fields of these messages and of those in them. ``texts_too``: what each is for; else its method says it."""
     for class_ in classes:
         if class_.__name__ in seen or _is_shaped(class_):
             continue
         seen.add(class_.__name__)
-        text = "" if class_.__name__ == about else meaning(class_)
-        yield from ["", f"**`{class_.__name__}`**{f': {text}' if text else ''}", ""]
-        if not field_rows(class_):
-            yield "An empty array."
-            continue
-        yield from _field_lines(class_)
-        yield from _messages(nested(class_), seen)
+        name, lines = f"**`{class_.__name__}`**", list(_field_lines(class_))
+        said = [": " + meaning(class_)] if texts_too else []
+        if not texts_too and len(lines) <= 1:
+            yield from ["", f"{name}: {lines[0] if lines else 'an empty array.'}"]
+        else:
+            yield from ["", "".join([name, *said]), "", *(f"- {line}" for line in lines)]
+        yield from _messages(nested(class_), seen, texts_too=texts_too)
 
 
 def _field_lines(class_: type) -> Iterator[str]:
-    """A line for each field. Fields of one type that need no words share one; so do those that the head explains."""
-    lines: list[tuple[list[str], str, str]] = []
+    """The fields: one that needs words has a line, those between two of them share one."""
+    short: list[tuple[list[str], str]] = []
     for name, type_, default in field_rows(class_):
-        text = field_meaning(class_, name)
-        everywhere = _EVERYWHERE.get(name) == type_ and not text
-        said = "" if everywhere else f": {type_} = {default}" if default else f": {type_}"
-        if lines and not text and lines[-1][1:] == (said, "") and (everywhere or not default):
-            lines[-1][0].append(name)
+        text, said = field_meaning(class_, name), " = ".join(filter(None, [type_, default]))
+        known = not text and name in _KNOWN and said in (_KNOWN[name][1], _KNOWN[name][1].removesuffix(" = []"))
+        if text:
+            if short:
+                yield _together(short)
+            yield f"`{name}`: {said}. {text}"
+            short = []
+        elif short and short[-1][1] == ("" if known else said) and (known or not default):
+            short[-1][0].append(name)
         else:
-            lines.append(([name], said, text))
-    for names, said, text in lines:
-        yield f"- {', '.join(f'`{name}`' for name in names)}{said}{f'. {text}' if text else ''}"
+            short.append(([name], "" if known else said))
+    if short:
+        yield _together(short)
+
+
+def _together(fields_: Iterable[tuple[list[str], str]]) -> str:
+    """Fields without words, those of one type together."""
+    said = (f"{', '.join(f'`{name}`' for name in names)}{type_ and f': {type_}'}" for names, type_ in fields_)
+    return "; ".join(said)
 
 
 def error_rows() -> list[list[str]]:
@@ -638,8 +670,10 @@ def watch_rows() -> list[list[str]]:
                 name = next(name for name, number in table.rows.items() if number == byte)
                 value = type_text(type_of(shown.record), "")
                 kinds = "2" if not table.key else "1 to 4" if shown.counted or table.name == "session" else "3 to 5"
-                rows.append([table.name, name, str(byte), ", ".join(key_of(table, shown.key)), value, kinds])
-    return [*rows, ["a declared table", "record", str(DECLARED.rows["record"]), "see *table*", "TableRecord", "1 to 4"]]
+                if (key := key_of(table, shown.key)) != table.key:
+                    value += f", by {', '.join(key)}"
+                rows.append([table.name, name, str(byte), value, kinds])
+    return [*rows, ["a declared table", "record", str(DECLARED.rows["record"]), "TableRecord", "1 to 4"]]
 
 
 def _yes(value: bool) -> str:

@@ -54,10 +54,10 @@ session the ``payload`` with the topic, payload and properties of its will: ``in
 CHANGE_BYTES_MAX = 2 * 1024 * 1024
 """The payload of a request that writes or of ``watch.open``, and what a request may change: the rows that it writes
 with their keys, and the reply if it has an identity. ``too_large``: send the rest in parts, each with an identity of
-its own. The names of a key count twice, those of a session in two rows, those of an offset in up to three. A request
-of 600 KiB always fits, unless its names hold many NUL characters. A will that becomes due counts where a request
-disconnects or ends its session. One session can always be ended; of several together, what belongs to them beyond one
-session's bound is too much. So is a write about records of over 16 MiB together."""
+its own. The names of a key count twice, those of a session in two rows, those of an offset in up to three. A request of
+600 KiB always fits, unless its names hold many NUL characters. A will that becomes due counts too. One session can
+always be ended; of several together, what belongs to them beyond one session's bound is too much. So is a write about
+records of over 16 MiB together."""
 LISTING_BYTES_MAX = 512 * 1024
 """The payload of a request that reads and has no ``items``: ``too_large``."""
 BROKER_BYTES_MAX = 256
@@ -92,7 +92,7 @@ class Hello(Message, frozen=True):
     magic: str
     """Always ``metad``."""
     version_min: U63
-    """Oldest protocol version the client speaks."""
+    """Oldest version the client speaks."""
     version_max: U63
     """Newest one."""
     features: U64 = 0
@@ -163,7 +163,6 @@ class Owner(Message, frozen=True):
     """One life of a broker."""
 
     broker: str
-    """Name of a broker."""
     broker_epoch: U63
     """One life of the broker: a restarted broker comes back with a higher epoch."""
 
@@ -173,13 +172,13 @@ class Request(Message, Generic[T], frozen=True):
     group is tried, because only this one remembers an earlier attempt."""
 
     deadline_ms: U32
-    """Milliseconds from receipt after which the answer is useless; 0: the server's default."""
+    """From receipt; 0: the server's default."""
     identity: Identity | None
     """For a write that must happen once; nil for a read."""
     body: T
-    """A message of its own, or a general one: see the line of the method."""
+    """See the line of the method."""
     group: str = ""
-    """Name of the group that is asked: see Routing; empty for methods that no group answers."""
+    """Name of the group: see *Routing*; empty for methods that no group answers."""
     requires: U63 = 0
     """Feature bits that the request must not be executed without: see Features."""
     life: Owner | None = None
@@ -196,7 +195,7 @@ class ItemError(Message, frozen=True):
     message: str = ""
     """For people."""
     current: I64 | None = None
-    """The value that the item's condition was compared with and did not match: see Failed conditions."""
+    """See *Failed conditions*."""
 
 
 class Revision(Message, frozen=True):
@@ -244,7 +243,6 @@ class GetReply(Message, Generic[T], frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"found": None}
 
     found: list[T | None]
-    """By position; nil if there is none, or if the item failed."""
     errors: list[ItemError] = []
 
 
@@ -258,7 +256,6 @@ class ListReply(Message, Generic[T], frozen=True):
     """Has one page of a listing."""
 
     found: list[T]
-    """In order."""
     cursor: bytes
     """Empty: complete; otherwise there may be more, even if this page is short or empty."""
 
@@ -271,7 +268,6 @@ class SessionKey(Message, frozen=True):
 
     tenant: str
     client_id: ClientId
-    """Unique within the tenant."""
 
 
 NEVER_S = 0xFFFF_FFFF
@@ -327,11 +323,8 @@ class SessionOwner(Message, frozen=True):
     """The part of a session that says who owns it; a row of its own, which watches report."""
 
     connected: bool
-    """Whether the client is connected."""
     broker: str
-    """The broker that owns the session, or owned it last."""
     broker_epoch: U63
-    """The epoch of the broker's life."""
     disconnected_ms: U63
     """When the client disconnected, by the time of the group's log; 0 while connected."""
     stolen: U32 = 0
@@ -363,7 +356,6 @@ class SessionEndTenant(Message, frozen=True):
     retained: bool = False
     """Also delete the retained messages that were put before."""
     slots: bytes = b""
-    """A bit map as in SessionList; empty: all that the group holds."""
 
 
 class TenantEnd(Message, frozen=True):
@@ -396,9 +388,8 @@ class SessionEndings(Message, frozen=True):
     """The orders that are not carried out. If no group has one for a tenant, all is done that was ordered before."""
 
     tenant: str | None = None
-    """Only of this tenant."""
+    """Nil: all."""
     slots: bytes = b""
-    """As in SessionList."""
     min_revisions: Revisions = []
 
 
@@ -448,27 +439,24 @@ class SessionTakeoverItem(Message, frozen=True):
 class SessionTakeover(Message, frozen=True):
     """The clients have connected to this broker, which now owns their sessions. A takeover wins over the ownership
     of any other broker. It fails with ``fenced`` only if the same broker has taken the session with a higher epoch.
-    A session that does not exist is created. A session was present before if ``previous[i] >= 0`` and item i did not
-    ask for a clean start. It was not if it was disconnected and its end had come, even if it is not deleted yet. A
-    session of a life that is fenced counts as disconnected since the fence.
+    A session that does not exist is created. A session was present before if ``previous[i] >= 0`` and item i did
+    not ask for a clean start, and not if its end had come while it was disconnected. A session of a life that is
+    fenced counts as disconnected since the fence.
 
     A takeover cancels the end of a disconnected session, and its will. The will is published all the same if it was
     due already, or if the session ends because its end has come or by a clean start. What belongs to a session that
     ends goes in the same entry.
 
     **Attachments.** The revision of a takeover (``revisions[0].index``, also in the reply to a retry) is the
-    *attachment* of the connections that it made. It tells two connections of one client to one life of a broker
-    apart: items of ``session.disconnect``, ``session.update`` and ``session.delete`` may name an attachment, and
-    then fail with ``conflict`` unless the client is connected by that very takeover. So a late disconnect of an
-    earlier connection changes nothing. This holds for brokers that have registered (see *broker*); for others it is
-    best effort. An attachment counts together with the life that made the takeover: a broker **must not** name those
-    of its earlier lives.
+    *attachment* of the connections that it made. It tells two connections of one client to one life of a broker apart:
+    items of ``session.disconnect``, ``session.update`` and ``session.delete`` may name an attachment, and then fail
+    with ``conflict`` unless the client is connected by that very takeover. So a late disconnect of an earlier
+    connection changes nothing. For brokers that have not registered (see *broker*) this is best effort. A broker **must
+    not** name attachments of its earlier lives.
     """
 
     broker: str
-    """The new owner."""
     broker_epoch: U63
-    """Its epoch."""
     items: Batch[SessionTakeoverItem]
     restore: bool = False
     """Return the properties stored before this request."""
@@ -525,9 +513,7 @@ class SessionDisconnect(Message, frozen=True):
     sessions take more than 16 MiB."""
 
     broker: str
-    """The owner."""
     broker_epoch: U63
-    """Its epoch."""
     items: Batch[SessionDisconnectItem]
 
 
@@ -537,7 +523,6 @@ class SessionUpdateItem(Message, frozen=True):
     tenant: str
     client_id: ClientId
     properties: SessionProperties
-    """Replace the stored ones as a whole."""
     attachment: U63 = 0
     """As in SessionDisconnectItem."""
 
@@ -546,9 +531,7 @@ class SessionUpdate(Message, frozen=True):
     """Replaces the properties of sessions that this broker owns. Item errors are those of ``session.disconnect``."""
 
     broker: str
-    """The owner."""
     broker_epoch: U63
-    """Its epoch."""
     items: Batch[SessionUpdateItem]
 
 
@@ -573,23 +556,20 @@ class SessionDelete(Message, frozen=True):
     broker: str = ""
     """If not empty, delete only sessions owned by this broker with this epoch."""
     broker_epoch: U63 = 0
-    """Its epoch; ignored without ``broker``."""
 
 
 class SessionList(Message, frozen=True):
     """Lists sessions in order of (tenant, client_id), filtered."""
 
     tenant: str | None = None
-    """Exact match; nil: all tenants."""
+    """Nil: all."""
     client_id_prefix: ClientId = ""
-    """Needs a ``tenant``."""
     broker: str | None = None
-    """Exact match of the owner, with any epoch; nil: any owner."""
+    """The owner, in any life; nil: any."""
     page: Page = Page()
     min_revisions: Revisions = []
     slots: bytes = b""
     after: SessionKey | None = None
-    """Only sessions behind this key."""
 
 
 # --- offsets ---------------------------------------------------------------------------------------------
@@ -600,7 +580,6 @@ class OffsetKey(Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     topic: OwnTopic
     partition: U32
 
@@ -626,7 +605,6 @@ class OffsetCommitItem(Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     topic: OwnTopic
     partition: U32
     offset: U63
@@ -657,7 +635,6 @@ class OffsetList(Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     topic_prefix: OwnTopic = ""
     page: Page = Page()
     min_revisions: Revisions = []
@@ -668,7 +645,6 @@ class ConsumerGroup(Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
 
 
 class OffsetGenerations(Message, frozen=True):
@@ -684,7 +660,7 @@ class OffsetGenerationsReply(Message, frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"generations": 0}
 
     generations: list[U63]
-    """By position: the highest generation of a stored commit, or the value it was reset to; 0 if there is none."""
+    """By position: the highest generation of a stored commit, or the value it was reset to."""
     errors: list[ItemError] = []
 
 
@@ -693,7 +669,6 @@ class GenerationReset(Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     expected: U63
     """The current generation; 0: none."""
     generation: U53 = 0
@@ -716,7 +691,6 @@ class KvKey(Message, frozen=True):
 
     namespace: str
     key: str
-    """Unique within the namespace."""
 
 
 class Kv(Message, frozen=True):
@@ -726,11 +700,8 @@ class Kv(Message, frozen=True):
     key: str
     value: bytes
     version: U63
-    """Writes of this key since it was created: 1 after the first."""
     create_revision: U63
-    """Revision of the write that created it."""
     mod_revision: U63
-    """Revision of the last write."""
     lease: str = ""
     """The lease that the key is attached to; empty: none."""
 
@@ -742,7 +713,6 @@ class KvPutItem(Message, frozen=True):
     key: str
     value: bytes
     expected_version: U63 | None = None
-    """Store only if this is the current version; 0: only if the key is absent; nil: unchecked."""
 
 
 class KvPut(Message, frozen=True):
@@ -762,7 +732,6 @@ class KvPutReply(Message, frozen=True):
     revisions: list[Revision]
     errors: list[ItemError]
     versions: list[U63]
-    """By position: the version written; 0 if the item failed."""
 
 
 class KvDeleteItem(Message, frozen=True):
@@ -771,7 +740,6 @@ class KvDeleteItem(Message, frozen=True):
     namespace: str
     key: str
     expected_version: U63 | None = None
-    """Delete only if this is the current version; nil: unchecked."""
 
 
 class KvDelete(Message, frozen=True):
@@ -785,7 +753,6 @@ class KvScan(Message, frozen=True):
 
     namespace: str
     prefix: str = ""
-    """Of the key; empty: all keys."""
     page: Page = Page()
     min_revisions: Revisions = []
 
@@ -795,11 +762,11 @@ class KvCompare(Message, frozen=True):
 
     key: str
     version: U63 | None = None
-    """Holds if the key has this version; 0: if the key is absent; nil: unchecked."""
+    """The key has this version; 0: it is absent; nil: unchecked."""
     value: bytes | None = None
-    """Holds if the key has this value, never if the key is absent; nil: unchecked."""
+    """The key has this value; nil: unchecked."""
     create_revision: U63 | None = None
-    """Holds if this write created the key; 0: if the key is absent; nil: unchecked."""
+    """This write created the key; 0: it is absent; nil: unchecked."""
 
 
 class KvOperation(Message, frozen=True):
@@ -816,13 +783,11 @@ class KvTransaction(Message, frozen=True):
     """Does one list of operations or the other, at once, in one namespace."""
 
     namespace: str
-    """Namespace of all keys in the transaction."""
     compares: TransactionItems[KvCompare]
-    """Conditions; an empty array always holds."""
+    """Conditions, which must all hold."""
     then: TransactionItems[KvOperation]
-    """Executed in order if every compare holds."""
     otherwise: TransactionItems[KvOperation] = []
-    """Executed in order if a compare does not hold."""
+    """Done in order if a compare does not hold; ``then``: if all hold."""
     reads: TransactionItems[str] = []
     """Keys to return, as of after the operations."""
 
@@ -853,7 +818,6 @@ class KvTransactReply(Message, frozen=True):
     revisions: list[Revision]
     errors: list[ItemError]
     results: list[KvTransactionResult | None]
-    """By position; nil if the item failed."""
 
 
 # --- declared tables ----------------------------------------------------------------------------------------
@@ -864,11 +828,8 @@ class TableRecord(Message, Generic[T], frozen=True):
 
     record: T
     version: U63
-    """Writes of this record since it was created: 1 after the first."""
     create_revision: U63
-    """Revision of the write that created it."""
     mod_revision: U63
-    """Revision of the last write."""
 
 
 class TablePutItem(Message, Generic[T], frozen=True):
@@ -876,14 +837,12 @@ class TablePutItem(Message, Generic[T], frozen=True):
 
     record: T
     expected_version: U63 | None = None
-    """Store only if this is the current version; 0: only if the record is absent; nil: unchecked."""
 
 
 class TableGet(Message, Generic[T], frozen=True):
     """Read records of a table by their keys. The reply has a ``TableRecord`` of each."""
 
     table: U32
-    """Number of the table."""
     items: Batch[T]
     """Keys: arrays of the fields of the table's key."""
     min_revisions: Revisions = []
@@ -894,7 +853,6 @@ class TablePut(Message, Generic[T], frozen=True):
     new record."""
 
     table: U32
-    """Number of the table."""
     known: U32
     """How many fields of a record the client knows, from the first on: ``unknown_table`` if the table has fewer."""
     items: Batch[TablePutItem[T]]
@@ -908,7 +866,6 @@ class TablePutReply(Message, frozen=True):
     revisions: list[Revision]
     errors: list[ItemError]
     versions: list[U63]
-    """By position: the version written; 0 if the item failed."""
 
 
 class TableDeleteItem(Message, Generic[T], frozen=True):
@@ -916,14 +873,12 @@ class TableDeleteItem(Message, Generic[T], frozen=True):
 
     key: T
     expected_version: U63 | None = None
-    """Delete only if this is the current version; nil: unchecked."""
 
 
 class TableDelete(Message, Generic[T], frozen=True):
     """Delete records; an absent one answers not_found."""
 
     table: U32
-    """Number of the table."""
     items: Batch[TableDeleteItem[T]]
 
 
@@ -931,7 +886,6 @@ class TableList(Message, frozen=True):
     """Lists records of a table, in order of their keys or of an index."""
 
     table: U32
-    """Number of the table."""
     fields: ListedFields = []
     """The first fields of the key; of an index: of its fields, with those of the key behind them."""
     prefix: str = ""

@@ -82,7 +82,6 @@ class WatchOpen(Message, frozen=True):
     """Begins a stream of the changes of the group that the request names: see *A stream*, *Where a stream begins*."""
 
     filters: Annotated[list[WatchFilter], Meta(max_length=FILTERS_MAX)]
-    """What to report."""
     position: U63 | None = None
     """An index of the group's log: report what follows; nil: begin at a pin."""
     snapshot: bytes = b""
@@ -135,7 +134,6 @@ class WatchChange(Message, frozen=True):
     """A change of one row."""
 
     row: U32
-    """Number of the row."""
     kind: U32
     """See the kinds of change."""
     key: bytes
@@ -152,7 +150,6 @@ class WatchEntry(Message, frozen=True):
     """One entry of the log: its changes are made at once."""
 
     index: U63
-    """In the group's log."""
     revision: U63
     """The number of the revision that the entry made."""
     time_ms: U63
@@ -167,7 +164,6 @@ class WatchRows(Message, frozen=True):
     """Rows of the snapshot, as columns: of one row number, in order of their keys."""
 
     row: U32
-    """Number of the row."""
     keys: list[bytes]
     """Encoded, in order."""
     values: list[bytes | None]
@@ -192,7 +188,6 @@ class WatchEvents(Message, frozen=True):
     index: U63
     """Everything up to here was sent, as far as it passes the filters."""
     entries: list[WatchEntry] = []  # noqa: RUF012
-    """In order."""
     rows: list[WatchRows] = []  # noqa: RUF012
     """Rows of the snapshot."""
     snapshot_done: bool = False

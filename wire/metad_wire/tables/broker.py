@@ -1,32 +1,28 @@
 """Brokers: which there are, in which life, and when they were heard of. In ``metadata-0``, whose leader answers.
 
 A *life* of a broker is its name and an epoch, which numbers its lives (``Owner``). A group may *fence* a broker from an
-epoch on: after the entry that raises the fence, the group's log has no write in the name of a life with a lower epoch,
-whichever record it is about.
+epoch on: after the entry that raises the fence, the group's log has no write in the name of a life with a lower epoch.
 
 - A write is made in the name of ``Request.life``, and of ``broker`` and ``broker_epoch`` if its body has both. If
   either life is fenced, the whole request is refused with ``fenced``, and nothing is done. A retry of a write that was
   done before the fence still gets its answer.
 - A client that relies on ``Request.life`` **must** name LIVES in ``Request.requires``: older servers ignore the life.
-- A broker without a fence may write with any epoch. A broker that never registers has no lease and no fence.
+- A broker that never registers has no lease and no fence, and may write with any epoch.
 - Every group has a fence of each registered broker, until the broker is forgotten (``broker.register``). A client whose
   life was registered with no group in ``unfenced`` **should** name REGISTERED in ``Request.requires`` too. A group
   without the fence then refuses it with ``fenced``, because the life ended long ago.
-- A fence is a lower bound only: a write with a higher epoch than any registration gave is done. A session that was
-  taken over with it is refused (``fenced``) to the registered lives of the broker, until another broker takes it over
-  or it is deleted. So use only epochs that a registration gave to this broker.
-- A fence is only raised, and dropped when the broker is forgotten. It belongs to the group, not to its slots; a group
-  that adopts slots takes over the fences of their source.
+- A fence is a lower bound only. A session that was taken over with a higher epoch than any registration gave is refused
+  (``fenced``) to the registered lives of the broker, until another broker takes it over or it is deleted. So use only
+  epochs that a registration gave to this broker.
 
 **Lives.** ``broker.register`` begins a life with an epoch higher than any before, and lets all groups fence the lives
 before. Once the answer names no group in ``unfenced``, no earlier life writes anything any more. If a group has no
-leader, the answer comes after ``wait_ms`` and names the group; the leader of ``metadata-0`` goes on trying, and the
-broker decides whether it serves meanwhile. A registration has no identity: a retry begins another life.
+leader, the answer comes after ``wait_ms`` and names the group; metad goes on trying, and the broker decides whether it
+serves meanwhile. A registration has no identity: a retry begins another life.
 
-A life ends ``lease_ms`` after its last ``broker.heartbeat``, and a little later: every group is told to fence it. A
-heartbeat writes nothing, and counts from when it reached the node. A new leader of ``metadata-0`` gives every life a
-whole lease, and five seconds at least; so does a leader that stood still, or could not prove for half a second that it
-leads.
+A life ends, and is fenced, a little later than ``lease_ms`` after its last ``broker.heartbeat`` reached a node. A
+heartbeat writes nothing. A new leader of ``metadata-0`` gives every life a whole lease, and five seconds at least; so
+does one that stood still, or could not prove for half a second that it leads.
 
 | state | meaning |
 |---|---|
@@ -39,29 +35,25 @@ leads.
 - A client **must** count its lease from when it *sent* the heartbeat that was acknowledged, by a clock that also counts
   while the machine is suspended, and read that clock whenever it serves. After the lease it **must not** serve from
   what it keeps in memory.
-- A lease that is over by that clock does not end the life: the service may be away, and then it fences nobody. The
-  client **should** keep the connections of its own clients and send heartbeats to whatever node answers. The next one
-  that is acknowledged says that the life serves on. The life is over once a heartbeat is answered ``fenced`` or
-  ``not_found``.
+- That does not end the life: the service may be away, and then it fences nobody. The client **should** keep the
+  connections of its own clients and send heartbeats to whatever node answers; one that is acknowledged says that the
+  life serves on. The life is over once a heartbeat is answered ``fenced`` or ``not_found``.
 
 **Evidence of a death.** A broker may register a ``probe_port``: a TCP port of its process, on the host that its
-heartbeats come from, which accepts connections while the process lives. The leader connects to it once for each
-connection that brings heartbeats, sends nothing, and closes. If the last of these connections ends, and for one second
-neither a heartbeat nor any connection comes from that host, the leader dials the port again. If the host refuses, the
-life ends before its lease is over, provided that
+heartbeats come from. The leader connects to it once for each connection that brings heartbeats, sends nothing, and
+closes. If the last of these connections ends, and for one second neither a heartbeat nor any connection comes from that
+host, the leader dials the port again. If the host refuses, the life ends before its lease is over, provided that
 
 - the port was reached before, in this life, at the host at the other end of that connection, and
 - the client's end has closed or reset the connection (over TCP or TLS; QUIC does not say which end did), and
 - this leader has known the life for a whole lease, and has neither turned a client away nor stood still meanwhile.
 
-In every other case silence decides. A client that registers a port **should** connect again at once when it loses a
-connection, and send a heartbeat.
+A client that registers a port **should** connect again at once when it loses a connection, and send a heartbeat.
 
 **Whose name it is.** A certificate ``metad://broker/NAME`` binds its name. Its holder speaks for no other broker, and
-once it has registered NAME, no other client speaks for NAME: every request that names it is ``permission_denied``,
-whatever the epoch. An administrator may still fence it. A server judges by its own copy of ``metadata-0``, which may be
-a moment old. A name that was registered with a client's certificate or with a token is bound to nobody: whoever may
-register brokers so can take each other's names. Where nobody is checked, nothing is bound.
+once it has registered NAME, every request of another client that names it is ``permission_denied``, whatever the epoch;
+only an administrator may fence it. A server judges by its own copy of ``metadata-0``, which may be a moment old. A name
+that was registered otherwise is bound to nobody.
 """
 
 from __future__ import annotations
@@ -91,26 +83,22 @@ class BrokerKey(Message, frozen=True):
     """The name of a broker."""
 
     broker: str
-    """Name of a broker."""
 
 
 class Broker(Message, frozen=True):
     """A broker, in its last life."""
 
     broker: str
-    """Its name."""
     broker_epoch: U63
-    """The epoch of its last life."""
     state: str
     """One of the table above."""
     lease_ms: U32
-    """For how long it may be silent."""
+    """How long it may be silent."""
     address: str = ""
     """Where it is, in its own words."""
     region: str = ""
     rack: str = ""
     attributes: Attributes = {}  # noqa: RUF012 - msgspec copies it
-    """Anything else that others should know."""
     registered_ms: U63 = 0
     """Unix time of the registration."""
     changed_ms: U63 = 0
@@ -124,7 +112,6 @@ class Broker(Message, frozen=True):
     load: U32 = 0
     """From its last heartbeat; 0 if this leader has heard none, and in what a watch shows."""
     probe_port: Port = 0
-    """As it was registered."""
     registered_by: str = ""
     """Who registered this life: the URI of the certificate's or token's holder, or the client's host where nobody is
     checked."""
@@ -139,16 +126,14 @@ class BrokerRegister(Message, frozen=True):
     names take more of 4,194,304 bytes than it may have (see "Shared room"): a name takes 1,024 bytes, or its record
     if that is longer, and counts to the holder of its last life (``registered_by``) until it is freed or forgotten.
 
-    From 3,584 names on, brokers that have ended are forgotten: those that are freed at once, the others once they
-    ended over a day ago, the earliest end first. Every group drops their fence, and ``metadata-0`` their record. A
-    broker with sessions that still look connected stays. A forgotten name may be registered again, with a higher
-    epoch.
+    From 3,584 names on, brokers that have ended are forgotten with their fences: those that are freed at once, the
+    others once they ended over a day ago, the earliest end first, but none with sessions that look connected. A
+    forgotten name may be registered again, with a higher epoch.
     """
 
     broker: str
-    """Its name, the same in all of its lives."""
     lease_ms: U32 = LEASE_MS_DEFAULT
-    """For how long it may be silent."""
+    """How long it may be silent."""
     address: str = ""
     """As in ``Broker``."""
     region: str = ""
@@ -169,9 +154,8 @@ class BrokerRegistered(Message, frozen=True):
     """A life has begun."""
 
     broker_epoch: U63
-    """The epoch of the life."""
     lease_ms: U32
-    """For how long it may be silent."""
+    """How long it may be silent."""
     unfenced: list[str] = []  # noqa: RUF012
     """Groups, by name, in which an earlier life may still write; ``metadata-0``: it is not noted yet that all groups
     are fenced."""
@@ -181,9 +165,7 @@ class BrokerBeat(Message, frozen=True):
     """A life is alive."""
 
     broker: str
-    """Its name."""
     broker_epoch: U63
-    """Of the life."""
     load: U32 = 0
     """How loaded it is, in its own unit."""
 
@@ -200,9 +182,9 @@ class BrokerHeartbeatReply(Message, frozen=True):
     that its broker is in; empty if there is no such broker."""
 
     leases_ms: list[U32]
-    """By position: for how long the life may serve, from when the heartbeat was sent; 0 if it was refused."""
+    """By position: for how long the life may serve, from when the heartbeat was sent."""
     states: list[str]
-    """By position; empty if there is no such broker."""
+    """By position: the state that the broker is in."""
     errors: list[ItemError] = []  # noqa: RUF012
 
 
@@ -210,18 +192,14 @@ class BrokerDrain(Message, frozen=True):
     """The life wants no new clients. ``fenced`` if it is over. The reply is a ``BrokerEnded``."""
 
     broker: str
-    """Its name."""
     broker_epoch: U63
-    """Of the life."""
 
 
 class BrokerDeregister(Message, frozen=True):
     """The life ends itself, and every group is fenced. ``fenced`` if it is over already."""
 
     broker: str
-    """Its name."""
     broker_epoch: U63
-    """Of the life."""
     wait_ms: U32 = WAIT_MS_DEFAULT
     """As in ``BrokerRegister``."""
 
@@ -230,7 +208,6 @@ class BrokerFence(Message, frozen=True):
     """For administrators: ends a life. It changes nothing if the life is over already."""
 
     broker: str
-    """Its name."""
     broker_epoch: U63 = 0
     """Of the life; 0: the last one."""
     wait_ms: U32 = WAIT_MS_DEFAULT
@@ -257,14 +234,12 @@ class BrokerGetReply(Message, frozen=True):
     """By position; nil where there is none."""
 
     brokers: list[Broker | None]
-    """By position; nil where there is none."""
 
 
 class BrokerList(Message, frozen=True):
     """Lists brokers in order of their names."""
 
     prefix: str = ""
-    """What the names start with."""
     state: str = ""
     """Only those in this state; empty: all."""
     page: Page = Page()

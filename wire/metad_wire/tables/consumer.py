@@ -1,7 +1,7 @@
 """The members of consumer groups: who is in a group, in which generation, and what its leader has assigned to whom.
 
-A consumer group whose consumers share work has *members*. They are in the group of metad that has its offsets. A
-consumer group with members goes from generation to generation:
+A consumer group whose consumers share work has *members*, in the group of metad that has its offsets. It goes from
+generation to generation:
 
 | state | number | meaning |
 |---|---|---|
@@ -21,20 +21,17 @@ consumer group with members goes from generation to generation:
    the group is *stable*. A member reads its own row (``consumer.get``). The assignment counts while ``assigned`` is the
    group's generation.
 
-A member is sent away if it has not joined ``rebalance_ms`` after the rebalance began, if it leads and has not assigned
-for as long, or if it was not heard of for ``session_ms``. Of both times the greatest among all members counts, because
-a member that has not heard of the rebalance may work for its ``session_ms``. Only the leader of the metad group knows
-when these times are over. All begin again when another node leads, when the slot moves, and when the leader was not
-running or out of reach. A member **must** count its time from when it *sent* the heartbeat that was acknowledged, as
-the holder of a lease does, and stop working when it is over.
+A member is sent away if it was not heard of for ``session_ms``; if it has not joined a rebalance for ``rebalance_ms``,
+or leads and has not assigned for as long. For a rebalance the greatest of all these times among all members counts.
+They begin again where those of leases do. A member **must** count its time from when it *sent* the heartbeat that was
+acknowledged, as the holder of a lease does, and stop working when it is over.
 
 **Commits.** ``offset.commit`` with ``member`` is stored only if it is a member of the group and the generation is the
 group's. While a group has members, no commit raises its generation and nobody can reset it.
 
 **Places.** A member with an ``instance`` that restarts within its ``session_ms`` joins with the same ``instance`` and
-without an id. It gets a new id, the place and the assignment of its predecessor. There is no rebalance if it has the
-same protocols and metadata and the group is not *assigning*. The predecessor is no member any more: its heartbeats and
-commits are refused.
+without an id. It gets a new id, the place and the assignment of its predecessor, which is no member any more. There is
+no rebalance if it has the same protocols and metadata and the group is not *assigning*.
 
 CONSUMER_MEMBERS_MAX, CONSUMER_BYTES_MAX, ASSIGNMENT_BYTES_MAX and the limits of a MEMBER bound a group. No group begins
 a generation after JOINED_GENERATION_MAX: reset the generation while it has no members.
@@ -98,9 +95,7 @@ class MemberKey(m.Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     member: str
-    """Its id, unique within the group."""
 
 
 class Member(m.Message, frozen=True):
@@ -112,9 +107,8 @@ class Member(m.Message, frozen=True):
     instance: str
     """Its place; empty: it has none."""
     holder: str
-    """Who it is, for people."""
     session_ms: U32
-    """For how long it may be silent."""
+    """How long it may be silent."""
     rebalance_ms: U32
     """For how long it may take to join."""
     protocols: list[str]
@@ -160,7 +154,7 @@ class JoinItem(m.Message, frozen=True):
     tenant: str
     group: str
     session_ms: TimeoutMs
-    """For how long it may be silent."""
+    """How long it may be silent."""
     rebalance_ms: TimeoutMs = 60_000
     """For how long it may take to join the next generation."""
     member: str = ""
@@ -193,9 +187,9 @@ class ConsumerJoinReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     members: list[str | None]
-    """By position: the id; nil if the item failed."""
+    """By position: the id."""
     joined: list[U63]
-    """By position: the generation that it is in, or waits for; 0 if the item failed."""
+    """By position: the generation that it is in, or waits for."""
 
 
 class ConsumerHeartbeat(m.Message, frozen=True):
@@ -222,7 +216,7 @@ class ConsumerHeartbeatReply(m.Message, frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"beats": None}
 
     beats: list[Beat | None]
-    """By position; nil: there is no such member, or it is being sent away."""
+    """By position; nil also for a member that is being sent away."""
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 
@@ -239,7 +233,6 @@ class AssignItem(m.Message, frozen=True):
     tenant: str
     group: str
     member: str
-    """The leader."""
     generation: U53
     assignments: Assignments
 
@@ -259,7 +252,6 @@ class ConsumerMembers(m.Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 

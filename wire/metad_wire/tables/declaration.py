@@ -43,9 +43,7 @@ class DeclaredTable(m.Message, frozen=True):
     version: U63
     """How often it has changed: 1 after it was declared."""
     create_revision: U63
-    """Revision of the entry that declared it."""
     mod_revision: U63
-    """Revision of its last change."""
 
 
 class Declare(m.Message, frozen=True):
@@ -63,14 +61,12 @@ class DeclareReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     found: list[DeclaredTable | None]
-    """By position; nil if the item failed."""
 
 
 class DeclarationList(m.Message, frozen=True):
     """Lists declared tables."""
 
     prefix: str = ""
-    """Of the name; empty: all."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 

@@ -32,9 +32,7 @@ class Inflight(m.Message, frozen=True):
 
     tenant: str
     client_id: ClientId
-    """Of the session."""
     name: str
-    """The broker's choice."""
     value: bytes
     """The broker's own encoding."""
 
@@ -44,9 +42,7 @@ class InflightKey(m.Message, frozen=True):
 
     tenant: str
     client_id: ClientId
-    """Of the session."""
     name: str
-    """The broker's choice."""
 
 
 class InflightPut(m.Message, frozen=True):
@@ -54,7 +50,6 @@ class InflightPut(m.Message, frozen=True):
     session; ``not_owner`` and ``fenced``, but not with ``any_owner``; ``quota_exceeded``."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
     """Its life: it must own the sessions, or see ``any_owner``."""
     items: Batch[Inflight]
@@ -67,9 +62,7 @@ class InflightDelete(m.Message, frozen=True):
     ``fenced``."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
-    """Its life: it must own the sessions."""
     items: Batch[InflightKey]
 
 

@@ -1,28 +1,26 @@
 """Leases: what lasts while its holder is alive, and the keys that end with it.
 
-A lease belongs to a namespace. Keys of the namespace can be attached to it: by a ``kv.put`` or an operation of a
-``kv.transact`` with ``lease``, or by ``lease.attach``. When the lease ends, all its keys are deleted with it, in one
-entry of the log. ``Kv.lease`` names the lease of a key. A put without ``lease`` detaches the key.
+Keys of the lease's namespace can be attached to it: by a ``kv.put`` or an operation of a ``kv.transact`` with
+``lease``, or by ``lease.attach``. When the lease ends, all its keys are deleted, in one entry of the log. A put without
+``lease`` detaches the key.
 
 A lease ends by ``lease.revoke``, or when its holder was not heard of for ``ttl_ms``. Only the leader of the group knows
-when that is, by its monotonic clock. All leases get a full ``ttl_ms`` again when another node begins to lead the group,
-when the slot moves to another group, and when the leader notices that it was not running or could not reach the group.
-So a lease may last longer than its ``ttl_ms``, and never shorter.
+when that is. All leases get a full ``ttl_ms`` again when another node begins to lead, when the slot moves, and when the
+leader notices that it was not running or out of reach. So a lease may last longer than its ``ttl_ms``, never shorter.
 
 **What a holder may believe.** ``lease.keep_alive`` writes nothing. A leader answers it only if it is certain that no
 other node leads the group. With the answer the holder may rely on the lease for ``ttl_ms`` from when it *sent* the
 request, by a clock that also counts while the machine is suspended. Compare that clock whenever the lease is used: the
-timer of a process that was stopped comes too late. Without an answer in time the holder **must not** rely on the lease:
-its keys may be gone and others may have taken their place; or the service is away, and then no lease ends. So it goes
-on asking, and the next answer says whether the lease still is its own or is over (``ttl_ms`` 0). The same holds for
-members of consumer groups and ``consumer.heartbeat``.
+timer of a process that was stopped comes too late. Without an answer in time the holder **must not** rely on the lease,
+and goes on asking: the next answer says whether the lease still is its own or is over (``ttl_ms`` 0). While the service
+is away, no lease ends. The same holds for members of consumer groups and ``consumer.heartbeat``.
 
 **Fencing.** The ``create_revision`` of a key only grows within a namespace. A lock is a key that its holder creates
 with a lease, and the key's ``create_revision`` is its *token*. A guarded resource refuses tokens lower than the highest
 it has seen. Guard writes to metad itself by a ``kv.transact`` that compares the ``create_revision`` of the lock's key.
 
-Names that the server makes were never in use in the namespace. A holder that chooses names should not use one twice, or
-a late keep-alive of its former life keeps the new lease alive.
+A holder that chooses names should not use one twice, or a late keep-alive of its former life keeps the new lease alive.
+The server never makes a name twice.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ class LeaseKey(m.Message, frozen=True):
 
     namespace: str
     lease: str
-    """Its name, unique within the namespace."""
 
 
 class Lease(m.Message, frozen=True):
@@ -95,7 +92,6 @@ class LeaseGrantItem(m.Message, frozen=True):
     lease: str = ""
     """Name; empty: the server makes one."""
     holder: str = ""
-    """Whatever tells people who it is."""
     attributes: bytes = b""
     """Opaque."""
 
@@ -116,7 +112,7 @@ class LeaseGrantReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     leases: list[str | None]
-    """By position: the name; nil if the item failed."""
+    """By position: the name."""
 
 
 class LeaseKeepAlive(m.Message, frozen=True):
@@ -132,7 +128,7 @@ class LeaseKeepAliveReply(m.Message, frozen=True):
     columns: ClassVar[dict[str, int | None]] = {"ttl_ms": 0}
 
     ttl_ms: list[U32]
-    """By position; 0: there is no such lease, or it is ending."""
+    """By position: how long it lasts from when the request was sent; 0 also for one that is ending."""
     errors: list[m.ItemError] = []  # noqa: RUF012
 
 
@@ -141,7 +137,6 @@ class LeaseList(m.Message, frozen=True):
 
     namespace: str
     prefix: str = ""
-    """Of the name; empty: all leases."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 
@@ -161,7 +156,6 @@ class LeaseKeyItem(m.Message, frozen=True):
     namespace: str
     lease: str
     key: str
-    """Of the same namespace."""
 
 
 class LeaseExpire(m.Message, frozen=True):

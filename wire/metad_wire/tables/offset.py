@@ -18,7 +18,6 @@ class KnownGroup(m.Message, frozen=True):
 
     tenant: str
     group: str
-    """Consumer group."""
     generation: U63
     """0: none."""
 
@@ -30,10 +29,8 @@ class OffsetGroups(m.Message, frozen=True):
 
     tenant: str
     prefix: str = ""
-    """What the names start with."""
     slots: bytes = b""
     after: str = ""
-    """Only names greater than this; empty: all."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
 

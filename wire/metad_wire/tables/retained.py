@@ -90,7 +90,6 @@ class RetainedMatch(m.Message, frozen=True):
     """At most 256 levels, and no ``$share``."""
     slots: bytes = b""
     after: str = ""
-    """Only topics greater than this; empty: all."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
 

@@ -25,7 +25,6 @@ class SequenceKey(m.Message, frozen=True):
 
     namespace: str
     sequence: str
-    """Unique within the namespace."""
 
 
 class SequenceRecord(m.Message, frozen=True):
@@ -36,11 +35,8 @@ class SequenceRecord(m.Message, frozen=True):
     value: U63
     """The sum of what was added."""
     version: U63
-    """Writes since it was created: 1 after the first."""
     create_revision: U63
-    """Revision of the write that created it."""
     mod_revision: U63
-    """Revision of the last write."""
 
 
 class SequenceAddItem(m.Message, frozen=True):
@@ -67,7 +63,7 @@ class SequenceAddReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     values: list[U63]
-    """By position: the value after the item; 0 if the item failed."""
+    """By position: the value after the item."""
 
 
 class SequenceList(m.Message, frozen=True):
@@ -75,7 +71,6 @@ class SequenceList(m.Message, frozen=True):
 
     namespace: str
     prefix: str = ""
-    """Of the name; empty: all sequences."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012
 

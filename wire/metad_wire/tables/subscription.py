@@ -28,7 +28,6 @@ class Subscription(m.Message, frozen=True):
 
     tenant: str
     client_id: ClientId
-    """Of the session."""
     filter: Filter
     """The topic filter; ``$share/GROUP/FILTER`` is a shared subscription."""
     options: SubscriptionOptions = SubscriptionOptions()
@@ -39,9 +38,7 @@ class SubscriptionKey(m.Message, frozen=True):
 
     tenant: str
     client_id: ClientId
-    """Of the session."""
     filter: Filter
-    """The topic filter."""
 
 
 class SubscriptionAdd(m.Message, frozen=True):
@@ -50,9 +47,7 @@ class SubscriptionAdd(m.Message, frozen=True):
     no topic filter, ``quota_exceeded``."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
-    """Its life: it must own the sessions."""
     items: Batch[Subscription]
 
 
@@ -64,7 +59,7 @@ class SubscriptionAddReply(m.Message, frozen=True):
     revisions: list[m.Revision]
     errors: list[m.ItemError]
     created: list[bool]
-    """By position: whether the client did not have the filter before; false if the item failed."""
+    """By position: the client did not have the filter before."""
 
 
 class SubscriptionRemove(m.Message, frozen=True):
@@ -72,9 +67,7 @@ class SubscriptionRemove(m.Message, frozen=True):
     ``not_owner``, ``fenced``."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
-    """Its life: it must own the sessions."""
     items: Batch[SubscriptionKey]
 
 
@@ -82,14 +75,12 @@ class SubscriptionList(m.Message, frozen=True):
     """Subscriptions in order of (tenant, client_id, filter)."""
 
     tenant: str | None = None
-    """Exactly this one; nil: all."""
+    """Nil: all."""
     client_id_prefix: ClientId = ""
-    """Needs a tenant."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""
     after: SubscriptionKey | None = None
-    """Only subscriptions behind this key."""
 
 
 SUBSCRIPTION = Table(
@@ -116,6 +107,5 @@ SUBSCRIPTION_LIST = SUBSCRIPTION.lists(
     "list",
     SubscriptionList,
     Subscription,
-    "Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any; "
-    "``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not.",
+    "Subscriptions in order of (tenant, client id, filter).",
 )

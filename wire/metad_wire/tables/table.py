@@ -4,15 +4,13 @@ All of them have the same methods. A request names its table by the *number* tha
 (``declaration.declare``, ``declaration.get``); the numbers below 1024 are those of the tables in the code. What stands
 for a record is an array of the fields of the table, in their order, and for a key one of the fields of its key.
 
-Which group has a record: the routing fields of its key give the slot (*Routing*), and the group of the table's kind
-that holds the slot has the record. So records of different tables whose routing fields are the same, and whose kinds
-are, live in one group.
+Records of different tables whose kinds and routing fields are the same live in one group.
 
 Item errors of ``put``: ``invalid_item`` if a field is not what the table says, ``conflict`` if ``expected_version`` is
 not that of the record. Of ``delete``: ``not_found`` if there is no record, whatever version was expected, and
-``conflict``. A listing that has all routing fields asks the group that holds what is listed; otherwise ask every group
-of the kind (*Listings*). It is an ``invalid_request`` if it has more fields than the key, or one of another type, if it
-has a prefix for a field that is not text, or if ``after`` lacks fields of the key.
+``conflict``. A listing without all routing fields is asked of every group of the kind (*Listings*). It is an
+``invalid_request`` if it has more fields than the key, or one of another type, if it has a prefix for a field that is
+not text, or if ``after`` lacks fields of the key.
 
 **Indexes.** A declaration may name other orders of its records. The leader of a group keeps each index with the
 records, in the same entry: a listing of it shows what every other read shows. A listing by an index asks one group if

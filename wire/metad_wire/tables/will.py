@@ -53,7 +53,6 @@ class WillClaimant(m.Message, frozen=True):
 
     broker: str
     broker_epoch: U63
-    """Its life."""
     until_ms: U63
     """In the time of the group's log."""
     claims: U32
@@ -78,15 +77,13 @@ class WillClaim(m.Message, frozen=True):
     one."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
-    """Its life."""
     lease_ms: LeaseMs
     """How long others are kept away."""
     limit: ClaimLimit = 100
     """Of wills."""
     tenant: str | None = None
-    """Exactly this one; nil: all."""
+    """Nil: all."""
     cursor: bytes = b""
     """From the last reply."""
 
@@ -113,22 +110,20 @@ class WillClaimReply(m.Message, frozen=True):
 
 
 class WillWait(m.Message, frozen=True):
-    """Waits for a turn to claim wills of one group, which the request names. While there is a will that may be
+    """Waits for a turn to claim wills of the group that the request names. While there is a will that may be
     claimed, the group gives one turn at a time, to the longest wait first; so one broker hears of a will, however
     many wait. A turn ends with a ``will.claim`` of its broker, or after 200 ms; then that broker is behind all
-    others until it uses a turn. A broker that publishes wills keeps one wait at each data group, claims when it has
-    its turn, and waits again. Any client may claim at any time without a turn. A wait is answered ``fenced`` if the
-    life is over, ``stale_route`` if slots of the group move (get a newer map, and wait at the groups that it names),
-    and ``overloaded`` if a connection has more than its share of the waits at a node.
+    others until it uses a turn. A broker that publishes wills keeps one wait at each data group. Any client may
+    claim at any time without a turn. A wait is answered ``fenced`` if the life is over, ``stale_route`` if slots of
+    the group move (get a newer map, and wait at the groups that it names), and ``overloaded`` if a connection has
+    more than its share of the waits at a node.
 
-    A will that becomes due, is released, or is left by a claim gives a turn at once. One whose claim is over, or
-    whose slot comes from another group, does so within about a second.
+    A will whose claim is over, or whose slot comes from another group, gives a turn within about a second, others at
+    once.
     """
 
     broker: str
-    """The broker that waits."""
     broker_epoch: U63
-    """Its life."""
     wait_ms: WaitMs = 0
     """For how long, and no longer than the request's deadline; 0: answer at once, without a turn."""
     tenant: str | None = None
@@ -157,9 +152,7 @@ class WillAcknowledge(m.Message, frozen=True):
     nobody else has claimed."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
-    """Its life: it must have claimed the wills."""
     items: Batch[WillKey]
 
 
@@ -167,9 +160,7 @@ class WillRelease(m.Message, frozen=True):
     """These wills were not published: others may claim them at once. Item errors are those of ``will.acknowledge``."""
 
     broker: str
-    """The broker that asks."""
     broker_epoch: U63
-    """Its life: it must have claimed the wills."""
     items: Batch[WillKey]
 
 
@@ -196,14 +187,12 @@ class WillList(m.Message, frozen=True):
     """Wills that are due, in order of (tenant, client_id, id)."""
 
     tenant: str | None = None
-    """Exactly this one; nil: all."""
+    """Nil: all."""
     client_id_prefix: ClientId = ""
-    """Needs a tenant."""
     page: m.Page = m.Page()
     min_revisions: m.Revisions = []  # noqa: RUF012 - msgspec copies it
     slots: bytes = b""
     after: WillKey | None = None
-    """Only wills behind this key."""
     claimable_by: m.Owner | None = None
     """Only wills that this life of a broker could claim now, about; a claim decides."""
 
@@ -228,8 +217,7 @@ WILL_LIST = WILL.lists(
     "list",
     WillList,
     DueWill,
-    "The wills that are due, in order of (tenant, client id, id). ``tenant`` matches exactly, None matches any; "
-    "``client_id_prefix`` needs a tenant.",
+    "The wills that are due, in order of (tenant, client id, id).",
 )
 WILL_WAIT = WILL.reads(0x0135, "wait", WillWait, WillWaitReply, Lane.RECORDS, routed=False, repeatable=False)
 WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, Lane.SCANS, whose=For.NODES)
