@@ -11,7 +11,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import metad.embedded
-from metad_client import OffsetCommitItem, SessionProperties, SessionTakeoverItem, blocking
+from metad_client import (
+    U32,
+    OffsetCommitItem,
+    Record,
+    SessionProperties,
+    SessionTakeoverItem,
+    TablePutItem,
+    blocking,
+)
 from metad_spark import register
 from metad_spark.cli import main
 from metad_spark.pipeline.context import Context
@@ -96,6 +104,44 @@ def test_columns_tenant_prefix_and_partitions(load: Load) -> None:
     assert load("session", columns="broker").groupBy("broker").count().count() == 3
 
 
+class Topic(Record, frozen=True):
+    """A table of a program."""
+
+    tenant: str
+    topic: str
+    partitions: U32 = 1
+    share: float = 0.5
+    owner: str | None = None
+    labels: list[str] = []  # noqa: RUF012 - msgspec copies it
+
+
+def test_a_table_that_a_program_declares_is_read_and_written(spark: SparkSession, cluster: str) -> None:
+    with blocking.connect(cluster) as m:
+        table = m.tables.declare("topic", Topic, key=("tenant", "topic"))
+        topics = [Topic(f"t{number % 3}", f"topic-{number}", number, labels=["a"]) for number in range(500)]
+        m.table(table).put_many([TablePutItem(topic) for topic in topics]).raise_for_error()
+
+        def read(**options: str) -> DataFrame:
+            return spark.read.format("metad").options(table="topic", **options).load(cluster)
+
+        found = read(tenant="t1")
+        assert {
+            row.topic: (row.partitions, row.share, row.owner, row.labels, row.version) for row in found.collect()
+        } == {topic.topic: (topic.partitions, 0.5, None, ["a"], 1) for topic in topics if topic.tenant == "t1"}
+        assert read().count() == 500
+        more = spark.createDataFrame([("t9", "one", 7, "ann"), ("t9", "two", 8, None)], _TOPIC_COLUMNS)
+        more.write.format("metad").mode("append").option("table", "topic").save(cluster)
+        assert [(r.record.topic, r.record.partitions, r.record.owner) for r in m.table(table).list("t9")] == [
+            ("one", 7, "ann"),
+            ("two", 8, None),
+        ]
+        with pytest.raises(Exception, match="no table 'topics' to read"):
+            spark.read.format("metad").option("table", "topics").load(cluster).count()
+
+
+_TOPIC_COLUMNS = "tenant string, topic string, partitions long, owner string"
+
+
 def test_slot_ranges_are_more_partitions_of_the_same(spark: SparkSession, cluster: str) -> None:
     frame = spark.read.format("metad").options(table="session", slotRanges=3).load(cluster)
     assert frame.rdd.getNumPartitions() == 6
@@ -117,7 +163,8 @@ def test_filters_are_pushed_where_spark_has_that_on(spark: SparkSession, cluster
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"table": "sessions"}, "OptionError: table: there is no table 'sessions' to read; there is broker"),
+        ({"table": "session.count"}, "OptionError: table: there is no table 'session.count' to read; there is "),
+        ({"table": "sessions"}, "ClusterError: metad://127.0.0.1:1: connection refused"),  # it may be declared there
         ({"table": "session", "tenat": "a"}, "OptionError: tenat: there is no such option; there is batch"),
         ({"table": "kv", "path": "metad://127.0.0.1:1"}, "ClusterError: metad://127.0.0.1:1: connection refused"),
         ({"table": "kv", "path": "/nowhere"}, "DirectoryError: /nowhere: it has no metad-snapshot.json"),

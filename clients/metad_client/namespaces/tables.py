@@ -6,7 +6,7 @@ import types
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from metad_wire.declaration import Declaration, declaration_of, difference, record_type
+from metad_wire.declaration import Declaration, declaration_of, difference
 from metad_wire.families import FAMILIES
 from metad_wire.messages import Message, Revision, TableDeleteItem, TableList, TablePutItem, TableRecord
 from metad_wire.methods import Method
@@ -208,7 +208,7 @@ class Tables(_DeclarationDeclared):
         """
         if isinstance(table, Declaration):
             found = await self._declared(table, deadline_s)
-            return _of(found, record_type(found.declaration))
+            return found.table()
         if record is None:
             raise InvalidRequestError("record: it is missing; to use a table that is declared already, open it")
         try:
@@ -217,7 +217,7 @@ class Tables(_DeclarationDeclared):
             )
         except UNFIT as error:
             raise InvalidRequestError(str(error)) from None
-        return _of(await self._declared(declaration, deadline_s), record)
+        return (await self._declared(declaration, deadline_s)).table(record)
 
     async def open(
         self, name: str, record: type[Record] | None = None, *, deadline_s: float | None = None
@@ -232,7 +232,7 @@ class Tables(_DeclarationDeclared):
         if found is None:
             raise NotFoundError(f"there is no table {name}: m.tables.declare makes one")
         if record is None:
-            return _of(found, record_type(found.declaration))
+            return found.table()
         known = found.declaration
         try:
             routing = known.key[: known.routing]
@@ -243,7 +243,7 @@ class Tables(_DeclarationDeclared):
             raise InvalidRequestError(str(error)) from None
         if (why := difference(known, mine)) is not None:
             raise ConflictError(f"{name}: {why}")
-        return _of(found, record)
+        return found.table(record)
 
     def list(
         self,
@@ -265,19 +265,6 @@ class Tables(_DeclarationDeclared):
         if found is None or reply.errors:
             raise error_of_item(reply.errors[0])
         return found
-
-
-def _of(found: DeclaredTable, record: type[Record]) -> PlainTable[Record]:
-    declaration = found.declaration
-    return PlainTable(
-        declaration.name,
-        number=found.number,
-        kind=declaration.kind,
-        record=record,
-        key=declaration.key,
-        routing=declaration.key[: declaration.routing],
-        indexes=declaration.indexed(),
-    )
 
 
 _LIST: Listing[DeclaredTable] = Listing(d.DECLARATION_LIST)

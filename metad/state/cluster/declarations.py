@@ -11,7 +11,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import METADATA
-from metad_wire.declaration import Declaration, difference, fault_of, record_type
+from metad_wire.declaration import Declaration, difference, fault_of
 from metad_wire.errors import (
     ConflictError,
     InvalidItemError,
@@ -87,17 +87,8 @@ class KnownTables:
 
     def add(self, declared: DeclaredTable) -> None:
         """A table is declared, or has grown."""
-        declaration = declared.declaration
-        table = PlainTable(
-            declaration.name,
-            number=declared.number,
-            kind=declaration.kind,
-            record=record_type(declaration),
-            key=declaration.key,
-            routing=declaration.key[: declaration.routing],
-            indexes=declaration.indexed(),
-        )
-        self._by_number[declared.number], self._by_name[declaration.name] = DeclaredRecords(table), table
+        table = declared.table()
+        self._by_number[declared.number], self._by_name[declared.name] = DeclaredRecords(table), table
         self._last = max(self._last, declared.number)
 
     def drop(self, name: str) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from metad_wire.families import KNOWN
+
 from .errors import OptionError
-from .options import settings_of
+from .groups import declaration_of
+from .options import Settings, settings_of
 from .reader import MetadReader, PushingReader
 from .schema import changes_schema_of
 from .sink import MetadWriter, stream_writer
@@ -23,10 +27,17 @@ class MetadDataSource(DataSource):
         """What stands in ``format(...)``."""
         return "metad"
 
+    def _settings(self) -> Settings:
+        """The options, with what the cluster says of a table that a program has declared."""
+        settings = settings_of(self.options)
+        if settings.table.partition(".")[0] in KNOWN or not settings.is_live:
+            return settings
+        return msgspec.structs.replace(settings, declared=declaration_of(settings))
+
     def schema(self) -> StructType:
         """The columns of the table, or those that the program names."""
-        settings = settings_of(self.options)
-        whole = changes_schema_of(settings.table)
+        settings = self._settings()
+        whole = changes_schema_of(settings.table, settings.declared)
         unknown = [name for name in settings.names if name not in whole.names]
         if unknown:
             raise OptionError(f"columns: {settings.table} has no {unknown[0]!r}; it has {', '.join(whole.names)}")
@@ -34,19 +45,19 @@ class MetadDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MetadReader:
         """What reads a table at once."""
-        return MetadReader(settings_of(self.options), schema)
+        return MetadReader(self._settings(), schema)
 
     def streamReader(self, schema: StructType) -> MetadStreamReader:
         """What follows the changes of a table."""
-        return MetadStreamReader(settings_of(self.options), schema)
+        return MetadStreamReader(self._settings(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> MetadWriter:
         """What writes a DataFrame."""
-        return MetadWriter(settings_of(self.options), schema, overwrite)
+        return MetadWriter(self._settings(), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """What writes a stream."""
-        return stream_writer(settings_of(self.options), schema, overwrite)
+        return stream_writer(self._settings(), schema, overwrite)
 
 
 class PushingDataSource(MetadDataSource):
@@ -54,4 +65,4 @@ class PushingDataSource(MetadDataSource):
 
     def reader(self, schema: StructType) -> PushingReader:
         """What reads a table at once, and as little of it as Spark's filters leave."""
-        return PushingReader(settings_of(self.options), schema)
+        return PushingReader(self._settings(), schema)

@@ -49,6 +49,17 @@ async def opened(settings: Settings) -> AsyncIterator[Client]:
         raise ClusterError(f"{settings.source}: {waited}") from None
 
 
+def declaration_of(settings: Settings) -> bytes:
+    """What the cluster says of a table that a program has declared; empty if there is none of the name."""
+
+    async def asked() -> bytes:
+        async with opened(settings) as client:
+            found = await client.tables.get(settings.table, deadline_s=settings.timeout_s)
+            return b"" if found is None else msgspec.msgpack.encode(found)
+
+    return asyncio.run(asked())
+
+
 async def shares(client: Client, settings: Settings, shape: Shape) -> list[Share]:
     """The shares of a table: every slot in one of them."""
     reply = await map_of(client, settings)

@@ -13,6 +13,7 @@ from metad_client.endpoint import scheme_of
 from metad_wire.cluster import SLOTS
 
 from .errors import OptionError
+from .shapes import Shape, shape_of
 
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """Options that Spark gives to every source or sink."""
@@ -48,6 +49,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sink: the name of the program's work, under which a batch is written once."""
     batch: int = -1
     """Of the sink in ``foreachBatch``: the number of the batch."""
+    declared: bytes = b""
+    """No option: the declaration of a table that a program has declared."""
+
+    @property
+    def shape(self) -> Shape:
+        """The table as columns. Raises OptionError."""
+        return shape_of(self.table, self.declared)
 
     @property
     def is_live(self) -> bool:
@@ -73,7 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(str(error)) from None
 
 
-_BY_NAME: Final = {field.name.replace("_", ""): field for field in msgspec.structs.fields(Settings)}
+_BY_NAME: Final = {
+    field.name.replace("_", ""): field for field in msgspec.structs.fields(Settings) if field.name != "declared"
+}
 
 
 def settings_of(given: Mapping[str, str], *, table_needed: bool = True) -> Settings:

@@ -19,7 +19,7 @@ from .errors import OptionError
 from .groups import Share
 from .options import Settings
 from .schema import arrow_of, changes_schema_of
-from .shapes import CHANGE, LISTED, ROW, SNAPSHOT, TIME_MS, Shape, shape_of
+from .shapes import CHANGE, LISTED, ROW, SNAPSHOT, TIME_MS, Shape
 
 
 def records_of(schema: pa.Schema) -> pa.Schema:
@@ -58,14 +58,14 @@ class MetadReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """What the tasks read."""
         settings = self._settings
-        shape = shape_of(settings.table)
+        shape = settings.shape
         if settings.is_live:
             return [SharePartition(share) for share in live.plan(settings, shape)]
         return [SharePartition(part) for part in directory.parts(settings.directory, shape, settings.tenant)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one partition."""
-        settings, shape, schema = self._settings, shape_of(self._settings.table), arrow_of(self._schema)
+        settings, shape, schema = self._settings, self._settings.shape, arrow_of(self._schema)
         part = partition.value
         records = records_of(schema)
         if isinstance(part, Share):
@@ -80,13 +80,13 @@ class PushingReader(MetadReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Take from Spark's filters what narrows the reading. Spark checks all of them again."""
-        self._settings = narrowed(self._settings, shape_of(self._settings.table), filters)
+        self._settings = narrowed(self._settings, self._settings.shape, filters)
         return filters
 
 
 def chosen(settings: Settings, given: StructType) -> StructType:
     """The columns to read: those of the DataFrame's schema, which may be some of the table's. Raises OptionError."""
-    whole = changes_schema_of(settings.table)
+    whole = changes_schema_of(settings.table, settings.declared)
     for field in given.fields:
         if field.name not in whole.names:
             raise OptionError(f"columns: {settings.table} has no {field.name!r}; it has {', '.join(whole.names)}")

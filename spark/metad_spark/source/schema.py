@@ -13,6 +13,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DoubleType,
     LongType,
     MapType,
     StringType,
@@ -23,25 +24,26 @@ from pyspark.sql.types import (
 from .errors import OptionError
 from .shapes import CHANGE, REVISION, ROW, SLOT, TIME_MS, Column, shape_of
 
-_SPARK = {bool: BooleanType(), int: LongType(), str: StringType(), bytes: BinaryType()}
+_SPARK = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType(), bytes: BinaryType()}
 _ARROW: dict[type[DataType], pa.DataType] = {
     BooleanType: pa.bool_(),
     LongType: pa.int64(),
+    DoubleType: pa.float64(),
     StringType: pa.string(),
     BinaryType: pa.binary(),
 }
 
 
-def schema_of(table: str) -> StructType:
+def schema_of(table: str, declared: bytes = b"") -> StructType:
     """The columns of ``TABLE`` or ``TABLE.ROW`` (``session``, ``offset``, ``offset.generation``): those of its key,
     which are never null; those of each of its rows, null where a record has no such row; ``slot``; and ``revision``.
     Raises OptionError if there is no such table."""
-    shape = shape_of(table)
+    shape = shape_of(table, declared)
     never_null = {*(key.name for key in shape.keys), SLOT, REVISION}
     return StructType([_field(column, column.name not in never_null) for column in shape.columns])
 
 
-def changes_schema_of(table: str) -> StructType:
+def changes_schema_of(table: str, declared: bytes = b"") -> StructType:
     """What ``format("metad")`` has: these columns, and what has happened (``change``, ``row``, ``time_ms``). A record
     that is read at once and one that is followed have the same columns, because Spark does not say which is wanted."""
     happened = [
@@ -49,7 +51,7 @@ def changes_schema_of(table: str) -> StructType:
         StructField(ROW, StringType()),
         StructField(TIME_MS, LongType(), False),
     ]
-    return StructType([*schema_of(table).fields, *happened])
+    return StructType([*schema_of(table, declared).fields, *happened])
 
 
 def arrow_of(schema: StructType) -> pa.Schema:

@@ -10,6 +10,7 @@ import msgspec
 from metad_wire.families import KNOWN
 from metad_wire.messages import Message
 from metad_wire.table import ANY_KIND, Table
+from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
 from .errors import OptionError
@@ -85,13 +86,20 @@ def names() -> list[str]:
     return sorted(found)
 
 
-@functools.cache
-def shape_of(name: str) -> Shape:
+@functools.lru_cache(maxsize=64)
+def declared_table(declared: bytes) -> PlainTable[Any]:
+    """A table as its declaration says, which comes from the service (``declaration.get``)."""
+    return msgspec.msgpack.decode(declared, type=DeclaredTable).table()
+
+
+@functools.lru_cache(maxsize=64)
+def shape_of(name: str, declared: bytes = b"") -> Shape:
     """The shape of ``TABLE`` or ``TABLE.ROW``. A table alone stands for those of its rows that have its whole key, put
-    together as one record. Raises OptionError if there is no such table or row."""
+    together as one record. ``declared``: the declaration of a table that a program has declared. Raises OptionError if
+    there is no such table or row."""
     table_name, _, row_name = name.partition(".")
-    table = KNOWN.get(table_name)
-    if table is None or name not in names():
+    table = declared_table(declared) if declared else KNOWN.get(table_name)
+    if table is None or (not declared and name not in names()):
         raise OptionError(f"table: there is no table {name!r} to read; there is {', '.join(names())}")
     shown = {row: byte for row, byte in table.rows.items() if byte in table.shows}
     if row_name:

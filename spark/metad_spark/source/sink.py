@@ -55,7 +55,7 @@ from metad_wire.tables.sequence import (
 from .errors import OptionError, SinkError
 from .groups import map_of, opened
 from .options import Settings
-from .shapes import CHANGE
+from .shapes import CHANGE, declared_table
 
 GONE: Final = frozenset({"deleted", "expired"})
 """A record with such a ``change`` is deleted."""
@@ -101,12 +101,13 @@ _WRITES: Final = {
 }
 
 
-def writes_of(table: str) -> Writes:
-    """How records of a table are written. Raises OptionError if they cannot be."""
+def writes_of(table: str, of_program: bytes = b"") -> Writes:
+    """How records of a table are written. ``of_program``: the declaration of one that a program has declared. Raises
+    OptionError if they cannot be."""
     found = _WRITES.get(table)
     if found is not None:
         return found
-    declared = FAMILIES.get(table)
+    declared = declared_table(of_program) if of_program else FAMILIES.get(table)
     if declared is None:
         raise OptionError(f"table: {table!r} cannot be written; there is {', '.join(sorted([*_WRITES, *FAMILIES]))}")
     methods, number, known = declared.plain, declared.number, len(declared.record.__struct_fields__)
@@ -116,9 +117,9 @@ def writes_of(table: str) -> Writes:
     )
 
 
-def check_columns(table: str, names: Iterable[str]) -> None:
+def check_columns(table: str, names: Iterable[str], declared: bytes = b"") -> None:
     """Raises OptionError if records with these columns cannot be written."""
-    put = writes_of(table).put.item
+    put = writes_of(table, declared).put.item
     fields = msgspec.structs.fields(put)
     known = [field.name for field in fields]
     given = set(names)
@@ -129,9 +130,11 @@ def check_columns(table: str, names: Iterable[str]) -> None:
             raise OptionError(f"columns: a write to {table} needs {field.name!r}")
 
 
-def items_of(table: str, records: Iterable[dict[str, Any]]) -> tuple[list[Message], list[Message]]:
+def items_of(
+    table: str, records: Iterable[dict[str, Any]], declared: bytes = b""
+) -> tuple[list[Message], list[Message]]:
     """The items that put and those that delete, in an order that depends on nothing but them. Raises SinkError."""
-    writes = writes_of(table)
+    writes = writes_of(table, declared)
     put: list[Message] = []
     deleted: list[Message] = []
     for record in records:
@@ -192,11 +195,11 @@ class Part(msgspec.Struct, frozen=True):
 
 async def write(client: Client, settings: Settings, part: Part, records: Sequence[dict[str, object]]) -> int:
     """Write records. Returns how many. Raises SinkError, MetadError."""
-    put, deleted = items_of(settings.table, records)
+    put, deleted = items_of(settings.table, records, settings.declared)
     if not put and not deleted:
         return 0
     plan, age_ms = await _plan(client, settings, part)
-    writes = writes_of(settings.table)
+    writes = writes_of(settings.table, settings.declared)
     sent = _Sent(client, settings, part, age_ms)
     await sent.all(writes.put, put, plan.slots, _PUT)
     await sent.all(writes.delete, deleted, plan.slots, _DELETE)
@@ -348,7 +351,7 @@ def checked(settings: Settings, schema: StructType, overwrite: bool) -> Settings
         raise OptionError('mode: only "append": what is there is replaced key by key')
     if settings.batch >= 0 and not settings.query:
         raise OptionError("batch: it needs the option query")
-    check_columns(settings.table, schema.names)
+    check_columns(settings.table, schema.names, settings.declared)
     return settings
 
 

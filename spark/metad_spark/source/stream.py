@@ -20,7 +20,6 @@ from .groups import Share, opened
 from .options import Settings
 from .reader import SharePartition, chosen
 from .schema import arrow_of
-from .shapes import shape_of
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -132,7 +131,7 @@ class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes between two tokens, or the rows of a share."""
-        settings, shape, schema = self._settings, shape_of(self._settings.table), arrow_of(self._schema)
+        settings, shape, schema = self._settings, self._settings.shape, arrow_of(self._schema)
         value = partition.value
         if isinstance(value, Share):
             return changes.read_rows(settings, shape, value, schema)
@@ -146,7 +145,7 @@ class _Service:
     def __init__(self, settings: Settings) -> None:
         self.latest = ""
         self._settings = settings
-        self._shape = shape_of(settings.table)
+        self._shape = settings.shape
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="metad-stream", daemon=True)
         self._thread.start()

@@ -12,13 +12,14 @@ in a list or a map has none of its own.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from .. import messages as m
-from ..declaration import Declaration
+from ..declaration import Declaration, record_type
 from ..method import By, For, Lane
 from ..table import Shown, Table
 from ..text.fields import U32, U63, Batch
+from .table import PlainTable
 
 TABLES_MAX: Final = 1_024
 """Declared tables of a cluster: ``quota_exceeded``."""
@@ -44,6 +45,19 @@ class DeclaredTable(m.Message, frozen=True):
     """How often it has changed: 1 after it was declared."""
     create_revision: U63
     mod_revision: U63
+
+    def table(self, record: type[m.Message] | None = None) -> PlainTable[Any]:
+        """The table. ``record``: a Struct of its records; without one they are of a Struct that is made here."""
+        known = self.declaration
+        return PlainTable(
+            known.name,
+            number=self.number,
+            kind=known.kind,
+            record=record_type(known) if record is None else record,
+            key=known.key,
+            routing=known.key[: known.routing],
+            indexes=known.indexed(),
+        )
 
 
 class Declare(m.Message, frozen=True):
