@@ -38,6 +38,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "parts[Fences].carried(self._driver.machine.reader.now_ms())",
         "[]",
         "a_zombie_writes_nothing_in_slots_that_moved_to_a_new_group",
+        "a_zombie_writes_no_record_in_slots_of_kind_metadata_that_moved_to_a_new_group",
     ),
     _m(
         "fences_are_not_loaded",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from .brokers import BROKER_MUTANTS
 from .calendars import CALENDAR_MUTANTS
 from .consumers import CONSUMER_MUTANTS
+from .metadata import METADATA_MUTANTS
 from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
@@ -733,6 +734,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     *BROKER_MUTANTS,
     *CALENDAR_MUTANTS,
     *CONSUMER_MUTANTS,
+    *METADATA_MUTANTS,
     *OVERLOAD_MUTANTS,
     *ROOM_MUTANTS,
     *WATCH_MUTANTS,

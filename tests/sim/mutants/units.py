@@ -28,6 +28,8 @@ _ROOM = "unit/wire/test_fair_room.py::"
 _TURNS = "unit/server/test_turns.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
 _BROKERS = "unit/control/test_brokers.py::"
+_DECISIONS = "unit/control/test_decisions.py::"
+_LEAVING = "unit/control/test_leaving.py::"
 _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
@@ -44,6 +46,23 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "for record in known.groups]",
         "for record in known.groups if record.kind != 'metadata']",
         _BROKERS + "test_a_registration_is_answered_once_every_group_has_the_fence",
+    ),
+    # --- metadata-0 and the others of its kind
+    _m(
+        "no_group_of_kind_metadata_is_a_load",
+        "every group but metadata-0 counts as what a node has",
+        "metad.control.map.placement:_least_loaded",
+        "group.group_id != METADATA",
+        "group.kind != METADATA.kind",
+        _DECISIONS + "test_groups_of_kind_metadata_share_its_slots_and_every_node_follows_the_first_of_them",
+    ),
+    _m(
+        "a_learner_of_any_group_of_kind_metadata_may_go",
+        "a node that leaves may follow metadata-0 alone until the end",
+        "metad.control.map.leaving:still_needed",
+        "status.name == METADATA.name",
+        "status.kind == METADATA.kind",
+        _LEAVING + "test_a_node_that_only_follows_is_forgotten_in_metadata_0_and_nowhere_else",
     ),
     # --- declared tables
     _m(

@@ -16,7 +16,8 @@ from metad.state.cluster.fences import Fences
 from metad_client import BrokerLife, Client, Owned
 from metad_client.errors import FencedError, MetadError, NotLeaderError
 from metad_wire import messages as m
-from metad_wire.cluster import METADATA, GroupId
+from metad_wire.cluster import METADATA, SLOTS, GroupId
+from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 from metad_wire.methods import (
     BROKER_FENCE,
     BROKER_GET,
@@ -124,6 +125,24 @@ def a_zombie_writes_nothing_in_slots_that_moved_to_a_new_group() -> None:
         assert scene.slots_of(0) == set()
         assert set(_take_all(scene, "b2", 1).values()) == {""}, "the client knows the new group from now on"
         _check_zombie(scene, "b1", first)
+
+
+@scenario
+def a_zombie_writes_no_record_in_slots_of_kind_metadata_that_moved_to_a_new_group() -> None:
+    """In a table that is declared. Nothing but the adoption tells the group of the fence."""
+    with Scene() as scene:
+        first = _register(scene, "b1")
+        second = _register(scene, "b1")
+        scene.ask(scene.one, lambda c: c.cluster.add_group("metadata"))
+        scene.require_settled(20.0)
+        scene.move(0, 1, range(1, SLOTS), "metadata")
+        added = GroupId("metadata", 1)
+        leader = scene.lead(added)
+        assert _is_refused(scene, leader, m.Owner("b1", first), group=added), "a life that is over has written"
+        assert not _is_refused(scene, leader, m.Owner("b1", second), group=added)
+        found = scene.ask(scene.one, lambda c: c.table(TOPIC_SETTINGS).get("acme", "t"))
+        assert found is not None
+        assert found.version == 1
 
 
 @scenario
@@ -263,17 +282,22 @@ def the_life_in_the_head_of_a_request_counts() -> None:
         assert scene.get(scene.two, "a") == (b"1", 1)
 
 
-def _is_refused(scene: Scene, leader: SimNode, life: m.Owner, *more: m.Feature) -> bool:
-    """Whether a key-value write in the name of a life is."""
-    payload = KV_PUT.encode_request(
-        m.KvPut([m.KvPutItem("space", "a", b"1")]),
-        group="data-0",
-        requires=int(sum(more, m.Feature.LIVES)),
-        life=life,
-    )
+_PUTS: dict[GroupId, tuple[Method[Any, Any], Any]] = {
+    DATA: (KV_PUT, m.KvPut([m.KvPutItem("space", "a", b"1")])),
+    GroupId("metadata", 1): (
+        TOPIC_SETTINGS.plain.put,
+        m.TablePut(TOPIC_SETTINGS.number, 5, [m.TablePutItem(TopicSettings("acme", "t"))]),
+    ),
+}
+
+
+def _is_refused(scene: Scene, leader: SimNode, life: m.Owner, *more: m.Feature, group: GroupId = DATA) -> bool:
+    """Whether a write to a group in the name of a life is."""
+    method, body = _PUTS[group]
+    payload = method.encode_request(body, group=group.name, requires=int(sum(more, m.Feature.LIVES)), life=life)
     answers: list[Any] = []
     assert leader.node is not None
-    leader.node.requests.submit(KV_PUT.code, payload, answers.append)
+    leader.node.requests.submit(method.code, payload, answers.append)
     assert scene.run_until(partial(bool, answers), 10.0)
     return isinstance(answers[0], FencedError)
 

@@ -28,11 +28,12 @@ _CLIENTS = [f"device-{number}" for number in range(30)]
 _FOREIGN = 1_500
 
 
-def _step(scene: Scene, group: GroupId, step: str, slots: set[int], **fields: Any) -> None:
+def step(scene: Scene, group: GroupId, name: str, slots: set[int], **fields: Any) -> None:
+    """Have a group take a step of a move that is in no map."""
     lead = scene.lead(group)
     assert lead.node is not None
     assert lead.process is not None
-    body = GroupCommand(step, _NOBODYS, 1, slots=slot_bits(slots), **fields)
+    body = GroupCommand(name, _NOBODYS, 1, slots=slot_bits(slots), **fields)
     task = lead.process.start(lead.node.requests.call(GROUP_COMMAND, body, group=group.name))
     assert scene.run_until(task.done, 5.0)
     task.result()
@@ -63,11 +64,11 @@ def an_unseal_overtakes_the_end_of_a_pass() -> None:
 
         sweep = next(each for each in lead.node.sweeps._chores[driver] if isinstance(each, LostSweep))
         half = set(range(0, SLOTS, 2))
-        _step(scene, DATA, "seal", half, other=1)
+        step(scene, DATA, "seal", half, other=1)
         with mock.patch.object(sweep, "_requests", Slow()):
             scene.at(lead, GROUP_FENCE, GroupFence([FenceItem("b", 2, age_ms=0)]))
             assert scene.run_until(lambda: bool(notes), 2.0)
-            _step(scene, DATA, "unseal", half)
+            step(scene, DATA, "unseal", half)
             scene.run(2.5)
         scene.run(8.0)
         found = scene.ask(scene.two, _listed)
@@ -121,8 +122,8 @@ def leases_that_came_early_keep_no_other_from_ending() -> None:
                 rows[bytes((LEASE.rows["lease"],)) + key] = encode(row)
             if len(rows) == _FOREIGN:
                 break
-        _step(scene, _OTHER, "open", theirs)
-        _step(scene, _OTHER, "import", theirs, batch=1, rows=rows)
+        step(scene, _OTHER, "open", theirs)
+        step(scene, _OTHER, "import", theirs, batch=1, rows=rows)
         scene.run(8.0)  # whoever has begun to lead gives them some seconds
         own = next(name for number in range(100_000) if LEASE.slot_of(text2(name := f"m{number}", "")) not in theirs)
 

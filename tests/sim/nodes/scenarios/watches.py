@@ -25,7 +25,7 @@ from .scene import Scene, scenario
 
 KV = Wanted("kv")
 OTHER = GroupId("data", 1)
-_SMALL = StorageConfig(engine="memory", log_retained_bytes=500)
+SMALL = StorageConfig(engine="memory", log_retained_bytes=500)
 _SPACES = [f"space-{number}" for number in range(24)]
 _COMES_S = 20.0
 """In quiet, everything has come by then."""
@@ -305,7 +305,7 @@ def token_names_a_group_that_the_node_does_not_know() -> None:
 @scenario
 def watch_over_a_log_that_was_cut() -> None:
     """A watcher is away for so long that nobody has the log it needs: that is a gap, and then a snapshot."""
-    with Theatre(storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
+    with Theatre(storage=SMALL, raft=_raft(log_cache_bytes=1)) as scene:
         watcher = scene.watch(KV, keeps=lambda: True)
         for space in _SPACES:
             scene.ask(scene.one, lambda c, space=space: c.kv.put(space, "dropped", b"1"))  # type: ignore[misc]
@@ -325,7 +325,7 @@ def watch_over_a_log_that_was_cut() -> None:
 def slots_move_while_nobody_looks_and_logs_are_cut() -> None:
     """While a watcher is away its slots move, and the log of the one group is cut, at times that of the other."""
     for seed in (1, 2):
-        with Theatre(seed, storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
+        with Theatre(seed, storage=SMALL, raft=_raft(log_cache_bytes=1)) as scene:
             watcher = scene.watch()
             scene.write(scene.one, every_s=0.01)
             scene.run(0.3)
@@ -344,7 +344,7 @@ def cut_does_not_take_a_watch_back() -> None:
     """The log behind a token is cut wherever it was, and one node has not come to the token: it must not be asked how
     the rows are."""
     for seed in (1, 2, 3, 4):
-        with Theatre(seed, storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
+        with Theatre(seed, storage=SMALL, raft=_raft(log_cache_bytes=1)) as scene:
             for group in (DATA, OTHER):
                 scene.transfer("n3", group)
             watcher = scene.watch(keeps=lambda: True)
@@ -409,7 +409,7 @@ def image_waits_for_a_replica_that_lags() -> None:
 @scenario
 def image_over_a_gap() -> None:
     """What was deleted while the image could not be kept current vanishes from it."""
-    with Theatre(storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
+    with Theatre(storage=SMALL, raft=_raft(log_cache_bytes=1)) as scene:
         for space in _SPACES:
             scene.ask(scene.one, lambda c, space=space: c.kv.put(space, "dropped", b"1"))  # type: ignore[misc]
         mirror = Mirror(scene, "mirror", KV)
@@ -498,7 +498,7 @@ def watch_goes_on_at_a_replica_that_is_behind() -> None:
 @scenario
 def follower_gets_a_snapshot_while_it_is_watched() -> None:
     """That ends its streams, for entries are missing there: it is no gap, for the others have the log."""
-    with Theatre(storage=_SMALL, raft=_raft(log_cache_bytes=1)) as scene:
+    with Theatre(storage=SMALL, raft=_raft(log_cache_bytes=1)) as scene:
         watchers = [scene.watch() for _ in range(4)]
         leaders = scene.lead().name, scene.lead(OTHER).name
         late = next(name for name in scene.nodes if name not in leaders)
