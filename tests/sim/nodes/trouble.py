@@ -125,7 +125,7 @@ class Trouble(Faults[SimNode]):
                 (self._hang_disk, 1.5, True),
                 (self._stand_still, 1.5, True),
                 (self._suspend, 1.5, True),
-                (self._swing, 3.0, settings.data > 1),
+                (self._swing, 3.0, max(settings.data, settings.metadata) > 1),
                 (self._bury, 1.5, many),
                 (self._forge, 2.0, True),
             ]
@@ -227,8 +227,7 @@ class Trouble(Faults[SimNode]):
         """See :class:`Faults`."""
         settings = self.cluster.settings
         kind = self._rng.choice(["data", "data", "offset", "metadata"])
-        ordinal = 0 if kind == "metadata" else self._rng.randrange(getattr(settings, kind))
-        return self.cluster.leader(GroupId(kind, ordinal))
+        return self.cluster.leader(GroupId(kind, self._rng.randrange(getattr(settings, kind))))
 
     def heal(self) -> None:
         """See :class:`Faults`."""
@@ -363,17 +362,19 @@ class Trouble(Faults[SimNode]):
         if self.over or leader is None or leader.node is None or leader.node.map is None or leader.process is None:
             return
         known = leader.node.map
-        ordinals = [group.ordinal for group in known.groups if group.kind == "data"]
-        if known.moves or len(ordinals) < 2:
+        several = [kind for kind in ("data", "metadata") if sum(group.kind == kind for group in known.groups) > 1]
+        if known.moves or not several:
             return
-        source, target = rng.sample(ordinals, 2)
-        slots = [slot for slot, holder in enumerate(unpack_slots(known.slots["data"])) if holder == source]
-        slots = [slot for slot in slots if rng.random() < 0.5]
-        number = cluster.grant_move(source, target, slots)
+        kind = rng.choice(several)
+        source, target = rng.sample([group.ordinal for group in known.groups if group.kind == kind], 2)
+        slots = [slot for slot, holder in enumerate(unpack_slots(known.slots[kind])) if holder == source]
+        slots = [slot for slot in slots if rng.random() < 0.5 and (slot or kind != METADATA.kind)]
+        number = cluster.grant_move(source, target, slots, kind)
         deadly = rng.random() < 0.6
-        self.later(0.002, lambda: self._swung(source, number, cluster.loop.now + 4.0, deadly=deadly))
+        mover = GroupId(kind, source)
+        self.later(0.002, lambda: self._swung(mover, number, cluster.loop.now + 4.0, deadly=deadly))
 
-    def _swung(self, source: int, number: int, until_s: float, *, deadly: bool) -> None:
+    def _swung(self, source: GroupId, number: int, until_s: float, *, deadly: bool) -> None:
         cluster, rng = self.cluster, self._rng
         if self.over or cluster.loop.now > until_s:
             return
@@ -383,7 +384,7 @@ class Trouble(Faults[SimNode]):
         if not done:
             self.later(0.002, lambda: self._swung(source, number, until_s, deadly=deadly))
             return
-        mover = cluster.leader(GroupId("data", source))
+        mover = cluster.leader(source)
         if deadly and mover is not None:
             self._down(mover)
         self.later(rng.uniform(0.0, 1.0), self._swing)
@@ -416,12 +417,12 @@ class Trouble(Faults[SimNode]):
     def _transfer(self) -> None:
         settings, rng = self.cluster.settings, self._rng
         kind = rng.choice(["data", "data", "offset", "metadata"])
-        ordinal = 0 if kind == "metadata" else rng.randrange(getattr(settings, kind))
+        ordinal = rng.randrange(getattr(settings, kind))
         group, to = GroupId(kind, ordinal).name, f"n{rng.randint(1, settings.nodes)}"
         self._administer(f"{group} to {to}", lambda asked: asked.transfer(group, to))
 
     def _rebalance(self) -> None:
-        kind = self._rng.choice(["data", "data", "offset"])
+        kind = self._rng.choice(["data", "data", "offset", "metadata"])
 
         async def grow(asked: Any) -> Any:
             known = await asked.map()
@@ -459,8 +460,9 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
     settings = Settings(
         nodes=nodes,
         spares=spares,
-        data=rng.choice([1, 2, 2]),
+        metadata=rng.choice([1, 1, 2]),
         offset=1,
+        data=rng.choice([1, 2, 2]),
         clients=rng.choice([2, 3, 4]),
         callers=rng.choice([1, 2, 3]),
         wire=Wire(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Hashable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from metad_client import (
     Client,
@@ -23,6 +23,7 @@ from metad_client import (
 from metad_judge.history import History, Seen
 from metad_judge.invariants import Violation
 from metad_judge.linearizability import Kind, Operation
+from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 
 from .loop import VirtualLoop
 
@@ -116,7 +117,26 @@ class Caller:
     # --- versioned keys ----------------------------------------------------------------------------------
 
     def _key(self) -> tuple[str, str]:
-        return f"ns{self._rng.randrange(self.keys)}", "k"
+        return f"{self._rng.choice(['ns', 'ns', 'table'])}{self._rng.randrange(self.keys)}", "k"
+
+    async def _put(self, key: tuple[str, str], value: bytes, expected: int | None) -> int:
+        """A key-value record, or one of a table that groups of kind metadata have. The version."""
+        if not key[0].startswith("table"):
+            return await self._client.kv.put(*key, value, expected_version=expected, deadline_s=self.deadline_s)
+        record, table = TopicSettings(*key, attributes={"value": value.decode()}), self._client.table(TOPIC_SETTINGS)
+        return await table.put(record, expected_version=expected, deadline_s=self.deadline_s)
+
+    async def _get(self, key: tuple[str, str]) -> tuple[bytes | None, int, int | None]:
+        """Value, version and revision; None, 0 and None where there is no record."""
+        if key[0].startswith("table"):
+            row = await self._client.table(TOPIC_SETTINGS).get(*key, deadline_s=self.deadline_s)
+            return (
+                (None, 0, None)
+                if row is None
+                else (row.record.attributes["value"].encode(), row.version, row.mod_revision)
+            )
+        found = await self._client.kv.get(*key, deadline_s=self.deadline_s)
+        return (None, 0, None) if found is None else (found.value, found.version, found.mod_revision)
 
     async def write(self) -> None:
         """A put, at times one that expects a version."""
@@ -124,10 +144,7 @@ class Caller:
         expected = self._versions.get(key, 0) if self._rng.random() < 0.5 else None
         seen = Seen(key, True, value, None, self._history.now(), expected=expected)
         self._history.seen.append(seen)
-        outcome, result = await self._do(
-            f"put {key} {value[:20]!r} over {expected}",
-            self._client.kv.put(*key, value, expected_version=expected, deadline_s=self.deadline_s),
-        )
+        outcome, result = await self._do(f"put {key} {value[:20]!r} over {expected}", self._put(key, value, expected))
         moment = self._history.now()
         if outcome == "done":
             seen.version, seen.returned = result, moment
@@ -145,11 +162,10 @@ class Caller:
         """A get of a versioned key."""
         key = self._key()
         invoked = self._history.now()
-        outcome, found = await self._do(f"get {key}", self._client.kv.get(*key, deadline_s=self.deadline_s))
+        outcome, found = await self._do(f"get {key}", self._get(key))
         if outcome == "done":
-            version = 0 if found is None else found.version
+            value, version, revision = found
             self._versions[key] = version
-            value, revision = (None, None) if found is None else (found.value, found.mod_revision)
             seen = Seen(key, False, value, version, invoked, self._history.now(), revision=revision)
             self._history.seen.append(seen)
 
@@ -324,8 +340,7 @@ class Caller:
 
     async def look_at_everything(self) -> None:
         """At the end: what everybody was told must still be there."""
-        kinds: list[Literal["ns", "pair", "gone"]] = ["ns", "pair", "gone"]
-        for kind in kinds:
+        for kind in ("ns", "table", "pair", "gone"):
             for number in range(4):
                 name = f"{kind}{number}"
                 for field in ("a", "b") if kind == "pair" else ("k",):
@@ -358,16 +373,13 @@ class Caller:
 
     async def _look(self, namespace: str, field: str, *, versioned: bool) -> None:
         invoked = self._history.now()
-        outcome, found = await self._do(
-            f"get {namespace} {field}", self._client.kv.get(namespace, field, deadline_s=self.deadline_s)
-        )
+        outcome, found = await self._do(f"get {namespace} {field}", self._get((namespace, field)))
         self._require(outcome, found)
-        value = None if found is None else found.value
+        value, version, revision = found
         if not versioned:
             self._note((namespace, field), "get", None, value, invoked, self._history.now())
             return
         key = (namespace, "a" if field == "b" else field)
-        version, revision = (0, None) if found is None else (found.version, found.mod_revision)
         self._history.seen.append(Seen(key, False, value, version, invoked, self._history.now(), revision=revision))
 
     def _require(self, outcome: str, found: Any) -> None:

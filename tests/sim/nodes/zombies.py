@@ -179,7 +179,7 @@ def _require_fences(cluster: Cluster, judge: Judge) -> None:
         if node is None or node.map is None:
             continue
         for group, driver in node.drivers.items():
-            if group.kind not in ("data", "offset") or group.ordinal not in unpack_slots(node.map.slots[group.kind]):
+            if group.ordinal not in unpack_slots(node.map.slots[group.kind]):
                 continue
             fences = driver.machine.parts[Fences]
             for broker, least in judge.least.items():
