@@ -116,18 +116,35 @@ class Method(Generic[Body, Reply]):
         """The table that declares it."""
         self.route: Route | None = None
         """None if its requests belong to no slot."""
-        self.item = _item_of(body)
-        """The type of the items in a request, if it has items."""
-        self._request_type: Any = m.Request[body]  # type: ignore[valid-type]
-        self._request_decoder = msgspec.msgpack.Decoder(self._request_type)
-        self._reply_decoder = msgspec.msgpack.Decoder(reply)
-        self._head_decoder: Any = None
         if shared:
             return
         if code in METHODS or name in METHODS_BY_NAME:
             raise TypeError(f"method {name} or its code {code:#06x} is taken")
         METHODS[code] = self
         METHODS_BY_NAME[name] = self
+
+    @functools.cached_property
+    def item(self) -> Any:
+        """The type of the items in a request; None if it has no items."""
+        return _item_of(self.body)
+
+    # Nobody uses all methods, and their decoders together take longer to make than a command of metadctl.
+
+    @functools.cached_property
+    def _request_type(self) -> Any:
+        return m.Request[self.body]  # type: ignore[name-defined]
+
+    @functools.cached_property
+    def _request_decoder(self) -> Any:
+        return msgspec.msgpack.Decoder(self._request_type)
+
+    @functools.cached_property
+    def _reply_decoder(self) -> Any:
+        return msgspec.msgpack.Decoder(self.reply)
+
+    @functools.cached_property
+    def _head_decoder(self) -> Any:
+        return msgspec.msgpack.Decoder(m.Request[_headed(self.body)])  # type: ignore[misc]
 
     @property
     def kind(self) -> str:
@@ -161,8 +178,6 @@ class Method(Generic[Body, Reply]):
 
     def decode_head(self, payload: bytes) -> Head | None:
         """Look at a request without decoding its items, at a tenth of the cost. None if it is malformed."""
-        if self._head_decoder is None:
-            self._head_decoder = msgspec.msgpack.Decoder(m.Request[_headed(self.body)])  # type: ignore[misc]
         try:
             request = self._head_decoder.decode(payload)
         except MALFORMED:
@@ -197,9 +212,10 @@ class Method(Generic[Body, Reply]):
     def decode_reply(self, payload: bytes) -> Reply:
         """Raises :class:`InvalidRequestError` where the payload does not fit the reply's type."""
         try:
-            return self._reply_decoder.decode(payload)
+            reply: Reply = self._reply_decoder.decode(payload)
         except MALFORMED as error:
             raise InvalidRequestError(f"{self.name} reply: {reason(error, self.reply)}") from None
+        return reply
 
     def encode_request(
         self,
