@@ -400,6 +400,8 @@ def _encoder_of(kind: Any) -> Callable[[Any], bytes] | None:
     match msgspec.inspect.type_info(kind):
         case msgspec.inspect.StrType():
             return text
+        case msgspec.inspect.LiteralType(values) if all(isinstance(value, str) for value in values):
+            return text
         case msgspec.inspect.IntType(ge=int(low), le=int(high)) if low >= 0 and high < 2**32:
             return u32
     return None

@@ -1,7 +1,7 @@
 """The families: tables of the metadata that brokers of each kind keep, declared in the code as programs declare theirs.
 
 A module that is added here is a family that all ends know. A table has a number below 1024, which no other has or will
-have, and from its declaration all the rest follows.
+have: each family has a hundred of its own. From its declaration all the rest follows, its command of ``metadctl`` too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from ..declaration import declaration_of
 from ..messages import Message
 from ..table import Table
 from ..tables import TABLES
@@ -23,6 +22,10 @@ Record = TypeVar("Record", bound=Message)
 
 FAMILIES: Final[dict[str, PlainTable[Any]]] = {}
 """The tables of all families, by name."""
+PLURALS: Final[dict[str, str]] = {}
+"""What people call the records of each, by the name of the table: as in ``metadctl topics``."""
+SECRETS: Final[dict[str, frozenset[str]]] = {}
+"""The fields that nobody is shown who has not asked for them, by the name of the table."""
 
 
 def family(
@@ -34,16 +37,21 @@ def family(
     routing: Sequence[str] | None = None,
     kind: str = "metadata",
     indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
+    plural: str = "",
+    secret: Sequence[str] = (),
 ) -> PlainTable[Record]:
-    """Declare a table. Raises TypeError if it makes no sense, or another has its name or number."""
-    declaration_of(name, record, kind=kind, key=key, routing=routing, indexes=indexes)
-    if name in TABLES or name in FAMILIES:
-        raise TypeError(f"there is a table {name} already")
+    """Declare a table. ``plural``: what its records are called, by default its name with an s; ``metadctl`` has a
+    command of that name. ``secret``: fields that it prints only if it is told to. Raises TypeError if it makes no
+    sense, or another has its name, number or plural."""
+    plural = plural or f"{name.replace('_', '-')}s"
+    if name in TABLES or name in FAMILIES or plural in PLURALS.values():
+        raise TypeError(f"there is a table {name}, or one whose records are called {plural}, already")
     if not 0 < number < FIRST_NUMBER or any(table.number == number for table in FAMILIES.values()):
         raise TypeError(f"{name}: number {number} is taken, or none of a table in the code")
     table = FAMILIES[name] = PlainTable(
         name, number=number, kind=kind, record=record, key=key, routing=routing, indexes=indexes
     )
+    PLURALS[name], SECRETS[name] = plural, frozenset(secret)
     return table
 
 

@@ -47,6 +47,6 @@ class TopicSettings(Message, frozen=True):
     attributes: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
 
 
-TOPIC_REWRITES = family(101, "topic_rewrite", TopicRewrite, key=("tenant", "rule"), routing=("tenant",))
+TOPIC_REWRITES = family(101, "topic_rewrite", TopicRewrite, key=("tenant", "rule"), routing=("tenant",), plural="rules")
 AUTO_SUBSCRIPTIONS = family(102, "auto_subscription", AutoSubscription, key=("tenant", "filter"), routing=("tenant",))
-TOPIC_SETTINGS = family(103, "topic_settings", TopicSettings, key=("tenant", "topic"))
+TOPIC_SETTINGS = family(103, "topic_settings", TopicSettings, key=("tenant", "topic"), plural="topic-settings")
