@@ -263,9 +263,9 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
 
 
 DECLARATIONS: dict[str, list[Any]] = {
-    "declaration.declare": [Declaration("topic", "data", [DeclaredField("tenant", "str")], ["tenant"], 1)],
-    "declaration.get": [DeclarationKey("topic")],
-    "declaration.drop": [DeclarationKey("topic")],
+    "declaration.declare": [Declaration("device", "data", [DeclaredField("tenant", "str")], ["tenant"], 1)],
+    "declaration.get": [DeclarationKey("device")],
+    "declaration.drop": [DeclarationKey("device")],
 }
 
 

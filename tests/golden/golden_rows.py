@@ -74,7 +74,8 @@ def message_type(name: str) -> Any:
     outer, _, inner = name.partition("[")
     if (declared := _DECLARED.get(name)) is not None:
         return declared
-    type_ = next(getattr(module, outer) for module in (*MODULES, errors) if hasattr(module, outer))
+    named = (getattr(module, outer, None) for module in (*MODULES, errors))
+    type_ = next(one for one in named if isinstance(one, type))  # ``Topic`` is a kind of text, too
     return type_[message_type(inner.removesuffix("]"))] if inner else type_
 
 

@@ -473,7 +473,8 @@ cluster all but administrators get `permission_denied`."""
 _TABLES = """\
 Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
 the slot has the record. A table without routing is in `metadata-0`. A table with a number is a declared one
-that is in the code: its record is an array of the fields that its row lists, and its methods are those of *table*."""
+that is in the code: its record is an array of its key, of texts unless a type is given, and of the fields that its row
+lists. Its methods are those of *table*."""
 _WATCHED = """\
 What a watch reports of each row, by the key of its table unless another is given. `table`, `row` and `number` are those
 of `WatchFilter` and `WatchChange`. Kinds: 1 created, 2 changed, 3 deleted, 4 expired, 5 written."""
@@ -645,20 +646,26 @@ def _found(shaped: Got | Listed) -> str:
 def table_rows() -> list[list[str]]:
     """The rows of the table of tables."""
     return [
-        [table.name, table.kind, ", ".join(table.key), ", ".join(table.routing), _record(table)]
+        [table.name, table.kind, _fields(table, key=True), ", ".join(table.routing), _record(table)]
         for table in shown_tables()
     ]
 
 
 def _record(table: Table[Any]) -> str:
-    """The record of a table; of a family's with its fields, for it has no section of its own."""
-    if table.record is None:
-        return ""
-    name = table.record.__name__
+    """The record of a table; of a family's with its fields behind the key, for it has no section of its own."""
+    if isinstance(table, PlainTable):
+        return f"number {table.number}: {_fields(table, key=False)}"
+    return "" if table.record is None else table.record.__name__
+
+
+def _fields(table: Table[Any], *, key: bool) -> str:
+    """The key of a table, or the other fields of its records; of a family's with their types."""
     if not isinstance(table, PlainTable):
-        return name
-    fields = [f"{field} {type_} {default}".strip() for field, type_, default in field_rows(table.record)]
-    return f"number {table.number}: {', '.join(fields)}"
+        return ", ".join(table.key)
+    rows = [
+        (name, "" if key and type_ == "str" else type_, default) for name, type_, default in field_rows(table.record)
+    ]
+    return ", ".join(" ".join(filter(None, row)) for row in rows if (row[0] in table.key) == key)
 
 
 def watch_rows() -> list[list[str]]:

@@ -190,13 +190,13 @@ class Tables(_DeclarationDeclared):
     ) -> PlainTable[Any]:
         """Declare a table, and return it for :meth:`Client.table`, :meth:`Client.watch` and :meth:`Client.image`::
 
-            class Topic(Record, frozen=True):
+            class Device(Record, frozen=True):
                 tenant: str
-                topic: str
-                partitions: U32 = 1
+                device: str
+                slots: U32 = 1
 
-            topics = await m.tables.declare("topic", Topic, key=("tenant", "topic"))
-            await m.table(topics).put(Topic("acme", "orders", 4))
+            devices = await m.tables.declare("device", Device, key=("tenant", "device"))
+            await m.table(devices).put(Device("acme", "press", 4))
 
         To declare it again changes nothing; with further fields at its end, which have defaults, it grows. ``key``: the
         fields that identify a record, in the order of listings; they are texts, or ``U32`` behind those that route.

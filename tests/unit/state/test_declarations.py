@@ -28,7 +28,7 @@ from metad_wire.tables.declaration import FIRST_NUMBER, DeclarationKey, Declarat
 from metad_wire.tables.table import PlainTable, TableSweep
 
 FIELDS = [DeclaredField("tenant", "str"), DeclaredField("topic", "str"), DeclaredField("partitions", "u32", b"\x01")]
-TOPIC = Declaration("topic", "data", FIELDS, ["tenant", "topic"], 2, "Topics.")
+TOPIC = Declaration("topics", "data", FIELDS, ["tenant", "topic"], 2, "Topics.")
 GROWN = msgspec.structs.replace(TOPIC, fields=[*FIELDS, DeclaredField("note", "str", b"\xa4none")])
 
 
@@ -57,14 +57,14 @@ def known(rig: Rig, *, follower: bool = False) -> KnownTables:
 def test_a_table_gets_a_number_that_no_other_has_had(rig: Rig) -> None:
     first = declare(rig, TOPIC, named("other"))
     assert [table.number for table in first.found] == [FIRST_NUMBER, FIRST_NUMBER + 1]
-    assert first.found[0] == DeclaredTable("topic", FIRST_NUMBER, TOPIC, 1, 1, 1)
+    assert first.found[0] == DeclaredTable("topics", FIRST_NUMBER, TOPIC, 1, 1, 1)
     assert item_errors(drop(rig, "other", "nothing")) == {1: "not_found"}
     assert declare(rig, named("other")).found[0].number == FIRST_NUMBER + 2
     rig.settle()
     found = rig.read(methods.DECLARATION_LIST, DeclarationList()).found
-    assert [(table.name, table.number) for table in found] == [("other", FIRST_NUMBER + 2), ("topic", FIRST_NUMBER)]
-    assert [table.name for table in rig.read(methods.DECLARATION_LIST, DeclarationList("to")).found] == ["topic"]
-    keys = [DeclarationKey("topic"), DeclarationKey("nothing")]
+    assert [(table.name, table.number) for table in found] == [("other", FIRST_NUMBER + 2), ("topics", FIRST_NUMBER)]
+    assert [table.name for table in rig.read(methods.DECLARATION_LIST, DeclarationList("to")).found] == ["topics"]
+    keys = [DeclarationKey("topics"), DeclarationKey("nothing")]
     got = rig.read(methods.DECLARATION_GET, methods.DECLARATION_GET.body(keys)).found
     assert (got[0].number, got[1]) == (FIRST_NUMBER, None)
 
@@ -80,7 +80,7 @@ def test_to_declare_it_again_changes_nothing_and_more_fields_let_it_grow(rig: Ri
     assert declare(rig, TOPIC).found[0] == grown  # a program of before gets what there is
     rig.settle()
     for follower in (False, True):
-        table = known(rig, follower=follower).watched("topic", FIRST_NUMBER)
+        table = known(rig, follower=follower).watched("topics", FIRST_NUMBER)
         assert table is not None
         assert table.record.__struct_fields__ == ("tenant", "topic", "partitions", "note")
 
@@ -110,15 +110,15 @@ def test_there_are_only_so_many(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> No
 def test_a_retry_declares_nothing_twice(rig: Rig) -> None:
     identity = m.Identity(1, 1, 0)
     first = declare(rig, TOPIC, identity=identity)
-    drop(rig, "topic")
+    drop(rig, "topics")
     assert declare(rig, TOPIC, identity=identity) == first
     rig.settle()
-    assert known(rig).watched("topic", 0) is None
+    assert known(rig).watched("topics", 0) is None
 
 
 def test_a_node_tells_what_it_has_not_heard_of_from_what_is_no_more(rig: Rig) -> None:
     declare(rig, TOPIC, named("other"))
-    drop(rig, "topic")
+    drop(rig, "topics")
     rig.settle()
     for follower in (False, True):
         tables = known(rig, follower=follower)
@@ -133,23 +133,23 @@ def test_a_node_tells_what_it_has_not_heard_of_from_what_is_no_more(rig: Rig) ->
 
 def test_a_node_that_starts_anew_or_gets_a_snapshot_knows_the_same(rig: Rig) -> None:
     declare(rig, TOPIC, named("other"))
-    drop(rig, "topic")
+    drop(rig, "topics")
     declare(rig, GROWN)
     rig.group.restart()
     tables = known(rig)
     with pytest.raises(NotFoundError):
         tables.check(FIRST_NUMBER)
     tables.check(FIRST_NUMBER + 1)
-    table = tables.watched("topic", 0)
+    table = tables.watched("topics", 0)
     assert table is not None
     assert (table.number, table.record.__struct_fields__[-1]) == (FIRST_NUMBER + 2, "note")
     rig.group.machine.parts[Declarations].load()
-    assert tables.watched("topic", 0) is not None
+    assert tables.watched("topics", 0) is not None
 
 
 def test_a_dropped_last_table_is_dropped_for_a_node_that_starts_anew(rig: Rig) -> None:
     declare(rig, TOPIC)
-    drop(rig, "topic")
+    drop(rig, "topics")
     rig.group.restart()
     assert known(rig).is_dropped(FIRST_NUMBER)
     assert declare(rig, TOPIC).found[0].number == FIRST_NUMBER + 1
