@@ -500,16 +500,41 @@ class Outage(Options, frozen=True, kw_only=True):
 
 
 class Topics(Options, frozen=True, kw_only=True):
-    ABOUT = "a broker's trie of topic filters: matches, memory, paho-mqtt beside it"
-    RUNS = "topics"
+    ABOUT = "the metadata of many topics in a declared table: creation, image, changes, an index, the lag of a watch"
 
-    filters: Annotated[int, "filters in the trie, as in 1e6"] = 1_000_000
-    topics: Annotated[int, "topics to match, as in 2e5"] = 200_000
+    server_config: Config = None
+    scheme: Scheme = "metad"
+    nodes: Nodes = 3
+    groups: Annotated[str, "groups of the started cluster, as in metadata=4; default: one of --kind", "G"] = ""
+    topics: Annotated[int, "topics, as in 1e6; with --filters: to match, 2e5 by default"] = 0
+    kind: Annotated[Literal["metadata", "data"], "of the groups that keep them"] = "metadata"
+    batch: Items = 1_000
+    in_flight: Annotated[int, "batches in flight"] = 8
+    changes: Annotated[int, "topics changed in batches in a window; a quarter of it in single calls"] = 10_000
+    pairs: Annotated[int, "of windows, with all topics and with a thousand"] = 5
+    lists: Annotated[int, "owners whose topics are listed"] = 2_000
+    rate: Annotated[float, "changes a second while the lag of the watch is measured"] = 200.0
+    seconds: Annotated[float, "how long it is measured"] = 10.0
+    seed: Annotated[int, "of the changes and the lists"] = 1
+    filters: Annotated[int | None, "instead: a broker's trie of so many filters, and paho-mqtt's beside it"] = None
+
+    def _runs(self) -> str:
+        return "topics.command" if self.filters is None else "filters"
+
+    def told(self) -> dict[str, Any]:
+        if self.filters is None:
+            return {name: value for name, value in super().told().items() if name != "filters"}
+        return {"filters": self.filters, "topics": self.topics}
 
     def checked(self) -> Topics:
-        """Raises UsageError."""
-        self._at_least_1("filters", "topics")
-        return self
+        """With the number of topics, and their groups. Raises UsageError."""
+        topics = self.topics or (1_000_000 if self.filters is None else 200_000)
+        made = msgspec.structs.replace(self, topics=topics, groups=self.groups or f"{self.kind}=1")
+        made._at_least_1("topics", "batch", "in_flight", "changes", "pairs", "lists")
+        made._over_0("rate", "seconds")
+        if self.filters is not None:
+            made._at_least_1("filters")
+        return made
 
 
 class Retained(Options, frozen=True, kw_only=True):

@@ -223,6 +223,26 @@ def test_sessions_that_are_held_are_compared_with_nodes_that_hold_none(tmp_path:
     assert {"foreground_loss", "foreground_p99_ratio", "server_bytes_per_session"} <= report.keys()
 
 
+TOPICS_KEYS = [
+    "created_per_s",
+    "image_seconds",
+    "image_rss_mib",
+    "change_cost_ratio_1e6_to_1e3",
+    "list_index_ms_p99",
+    "watch_lag_ms_p99",
+    "groups_ratio_4_to_1",
+]
+
+
+def test_topics_in_a_declared_table_are_all_there_as_often_as_they_were_written(tmp_path: Path) -> None:
+    flags = ("--changes", 500, "--pairs", 1, "--lists", 50, "--rate", 50, "--seconds", 1)
+    report = report_of(tmp_path, "topics", "--topics", 20_000, *flags)
+    assert list(report)[: len(TOPICS_KEYS)] == TOPICS_KEYS
+    assert min(report[key] for key in TOPICS_KEYS) > 0
+    assert (report["topics"], report["lost"], report["wrong"], report["problems"]) == (20_000, 0, 0, [])
+    assert (report["nodes"], report["fsync"], report["batch"], report["groups"]) == (3, True, 1_000, "metadata=1")
+
+
 def test_a_command_that_hangs_leaves_nothing_behind() -> None:
     """It heeds no SIGTERM, and what it has started is in a session of its own, as the servers are."""
     sleeps = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"

@@ -52,7 +52,7 @@ async def fill_sessions(
 
     async def send(batch: list[m.SessionTakeoverItem]) -> None:
         result = await client.sessions.takeover_many(BROKER, epoch, batch)
-        _check(result, "sessions")
+        check(result, "sessions")
         progress(len(batch))
 
     await pour(batches(), send)
@@ -70,7 +70,7 @@ async def _fill(client: Any, settings: Settings, progress: Callable[[int], None]
             yield [item(namespace, key, value) for (namespace, key), value in drawn]
 
     async def send(batch: list[Any]) -> None:
-        _check(await write(batch), "keys")
+        check(await write(batch), "keys")
         progress(len(batch))
 
     await pour(batches(), send)
@@ -90,7 +90,8 @@ async def pour(
             workers.create_task(worker())
 
 
-def _check(result: WriteResult, what: str) -> None:
+def check(result: WriteResult, what: str) -> None:
+    """Raise PreparationError if items of a batch failed."""
     if not result.ok:
         first = next(iter(result.errors.values()))
         raise PreparationError(f"{len(result.errors)} {what} of a batch could not be created: {first.name}: {first}")

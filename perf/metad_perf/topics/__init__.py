@@ -1,0 +1,1 @@
+"""The metadata of many topics in a declared table: ``metad-perf topics``."""
