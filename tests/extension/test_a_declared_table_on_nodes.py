@@ -82,13 +82,13 @@ async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:
     return {s.node_id: (g.first, g.last) for s in statuses for g in s.groups if g.name == group}
 
 
-async def declared(client: Client) -> PlainTable[Reading]:
+async def declared(client: Client, kind: str = "data") -> PlainTable[Reading]:
     indexes = {"by_quality": ("tenant", "quality")}
-    return await client.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"), indexes=indexes)
+    return await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), indexes=indexes)
 
 
-async def check(client: Client, rounds: int) -> None:
-    records = client.table(await declared(client))
+async def check(client: Client, kind: str, rounds: int) -> None:
+    records = client.table(await declared(client, kind))
     expected = [(sensor, b"%d" % (rounds - 1), rounds) for sensor in SENSORS]
     found = await records.get_many([("acme", sensor) for sensor in SENSORS])
     found.raise_for_error()
@@ -105,8 +105,9 @@ async def follow(watch: Watch, told: dict[str, list[int]]) -> None:
             told.setdefault(event.record.record.sensor, []).append(event.record.version)
 
 
-async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
-    url = nodes.where
+@pytest.mark.parametrize("kind", ["data", "metadata"])
+async def test_nothing_is_lost_on_the_way(nodes: Nodes, kind: str) -> None:
+    url, added = nodes.where, f"{kind}-1"
     stopping, rounds = asyncio.Event(), 0
 
     async def write(client: Client) -> None:
@@ -118,14 +119,14 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
             await asyncio.sleep(PAUSE_S)
 
     async with connect(f"metad://{url}") as client:
-        readings = await declared(client)
+        readings = await declared(client, kind)
         image = await client.image(readings, tenant="acme", prefix="boiler/").caught_up()
         told: dict[str, list[int]] = {}
         watching = asyncio.create_task(follow(await client.watch(readings).opened(), told))
         writer = asyncio.create_task(write(client))
 
         # Slots move under writes.
-        await client.cluster.add_group("data")
+        await client.cluster.add_group(kind)
 
         async def ordered() -> bool:
             try:
@@ -137,17 +138,17 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
         async def moved() -> bool:
             known = (await client.cluster.map()).map
             assert known is not None
-            return not known.moves and set(unpack_slots(known.slots["data"])) == {0, 1}
+            return not known.moves and set(unpack_slots(known.slots[kind])) == {0, 1}
 
         await until(ordered, "the order to rebalance")
         await until(moved, "the slots' move")
 
         # A node that was away gets a snapshot.
-        away = await log_of(client, "data-1")
+        away = await log_of(client, added)
         nodes.kill("n3")
 
         async def cut() -> bool:
-            found = await log_of(client, "data-1")
+            found = await log_of(client, added)
             return all(found[name][0] > away["n3"][1] + 1 for name in ("n1", "n2") if name in found) and len(found) == 2
 
         await until(cut, "logs that begin behind what n3 has")
@@ -155,7 +156,7 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
         await asyncio.to_thread(again.ready)
 
         async def installed() -> bool:
-            return "data-1" in {event["group"] for event in again.events("snapshot_installed")}
+            return added in {event["group"] for event in again.events("snapshot_installed")}
 
         await until(installed, "the snapshot")
         stopping.set()
@@ -163,7 +164,7 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
         assert rounds > 20
 
         # It leads, another is killed, and everything is read.
-        for group in ("data-0", "data-1"):
+        for group in (f"{kind}-0", added):
 
             async def led(group: str = group) -> bool:
                 if (await client.cluster.map()).leaders.get(group) == "n3":
@@ -173,9 +174,9 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes) -> None:
 
             await until(led, f"n3 leading {group}")
         nodes.kill("n1")
-        await check(client, rounds)
+        await check(client, kind, rounds)
         async with connect(f"metad://{again.endpoint}") as other:
-            await check(other, rounds)
+            await check(other, kind, rounds)
 
         async def shown() -> bool:
             newest = dict.fromkeys(SENSORS, (b"%d" % (rounds - 1), rounds))
