@@ -23,8 +23,10 @@ from metad_client import (
 from metad_spark import register
 from metad_spark.cli import main
 from metad_spark.pipeline.context import Context
+from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 
 SESSIONS = 3_000
+TOPICS = 200
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 Load = Callable[..., DataFrame]
 
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    with metad.embedded.cluster(nodes=3) as nodes:
+    with metad.embedded.cluster(nodes=3, groups={"metadata": 2}) as nodes:
         with blocking.connect(nodes.url) as m:
             for begin in range(0, SESSIONS, 1000):
                 items = [
@@ -45,6 +47,8 @@ def cluster() -> Iterator[str]:
                 m.sessions.takeover_many(f"b-{begin // 1000}", 7, items, deadline_s=60).raise_for_error()
             commits = [OffsetCommitItem("t0", f"g{number}", "topic", number, 10 * number, 3) for number in range(50)]
             m.offsets.commit_many(commits, deadline_s=60).raise_for_error()
+            topics = [TablePutItem(TopicSettings(f"t{number}", "topic")) for number in range(TOPICS)]
+            m.table(TOPIC_SETTINGS).put_many(topics, deadline_s=60).raise_for_error()
         yield nodes.url
 
 
@@ -55,6 +59,7 @@ def exported(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["export", "--source", cluster, "--out", str(out / "all"), "--json", str(told)]) == 0
     counts = json.loads(told.read_text())["tables"]
     assert (counts["session"], counts["offset"], counts["offset.generation"]) == (SESSIONS, 50, 50)
+    assert (counts["topic_settings"], counts["cluster"]) == (TOPICS, 1), "the one is in slots, the other in none"
     return out / "all"
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from metad_client import Client, GroupId, Snapshot, Watch, WatchBatch, Watched, WatchRows
-from metad_client.watch.position import NOBODY
+from metad_client.watch.position import ALL, NOBODY
 from metad_client.watch.token import from_text
 from metad_wire.cluster import SLOTS
 from metad_wire.method import MALFORMED
@@ -95,15 +95,17 @@ def read(settings: Settings, shape: Shape, begin: str, end: str, schema: pa.Sche
         yield from batches(table, schema)
 
 
-def shares(begin: str) -> list[Share]:
-    """What the tasks of a first batch read: the slots of each group as they are read at a token."""
+def shares(begin: str, shape: Shape) -> list[Share]:
+    """What the tasks of a first batch read: the slots of each group as they are read at a token. What is in no slot is
+    read where slot 0 is, once."""
+    wanted = ALL if shape.slotted else 1 << (SLOTS - 1)
     _, positions = from_text(begin)
     least = indexes_of(begin)
     found: list[Share] = []
     for kind, position in positions.items():
         for reader, slots in position.readers.items():
-            if reader.group != NOBODY:
-                found.append(Share(kind, reader.group, slots.to_bytes(SLOTS // 8, "big"), least))
+            if reader.group != NOBODY and slots & wanted:
+                found.append(Share(kind, reader.group, (slots & wanted).to_bytes(SLOTS // 8, "big"), least))
     return found
 
 

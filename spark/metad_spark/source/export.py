@@ -41,15 +41,15 @@ def export(source: Settings, out: Path, tables: Sequence[str], progress: Callabl
 async def _export(
     client: Client, source: Settings, writer: Writer, wanted: Sequence[str], progress: Callable[[str], None]
 ) -> None:
-    by_kind: dict[str, list[Shape]] = {}
+    together: dict[tuple[str, bool], list[Shape]] = {}  # one snapshot of a group has the tables of its slots
     for name in wanted:
         shape = shape_of(name)
         if name not in LISTED:
-            by_kind.setdefault(shape.table.kind, []).append(shape)
+            together.setdefault((shape.table.kind, shape.slotted), []).append(shape)
         else:
             records = [record async for record in client.brokers.list()]
             writer.write(name, "metadata-0", 0, listed_table(shape, records, arrow_of(schema_of(name))))
-    for shapes in by_kind.values():
+    for shapes in together.values():
         for share in await shares(client, source, shapes[0]):
             await _export_share(client, source, writer, share, shapes, progress)
 

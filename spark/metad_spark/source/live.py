@@ -14,6 +14,7 @@ import pyarrow as pa
 from metad_client import Client, GroupId, Snapshot, Watched, WatchRows
 from metad_wire.method import MALFORMED
 from metad_wire.tables import ROWS
+from metad_wire.tables.table import PlainTable
 
 from .columns import RowColumns, joined, listed_table, row_table
 from .errors import ClusterError
@@ -77,9 +78,12 @@ class Collector:
         self._tables: dict[int, list[pa.Table]] = {row.number: [] for row in self.rows}
 
     def add(self, rows: WatchRows, slots: frozenset[int] | None) -> None:
-        """Rows that have come; only those of these slots, if any are named."""
-        if rows.row not in self._keys:
+        """Rows of one table that have come; only those of these slots, if any are named."""
+        table = self._shape.table
+        if rows.row not in self._keys or not rows.keys:
             return
+        if isinstance(table, PlainTable) and not rows.keys[0].startswith(table.header):
+            return  # of another one that is declared: they share a row
         if slots is not None:
             rows = rows_in(rows, slots)
         self._keys[rows.row] += rows.keys

@@ -105,7 +105,7 @@ class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if start["token"]:
             return [ChangesPartition(start["token"], end["token"])]
-        return [SharePartition(share) for share in changes.shares(end["token"])]
+        return [SharePartition(share) for share in changes.shares(end["token"], self._settings.shape)]
 
     def commit(self, end: Offset) -> None:
         """Spark has written everything up to here. With the option ``query`` the service keeps it, as offsets of a

@@ -75,13 +75,23 @@ def test_a_token_says_how_far_each_group_is_and_what_to_read_first() -> None:
     position = Position({0: 5, 3: 9}, {Reader(0, 0): ALL & ~half, Reader(3, 2): half})
     token = to_text("cluster", {"data": (position.indexes, packed_slots(position))})
     assert changes.indexes_of(token) == {"data-0": 5, "data-3": 9}
-    shares = {share.group: share for share in changes.shares(token)}
+    shares = {share.group: share for share in changes.shares(token, SESSION)}
     assert set(shares) == {GroupId("data", 0), GroupId("data", 3)}
     assert shares[GroupId("data", 3)].slots == half.to_bytes(128, "big")
     assert all(share.least == {"data-0": 5, "data-3": 9} for share in shares.values())
     missing = Position({0: 5}, {Reader(0, 0): ALL & ~half, Reader(NOBODY, 1): half})
     token = to_text("cluster", {"data": (missing.indexes, packed_slots(missing))})
-    assert [share.ordinal for share in changes.shares(token)] == [0]
+    assert [share.ordinal for share in changes.shares(token, SESSION)] == [0]
+
+
+def test_what_is_in_no_slot_is_read_once_wherever_slots_are() -> None:
+    first, last = 1 << 1023, ALL >> 512
+    position = Position({0: 5, 1: 9}, {Reader(0, 0): ALL & ~last & ~2, Reader(0, 7): 2, Reader(1, 2): last & ~2})
+    token = to_text("cluster", {"metadata": (position.indexes, packed_slots(position))})
+    assert len(changes.shares(token, shape_of("topic_settings"))) == 3
+    for name in ("broker", "cluster", "declaration"):
+        (share,) = changes.shares(token, shape_of(name))
+        assert (share.group, share.slots) == (GroupId("metadata", 0), first.to_bytes(128, "big"))
 
 
 def test_changes_that_are_lost_end_the_query() -> None:
