@@ -57,9 +57,8 @@ async def run(block: str, endpoint: str) -> None:
         await result
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/MQTT.md"])
-def test_what_is_typed_into_a_console_has_no_empty_line_inside_a_statement(page: str) -> None:
+def test_what_is_typed_into_a_console_has_no_empty_line_inside_a_statement() -> None:
     """The console of Python 3.11 and 3.12 ends a statement there, and refuses the rest."""
-    text = (ROOT / page).read_text()
+    text = (ROOT / "README.md").read_text()
     block = blocks(text[text.index("`python -m asyncio`") :], "python")[0]
     assert not re.search(r"\n\n[ ]", block)

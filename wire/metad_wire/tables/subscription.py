@@ -107,5 +107,6 @@ SUBSCRIPTION_LIST = SUBSCRIPTION.lists(
     "list",
     SubscriptionList,
     Subscription,
-    "Subscriptions in order of (tenant, client id, filter).",
+    "Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any; "
+    "``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not.",
 )

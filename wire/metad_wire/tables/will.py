@@ -217,7 +217,8 @@ WILL_LIST = WILL.lists(
     "list",
     WillList,
     DueWill,
-    "The wills that are due, in order of (tenant, client id, id).",
+    "The wills that are due, in order of (tenant, client id, id). ``tenant`` matches exactly, None matches any; "
+    "``client_id_prefix`` needs a tenant.",
 )
 WILL_WAIT = WILL.reads(0x0135, "wait", WillWait, WillWaitReply, Lane.RECORDS, routed=False, repeatable=False)
 WILL_EXPIRE = WILL.writes(0x0134, "expire", WillExpire, WillExpireReply, Lane.SCANS, whose=For.NODES)
