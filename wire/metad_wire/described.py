@@ -474,7 +474,7 @@ _TABLES = """\
 Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
 the slot has the record. A table without routing is in `metadata-0`. A table with a number is a declared one
 that is in the code: its record is an array of its key, of texts unless a type is given, and of the fields that its row
-lists. Its methods are those of *table*."""
+lists: name, type and default. `a/b` is a text, one of these. Its methods are those of *table*."""
 _WATCHED = """\
 What a watch reports of each row, by the key of its table unless another is given. `table`, `row` and `number` are those
 of `WatchFilter` and `WatchChange`. Kinds: 1 created, 2 changed, 3 deleted, 4 expired, 5 written."""
@@ -663,9 +663,17 @@ def _fields(table: Table[Any], *, key: bool) -> str:
     if not isinstance(table, PlainTable):
         return ", ".join(table.key)
     rows = [
-        (name, "" if key and type_ == "str" else type_, default) for name, type_, default in field_rows(table.record)
+        (name, "" if key and type_ == "str" else _choices(type_), default)
+        for name, type_, default in field_rows(table.record)
     ]
     return ", ".join(" ".join(filter(None, row)) for row in rows if (row[0] in table.key) == key)
+
+
+def _choices(type_: str) -> str:
+    """``one of `a`, `b``` as a row has it: ``a/b``."""
+    if not type_.startswith("one of "):
+        return type_
+    return type_.removeprefix("one of ").replace("`", "").replace(", ", "/")
 
 
 def watch_rows() -> list[list[str]]:
