@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import resources
 
 from metad_spark.arguments import made, parser_of
 from metad_wire import __version__
@@ -20,6 +21,8 @@ from metad_wire.transport.tcp import install_uvloop
 from .commands import COMMANDS
 from .errors import PerfError, UsageError
 from .running import exit_on_sigterm
+
+NOTES = resources.files(__package__) / "help.toml"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +61,7 @@ def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _parser() -> argparse.ArgumentParser:
-    return parser_of("metad-perf", "Measures metad, and tries to break it.", __version__, COMMANDS)
+    return parser_of("metad-perf", "Measures metad, and tries to break it.", __version__, COMMANDS, NOTES)
 
 
 if __name__ == "__main__":

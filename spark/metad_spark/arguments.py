@@ -8,8 +8,10 @@ field without a default is required. Without a help a flag is hidden. A flag wit
 from __future__ import annotations
 
 import argparse
+import tomllib
 import types
 from collections.abc import Callable, Mapping
+from importlib.abc import Traversable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -31,13 +33,19 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-def parser_of(name: str, about: str, version: str, commands: Mapping[str, type[Command]]) -> argparse.ArgumentParser:
-    """The parser of a program. ``command`` of what it returns is the Struct's type."""
+def parser_of(
+    name: str, about: str, version: str, commands: Mapping[str, type[Command]], notes: Traversable
+) -> argparse.ArgumentParser:
+    """The parser of a program. ``command`` of what it returns is the Struct's type. ``notes``: a TOML file that has, by
+    the name of a command, what stands at the end of its help: what it does, and what its report says."""
+    written = tomllib.loads(notes.read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser(prog=name, description=about)
     parser.add_argument("--version", action="version", version=f"{name} {version}")
     below = parser.add_subparsers(metavar="COMMAND", required=True)
     for word, command in commands.items():
-        one = below.add_parser(word, help=command.ABOUT, description=command.ABOUT, formatter_class=_Defaults)
+        one = below.add_parser(
+            word, help=command.ABOUT, description=command.ABOUT, epilog=written.get(word), formatter_class=_Defaults
+        )
         one.set_defaults(command=command)
         _add(one, command)
     return parser
@@ -49,7 +57,7 @@ def made(args: argparse.Namespace) -> Command:
     return command(**{field.name: getattr(args, field.name) for field in msgspec.structs.fields(command)})
 
 
-class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         told = action.default is None or isinstance(action.default, bool | tuple | list)
         return action.help if told else super()._get_help_string(action)

@@ -11,6 +11,7 @@ import importlib
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
@@ -27,6 +28,7 @@ from .target import Target, parse_target
 from .vary import Axis, parse_axis
 
 T = TypeVar("T")
+NOTES = resources.files(__package__) / "data" / "help" / "commands.toml"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     about = "Simulates storms that are too large for one machine, and exports what a cluster knows."
-    return parser_of("metad-spark", about, __version__, COMMANDS)
+    return parser_of("metad-spark", about, __version__, COMMANDS, NOTES)
 
 
 def _positive(text: str) -> float:
