@@ -84,6 +84,26 @@ examples:
   metadctl records list topic acme
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
+
+exit status: 0 done, 1 refused, 2 wrong command line; of `status --check` the
+  verdict: 0 ok, 1 warning, 2 critical, 3 unknown
+
+A listing shows 1,000 records, and a line on stderr says if there are more. People
+see a time with its distance from now by the clock of their machine.
+
+--json prints one document. Its keys stay; new ones may come. Records have the
+fields of wire/TABLES.md, times in Unix milliseconds (..._ms); bytes that are no
+text are in a key that ends in _base64. A listing is an object with the records
+in a key of the command's name (`sessions`, `brokers`, `groups`, ...) and `more`,
+that of `list KIND` an array. Others:
+  brokers fence         broker, state, epoch, unfenced_groups
+  sessions get          session (null if only a will is left), subscriptions,
+                        inflight, inflight_count, wills_due
+  sessions count        sessions, more, and brokers: broker, connected, away
+  sessions endings      endings: one for each order and group. phase: 0 ends
+                        sessions, 1 drops wills, 2 deletes retained messages
+  leases get            lease, keys (their names), more
+  groups consumer get   tenant, group, generation, state, members, offsets, more
 """
 
 

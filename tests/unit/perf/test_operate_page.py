@@ -118,7 +118,7 @@ def test_commands_are_of_the_grammar(line: str) -> None:
     parser.parse_args(arguments)
 
 
-OTHER_PAGES = ("README.md", "docs/MQTT.md", "docs/WRITE_A_BROKER.md", "docs/metadctl.md")
+OTHER_PAGES = ("README.md", "docs/MQTT.md", "docs/WRITE_A_BROKER.md")
 
 
 @pytest.mark.parametrize("page", OTHER_PAGES)
