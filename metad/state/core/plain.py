@@ -6,6 +6,7 @@ decodes nothing.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -210,6 +211,10 @@ class DeclaredRecords(Plain):
         super().__init__(table)
         self._names = table.record.__struct_fields__
         self._decode_record = msgspec.msgpack.Decoder(m.TableRecord[table.record]).decode  # type: ignore[name-defined]
+        indexed = _first_fields(
+            table.record, [*table.key, *(name for i in table.indexes.values() for name in i.fields)]
+        )
+        self._decode_indexed = msgspec.msgpack.Decoder(m.TableRecord[indexed]).decode
         plain = table.plain
         self.verbs: dict[int, Verb[Any, Any]] = {
             verb.method.code: verb
@@ -241,23 +246,28 @@ class DeclaredRecords(Plain):
         prefix, index_prefix = self.prefix(view.group), keys.table_prefix(view.group, _INDEX)
         targets = [*{prefix + suffix: None for suffix in command.rows.keys}]
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
+        decode, cache = self._decode_indexed, view.parts[HeadCache]
+        decoded = [None if value is None else decode(value) for value in before]
+        heads = {
+            key: None if old is None else (old.version, old.create_revision)
+            for key, old, head in zip(targets, decoded, cache.get_many(targets), strict=True)
+            if isinstance(head, Missing)
+        }
+        cache.add(heads)  # or each record would be read once more for its head
         reply = evaluate(view, command)
         written, rows = view.writes_of(self.row), view.writes_of(_INDEX)
-        for key, old in zip(targets, before, strict=True):
-            new = written.get(key, old)
-            if new is not old:
-                gone, come = self._rows_of(old, indexes), self._rows_of(new, indexes)
-                rows.update((index_prefix + row, None) for row in gone - come)
-                rows.update((index_prefix + row, b"") for row in come - gone)
-                view.beside += sum(map(len, gone ^ come))
+        for key, value, old in zip(targets, before, decoded, strict=True):
+            now = written.get(key, value)
+            if now is value:
+                continue
+            was, new = None if old is None else old.record, None if now is None else decode(now).record
+            stay = was is not None and new is not None
+            changed = [index for index in indexes if not stay or index.values(was) != index.values(new)]
+            gone, come = _index_rows(was, changed), _index_rows(new, changed)
+            rows.update((index_prefix + row, None) for row in gone - come)
+            rows.update((index_prefix + row, b"") for row in come - gone)
+            view.beside += sum(map(len, gone ^ come))
         return reply
-
-    def _rows_of(self, value: bytes | None, indexes: Iterable[Index]) -> set[bytes]:
-        """The rows of the indexes that a record has."""
-        if value is None:
-            return set()
-        record = self._decode_record(value).record
-        return {row for index in indexes if (row := index.row_of(record)) is not None}
 
     def _keep_the_rest(self, view: View, command: Command[Any], known: int) -> None:
         """Who writes knows ``known`` fields only: the others stay as they are."""
@@ -313,6 +323,22 @@ class DeclaredRecords(Plain):
                 if size >= PAGE_BYTES_MAX:
                     return Page([*zip(rows, values, strict=False)], rows[len(values) - 1])
         return Page([*zip(rows, values, strict=True)], page.cursor)
+
+
+def _index_rows(record: Any, indexes: Iterable[Index]) -> set[bytes]:
+    """The rows of the indexes that a record has, or none has."""
+    return set() if record is None else {row for index in indexes if (row := index.row_of(record)) is not None}
+
+
+def _first_fields(record: type[m.Message], names: Iterable[str]) -> Any:
+    """The type of a record of which nothing is looked at behind the last of these fields."""
+    wanted, fields, default_of = {*names}, msgspec.structs.fields(record), typing.cast("Any", msgspec.field)
+    last = max(at for at, field in enumerate(fields) if field.name in wanted)
+    shape: list[Any] = []
+    for field in fields[: last + 1]:
+        default = default_of(default=field.default, default_factory=field.default_factory)
+        shape.append((field.name, field.type) if field.required else (field.name, field.type, default))
+    return msgspec.defstruct(record.__name__, shape, bases=(m.Message,), frozen=True, array_like=True)
 
 
 def conflict(position: int, current: Head | None, said: int) -> m.ItemError:

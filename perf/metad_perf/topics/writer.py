@@ -31,10 +31,10 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Order: change so many of the first ``topics``, each batch different ones; in single calls if a batch has one, and
-    then so many a second if there is a ``rate`` (:class:`Changed`)."""
+    """Order: make so many changes of the topics ``within``, each batch of different ones; in single calls if a batch has
+    one, and then so many a second if there is a ``rate`` (:class:`Changed`)."""
 
-    topics: int
+    within: range
     count: int
     batch: int
     rate: float = 0.0
@@ -100,8 +100,8 @@ class Writer:
 
     async def _change(self, order: Change) -> Changed:
         self._answered_ns = {}
-        within, batch = range(order.topics), min(order.batch, order.topics)
-        draws = [self._rng.sample(within, batch) for _ in range(-(-order.count // batch))]
+        batch = min(order.batch, len(order.within))
+        draws = [self._rng.sample(order.within, batch) for _ in range(-(-order.count // batch))]
         numbers = [number for draw in draws for number in draw]
         if batch > 1:
             await pour(iter(draws), self._put_many, self._in_flight)

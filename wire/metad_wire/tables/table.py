@@ -104,6 +104,8 @@ class Index:
         self.number = number
         self.name = name
         self.fields = tuple(fields)
+        self.values = attrgetter(*fields)
+        """Those of a record."""
         self.names = (*fields, *(field for field in table.key if field not in fields))
         self.header = u32(table.number) + bytes((number,))
         """What its keys begin with."""
