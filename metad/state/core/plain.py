@@ -214,7 +214,7 @@ class DeclaredRecords(Plain):
         indexed = _first_fields(
             table.record, [*table.key, *(name for i in table.indexes.values() for name in i.fields)]
         )
-        self._decode_indexed = msgspec.msgpack.Decoder(m.TableRecord[indexed]).decode
+        self._decode_indexed = msgspec.msgpack.Decoder(m.TableRecord[indexed]).decode  # type: ignore[valid-type]
         plain = table.plain
         self.verbs: dict[int, Verb[Any, Any]] = {
             verb.method.code: verb
@@ -248,7 +248,7 @@ class DeclaredRecords(Plain):
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
         decode, cache = self._decode_indexed, view.parts[HeadCache]
         decoded = [None if value is None else decode(value) for value in before]
-        heads = {
+        heads: Heads = {
             key: None if old is None else (old.version, old.create_revision)
             for key, old, head in zip(targets, decoded, cache.get_many(targets), strict=True)
             if isinstance(head, Missing)

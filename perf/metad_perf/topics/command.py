@@ -57,7 +57,7 @@ class _Side(NamedTuple):
 class _Way(NamedTuple):
     """How topics are changed: how often, in which batches, and how many different ones at most."""
 
-    count: int
+    changes: int
     batch: int
     different: int
 
@@ -145,8 +145,8 @@ async def _changed(options: Topics, many: _Side, beside: Stage) -> dict[str, Any
     costs: dict[str, list[dict[int, float]]] = {way: [] for way in ways}
     wrong = 0
     with output.progress("change topics", len(ways) * (1 + options.pairs)) as progress:
-        for pair in range(1 + options.pairs):  # the first fills what is remembered, and does not count
-            for name, way in ways.items():
+        for name, way in ways.items():  # the last leaves the nodes with more to tidy up than the others
+            for pair in range(1 + options.pairs):  # the first fills what is remembered, and does not count
                 spent = {}
                 for which in (0, 1) if pair % 2 else (1, 0):
                     spent[which], differing = await _cost((few, many)[which], way)
@@ -171,10 +171,10 @@ async def _cost(side: _Side, way: _Way) -> tuple[float, int]:
     members = side.stage.members.all
     before = sum(cpu_s(members).values())
     await side.broker.ask(Begin())
-    changed: Changed = await side.writer.ask(Change(way.within(side.topics), way.count, way.batch))
+    changed: Changed = await side.writer.ask(Change(way.within(side.topics), way.changes, way.batch))
     followed: Followed = await side.broker.ask(Follow(changed.versions))
     used_s = sum(cpu_s(members).values()) - before + followed.cpu_s
-    return 1e6 * used_s / way.count, followed.wrong
+    return 1e6 * used_s / way.changes, followed.wrong
 
 
 async def _lags(options: Topics, side: _Side) -> tuple[dict[str, float], int]:

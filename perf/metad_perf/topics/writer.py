@@ -31,8 +31,8 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Order: make so many changes of the topics ``within``, each batch of different ones; in single calls if a batch has
-    one, and then so many a second if there is a ``rate`` (:class:`Changed`)."""
+    """Order: make so many changes of the topics ``within``, each batch of different ones; in single calls if a batch
+    has one, and then so many a second if there is a ``rate`` (:class:`Changed`)."""
 
     within: range
     count: int
