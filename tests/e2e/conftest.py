@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / "unit" / folder) for folder in ("client", "wire"))]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / folder) for folder in ("unit/client", "unit/wire", "golden"))]
 
 from e2e_nodes import Nodes  # noqa: E402 - its folder is on the path only now
 

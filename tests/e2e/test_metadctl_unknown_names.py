@@ -15,6 +15,7 @@ import pytest
 
 from metad import embedded
 from metad_client.cli.command_line import build_parser, main
+from metad_wire.families import PLURALS
 
 MAKES: Final = {
     "join": "the node that joins",
@@ -60,9 +61,11 @@ def leaves(
         yield " ".join(words), arguments
 
 
-COMMANDS: Final = dict(leaves(build_parser()))
-LISTS: Final = {"list kv", "list sequences"}
-"""Of a namespace: that is no record, so any is there, and empty."""
+ALIKE: Final = {*PLURALS.values()} - {"topics", "connector-tasks"}
+"""Commands of the tables of families, which are those of ``records``."""
+COMMANDS: Final = {words: needs for words, needs in leaves(build_parser()) if words.split()[0] not in ALIKE}
+LISTS: Final = {"list kv", "list sequences", "topics list", "connector-tasks list"}
+"""Of a namespace or a tenant: that is no record, so any is there, and empty."""
 
 
 @pytest.fixture(scope="module")

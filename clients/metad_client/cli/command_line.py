@@ -12,7 +12,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -79,9 +79,9 @@ examples:
   metadctl groups consumer get acme billing
   metadctl put kv config greeting hello
   metadctl get kv config greeting --json
-  metadctl tables declare topics.json
-  metadctl records put topic tenant=acme topic=orders partitions=4
-  metadctl records list topic acme
+  metadctl tables declare devices.json
+  metadctl topics put tenant=acme topic=orders partitions=4
+  metadctl topics list acme
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
 
@@ -110,7 +110,8 @@ that of `list KIND` an array. Others:
 def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
     """Run one command; returns the exit status."""
     escape_unprintable()
-    parser = build_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser(argv)
     arguments = parser.parse_args(argv)
     try:
         decode_arguments(arguments, PATHS)
@@ -292,12 +293,13 @@ async def _replace(m: Client, a: Arguments, printer: Printer) -> None:
 # --- command line ---
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The grammar. Options that every command has may stand before or after it."""
+def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """The grammar. Options that every command has may stand before or after it. ``words``: of a command line; what none
+    of them names may lack arguments."""
     parser = argparse.ArgumentParser(
         prog="metadctl",
         description="Read and write the records of metad, and manage a cluster.",
-        epilog=EPILOG,
+        epilog=f"{declared.families_page()}\n\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"metadctl {__version__}")
@@ -308,6 +310,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_cluster(commands)
     for family in FAMILIES:
         family.add(commands)
+    declared.add_families(commands, words)
     return parser
 
 

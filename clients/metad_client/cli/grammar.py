@@ -40,6 +40,11 @@ class Commands:
         parser = self._verbs.add_parser(name, help=help)
         return Commands(parser, self._common, metavar="KIND", required=True).add
 
+    def unlisted(self, name: str, about: str) -> Commands:
+        """Add a word that ``--help`` does not list, and that commands follow."""
+        parser = self._verbs.add_parser(name, description=about)
+        return Commands(parser, self._common, metavar="COMMAND", required=True)
+
     def family(self, name: str, help: str, listing: Command, check: Check | None = None) -> tuple[Parser, Commands]:
         """Add a command that lists records, and behind its name commands for some of them."""
         parser = self.add(name, help, listing, check)

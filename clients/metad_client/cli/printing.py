@@ -98,14 +98,14 @@ class Printer:
             self._out.write(f"{text}\n")
             self._out.flush()
 
-    def one(self, record: Any) -> None:
-        """Print one record, or a dict of facts."""
+    def one(self, record: Any, facts: dict[str, Any] | None = None) -> None:
+        """Print one record, or a dict of facts. ``facts``: for people, if they see something else."""
         fields = plain(record)
         if self._as_json:
             self._json(fields)
         else:
-            rows = [(key, cell(value, VALUE_CHARS_MAX)) for key, value in flat(fields).items()]
-            self._table(("field", "value"), rows)
+            shown = flat(fields) if facts is None else plain(facts)
+            self._table(("field", "value"), [(key, cell(value, VALUE_CHARS_MAX)) for key, value in shown.items()])
 
     def many(self, records: Sequence[Any], rows: Sequence[dict[str, Any]] | None = None) -> None:
         """Print records of one kind, one row each. ``rows``: for people, if they see something else."""
@@ -113,7 +113,7 @@ class Printer:
         if self._as_json:
             self._json(fields)
             return
-        self._rows([flat(record) for record in (fields if rows is None else rows)])
+        self._rows([flat(record) for record in (fields if rows is None else map(plain, rows))])
 
     def listing(self, name: str, records: Sequence[Any], more: bool, rows: Sequence[dict[str, Any]]) -> None:
         """Print records of one kind, the whole of them for programs, and a row of each for people. ``more``: there are

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from metad_wire.families import KNOWN
+from metad_wire.families import KNOWN, SECRETS
 
 from ..client import Client
 from ..watch.event import WatchEvent
@@ -69,7 +69,15 @@ def _document(event: WatchEvent) -> dict[str, Any]:
     for name in ("previous", "previous_known"):
         del fields[name]
     document: dict[str, Any] = plain(fields)
+    _hide(event, document.get("record"))
     return document
+
+
+def _hide(event: WatchEvent, record: Any) -> None:
+    """Take the secrets out of a record as JSON: `get --secrets` shows them."""
+    for name in SECRETS.get(event.table, ()) if isinstance(record, dict) else ():
+        for shown in (name, f"{name}_base64"):
+            record["record"].pop(shown, None)
 
 
 def _lines(batch: WatchBatch) -> Iterator[str]:
@@ -95,6 +103,7 @@ def line_of(event: WatchEvent) -> str:
 
 def _shown(event: WatchEvent) -> str:
     record = plain(event.record)
+    _hide(event, record)
     if not isinstance(record, dict):
         return cell(record)
     named = _KNOWN | set(event.key.__struct_fields__ if event.key is not None else ())

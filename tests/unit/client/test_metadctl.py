@@ -18,6 +18,7 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, ConnectionLostError
+from metad_wire.families import PLURALS
 from metad_wire.methods import KV_GET, LEASE_GET, OFFSET_FETCH, RETAINED_GET, SEQUENCE_GET, SESSION_GET
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.tables import broker as b
@@ -618,6 +619,21 @@ def test_a_group_that_is_not_there(ctl, scripted_server):
     done = ctl("transfer", "data-9", "n1")
     assert (done.status, done.err) == (1, "metadctl: there is no group data-9\n")
     assert scripted_server.received == []
+
+
+def test_the_tables_of_families_are_listed_by_family_and_have_their_verbs(ctl):
+    page = ctl("--help").out
+    assert "core: tenants, namespaces, topics, " in page
+    assert "queue: subscription-groups\n" in page
+    named = [name for line in page.partition("what brokers keep")[2].splitlines() for name in line.split(", ")]
+    assert len(page.splitlines()) < 100
+    for plural in PLURALS.values():
+        assert any(plural in name for name in named)
+    shown = ctl("topics", "put", "--help").out
+    assert "tenant, topic, [partitions]" in " ".join(shown.split())
+    assert ctl("rules", "list", "--help").status == 0
+    assert "TENANT CONNECTOR TASK" in ctl("connector-tasks", "get", "--help").out
+    assert ctl("connector-tasks", "get", "t", "c").status == 2
 
 
 def test_errors_are_one_line(ctl, scripted_server):

@@ -16,8 +16,9 @@ from scripted import Server
 from watch_server import WatchNodes
 
 from metad_client import ChangeKind, PermissionDeniedError, SessionKey, SessionOwner, WatchEvent, cli
-from metad_client.cli.watching import line_of
-from metad_wire.messages import Revision
+from metad_client.cli.watching import _document, line_of
+from metad_wire.families.core import USERS, User
+from metad_wire.messages import Revision, TableRecord
 
 
 class Screen(io.StringIO):
@@ -195,3 +196,15 @@ def test_a_row_that_is_part_of_a_record_is_named() -> None:
         0,
     )
     assert line_of(event) == "CHANGED  session/owner  acme/c\\n1  connected=yes broker=b1 broker_epoch=7 disco…"
+
+
+def test_secrets_are_left_out() -> None:
+    alice = User("acme", "alice", "scram_sha_256", b"\xffsalt", 4_096, b"hash", b"key")
+    record = TableRecord(alice, 1, 5, 5)
+    key = USERS.plain.key("acme", "alice")
+    event: WatchEvent[Any, Any] = WatchEvent(
+        *("user", "record", ChangeKind.CREATED, key, record, None, False, Revision("metadata-0", 5), 5, 0)
+    )
+    for text in (line_of(event), json.dumps(_document(event))):
+        assert "scram_sha_256" in text
+        assert not re.search("salt|hash|server_key", text)

@@ -1,7 +1,7 @@
-"""Makes this folder's helpers, and the reader of PROTOCOL.md, importable: the tests have no packages."""
+"""Makes this folder's helpers, the reader of PROTOCOL.md and the golden rows importable: the tests have no packages."""
 
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "wire")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "wire"), str(HERE.parents[1] / "golden")]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import Meta
 from wire_strategies import values_of
@@ -22,7 +22,6 @@ from metad_wire.declaration import (
     fault_of,
     record_type,
 )
-from metad_wire.families import FAMILIES
 from metad_wire.method import encode
 from metad_wire.tables.table import PlainTable
 from metad_wire.text.fields import U32, U63
@@ -80,6 +79,7 @@ def test_a_struct_says_its_declaration() -> None:
 @given(values_of(Everything))
 def test_a_record_of_the_struct_is_one_of_the_declaration(record: Everything) -> None:
     """What a program encodes, a node that has the declaration alone decodes, and encodes alike."""
+    assume(record.wide < 2**63)  # an int of a declaration is signed
     try:
         fits = msgspec.msgpack.decode(encode(record), type=Everything)
     except msgspec.ValidationError:
@@ -107,14 +107,6 @@ def test_the_bounds_of_a_field_hold_for_whoever_has_the_declaration_only() -> No
             msgspec.msgpack.decode(encode(bad), type=MADE)
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(encode([*good, b"", 0.5, True, "slow"]), type=MADE)
-
-
-@pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_the_tables_in_the_code_could_be_declared(name: str) -> None:
-    table = FAMILIES[name]
-    declared = declaration_of(name, table.record, kind=table.kind, key=table.key, routing=table.routing)
-    assert fault_of(declared) is None
-    assert record_type(declared).__struct_fields__ == table.record.__struct_fields__
 
 
 class Inner(Record, frozen=True):

@@ -65,9 +65,8 @@ class Topic(Message, frozen=True):
     tenant: str
     topic: str
     """Unique within the tenant; with its namespace in front, where the protocol has one."""
-    topic_id: str = ""
-    """A name that no later topic gets, such as a UUID; empty: it has none."""
     partitions: Some = 1
+    """How many parts of it are read and written apart from each other."""
     replication: Copies = 1
     """How many brokers have each partition."""
     read_queues: U32 = 0
@@ -89,6 +88,8 @@ class Topic(Message, frozen=True):
     """For how long messages stay; nil: as the broker is configured."""
     retention_bytes: U63 | None = None
     """How much of a partition stays; nil: as the broker is configured."""
+    topic_id: str = ""
+    """A name that no later topic gets, such as a UUID; empty: it has none."""
     attributes: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
     """Anything else that its brokers should know."""
 
@@ -126,6 +127,7 @@ class ConnectorTask(Message, frozen=True):
 
     tenant: str
     connector: str
+    """Whose task it is."""
     task: U32
     """Counted from 0."""
     state: Literal["unassigned", "running", "paused", "restarting", "failed"] = "unassigned"
@@ -147,6 +149,7 @@ class User(Message, frozen=True):
 
     tenant: str
     user: str
+    """Unique within the tenant."""
     mechanism: Literal["scram_sha_256", "scram_sha_512", "pbkdf2_sha_256", "pbkdf2_sha_512"]
     """How ``hash`` was made of the password. Of SCRAM it is the StoredKey of RFC 5802."""
     salt: Annotated[bytes, Meta(min_length=8, max_length=64)]

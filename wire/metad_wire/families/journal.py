@@ -48,6 +48,7 @@ class Segment(Message, frozen=True):
 
     tenant: str
     shard: str
+    """Whose piece it is."""
     segment: U32
     """Counted from 0."""
     state: Literal["writing", "sealing", "sealed", "deleting", "unavailable"] = "writing"

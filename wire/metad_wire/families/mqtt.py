@@ -14,8 +14,9 @@ class TopicRewrite(Message, frozen=True):
 
     tenant: str
     rule: str
-    """Rules are applied in the order of their names."""
+    """Unique within the tenant. Rules are applied in the order of their names."""
     action: Literal["publish", "subscribe", "all"]
+    """When it is applied."""
     source: Filter
     """The topics that it is about."""
     regex: str
@@ -31,9 +32,13 @@ class AutoSubscription(Message, frozen=True):
     filter: Filter
     """``%c`` stands for the client id, ``%u`` for the name of the user."""
     qos: Qos = 0
+    """At most, of what is delivered."""
     no_local: bool = False
+    """Whether the client is spared its own messages."""
     retain_as_published: bool = False
+    """Whether messages keep their retain flag."""
     retain_handling: RetainHandling = 0
+    """What the client gets of retained messages: 0 all, 1 all if the subscription is new, 2 none."""
 
 
 class TopicSettings(Message, frozen=True):
@@ -41,10 +46,13 @@ class TopicSettings(Message, frozen=True):
 
     tenant: str
     topic: Topic
+    """Its name, without wildcards."""
     storage: Literal["memory", "durable"] = "memory"
+    """Whether a message that waits for a client outlives the broker."""
     expiry_ms: U63 | None = None
     """After which a message is not delivered any more; None: never."""
     attributes: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+    """Anything else that its brokers should know."""
 
 
 TOPIC_REWRITES = family(101, "topic_rewrite", TopicRewrite, key=("tenant", "rule"), routing=("tenant",), plural="rules")

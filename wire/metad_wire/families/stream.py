@@ -45,6 +45,7 @@ class Partition(Message, frozen=True):
 
     tenant: str
     topic: str
+    """Whose messages it has a part of."""
     partition: U32
     """Counted from 0."""
     replicas: list[str]

@@ -1,25 +1,32 @@
-"""``metadctl tables``: the tables that programs declare. ``metadctl records``: the records of any of them."""
+"""``metadctl tables``: the tables that programs declare. ``metadctl records``: the records of any of them, and of those
+in the code, which have commands of their own, too."""
 
 from __future__ import annotations
 
 import argparse
+import base64
+import binascii
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from metad_wire.declaration import Declaration, DeclaredField
+from metad_wire.families import FAMILIES, NAMES, PLURALS, SECRETS
 from metad_wire.messages import TableRecord
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
 from ...client import Client
 from ...errors import InvalidRequestError
-from ..grammar import Arguments, Commands, count, limit
+from .. import people
+from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
-from .bounded import Bounded, Row, absent, first, page_size, present, show, show_raw
+from .bounded import Bounded, Row, absent, first, page_size, present, say_more, show
 
 
 def add(commands: Commands) -> None:
@@ -33,27 +40,78 @@ def add(commands: Commands) -> None:
     verbs.add("drop", "drop a table, with all its records", _drop).add_argument("table", metavar="TABLE")
 
     _, verbs = commands.family("records", "records of a declared table: list, get, put, delete", _which)
-    parser = verbs.add("list", "records in order of their keys", _records)
-    parser.add_argument("table", metavar="TABLE")
-    parser.add_argument("key", nargs="*", metavar="KEY", help="the first fields of the key")
+    _add_verbs(verbs)
+
+
+def add_families(commands: Commands, words: Collection[str] | None) -> None:
+    """Add the commands of the tables in the code: `metadctl topics list` is `metadctl records list topic`. ``words``:
+    those of the command line; only the commands among them get arguments. None: all do."""
+    for name, plural in PLURALS.items():
+        table = FAMILIES[name]
+        verbs = commands.unlisted(plural, (table.record.__doc__ or "").partition("\n\n")[0])
+        if words is None or plural in words:
+            _add_verbs(verbs, table)
+
+
+def families_page() -> str:
+    """For ``metadctl --help``: the commands of each family."""
+    lines = ["what brokers keep, each with list, get, put, delete:"]
+    for family in NAMES:
+        theirs = [PLURALS[name] for name, table in FAMILIES.items() if table.record.__module__.endswith(f".{family}")]
+        lines += textwrap.wrap(f"{family}: {', '.join(theirs)}", 78, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
+    """Add what is done with records: of this table, or of one that is named."""
+
+    def verb(name: str, help: str, command: Command) -> argparse.ArgumentParser:
+        parser = verbs.add(name, help, command)
+        if table is None:
+            parser.add_argument("table", metavar="TABLE")
+        else:
+            parser.set_defaults(table=table.name)
+        return parser
+
+    def key(parser: argparse.ArgumentParser) -> None:
+        if table is None:
+            parser.add_argument("key", nargs="+", metavar="KEY", help="the fields of the key")
+            return
+        for field in table.key:
+            parser.add_argument("key", action="append", metavar=field.upper())
+
+    parser = verb("list", "records in order of their keys", _records)
+    named = "" if table is None else f": {', '.join(table.key)}"
+    parser.add_argument("key", nargs="*", metavar="KEY", help=f"the first fields of the key{named}")
     parser.add_argument("--prefix", default="", metavar="P", help="what the next of them starts with")
     parser.add_argument(
         "--index", default="", metavar="INDEX", help="in the order of this index; KEY then begins with its fields"
     )
     limit(parser)
-    parser = verbs.add("get", "one record", _record)
-    parser.add_argument("table", metavar="TABLE")
-    parser.add_argument("key", nargs="+", metavar="KEY", help="the fields of the key")
-    parser = verbs.add("put", "write one record", _put)
-    parser.add_argument("table", metavar="TABLE")
-    parser.add_argument(
-        "fields", nargs="+", metavar="FIELD=VALUE", help="text as it is, anything else as JSON; FIELD=- reads stdin"
-    )
+    _secrets(parser, table)
+    parser = verb("get", "one record", _record)
+    key(parser)
+    _secrets(parser, table)
+    parser = verb("put", "write one record, whole", _put)
+    said = "text as it is, anything else as JSON; FIELD=- reads stdin; FIELD_base64 for bytes that are no text"
+    has = "" if table is None else f". FIELD: {', '.join(map(_told, msgspec.structs.fields(table.record)))}"
+    parser.add_argument("fields", nargs="+", metavar="FIELD=VALUE", help=said + has)
     _expected(parser, "only if it has version N now; 0: only if it is absent")
-    parser = verbs.add("delete", "delete one record", _delete)
-    parser.add_argument("table", metavar="TABLE")
-    parser.add_argument("key", nargs="+", metavar="KEY", help="the fields of the key")
+    parser = verb("delete", "delete one record", _delete)
+    key(parser)
     _expected(parser, "only if it has version N now")
+
+
+def _told(field: msgspec.structs.FieldInfo) -> str:
+    """A field by its name, in brackets if it may be left out."""
+    return field.name if field.required else f"[{field.name}]"
+
+
+def _secrets(parser: argparse.ArgumentParser, table: PlainTable[Any] | None) -> None:
+    hidden = set().union(*SECRETS.values()) if table is None else SECRETS[table.name]
+    parser.set_defaults(secrets=False)
+    if hidden:
+        parser.add_argument("--secrets", action="store_true", help=f"print these, too: {', '.join(sorted(hidden))}")
 
 
 def _expected(parser: argparse.ArgumentParser, help: str) -> None:
@@ -188,12 +246,16 @@ async def _records(m: Client, a: Arguments, printer: Printer) -> None:
             f"{a.table} has no index {a.index}; its indexes: {', '.join(table.indexes) or 'none'}"
         )
     found = await first(listing, a.limit)
-    show_raw(printer, Bounded([_flat(record) for record in found.records], found.more), a.limit)
+    shown = [_flat(a, record) for record in found.records]
+    printer.many(shown, [_for_people(a, record) for record in shown])
+    if found.more:
+        say_more(a.limit)
 
 
 async def _record(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
-    printer.one(_flat(present(await m.table(table).get(*_whole(table, a.key)), _complaint(a))))
+    record = _flat(a, present(await m.table(table).get(*_whole(table, a.key)), _complaint(a)))
+    printer.one(record, _for_people(a, record))
 
 
 async def _put(m: Client, a: Arguments, printer: Printer) -> None:
@@ -202,9 +264,10 @@ async def _put(m: Client, a: Arguments, printer: Printer) -> None:
     given: dict[str, Any] = {}
     for one in a.fields:
         name, equals, text = one.partition("=")
-        if name not in fields or not equals:
+        known = name if name in fields else name.removesuffix("_base64")
+        if known not in fields or not equals:
             raise InvalidRequestError(f"{one}: a field of {table.name} and its value; it has {', '.join(fields)}")
-        given[name] = _read(name, text, fields[name].type)
+        given[known] = _read(name, text, fields[known].type, encoded=known != name)
     missing = [name for name, field in fields.items() if field.required and name not in given]
     if missing:
         raise InvalidRequestError(f"{table.name}: {', '.join(missing)} is missing")
@@ -240,8 +303,8 @@ def _whole(table: PlainTable[Any], given: list[str]) -> list[Any]:
     return _key(table, given)
 
 
-def _read(name: str, text: str, kind: Any) -> Any:
-    """A field's value of an argument. What is neither text nor bytes is read as JSON."""
+def _read(name: str, text: str, kind: Any, *, encoded: bool = False) -> Any:
+    """A field's value of an argument. What is neither text nor bytes is read as JSON. ``encoded``: base64 of bytes."""
     read: Callable[[Any], Any] = lambda value: msgspec.convert(value, kind)  # noqa: E731
     shape = msgspec.inspect.type_info(kind)
     try:
@@ -251,13 +314,40 @@ def _read(name: str, text: str, kind: Any) -> Any:
         if isinstance(shape, msgspec.inspect.StrType | msgspec.inspect.LiteralType):
             return read(text)
         if isinstance(shape, msgspec.inspect.BytesType):
-            return read(text.encode())
+            return read(base64.b64decode(text, validate=True) if encoded else text.encode())
         return read(msgspec.json.decode(text))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error) as error:
         raise InvalidRequestError(f"{name}={text}: {error}") from None
 
 
-def _flat(found: TableRecord[Any]) -> dict[str, Any]:
-    """A record's fields, followed by its version and revisions."""
+def _flat(a: Arguments, found: TableRecord[Any]) -> dict[str, Any]:
+    """A record's fields, followed by its version and revisions. Secrets are left out unless they are asked for: what is
+    written back without them is refused, and never loses them."""
     numbers = msgspec.structs.asdict(found)
-    return msgspec.structs.asdict(numbers.pop("record")) | numbers
+    fields = msgspec.structs.asdict(numbers.pop("record"))
+    hidden = frozenset[str]() if a.secrets else SECRETS.get(a.table, frozenset())
+    return {name: value for name, value in fields.items() if name not in hidden} | numbers
+
+
+_INSTANT_MS = 10**12
+"""No interval is that long: a higher number of milliseconds is a Unix time."""
+
+
+def _for_people(a: Arguments, record: dict[str, Any]) -> Row:
+    """The same with units, a map in one line, and a word for each secret that is left out."""
+    hidden = [] if a.secrets else sorted(SECRETS.get(a.table, ()))
+    return dict(_told_of(name, value) for name, value in record.items()) | dict.fromkeys(hidden, "hidden")
+
+
+def _told_of(name: str, value: Any) -> tuple[str, Any]:
+    if isinstance(value, dict):
+        return name, [f"{key}={each}" for key, each in value.items()]
+    base, _, unit = name.rpartition("_")
+    if unit == "bytes":
+        return f"{base} size", value if value is None else people.size(value)
+    if unit in {"ms", "s"}:
+        ms = None if value is None else value * (1_000 if unit == "s" else 1)
+        if ms is None or ms < _INSTANT_MS:
+            return base, None if ms is None else people.duration(ms)
+        return base, people.when(ms, int(time.time() * 1_000))
+    return name, value
