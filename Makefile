@@ -21,7 +21,7 @@ help:
 	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
 	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 480 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
-	@echo "make test-fuzz  fuzz the frame decoder and the session, four seconds each (METAD_FUZZ_SECONDS=4)"
+	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"
@@ -57,17 +57,12 @@ $(DOCS): $(VERSIONS)
 $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
-	@$(COMPILED)
 	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $(DOCS) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	apt-get update --quiet=2 && apt-get install --quiet=2 --yes openjdk-17-jre-headless; } || $(BIN)/python -m metad_spark.pipeline.java || true
-
-# A storm has numba compile the model, which takes seconds, and keep it beside the source: else each of the processes that
-# run tests compiles it.
-COMPILED = $(BIN)/metad-spark simulate --clients 100000 >/dev/null || true
 
 demo: $(SMALL)
 	@$(BIN)/metad-perf demo

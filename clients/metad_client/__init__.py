@@ -150,7 +150,7 @@ from .namespaces.retained import RetainedMessages
 from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
-from .namespaces.tables import Records, Tables
+from .namespaces.tables import Compare, Delete, Put, Records, Tables, Transaction
 from .namespaces.wills import TakenWill, Wills
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
 from .options import Options
@@ -161,8 +161,10 @@ from .results import (
     PutResult,
     ReadResult,
     SubscribeResult,
+    TablesTransactResult,
     Takeover,
     TakeoverResult,
+    TransactionResult,
     TransactResult,
     WriteResult,
 )
@@ -199,6 +201,7 @@ __all__ = [
     "ClosedError",
     "Cluster",
     "ClusterMap",
+    "Compare",
     "ConflictError",
     "Connected",
     "ConnectionLostError",
@@ -212,6 +215,7 @@ __all__ = [
     "DeclaredField",
     "DeclaredIndex",
     "DeclaredTable",
+    "Delete",
     "Disconnected",
     "DiskStatus",
     "Done",
@@ -294,6 +298,7 @@ __all__ = [
     "PermissionDeniedError",
     "PlainTable",
     "PositionAheadError",
+    "Put",
     "PutResult",
     "QuotaExceededError",
     "ReadResult",
@@ -338,6 +343,7 @@ __all__ = [
     "TablePutItem",
     "TableRecord",
     "Tables",
+    "TablesTransactResult",
     "TakenWill",
     "Takeover",
     "TakeoverResult",
@@ -346,6 +352,8 @@ __all__ = [
     "TooEarlyError",
     "TooLargeError",
     "TransactResult",
+    "Transaction",
+    "TransactionResult",
     "TurnedAway",
     "UnauthenticatedError",
     "UnexpectedFrameError",

@@ -8,7 +8,7 @@ of the caller's sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +24,8 @@ from metad_wire.messages import (
     SessionTakeoverItem,
     SessionTakeoverReply,
     Subscribed,
+    TableRecord,
+    TableTransactReply,
 )
 from metad_wire.tables.consumer import ConsumerJoinReply
 from metad_wire.tables.lease import LeaseGrantReply
@@ -309,6 +311,28 @@ class AddResult(WriteResult):
     def __init__(self, pieces: Sequence[Piece[SequenceAddReply]]) -> None:
         super().__init__(pieces)
         self.values: list[int] = by_position(pieces, lambda reply: reply.values, 0)
+
+
+class TransactionResult(NamedTuple):
+    """What a transaction did."""
+
+    succeeded: bool
+    """Every compare held."""
+    versions: list[int]
+    """Of its operations by position: the version that was written; 0 for a deletion."""
+    found: list[TableRecord[Any] | None]
+    """Answers ``reads`` by position; None if there is no record."""
+
+
+class TablesTransactResult(WriteResult):
+    """The outcome of a batch of transactions over declared tables. ``results`` by position; None if the item failed."""
+
+    def __init__(self, pieces: Sequence[Piece[TableTransactReply]], decode: Sequence[Callable[[Any], Any]]) -> None:
+        super().__init__(pieces)
+        found: list[Any] = by_position(pieces, lambda reply: reply.results, None)
+        self.results: list[TransactionResult | None] = [
+            None if one is None else decoded(one) for decoded, one in zip(decode, found, strict=True)
+        ]
 
 
 class TransactResult(WriteResult):

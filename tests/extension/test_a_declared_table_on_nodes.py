@@ -17,14 +17,18 @@ from msgspec import Meta
 from metad_client import (
     U32,
     Client,
+    Compare,
     ConflictError,
+    Delete,
     FencedError,
     InvalidItemError,
     InvalidRequestError,
     MetadError,
     NotFoundError,
+    Put,
     Record,
     TablePutItem,
+    Transaction,
     Watch,
     blocking,
     connect,
@@ -250,6 +254,19 @@ def test_every_face_has_its_verbs(nodes: Nodes) -> None:
         with pytest.raises(ConflictError):
             records.put(Reading("acme", "a", b""), expected_version=0)
         assert records.get("acme", "nothing") is None
+        table = m.tables.open("reading", Reading)
+        both = Transaction(
+            compares=[Compare(table, ("acme", "a"), field="quality", value=2)],
+            then=[Delete(table, ("acme", "a")), Put(table, Reading("acme", "a", b"\x01"))],
+            reads=[(table, ("acme", "a"))],
+        )
+        done, again = m.tables.transact(both), m.tables.transact(both)
+        assert (done.succeeded, done.versions, again.succeeded, again.versions) == (True, [0, 1], False, [])
+        assert done.found == again.found == [records.get("acme", "a")]
+        apart = Transaction(then=[Put(table, Reading("acme", "a", b"")), Put(table, Reading("acme", "c", b""))])
+        result = m.tables.transact_many([apart, both])
+        assert ([*result.errors], [one is None for one in result.results]) == ([0], [True, False])
+        assert records.get("acme", "c") is None
         with pytest.raises(InvalidRequestError, match="kv> is none that was declared"):
             m.table(KV)  # type: ignore[arg-type]
     records_of = ("records", "put", "reading", "tenant=acme", "sensor=b")

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from changed_tree import ROOT, apply, copy, files_of, lines_of, run, run_suites
+from changed_tree import ROOT, SUITES, apply, copy, files_of, lines_of, run, run_tests
 
 LINES_MAX = 30
 
@@ -60,4 +60,4 @@ def test_the_declaration_is_as_the_linter_wants_it(tree: Path) -> None:
 
 
 def test_what_holds_for_every_table_holds_for_it(tree: Path) -> None:
-    run_suites(tree, "reading")
+    run_tests(tree, *SUITES)

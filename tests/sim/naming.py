@@ -14,7 +14,7 @@ def group_of(known: ClusterMap | None, method: Method[Any, Any], body: Any) -> s
     group if the method needs none."""
     if method.by is not By.GROUP:
         return ""
-    kind = KINDS[method.code]
+    kind = KINDS.get(method.code, "data")
     route = ROUTES.get(method.code)
     if known is None or route is None:
         return GroupId(kind, 0).name

@@ -122,12 +122,12 @@ class Topic(Record, frozen=True):
 
 def test_a_table_that_a_program_declares_is_read_and_written(spark: SparkSession, cluster: str) -> None:
     with blocking.connect(cluster) as m:
-        table = m.tables.declare("topic", Topic, key=("tenant", "topic"))
+        table = m.tables.declare("device", Topic, key=("tenant", "topic"))
         topics = [Topic(f"t{number % 3}", f"topic-{number}", number, labels=["a"]) for number in range(500)]
         m.table(table).put_many([TablePutItem(topic) for topic in topics]).raise_for_error()
 
         def read(**options: str) -> DataFrame:
-            return spark.read.format("metad").options(table="topic", **options).load(cluster)
+            return spark.read.format("metad").options(table="device", **options).load(cluster)
 
         found = read(tenant="t1")
         assert {

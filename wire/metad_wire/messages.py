@@ -26,6 +26,7 @@ from .text.fields import (
     Batch,
     ClientId,
     Filter,
+    KeyFields,
     Limit,
     ListedFields,
     OwnTopic,
@@ -897,6 +898,85 @@ class TableList(Message, frozen=True):
     """Only records behind this key, which has all its fields; empty: all."""
     index: U32 = 0
     """The number of the index in the declaration, from 1 on; 0: none, the order is that of the keys."""
+
+
+class TableKey(Message, frozen=True):
+    """Names one record of a transaction."""
+
+    table: U32
+    """Number of its table."""
+    key: KeyFields
+    """The fields of its key."""
+
+
+class TableCompare(Message, frozen=True):
+    """A condition of a transaction. All that it says must hold."""
+
+    table: U32
+    key: KeyFields
+    version: U63 | None = None
+    """Holds if the record has this version; 0: if there is none; nil: unchecked."""
+    field: str = ""
+    """Holds if this field of the record is ``value``, never if there is no record; empty: unchecked."""
+    value: bytes = b""
+    """Msgpack."""
+
+
+class TableOperation(Message, frozen=True):
+    """One write of a transaction."""
+
+    table: U32
+    record: bytes | None = None
+    """Msgpack of the record to put, as in ``table.put``; nil: delete the record of ``key``, if there is one."""
+    known: U32 = 0
+    """How many fields of a record the client knows, as in ``table.put``."""
+    key: KeyFields = []
+    """Of the record to delete."""
+
+
+class TableTransaction(Message, frozen=True):
+    """Does one list of operations or the other, at once, on records of any tables that route as it does."""
+
+    kind: str
+    """Of the groups that keep these tables."""
+    route: KeyFields
+    """What routes: each table has as many routing fields, and each key begins with these values."""
+    compares: TransactionItems[TableCompare]
+    """Conditions; an empty array always holds."""
+    then: TransactionItems[TableOperation]
+    """Executed in order if every compare holds."""
+    otherwise: TransactionItems[TableOperation] = []
+    """Executed in order if a compare does not hold."""
+    reads: TransactionItems[TableKey] = []
+    """Records to return, as of after the operations."""
+
+
+class TableTransact(Message, frozen=True):
+    """Run transactions, each as a whole or not at all. The batch is not: one that is refused stops no other. Item
+    errors: ``invalid_item`` if a part does not fit its table or its route, ``not_found`` if a table was dropped."""
+
+    items: Transactions[TableTransaction]
+
+
+class TableTransactionResult(Message, frozen=True):
+    """What a transaction did."""
+
+    succeeded: bool
+    """Every compare held."""
+    versions: list[U63]
+    """Of its operations by position: the version that was written; 0 for a deletion."""
+    found: list[bytes | None]
+    """Answers ``reads`` by position: msgpack of what ``table.get`` returns; nil if there is no record."""
+
+
+class TableTransactReply(Message, frozen=True):
+    """The result of each transaction."""
+
+    columns: ClassVar[dict[str, int | None]] = {"results": None}
+
+    revisions: list[Revision]
+    errors: list[ItemError]
+    results: list[TableTransactionResult | None]
 
 
 # --- system ----------------------------------------------------------------------------------------------

@@ -248,11 +248,13 @@ class Tables(Twin):
 
     get_many = Call(tables.Tables.get_many)
     drop_many = Call(tables.Tables.drop_many)
+    transact_many = Call(tables.Tables.transact_many)
     get = Call(tables.Tables.get)
     drop = Call(tables.Tables.drop)
     declare = Call(tables.Tables.declare)
     open = Call(tables.Tables.open)
     list = Listing(tables.Tables.list)
+    transact = Call(tables.Tables.transact)
 
 
 class Records(Twin, Generic[Record]):

@@ -4,22 +4,47 @@ from __future__ import annotations
 
 import types
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
+
+import msgspec
 
 from metad_wire.declaration import Declaration, declaration_of, difference
 from metad_wire.families import FAMILIES
-from metad_wire.messages import Message, Revision, TableDeleteItem, TableList, TablePutItem, TableRecord
+from metad_wire.messages import (
+    BATCH_ITEMS_MAX,
+    TRANSACTIONS_MAX,
+    Message,
+    Revision,
+    TableCompare,
+    TableDeleteItem,
+    TableKey,
+    TableList,
+    TableOperation,
+    TablePutItem,
+    TableRecord,
+    TableTransaction,
+    TableTransactionResult,
+    TableTransactReply,
+)
 from metad_wire.methods import Method
 from metad_wire.tables import declaration as d
 from metad_wire.tables.declaration import Declare, DeclaredTable
-from metad_wire.tables.table import PlainTable
+from metad_wire.tables.table import TRANSACTS, PlainTable
 
-from ..errors import ConflictError, InvalidRequestError, NotFoundError, error_of_item
+from ..errors import (
+    ConflictError,
+    InvalidItemError,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    error_of_item,
+)
 from ..requests.batcher import named
 from ..requests.listing import Listing
 from ..requests.requests import Requests, Verb
 from ..requests.wrong import UNFIT, argument, sequence_of
-from ..results import PutResult, ReadResult, WriteResult
+from ..results import PutResult, ReadResult, TablesTransactResult, TransactionResult, WriteResult
 from . import Facade
 from .declared import _DeclarationDeclared
 
@@ -157,6 +182,76 @@ class Records(Facade, Generic[Record]):
         return key
 
 
+class Compare(msgspec.Struct, frozen=True):
+    """A condition of a transaction. All that it says must hold."""
+
+    table: PlainTable[Any]
+    key: Sequence[str | int]
+    """The fields of the record's key."""
+    version: int | None = None
+    """Holds if the record has this version; 0: if there is none."""
+    field: str = ""
+    """Holds if this field of the record is ``value``, never if there is no record."""
+    value: Any = None
+
+
+class Put(msgspec.Struct, frozen=True):
+    """Writes a record in a transaction."""
+
+    table: PlainTable[Any]
+    record: Message
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Deletes a record in a transaction, if there is one."""
+
+    table: PlainTable[Any]
+    key: Sequence[str | int]
+
+
+class Transaction(msgspec.Struct, frozen=True, kw_only=True):
+    """Does ``then`` if every compare holds, else ``otherwise``, at once; and reads records as they are after that. All
+    that it names lives together: tables of one kind, with as many routing fields, and the same values in them."""
+
+    compares: Sequence[Compare] = ()
+    then: Sequence[Put | Delete] = ()
+    otherwise: Sequence[Put | Delete] = ()
+    reads: Sequence[tuple[PlainTable[Any], Sequence[str | int]]] = ()
+    """Tables and keys."""
+
+
+def _wire(transaction: Transaction) -> TableTransaction:
+    """As it goes over the wire. Raises InvalidItemError, and whatever values of wrong types do."""
+    named = [(one.table, one.key) for one in transaction.compares]
+    for step in (*transaction.then, *transaction.otherwise):
+        key = [getattr(step.record, field) for field in step.table.key] if isinstance(step, Put) else step.key
+        named.append((step.table, key))
+    named += transaction.reads
+    if not named:
+        raise InvalidItemError("a transaction that names no record")
+    table, key = named[0]
+    compares = [
+        TableCompare(
+            one.table.number,
+            [*one.key],
+            one.version,
+            one.field,
+            msgspec.msgpack.encode(one.value) if one.field else b"",
+        )
+        for one in transaction.compares
+    ]
+    then, otherwise = ([*map(_operation, steps)] for steps in (transaction.then, transaction.otherwise))
+    reads = [TableKey(one.number, [*key]) for one, key in transaction.reads]
+    return TableTransaction(table.kind, [*key[: len(table.routing)]], compares, then, otherwise, reads)
+
+
+def _operation(one: Put | Delete) -> TableOperation:
+    number = one.table.number
+    if isinstance(one, Delete):
+        return TableOperation(number, key=[*one.key])
+    return TableOperation(number, msgspec.msgpack.encode(one.record), len(one.table.record.__struct_fields__))
+
+
 class Tables(_DeclarationDeclared):
     """Declared tables by name. The leader of ``metadata-0`` answers. ``deadline_s`` counts from now, and None means the
     client's default."""
@@ -257,6 +352,26 @@ class Tables(_DeclarationDeclared):
         page."""
         return _LIST.of_group(self._requests, page_size, deadline_s, min_revisions, prefix=prefix)
 
+    async def transact(self, transaction: Transaction, *, deadline_s: float | None = None) -> TransactionResult:
+        """Run one transaction: on records of any declared tables that live together. So a resource is created with all
+        its parts, or not at all. Raises InvalidItemError where a part does not fit its table or what routes the others,
+        NotFoundError if a table was dropped."""
+        item = _encoded(transaction)
+        return _decoded(transaction, await _TRANSACT[item.kind].one(self._requests, item, deadline_s))
+
+    async def transact_many(
+        self, items: Sequence[Transaction], *, deadline_s: float | None = None
+    ) -> TablesTransactResult:
+        """Run transactions over tables of one kind. Each is atomic by itself; the batch is not."""
+        encoded = [_encoded(one) for one in items]
+        kinds = {one.kind for one in encoded} or {"metadata"}
+        if len(kinds) > 1:
+            raise InvalidRequestError(f"items: transactions of kinds {', '.join(sorted(kinds))}; make a batch of each")
+        longest = max((len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) for t in encoded), default=0)
+        items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1) or 1)
+        pieces = await _TRANSACT[kinds.pop()].many(self._requests, encoded, deadline_s, items_max=items_max)
+        return TablesTransactResult(pieces, [partial(_decoded, one) for one in items])
+
     async def _declared(self, declaration: Declaration, deadline_s: float | None) -> DeclaredTable:
         argument("table", declaration, Declaration)
         reply = await self._requests.one(d.DECLARATION_DECLARE, Declare([declaration]), deadline_s)
@@ -267,4 +382,31 @@ class Tables(_DeclarationDeclared):
         return found
 
 
+def _encoded(transaction: Transaction) -> TableTransaction:
+    if not isinstance(transaction, Transaction):
+        raise InvalidItemError(f"expected Transaction, got {type(transaction).__name__}")
+    try:
+        return _wire(transaction)
+    except MetadError:
+        raise
+    except UNFIT as error:
+        raise InvalidItemError(f"a part of the transaction has a wrong type ({error})") from None
+
+
+def _decoded(transaction: Transaction, result: TableTransactionResult) -> TransactionResult:
+    found = [
+        None if raw is None else msgspec.msgpack.decode(raw, type=TableRecord[table.record])  # type: ignore[name-defined]
+        for raw, (table, _) in zip(result.found, transaction.reads, strict=True)
+    ]
+    return TransactionResult(result.succeeded, result.versions, found)
+
+
+def _transacted(items: list[TableTransaction], reply: TableTransactReply) -> list[TableTransactionResult | MetadError]:
+    errors = {error.index: error_of_item(error) for error in reply.errors}
+    return [errors[at] if result is None else result for at, result in enumerate(reply.results)]
+
+
+_TRANSACT: dict[str, Verb[TableTransaction, TableTransactionResult]] = {
+    kind: Verb(method, _transacted, items_max=TRANSACTIONS_MAX) for kind, method in TRANSACTS.items()
+}
 _LIST: Listing[DeclaredTable] = Listing(d.DECLARATION_LIST)

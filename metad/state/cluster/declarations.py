@@ -105,6 +105,11 @@ class KnownTables:
             raise UnknownTableError(f"this node has not heard of table {number} yet")
         raise NotFoundError(f"there is no table {number}: it was dropped")
 
+    def records(self, number: int) -> DeclaredRecords:
+        """What is done with the records of this table. Raises as :meth:`check`."""
+        self.check(number)
+        return self._by_number[number]
+
     def is_dropped(self, number: int) -> bool:
         """Whether there was a table of this number, and is none any more."""
         return number <= self._last and number not in self._by_number
@@ -113,8 +118,7 @@ class KnownTables:
         """The table of this number; None if that is 0 and there is none of the name. Raises UnknownTableError if it may
         have been declared a moment ago, NotFoundError if it was dropped."""
         if number:
-            self.check(number)
-            return self._by_number[number].table
+            return self.records(number).table
         return self._by_name.get(name)
 
     def verb(self, general: Method[Any, Any], payload: bytes) -> Verb[Any, Any]:
@@ -124,8 +128,7 @@ class KnownTables:
             number = _decode_named(payload).body.table
         except MALFORMED:
             number = general.decode_request(payload).body.table  # says what is wrong
-        self.check(number)
-        return self._by_number[number].verbs[general.code]
+        return self.records(number).verbs[general.code]
 
 
 class Declarations(StatePart):

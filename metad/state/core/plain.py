@@ -14,11 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError, UnknownTableError
+from metad_wire.errors import ConflictError, InvalidItemError, InvalidRequestError, NotFoundError, UnknownTableError
+from metad_wire.faults import MALFORMED, reason
 from metad_wire.key import text, text_prefix
 from metad_wire.methods import encode
 from metad_wire.table import Table
 from metad_wire.tables.table import INDEXES, Index, PlainTable
+from metad_wire.text.fields import check_of
 
 from ...storage import keys
 from .limits import LOOKED_AT_BYTES_MAX
@@ -215,7 +217,9 @@ class DeclaredRecords(Plain):
             table.record, [*table.key, *(name for i in table.indexes.values() for name in i.fields)]
         )
         self._decode_indexed = msgspec.msgpack.Decoder(m.TableRecord[indexed]).decode  # type: ignore[valid-type]
+        self._decode_put = msgspec.msgpack.Decoder(table.record).decode
         plain = table.plain
+        self._check_put: Callable[[Any], str | None] = check_of(plain.put.item) or (lambda item: None)
         self.verbs: dict[int, Verb[Any, Any]] = {
             verb.method.code: verb
             for verb in (
@@ -228,11 +232,14 @@ class DeclaredRecords(Plain):
 
     def evaluate_put(self, view: View, command: Command[Any]) -> Any:
         known = command.body.known
-        if known > len(self._names):
-            raise UnknownTableError(f"this node knows {len(self._names)} fields of {self.table.name}, not {known} yet")
+        self._check_known(known)
         if known < len(self._names):
             self._keep_the_rest(view, command, known)
         return self._indexed(view, command, super().evaluate_put)
+
+    def _check_known(self, known: int) -> None:
+        if known > len(self._names):
+            raise UnknownTableError(f"this node knows {len(self._names)} fields of {self.table.name}, not {known} yet")
 
     def evaluate_delete(self, view: View, command: Command[Any]) -> m.WriteReply:
         reply: m.WriteReply = self._indexed(view, command, super().evaluate_delete)
@@ -258,16 +265,44 @@ class DeclaredRecords(Plain):
         written, rows = view.writes_of(self.row), view.writes_of(_INDEX)
         for key, value, old in zip(targets, before, decoded, strict=True):
             now = written.get(key, value)
-            if now is value:
-                continue
-            was, new = None if old is None else old.record, None if now is None else decode(now).record
-            stay = was is not None and new is not None
-            changed = [index for index in indexes if not stay or index.values(was) != index.values(new)]
-            gone, come = _index_rows(was, changed), _index_rows(new, changed)
-            rows.update((index_prefix + row, None) for row in gone - come)
-            rows.update((index_prefix + row, b"") for row in come - gone)
-            view.beside += sum(map(len, gone ^ come))
+            if now is not value:
+                view.beside += self.reindex(index_prefix, rows, None if old is None else old.record, now)
         return reply
+
+    def reindex(self, prefix: bytes, rows: Writes, was: Any, now: bytes | None) -> int:
+        """Write the rows of the indexes where what a record was, as :meth:`decoded_indexed` says, becomes this row.
+        Returns how many bytes they are."""
+        new, indexes = self.decoded_indexed(now), self.table.indexes.values()
+        stay = was is not None and new is not None
+        changed = [index for index in indexes if not stay or index.values(was) != index.values(new)]
+        gone, come = _index_rows(was, changed), _index_rows(new, changed)
+        rows.update((prefix + row, None) for row in gone - come)
+        rows.update((prefix + row, b"") for row in come - gone)
+        return sum(map(len, gone ^ come))
+
+    def decoded_indexed(self, value: bytes | None) -> Any:
+        """As much of the record of a row as its indexes need; None if there is no row."""
+        return None if value is None else self._decode_indexed(value).record
+
+    def kept(self, record: Any, stored: Any, known: int) -> Any:
+        """A record of who knows so many fields, with the others as they are stored."""
+        return msgspec.structs.replace(record, **{name: getattr(stored, name) for name in self._names[known:]})
+
+    def decoded(self, value: bytes) -> Any:
+        """The record of a row."""
+        return self._decode_record(value).record
+
+    def read_put(self, record: bytes, known: int) -> Any:
+        """A record that is to be put, of who knows so many fields. Raises InvalidItemError, UnknownTableError."""
+        self._check_known(known)
+        try:
+            item = self._decode_put(record)
+        except MALFORMED as error:
+            raise InvalidItemError(f"record of {self.table.name}: {reason(error, self.table.record)}") from None
+        put = m.TablePutItem(item)
+        if (why := self._check_put(put) or self.table.fault(put)) is not None:
+            raise InvalidItemError(why)
+        return item
 
     def _keep_the_rest(self, view: View, command: Command[Any], known: int) -> None:
         """Who writes knows ``known`` fields only: the others stay as they are."""
@@ -277,9 +312,7 @@ class DeclaredRecords(Plain):
         decode = self._decode_record
         for position, value in enumerate(stored):
             if value is not None:
-                kept = decode(value).record
-                rest = {name: getattr(kept, name) for name in self._names[known:]}
-                record = msgspec.structs.replace(items[position].record, **rest)
+                record = self.kept(items[position].record, decode(value).record, known)
                 items[position] = msgspec.structs.replace(items[position], record=record)
         command.rows = Rows(items, rows.keys, rows.crcs)
 

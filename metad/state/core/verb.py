@@ -6,7 +6,8 @@ A table is declared in :mod:`metad_wire.tables`; its module here has a :class:`V
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -408,6 +409,22 @@ def read_records(reader: Reader, command: Command[Any], row: int) -> m.GetReply[
     values = read_values(reader, command, row)
     reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
     return reply
+
+
+def read_again(
+    reader: Reader, command: Command[Any], wanted: Sequence[Sequence[bytes]], results: int
+) -> list[list[bytes | None]]:
+    """What each of the transactions of a retry reads, of these keys; empty if none reads anything. ``results``: of the
+    reply that is remembered. Raises IdentityExpiredError where that cannot be read any more."""
+    if not any(wanted):
+        return []
+    check_same_rows(command, results)
+    reader.check_still_held(command.rows)
+    try:
+        values = iter(reader.get_many([*chain.from_iterable(wanted)], command.reply_bytes_max))
+    except TooLargeError:
+        raise IdentityExpiredError("this write was done before; the records it reads no longer fit a reply") from None
+    return [[*islice(values, len(one))] for one in wanted]
 
 
 class Page(NamedTuple):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice
+from typing import Any
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import IdentityExpiredError, TooLargeError
 from metad_wire.methods import encode
 from metad_wire.tables.kv import KV
 
@@ -18,7 +17,7 @@ from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.part import Writes
 from ..core.plain import CommandHeads
-from ..core.verb import Command, Reader, Verb, check_same_rows, read_list, read_records
+from ..core.verb import Command, Reader, Verb, read_again, read_list, read_records
 from ..core.view import Rows, View, crcs_of
 from ..live.live_leases import LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
@@ -53,14 +52,14 @@ def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransa
                 continue
         else:
             _operate(view, heads, writes, transaction.namespace, base, operations)
-        found: list[msgspec.Raw | None] = []
+        found: list[Any] = []
         for name in transaction.reads:
             row = view.get(base + keys.text(name))
-            found.append(None if row is None else msgspec.Raw(row))
+            found.append(_raw(row))
             # A few bytes of request can name a megabyte each, thousands of times.
             read += 0 if row is None else len(row)
             check_reply(read, command.reply_bytes_max)
-        results.append(m.KvTransactionResult(succeeded, found))  # type: ignore[arg-type]  # rows are encoded records
+        results.append(m.KvTransactionResult(succeeded, found))
     records.finish()
     return m.KvTransactReply([m.Revision(view.name, view.revision)], errors, results)
 
@@ -117,21 +116,18 @@ def _forget_reads(reply: m.KvTransactReply) -> m.KvTransactReply:
 
 def _recall_reads(reader: Reader, command: Command[m.KvTransact], reply: m.KvTransactReply) -> m.KvTransactReply:
     table = RECORDS.prefix(reader.group)
-    wanted = [table + prefix + keys.text(key) for _, transaction, prefix in command.rows for key in transaction.reads]
-    if not wanted:
-        return reply
-    check_same_rows(command, len(reply.results))
-    reader.check_still_held(command.rows)
-    try:
-        values = iter(reader.get_many(wanted, command.reply_bytes_max))
-    except TooLargeError:
-        raise IdentityExpiredError("this write was done before; the records it reads no longer fit a reply") from None
-    results: list[m.KvTransactionResult | None] = []
-    for (_, transaction, _), result in zip(command.rows, reply.results, strict=True):
-        records = [None if value is None else msgspec.Raw(value) for value in islice(values, len(transaction.reads))]
-        answer = None if result is None else m.KvTransactionResult(result.succeeded, records)  # type: ignore[arg-type]
-        results.append(answer)
-    return msgspec.structs.replace(reply, results=results)
+    wanted = [[table + prefix + keys.text(key) for key in one.reads] for _, one, prefix in command.rows]
+    found = read_again(reader, command, wanted, len(reply.results))
+    results = [
+        None if result is None else m.KvTransactionResult(result.succeeded, [*map(_raw, records)])
+        for result, records in zip(reply.results, found, strict=False)
+    ]
+    return msgspec.structs.replace(reply, results=results) if found else reply
+
+
+def _raw(row: bytes | None) -> Any:
+    """A record as it is stored is a record as it goes over the wire."""
+    return None if row is None else msgspec.Raw(row)
 
 
 def _may_write(body: m.KvTransact) -> bool:

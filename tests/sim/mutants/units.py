@@ -34,6 +34,7 @@ _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
+_TRANSACTIONS = "unit/state/test_table_transactions.py::"
 _DECLARED = "unit/state/test_declarations.py::"
 _RETURNS = "unit/server/test_return_slots.py::"
 
@@ -65,6 +66,38 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _LEAVING + "test_a_node_that_only_follows_is_forgotten_in_metadata_0_and_nowhere_else",
     ),
     # --- declared tables
+    _m(
+        "a_transaction_touches_what_lives_elsewhere",
+        "all records of a transaction live together",
+        "metad.state.cluster.transactions:_Checked._place",
+        "if list(key[:routing]) != self._route:",
+        "if False:",
+        _TRANSACTIONS + "test_what_does_not_fit_is_refused_as_a_whole_and_alone",
+    ),
+    _m(
+        "a_transaction_forgets_its_indexes",
+        "what a transaction writes is listed by indexes, too",
+        "metad.state.cluster.transactions:_do",
+        "if records.table.indexes:",
+        "if False:",
+        _TRANSACTIONS + "test_they_do_what_the_model_does",
+    ),
+    _m(
+        "a_transaction_cuts_unknown_fields",
+        "who knows fewer fields leaves the others as they are, in a transaction too",
+        "metad.state.cluster.transactions:_do",
+        "if old is not None and fewer:",
+        "if False:",
+        _TRANSACTIONS + "test_they_do_what_the_model_does",
+    ),
+    _m(
+        "a_retried_transaction_reads_nothing",
+        "a retry of a transaction reads again",
+        "metad.state.cluster.transactions:_recall",
+        "if found else reply",
+        "if False else reply",
+        _TRANSACTIONS + "test_they_do_what_the_model_does",
+    ),
     _m(
         "an_index_keeps_what_a_record_said",
         "a record is listed by what it says now, and no more by what it said",

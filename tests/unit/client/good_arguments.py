@@ -9,6 +9,7 @@ import msgspec
 from plain_bodies import filled
 from typed_verbs import lists, namespace_of, tables
 
+from metad_client import Compare, Delete, Put, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
@@ -19,6 +20,7 @@ from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
 from metad_wire.tables.sequence import SequenceAddItem
+from metad_wire.tables.table import PlainTable
 
 
 class Topic(Record, frozen=True):
@@ -28,6 +30,13 @@ class Topic(Record, frozen=True):
     topic: str
 
 
+TOPICS = PlainTable("topic", number=1_024, kind="metadata", record=Topic, key=("tenant", "topic"))
+OVER_TABLES = Transaction(
+    compares=[Compare(TOPICS, ("t", "o"), 0, "topic", "o")],
+    then=[Put(TOPICS, Topic("t", "o"))],
+    otherwise=[Delete(TOPICS, ("t", "o"))],
+    reads=[(TOPICS, ("t", "o"))],
+)
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
 TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
@@ -131,6 +140,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "table": "topic", "record": Topic, "key": ["tenant", "topic"], "routing": ["tenant"], "kind": "data",
         "indexes": {"by_partitions": ["partitions"]}, "about": "Topics.",
     },
+    "tables.transact": {"transaction": OVER_TABLES},
+    "tables.transact_many": {"items": [OVER_TABLES]},
     "tables.open": {"name": "topic_settings", "record": None},
     "tables.list": {"prefix": "t", "page_size": 10, "min_revisions": []},
     "cluster.map": {},

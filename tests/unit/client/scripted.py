@@ -143,6 +143,9 @@ def declared_well(body: Any) -> m.Message:
             return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.TableDelete():
             return m.WriteReply(revisions, [])
+        case m.TableTransact():
+            done = [m.TableTransactionResult(True, [1] * len(one.then), [None] * len(one.reads)) for one in body.items]
+            return m.TableTransactReply(revisions, [], [*done])
     return m.ListReply([], b"")
 
 
@@ -174,6 +177,8 @@ def all_well(body: Any) -> m.Message:
         case w.WillClaim():
             return w.WillClaimReply(revisions, [w.ClaimedWill("t", "c", "1", 1)], [w.WillDue(m.Will("t"), 1)], b"")
         case Declare() | DeclarationList() | m.TableGet() | m.TablePut() | m.TableDelete() | m.TableList():
+            return declared_well(body)
+        case m.TableTransact():
             return declared_well(body)
         case w.WillWait():
             return w.WillWaitReply(True, b"")

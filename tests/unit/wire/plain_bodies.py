@@ -15,7 +15,7 @@ from metad_wire.families import FAMILIES
 from metad_wire.method import METHODS_BY_NAME, By, Method
 from metad_wire.table import Table
 from metad_wire.tables import TABLES
-from metad_wire.tables.table import DECLARED, PlainTable
+from metad_wire.tables.table import DECLARED, TABLE_TRANSACT, PlainTable
 
 PLAIN: dict[str, Table[Any]] = {
     method.name: table
@@ -78,6 +78,11 @@ def declared_body(table: PlainTable[Any], method: Method[Any, Any], many: Sequen
     plain, own, number = table.plain, table.method(method), table.number
     records = [table.record(**dict(zip(table.key, chain(texts, repeat(texts[-1])), strict=False))) for texts in many]
     keys = [plain.key(*(getattr(record, field) for field in table.key)) for record in records]
+    if method is TABLE_TRANSACT:
+        parts = [(list(msgspec.structs.astuple(key)), len(table.routing)) for key in keys]
+        return method.body(
+            [m.TableTransaction(table.kind, key[:n], [], [m.TableOperation(number, key=key)]) for key, n in parts]
+        )
     if own is plain.put:
         known = len(table.record.__struct_fields__)
         return own.body(number, known, [m.TablePutItem(record) for record in records])

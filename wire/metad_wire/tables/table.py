@@ -17,6 +17,9 @@ records, in the same entry: a listing of it shows what every other read shows. A
 its fields name all that routes, else every group of the kind. Bounds: the fields of an index of one record take as
 many bytes as a key may, or the item is an ``invalid_item``.
 
+**Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
+kind, as many routing fields, and the same values in them. So a resource is created with all its parts, or not at all.
+
 A node may not have heard of a table yet that was declared a moment ago, or of its newest fields: ``unknown_table``.
 Nothing was done; try again. ``not_found`` for a request as a whole: the table was dropped.
 """
@@ -33,9 +36,10 @@ from zlib import crc32
 import msgspec
 
 from .. import messages as m
+from ..declaration import TABLE_KINDS
 from ..errors import InvalidRequestError
 from ..key import SLOT_MASK, TEXT_END, number, text, truth, u32
-from ..method import For, Lane, Method
+from ..method import For, Lane, Method, Route
 from ..table import ANY_KIND, Keyed, Keys, Listed, Shown, Table
 from ..text.fields import Batch
 
@@ -53,6 +57,13 @@ class DeclaredRows(Table[Any]):
         super().__init__(name, kind=ANY_KIND, rows=rows)
         self.moves = True
 
+    def _key_bytes(self, item: Any) -> int:
+        """The longest key that a transaction names; those of records to put are looked at with the records."""
+        if not isinstance(item, m.TableTransaction):
+            return 0
+        parts: list[Any] = [*item.compares, *item.then, *item.otherwise, *item.reads]
+        return max((HEADER_BYTES + sum(map(_field_bytes, part.key)) for part in parts), default=0)
+
     def slot_of(self, key: bytes) -> int:
         begin = end = HEADER_BYTES
         for _ in range(key[HEADER_BYTES - 1]):
@@ -64,6 +75,11 @@ class DeclaredRows(Table[Any]):
 
     def shown(self, row: int) -> Shown:
         return _SHOWN
+
+
+def _field_bytes(value: str | int) -> int:
+    """Of a field of a key, as encoded."""
+    return len(text(value)) if isinstance(value, str) else len(u32(0))
 
 
 DECLARED: Final = DeclaredRows("table", rows={"record": 0x60})
@@ -225,6 +241,49 @@ class TableSweep(m.Message, frozen=True):
 TABLE_SWEEP = DECLARED.writes(0x0605, "sweep", TableSweep, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
 
 
+TABLE_TRANSACT = DECLARED.writes(0x0606, "transact", m.TableTransact, m.TableTransactReply, Lane.RECORDS, routed=False)
+
+
+class _RowsOfKind(DeclaredRows):
+    """Where declared tables of one kind are, for who sends a request about several of them."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(DECLARED.name, rows=DECLARED.rows)
+        self.kind = kind
+
+    def _register(self) -> None:
+        """It shares the rows of all kinds."""
+
+    def transact(self) -> Method[m.TableTransact, m.TableTransactReply]:
+        """How the transactions of this kind are sent."""
+        method: Method[m.TableTransact, m.TableTransactReply] = Method(
+            TABLE_TRANSACT.code,
+            TABLE_TRANSACT.name,
+            TABLE_TRANSACT.body,
+            TABLE_TRANSACT.reply,
+            TABLE_TRANSACT.lane,
+            mutates=True,
+            by=TABLE_TRANSACT.by,
+            shared=True,
+        )
+        method.table = self
+        method.route = Route(
+            self.kind, lambda items: [crc32(route_key(item.route)) for item in items], lambda item: None
+        )
+        return method
+
+
+def route_key(route: Sequence[str | int]) -> bytes:
+    """Encode what routes a transaction. Raises TypeError where it is not of texts."""
+    if not all(isinstance(value, str) for value in route):
+        raise TypeError("what routes is text")
+    return b"".join(map(text, route))  # type: ignore[arg-type]
+
+
+TRANSACTS: Final = {kind: _RowsOfKind(kind).transact() for kind in TABLE_KINDS}
+"""By the kind of groups."""
+
+
 class Plain(NamedTuple):
     """The methods of a table whose records are put, read, deleted and listed, and no more."""
 
@@ -373,7 +432,9 @@ class PlainTable(Table[Record]):
         )
 
     def method(self, general: Method[Any, Any]) -> Method[Any, Any]:
-        """Return its own method of this code."""
+        """Return its own method of this code, or that of its kind."""
+        if general is TABLE_TRANSACT:
+            return TRANSACTS[self.kind]
         return self.plain[general.code - TABLE_GET.code]  # type: ignore[return-value]
 
     def index(self, number: int) -> Index | None:

@@ -1,0 +1,199 @@
+"""Transactions over declared tables: on any records that live together, whatever their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import GroupId
+from metad_wire.errors import InvalidItemError, MetadError, UnknownTableError
+from metad_wire.faults import MALFORMED, reason
+from metad_wire.key import text
+from metad_wire.methods import encode
+from metad_wire.tables.table import DECLARED, INDEXES
+
+from ...storage import keys
+from ..core.limits import check_change, check_reply
+from ..core.plain import CommandHeads, DeclaredRecords, Plain
+from ..core.verb import Command, Reader, Verb, read_again
+from ..core.view import Rows, View, crcs_of
+from .declarations import Declarations, KnownTables
+
+_ROWS: Final = Plain(DECLARED)
+_INDEX: Final = INDEXES.rows["index"]
+
+
+class _Step(NamedTuple):
+    """One operation, checked. ``record``: None deletes."""
+
+    records: DeclaredRecords
+    key: bytes
+    record: Any
+    known: int
+
+
+class _Checked:
+    """The parts of one transaction, each fit for its table. Raises InvalidItemError, NotFoundError and
+    UnknownTableError."""
+
+    def __init__(self, known: KnownTables, kind: str, transaction: m.TableTransaction) -> None:
+        self._known = known
+        self._kind = kind
+        self._route = list(transaction.route)
+        if kind != transaction.kind:
+            raise InvalidItemError(f"kind: this is a group of kind {kind}, not {transaction.kind[:80]!r}")
+        self.holds = [self._condition(compare) for compare in transaction.compares]
+        self.then = [self._step(operation) for operation in transaction.then]
+        self.otherwise = [self._step(operation) for operation in transaction.otherwise]
+        self.reads = [self._place(read.table, read.key)[1] for read in transaction.reads]
+
+    def _place(self, number: int, key: Sequence[Any]) -> tuple[DeclaredRecords, bytes]:
+        records = self._known.records(number)
+        table, routing = records.table, len(records.table.routing)
+        if table.kind != self._kind:
+            raise InvalidItemError(f"{table.name} is kept by groups of kind {table.kind}, not {self._kind}")
+        why = table.fields_fault(key) if len(key) >= len(table.key) else f"{len(key)} of {len(table.key)} fields"
+        if why is not None:
+            raise InvalidItemError(f"key of {table.name}: {why}")
+        if list(key[:routing]) != self._route:
+            raise InvalidItemError(f"{table.name}: its routing fields are {', '.join(map(str, key[:routing]))}")
+        return records, table.key_of(key)
+
+    def _step(self, operation: m.TableOperation) -> _Step:
+        if operation.record is None:
+            return _Step(*self._place(operation.table, operation.key), None, 0)
+        records = self._known.records(operation.table)
+        record = records.read_put(operation.record, operation.known)
+        _, key = self._place(operation.table, [getattr(record, field) for field in records.table.key])
+        return _Step(records, key, record, operation.known)
+
+    def _condition(self, compare: m.TableCompare) -> Callable[[View, CommandHeads, bytes], bool]:
+        records, key = self._place(compare.table, compare.key)
+        types = {field.name: field.type for field in msgspec.structs.fields(records.table.record)}
+        wanted: Any = None
+        if compare.field:
+            if compare.field not in types:
+                raise InvalidItemError(f"{records.table.name} has no field {compare.field[:80]!r}")
+            try:
+                wanted = msgspec.msgpack.decode(compare.value, type=types[compare.field])
+            except MALFORMED as error:
+                raise InvalidItemError(f"{compare.field}: {reason(error, types[compare.field])}") from None
+
+        def holds(view: View, heads: CommandHeads, prefix: bytes) -> bool:
+            if compare.version is not None:
+                head = heads.get(prefix + key)
+                if compare.version != (head[0] if head else 0):
+                    return False
+            if not compare.field:
+                return True
+            row = view.get(prefix + key)
+            return row is not None and bool(getattr(records.decoded(row), compare.field) == wanted)
+
+        return holds
+
+
+def _rows_of(body: m.TableTransact) -> Rows:
+    routes = [b"".join([text(str(value)) for value in one.route]) for one in body.items]
+    return Rows(body.items, routes, crcs_of(routes))
+
+
+def _operations(transaction: m.TableTransaction) -> int:
+    t = transaction
+    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
+
+
+def _evaluate(view: View, command: Command[m.TableTransact]) -> m.TableTransactReply:
+    group, prefix = GroupId.parse(view.name), _ROWS.prefix(view.group)
+    known, heads = view.parts[Declarations].known, CommandHeads(_ROWS, view)
+    results: list[m.TableTransactionResult | None] = []
+    errors: list[m.ItemError] = []
+    read = 0
+    for position, transaction, _ in command.rows:
+        try:
+            checked = _Checked(known, "" if group is None else group.kind, transaction)
+        except UnknownTableError:
+            raise  # soon it is known, and the whole request may be asked again
+        except MetadError as error:
+            errors.append(m.ItemError(position, error.code, error.message))
+            results.append(None)
+            continue
+        succeeded = all(holds(view, heads, prefix) for holds in checked.holds)
+        versions = [_do(view, heads, prefix, step) for step in (checked.then if succeeded else checked.otherwise)]
+        found: list[bytes | None] = []
+        for key in checked.reads:
+            row = view.get(prefix + key)
+            found.append(row)
+            read += 0 if row is None else len(row)
+            check_reply(read, command.reply_bytes_max)
+        results.append(m.TableTransactionResult(succeeded, versions, found))
+    return m.TableTransactReply([m.Revision(view.name, view.revision)], errors, results)
+
+
+def _do(view: View, heads: CommandHeads, prefix: bytes, step: _Step) -> int:
+    """Do one operation. Returns the version that it writes; 0 for a deletion."""
+    records, key, writes = step.records, prefix + step.key, view.writes_of(_ROWS.row)
+    fewer = step.record is not None and step.known < len(records.table.record.__struct_fields__)
+    old = view.get(key) if records.table.indexes or fewer else None
+    version = 0
+    if step.record is None:
+        heads.delete(key, writes)
+        new = None
+    else:
+        record = step.record
+        if old is not None and fewer:
+            record = records.kept(record, records.decoded(old), step.known)
+        version, created = heads.next(key)
+        new = writes[key] = encode((record, version, created, view.revision))
+    view.grown += len(key) + len(new or b"")
+    if records.table.indexes:
+        rows = view.writes_of(_INDEX)
+        view.grown += records.reindex(keys.table_prefix(view.group, _INDEX), rows, records.decoded_indexed(old), new)
+    check_change(view.grown)
+    return version
+
+
+def _forget(reply: m.TableTransactReply) -> m.TableTransactReply:
+    """A few bytes of request can read megabytes, which are not to be in the log: a retry reads again."""
+    results = [None if one is None else msgspec.structs.replace(one, found=[]) for one in reply.results]
+    return msgspec.structs.replace(reply, results=results)
+
+
+def _recall(reader: Reader, command: Command[m.TableTransact], reply: m.TableTransactReply) -> m.TableTransactReply:
+    prefix, known = _ROWS.prefix(reader.group), reader.parts[Declarations].known
+    wanted = [
+        [prefix + known.records(read.table).table.key_of(read.key) for read in one.reads] if result is not None else []
+        for (_, one, _), result in zip(command.rows, reply.results, strict=False)
+    ]
+    found = read_again(reader, command, wanted, len(reply.results))
+    results = [
+        None if result is None else msgspec.structs.replace(result, found=records)
+        for result, records in zip(reply.results, found, strict=False)
+    ]
+    return msgspec.structs.replace(reply, results=results) if found else reply
+
+
+def _may_write(body: m.TableTransact) -> bool:
+    return not body.items or any(one.then or one.otherwise for one in body.items)
+
+
+def _puts(body: m.TableTransact) -> bool:
+    return any(step.record is not None for one in body.items for step in (*one.then, *one.otherwise))
+
+
+VERBS = (
+    Verb(
+        methods.TABLE_TRANSACT,
+        DECLARED,
+        rows=_rows_of,
+        operations=_operations,
+        evaluate=_evaluate,
+        grows=_puts,
+        forget=_forget,
+        recall=_recall,
+        may_write=_may_write,
+    ),
+)
