@@ -227,9 +227,10 @@ def modules() -> dict[str, Path]:
 
 def importers() -> dict[str, set[str]]:
     """The modules of all packages, ``__init__`` left out: which others import each. A module that is started as a
-    program, or looked up by its name, has none."""
+    program, or looked up by its name, has none. Families of tables are left out, too: each is a file that is found."""
     known = modules()
-    found: dict[str, set[str]] = {name: set() for name, file in known.items() if file.name != "__init__.py"}
+    counted = {name for name, file in known.items() if file.name != "__init__.py" and file.parent.name != "families"}
+    found: dict[str, set[str]] = {name: set() for name in counted}
     for name, file in known.items():
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
         for node in ast.walk(tree(file)):

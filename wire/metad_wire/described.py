@@ -77,7 +77,8 @@ class Texts(NamedTuple):
 
 def described() -> dict[str, Any]:
     """The protocol, as JSON can say it."""
-    known = {class_.__name__: class_ for class_ in reached([*CONNECTION, *COMMON, *_bodies()])}
+    records = [table.record for table in FAMILIES.values()]
+    known = {class_.__name__: class_ for class_ in reached([*CONNECTION, *COMMON, *_bodies(), *records])}
     return {
         "protocol": "metad",
         "version": messages.PROTOCOL_VERSION,
@@ -157,6 +158,7 @@ def table_row(table: Table[Any]) -> dict[str, Any]:
     names = {byte: name for name, byte in table.rows.items()}
     return {
         "name": table.name,
+        **({"number": table.number} if isinstance(table, PlainTable) else {}),
         "kind": table.kind,
         "key": list(table.key),
         "routing": list(table.routing),
@@ -471,10 +473,9 @@ _ADMINS = """\
 A broker does without these. `metad protocol --json` has their messages, and the errors of each. For a change of the
 cluster all but administrators get `permission_denied`."""
 _TABLES = """\
-Where a record lives: the routing fields of its key give the slot (*Routing*), and the group of this kind that holds
-the slot has the record. A table without routing is in `metadata-0`. A table with a number is a declared one
-that is in the code: its record is an array of its key, of texts unless a type is given, and of the fields that its row
-lists: name, type and default. `a/b` is a text, one of these. Its methods are those of *table*."""
+The fields of the key up to the `;`, or all, route: they give the slot (*Routing*), and the group of this kind that has
+it has the record. Without them: `metadata-0`. A number names a family's table: *table* has its
+methods, `metad protocol --json` the fields of its record."""
 _WATCHED = """\
 What a watch reports of each row, by the key of its table unless another is given. `table`, `row` and `number` are those
 of `WatchFilter` and `WatchChange`. Kinds: 1 created, 2 changed, 3 deleted, 4 expired, 5 written."""
@@ -492,7 +493,7 @@ def _lines() -> Iterator[str]:
     bounds = ([name, f"{limit['value']}", limit["meaning"]] for name, limit in limits().items())
     text = "What is over a limit is refused with the error that is named."
     yield from _section("Limits", text, "limit | value | what it limits", bounds)
-    yield from _section("Tables", _TABLES, "table | groups | key | routed by | record", table_rows())
+    yield from _section("Tables", _TABLES, "table | groups | key | record", table_rows())
     head = "table | row | number | value | kinds"
     yield from _section("Rows that can be watched", _WATCHED, head, watch_rows())
     yield from ["", "## Messages of a connection"]
@@ -646,34 +647,20 @@ def _found(shaped: Got | Listed) -> str:
 def table_rows() -> list[list[str]]:
     """The rows of the table of tables."""
     return [
-        [table.name, table.kind, _fields(table, key=True), ", ".join(table.routing), _record(table)]
+        [table.name, table.kind, "; ".join([", ".join(table.routing), *_behind_routing(table)]), _record(table)]
         for table in shown_tables()
     ]
 
 
+def _behind_routing(table: Table[Any]) -> list[str]:
+    behind = table.key[len(table.routing) :]
+    return [", ".join(behind)] if behind else []
+
+
 def _record(table: Table[Any]) -> str:
-    """The record of a table; of a family's with its fields behind the key, for it has no section of its own."""
     if isinstance(table, PlainTable):
-        return f"number {table.number}: {_fields(table, key=False)}"
+        return str(table.number)
     return "" if table.record is None else table.record.__name__
-
-
-def _fields(table: Table[Any], *, key: bool) -> str:
-    """The key of a table, or the other fields of its records; of a family's with their types."""
-    if not isinstance(table, PlainTable):
-        return ", ".join(table.key)
-    rows = [
-        (name, "" if key and type_ == "str" else _choices(type_), default)
-        for name, type_, default in field_rows(table.record)
-    ]
-    return ", ".join(" ".join(filter(None, row)) for row in rows if (row[0] in table.key) == key)
-
-
-def _choices(type_: str) -> str:
-    """``one of `a`, `b``` as a row has it: ``a/b``."""
-    if not type_.startswith("one of "):
-        return type_
-    return type_.removeprefix("one of ").replace("`", "").replace(", ", "/")
 
 
 def watch_rows() -> list[list[str]]:

@@ -625,8 +625,8 @@ def test_the_tables_of_families_are_listed_by_family_and_have_their_verbs(ctl):
     page = ctl("--help").out
     assert "core: tenants, namespaces, topics, " in page
     assert "queue: subscription-groups\n" in page
+    assert "\n    topics " not in page  # the commands of metad itself are not lost among them
     named = [name for line in page.partition("what brokers keep")[2].splitlines() for name in line.split(", ")]
-    assert len(page.splitlines()) < 100
     for plural in PLURALS.values():
         assert any(plural in name for name in named)
     shown = ctl("topics", "put", "--help").out
