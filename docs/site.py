@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#: ]+)(#[^) ]*)?\)")
 PRINTED = {"docs/CONFIGURATION.md": settings, "docs/LOGS.md": log_events}
 CONTENTS = {
-    "Use": ["docs/WRITE_A_BROKER", "clients/README", "docs/MQTT", "docs/spark_source"],
+    "Use": ["docs/WRITE_A_BROKER", "clients/README", "docs/MQTT", "docs/families", "docs/spark_source"],
     "Operate": ["docs/OPERATE", "docs/CONFIGURATION", "docs/LOGS", "docs/metadctl", "SECURITY"],
     "Speak the protocol": ["wire/PROTOCOL", "wire/TABLES", "wire/INTERNAL"],
     "Measured": ["docs/BENCHMARKS", "docs/compare", "docs/storm", "docs/reports", "docs/storm_models"],

@@ -1,4 +1,4 @@
-"""The Python of README.md, clients/README.md and docs/MQTT.md runs as it stands, each block by itself, at another port.
+"""The Python of the pages for authors of brokers runs as it stands, each block by itself, at another port.
 A block that names its file is a program with arguments: the test of its subject runs it."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metad import embedded
 from metad_client import connect
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "clients/README.md", "docs/MQTT.md")
+PAGES = ("README.md", "clients/README.md", "docs/MQTT.md", "docs/families.md")
 BLOCKS = [
     pytest.param(block, id=f"{page}-{number}")
     for page in PAGES
