@@ -1,6 +1,6 @@
 """A table is its declaration: whoever adds one has nothing to forget.
 
-ARCHITECTURE.md shows the diff that adds ``reading`` to the tables in the code. These tests apply it to a copy of the
+``adding_a_table.diff`` adds ``reading`` to the tables in the code. These tests apply it to a copy of the
 tree and run there, in a process of their own, what holds for every table. The same table, declared by a program, goes
 through
 put, list, slots that move under writes, a snapshot, a kill and a read in ``test_a_declared_table_…``.
@@ -8,22 +8,13 @@ put, list, slots that move under writes, a snapshot, a kill and a read in ``test
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from changed_tree import ROOT, SUITES, apply, copy, files_of, lines_of, run, run_tests
+from changed_tree import SUITES, apply, copy, files_of, lines_of, run, run_tests
 
+DIFF = (Path(__file__).parent / "adding_a_table.diff").read_text(encoding="utf-8")
 LINES_MAX = 30
-
-
-def documented_diff() -> str:
-    """Of "Adding a table"."""
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    _, _, section = text.partition("\n## Adding a table\n")
-    (diff,) = re.findall(r"```diff\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    assert isinstance(diff, str)
-    return diff
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +22,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the diff touches, and of what is run, with the table in it."""
     tree = tmp_path_factory.mktemp("tree")
     copy(tree, ("wire", "tests"))
-    apply(documented_diff(), tree)
+    apply(DIFF, tree)
     return tree
 
 
 def test_the_diff_is_short_and_touches_the_declaration_and_what_is_made_of_it() -> None:
-    diff = documented_diff()
-    assert lines_of(diff) <= LINES_MAX
-    assert files_of(diff) == [
+    assert lines_of(DIFF) <= LINES_MAX
+    assert files_of(DIFF) == [
         "wire/metad_wire/families/reading.py",
         "tests/golden/messages.txt",
         "wire/TABLES.md",

@@ -1,4 +1,4 @@
-"""The cells of spark/NOTEBOOK.md, in their order, against a real cluster: what the page says is what runs."""
+"""The cells of spark/examples/notebook.py, in their order, against a real cluster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import metad.embedded
 from metad_spark.pipeline.context import Context
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-PAGE = Path(__file__).resolve().parents[2] / "spark" / "NOTEBOOK.md"
-CELLS = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+PAGE = Path(__file__).resolve().parents[2] / "spark" / "examples" / "notebook.py"
+CELLS = re.findall(r"(?ms)^# %%\n(.*?)(?=^# %%|\Z)", PAGE.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,9 @@ def cells(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_every_piece_of_code_on_the_page_is_a_cell() -> None:
-    assert len(CELLS) == PAGE.read_text().count("```") / 2 >= 8
+    assert len(CELLS) >= 8
+    told = [line for line in PAGE.read_text().splitlines() if line and not line.startswith("#")]
+    assert told == [line for cell in CELLS for line in cell.splitlines() if line and not line.startswith("#")]
 
 
 def test_the_census_counts_who_is_there(cells: dict[str, Any]) -> None:
