@@ -275,6 +275,8 @@ class DeclaredRecords(Plain):
         new, indexes = self.decoded_indexed(now), self.table.indexes.values()
         stay = was is not None and new is not None
         changed = [index for index in indexes if not stay or index.values(was) != index.values(new)]
+        if not changed:
+            return 0
         gone, come = _index_rows(was, changed), _index_rows(new, changed)
         rows.update((prefix + row, None) for row in gone - come)
         rows.update((prefix + row, b"") for row in come - gone)

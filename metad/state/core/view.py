@@ -184,9 +184,11 @@ class HeadCache(_Generations[Head]):
 
     def get_many(self, keys: Sequence[bytes]) -> list[Head | Missing | None]:
         """:meth:`get` of each."""
-        if self._old:
-            return list(map(self.get, keys))
-        return list(map(self._young.get, keys, repeat(MISSING)))
+        found = list(map(self._young.get, keys, repeat(MISSING)))
+        if self._old and MISSING in found:
+            old = self._old
+            return [old.get(key, MISSING) if head is MISSING else head for key, head in zip(keys, found, strict=True)]
+        return found
 
     def add(self, heads: Heads) -> None:
         """Commands wrote, or read, these."""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from state_rig import MIB, Rig, command_of, item_errors
 
-from metad.state.core.view import HeadCache
+from metad.state.core.view import MISSING, HeadCache
 from metad.state.kv.kv_records import RECORDS
 from metad_wire import messages as m
 from metad_wire import methods
@@ -253,3 +253,13 @@ def test_what_is_known_of_rows_that_are_not_there_counts_with_its_keys() -> None
     names = [f"{n:04}".ljust(4_000, "x") for n in range(100)]
     rig.write(methods.KV_DELETE, m.KvDelete([m.KvDeleteItem("n", name) for name in names]))
     assert memory._size - before >= 100 * 4_000
+
+
+def test_heads_are_known_of_both_generations() -> None:
+    rig = Rig()
+    heads = rig.group.machine.parts[HeadCache]
+    heads.add({b"old": (1, 1), b"both": (1, 1), b"gone": None})
+    heads.age()
+    heads.add({b"both": (2, 1), b"young": (1, 3)})
+    keys = [b"old", b"both", b"gone", b"young", b"never"]
+    assert heads.get_many(keys) == [(1, 1), (2, 1), None, (1, 3), MISSING] == [heads.get(key) for key in keys]
