@@ -149,7 +149,7 @@ def test_what_is_wrong_is_one_line(exported: Path, tmp_path: Path) -> None:
     with pytest.raises(DirectoryError, match="out: it is not empty"):
         directory.Writer(exported, "again")
     with pytest.raises(
-        OptionError, match=r"tables: no table 'session\.owner' can be exported; there is auto_subscription, broker"
+        OptionError, match=r"tables: no table 'session\.owner' can be exported; there is acl, auto_subscription"
     ):
         directory.check_names(["session.owner"])
     pq.write_table(wills([True]), exported / "will" / "data-0-0.parquet")

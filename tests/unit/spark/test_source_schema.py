@@ -86,7 +86,7 @@ def test_a_plain_table_has_a_schema_from_its_declaration_alone(readings: str) ->
 
 
 def test_a_table_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(OptionError, match=r"no table 'sessions' to read; there is auto_subscription, broker, cluster"):
+    with pytest.raises(OptionError, match=r"no table 'sessions' to read; there is acl, auto_subscription, binding"):
         schema_of("sessions")
     with pytest.raises(OptionError, match=r"no table 'session\.count'"):
         schema_of("session.count")

@@ -24,6 +24,7 @@ from metad_wire.text.fields import check_of
 
 GOLDEN = {row.name: message_value(row) for row in rows(MESSAGES)}
 KNOWN = KnownTables()
+COUNTED = {*m.TableRecord.__struct_fields__, "slot", "revision"} - {"record"}
 NUMBERS = {"u32": 2**32, "u63": 2**63, "int": 2**63}
 each_table = pytest.mark.parametrize("name", sorted(FAMILIES))
 
@@ -37,6 +38,7 @@ def test_its_declaration_is_one_that_a_program_could_make(name: str) -> None:
     table = FAMILIES[name]
     assert fault_of(declared(table)) is None
     assert [field.name for field in declared(table).fields][: len(table.key)] == [*table.key], "TABLES.md relies on it"
+    assert not {*table.record.__struct_fields__} & COUNTED, "metadctl and Spark show both beside each other"
     assert table.kind == "metadata"
     assert SECRETS[name] <= {*table.plain.values}
     made = record_type(declared(table))

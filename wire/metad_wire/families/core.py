@@ -242,7 +242,7 @@ class Schema(Message, frozen=True):
     tenant: str
     subject: str
     """Unique within the tenant."""
-    version: Some
+    schema_version: Some
     """Counted from 1."""
     kind: Literal["avro", "json", "protobuf"]
     """The language of ``text``."""
@@ -266,7 +266,7 @@ class SchemaBinding(Message, frozen=True):
     """Of the schema."""
     part: Literal["value", "key"] = "value"
     """What of a message follows it."""
-    version: Some | None = None
+    schema_version: Some | None = None
     """Nil: the newest."""
     refuse: bool = True
     """Whether a message that does not follow it is refused; otherwise the broker only reports it."""
@@ -311,7 +311,7 @@ ACLS = family(207, "acl", Acl, key=("tenant", "rule"), routing=("tenant",))
 BLACKLIST = family(
     208, "blacklist", BlacklistEntry, key=("tenant", "kind", "entry"), routing=("tenant",), plural="blacklist"
 )
-SCHEMAS = family(209, "schema", Schema, key=("tenant", "subject", "version"), routing=("tenant", "subject"))
+SCHEMAS = family(209, "schema", Schema, key=("tenant", "subject", "schema_version"), routing=("tenant", "subject"))
 SCHEMA_BINDINGS = family(
     210, "schema_binding", SchemaBinding, key=("tenant", "resource", "subject"), routing=("tenant", "resource")
 )
