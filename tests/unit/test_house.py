@@ -85,14 +85,14 @@ CONSTRUCTORS = {
 }
 """Constructors with more parameters than that."""
 PAGES = {
-    "docs/OPERATE.md": 32,
-    "docs/WRITE_A_BROKER.md": 27,
+    "docs/OPERATE.md": 31,
+    "docs/WRITE_A_BROKER.md": 26,
     "clients/README.md": 21,
     "wire/PROTOCOL.md": 44,
-    "wire/TABLES.md": 86,
+    "wire/TABLES.md": 84,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 348
+MARKDOWN_KIB_MAX = 345
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

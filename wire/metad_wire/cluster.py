@@ -203,7 +203,9 @@ class MapReply(Message, frozen=True):
 
 
 class StoreMap(Message, frozen=True):
-    """Between a node and its metadata group: replace the map if its version is still ``expected``."""
+    """Between a node and its metadata group: replace the map if its version is still ``expected``. The first map also
+    gives ``metadata-0`` the ``initial_slots`` of its record; until then the group answers ``not_leader`` to requests
+    that name it."""
 
     expected: U63
     """The version to replace; 0: there is no map yet."""
@@ -220,7 +222,8 @@ class Moved(Message, frozen=True):
 
 class ReturnReport(Message, frozen=True):
     """Between nodes: a busy node asks for its part of the cluster's budget of returns. It can answer ``per_s`` items
-    per second by its own measure, has answered ``answered_per_s`` lately, and its slots are taken for ``ahead_ms``."""
+    per second by its own measure, has answered ``answered_per_s`` lately, and its slots are taken for ``ahead_ms``.
+    Without an answer for a second it divides what it can answer by the number of nodes."""
 
     node_id: str
     """The node that asks, a member of the cluster."""
@@ -259,7 +262,8 @@ class FenceItem(Message, frozen=True):
 class GroupFence(Message, frozen=True):
     """Between nodes: the group that the request names does no write any more in the name of lives that are over. A
     fence that is as high already stays as it is. ``forget``: fences that the group need not keep, for their brokers
-    ended long ago; ``errors`` of the reply has the positions of those it has to keep."""
+    ended long ago; ``errors`` of the reply has the positions of those it has to keep. They are a ``conflict``: raised
+    since, or with sessions that look connected."""
 
     items: Batch[FenceItem]
     """To raise."""
@@ -276,7 +280,20 @@ class GroupCommand(Message, frozen=True):
     ``adopt`` are the source's, as it had them once it had sealed, or later, and so are ``ends``."""
 
     step: str
-    """``open``, ``sweep``, ``import``, ``adopt``, ``seal``, ``unseal``, ``close`` or ``drop``: see wire/INTERNAL.md."""
+    """One of these. Opening an attempt makes all earlier ones void.
+
+    At the target: ``open`` begins an attempt, or answers ``adopted`` if the move is done; ``conflict`` if this
+    attempt or a later one was opened, or the group holds or has sealed some of the slots. ``sweep`` deletes rows of
+    slots that the group does not hold. ``import`` stores a batch of rows, once; ``conflict`` if the attempt is void
+    or it is not the next. ``adopt``: the group holds the slots, and its revision is above ``revision``; ``conflict``
+    if the attempt is void or a batch is missing.
+
+    At the source: ``seal``: the group holds the slots no more; ``conflict`` if another move is not closed or it does
+    not hold all of them. ``unseal``: it holds them again. ``close``: the move is over. Neither has an effect if the
+    move is not sealed.
+
+    At either: ``drop`` deletes rows of slots that the group does not hold; ``conflict`` while another attempt
+    imports."""
     move: U63
     """Number of the move; 0 for a ``drop`` outside any move."""
     attempt: U63 = 0

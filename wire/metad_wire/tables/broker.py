@@ -251,7 +251,13 @@ class BrokerStep(Message, frozen=True):
     ``broker_epoch``, or ``forget``: no group has that fence any more. ``by``: who asked to register it."""
 
     step: str
-    """What happens; wire/INTERNAL.md has a table of the steps."""
+    """What happens. A step of a life that is not its broker's last one, or is over, fails with ``fenced``.
+
+    ``register`` begins a life. ``drain``, ``deregister``, ``fence`` and ``expire`` change the state of the life
+    ``broker_epoch``; ``fence`` with 0: of the last one. ``fenced`` notes that all groups have the fence
+    ``broker_epoch``; ``conflict`` if it was raised since, or the map's version is not ``map_version``. ``forget``
+    deletes the record, because no group has that fence any more; ``conflict`` as with ``fenced``, and for a life that
+    is not over. The broker in the answer is ``forgotten``."""
     broker: str
     """Its name."""
     broker_epoch: U63 = 0
