@@ -472,6 +472,9 @@ line says otherwise: the leader of the group answers it. A method that *writes* 
 _ADMINS = """\
 A broker does without these. `metad protocol --json` has their messages, and the errors of each. For a change of the
 cluster all but administrators get `permission_denied`."""
+_BOUNDS = """\
+What is over a limit is refused with the error that is named. What is over the bound of a type, as in `int 1 to 9` or
+`(at most 9)`: `invalid_item` in an item, `invalid_request` elsewhere."""
 _TABLES = """\
 The fields of the key up to the `;`, or all, route: they give the slot (*Routing*), and the group of this kind that has
 it has the record. Without them: `metadata-0`. A number names a family's table: *table* has its
@@ -479,6 +482,10 @@ methods, `metad protocol --json` the fields of its record."""
 _WATCHED = """\
 What a watch reports of each row, by the key of its table unless another is given. `table`, `row` and `number` are those
 of `WatchFilter` and `WatchChange`. Kinds: 1 created, 2 changed, 3 deleted, 4 expired, 5 written."""
+
+
+_TYPED = {"LEASE_TTL_MS_MAX", "LIST_LIMIT_MAX", "MEMBER_PROTOCOLS_MAX", "TRANSACTION_ITEMS_MAX", "WILL_WAIT_MS_MAX"}
+"""Limits that the types of fields say."""
 
 
 def page() -> str:
@@ -490,9 +497,9 @@ def _lines() -> Iterator[str]:
     seen: set[str] = set()
     yield _HEAD
     yield from _section("Error codes", "", "code | name | retry | outcome known | meaning", error_rows())
-    bounds = ([name, f"{limit['value']}", limit["meaning"]] for name, limit in limits().items())
-    text = "What is over a limit is refused with the error that is named."
-    yield from _section("Limits", text, "limit | value | what it limits", bounds)
+    bounds = ([name, f"{limit['value']}", limit["meaning"]] for name, limit in limits().items() if name not in _TYPED)
+    head = "limit | value | what it limits"
+    yield from _section("Limits", _BOUNDS, head, bounds)
     yield from _section("Tables", _TABLES, "table | groups | key | record", table_rows())
     head = "table | row | number | value | kinds"
     yield from _section("Rows that can be watched", _WATCHED, head, watch_rows())
