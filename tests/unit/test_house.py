@@ -89,10 +89,10 @@ PAGES = {
     "docs/WRITE_A_BROKER.md": 26,
     "clients/README.md": 21,
     "wire/PROTOCOL.md": 44,
-    "wire/TABLES.md": 84,
+    "wire/TABLES.md": 83,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 345
+MARKDOWN_KIB_MAX = 342
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,
