@@ -198,8 +198,9 @@ def methods_of(table: Table[Any]) -> list[Method[Any, Any]]:
 def message(class_: type) -> dict[str, Any]:
     """A message: its fields in wire order. A field without a default is required."""
     rows = []
-    for field in _struct(class_).fields:
-        row = {"name": field.name, "type": type_of(field.type), "meaning": field_meaning(class_, field.name)}
+    for field, said in zip(_struct(class_).fields, field_rows(class_), strict=True):
+        text = field_meaning(class_, field.name) or common_meaning(*said)
+        row = {"name": field.name, "type": type_of(field.type), "meaning": text}
         if not field.required:
             row["default"] = default_of(field)
         rows.append(row)
@@ -445,7 +446,14 @@ _COMMON = (
     ("`min_revisions`", "[Revision] (at most 1024) = []", "see *Reading what was written*"),
 )
 """Fields that mean the same in all messages and have no text of their own: names, type with default, meaning."""
-_KNOWN = {name: row for row in _COMMON for name in re.findall(r"`(\w+)`", row[0])}
+_KNOWN = {name: row[1:] for row in _COMMON for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def common_meaning(name: str, type_: str, default: str) -> str:
+    """What a field of this name and type means in all messages; empty where it has no such meaning."""
+    known, meaning_ = _KNOWN.get(name, ("", ""))
+    said = " = ".join(filter(None, [type_, default]))
+    return meaning_ if said in (known, known.removesuffix(" = []")) else ""
 
 
 _HEAD = f"""\
@@ -605,7 +613,7 @@ def _field_lines(class_: type) -> Iterator[str]:
     short: list[tuple[list[str], str]] = []
     for name, type_, default in field_rows(class_):
         text, said = field_meaning(class_, name), " = ".join(filter(None, [type_, default]))
-        known = not text and name in _KNOWN and said in (_KNOWN[name][1], _KNOWN[name][1].removesuffix(" = []"))
+        known = not text and common_meaning(name, type_, default) != ""
         if text:
             if short:
                 yield _together(short)

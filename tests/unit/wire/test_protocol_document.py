@@ -134,6 +134,17 @@ def test_every_method_and_message_has_a_meaning() -> None:
     assert {name for name, message in protocol["messages"].items() if not message["meaning"]} == made
 
 
+def test_a_field_that_the_head_of_the_page_explains_has_its_meaning_for_programs_too() -> None:
+    fields = {
+        (name, field["name"]): field["meaning"]
+        for name, message in described.described()["messages"].items()
+        for field in message["fields"]
+    }
+    assert fields["KvPutItem", "expected_version"].startswith("only if this is the current version")
+    assert fields["SessionTakeover", "broker_epoch"].startswith("its life")
+    assert fields["Identity", "client_id"].startswith("Random"), "another type, and a meaning of its own"
+
+
 def test_a_title_that_the_tables_name_is_a_section_of_the_protocol() -> None:
     sections = {line.lstrip("# ") for text in (TEXT, TABLES_TEXT) for line in text.splitlines() if line.startswith("#")}
     sections |= set(re.findall(r"\*\*([\w ]+)\.\*\*", TEXT + TABLES_TEXT))
