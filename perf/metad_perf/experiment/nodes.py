@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from metad_client import Client, Options
+from metad_spark.pipeline.progress import repeated
 
 from ..faults.health import STATUS_S, Health
 from ..faults.members import Member, Members, temporary_members
@@ -109,16 +109,5 @@ class Peak:
 def sampled(members: Sequence[Server]) -> Iterator[Peak]:
     """Samples memory from a thread, until the end."""
     peak = Peak(members)
-    done = threading.Event()
-
-    def sample() -> None:
-        while not done.wait(_SAMPLE_S):
-            peak.look()
-
-    thread = threading.Thread(target=sample, name="rss-sampler", daemon=True)
-    thread.start()
-    try:
+    with repeated(peak.look, _SAMPLE_S, "rss-sampler"):
         yield peak
-    finally:
-        done.set()
-        thread.join()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 
 import psutil
+
+from .progress import repeated
 
 _EVERY_S = 0.25
 """Often enough to catch a task's arrays, which live for seconds."""
@@ -34,17 +35,8 @@ def watched() -> Iterator[Peak]:
     """Measures four times a second while the block runs, and once more at its end. Executors on other machines, and a
     Connect server that was there before, are not included."""
     peak = Peak()
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(_EVERY_S):
-            peak.look()
-
-    watcher = threading.Thread(target=watch, name="memory", daemon=True)
-    watcher.start()
     try:
-        yield peak
+        with repeated(peak.look, _EVERY_S, "memory"):
+            yield peak
     finally:
-        over.set()
-        watcher.join()
         peak.look()

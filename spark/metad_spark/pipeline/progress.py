@@ -42,6 +42,24 @@ class Steps:
 
 
 @contextlib.contextmanager
+def repeated(look: Callable[[], object], every_s: float, name: str) -> Iterator[None]:
+    """Call ``look`` again and again while the block runs, from a thread of this name."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every_s):
+            look()
+
+    watcher = threading.Thread(target=watch, name=name, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+@contextlib.contextmanager
 def _drawn(label: str, tasks: int, done: Path) -> Iterator[None]:
     columns = (
         SpinnerColumn(),
@@ -50,21 +68,11 @@ def _drawn(label: str, tasks: int, done: Path) -> Iterator[None]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    over = threading.Event()
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as bar:
         shown = bar.add_task(label, total=tasks or None)
 
-        def watch() -> None:
-            while not over.wait(_EVERY_S):
-                bar.update(shown, completed=done.stat().st_size)
-
-        watcher = threading.Thread(target=watch, name="progress", daemon=True)
-        watcher.start()
-        try:
+        with repeated(lambda: bar.update(shown, completed=done.stat().st_size), _EVERY_S, "progress"):
             yield
-        finally:
-            over.set()
-            watcher.join()
 
 
 @contextlib.contextmanager
