@@ -40,9 +40,9 @@ does one that stood still, or could not prove for half a second that it leads.
   life serves on. The life is over once a heartbeat is answered ``fenced`` or ``not_found``.
 
 **Evidence of a death.** A broker may register a ``probe_port``: a TCP port of its process, on the host that its
-heartbeats come from. The leader connects to it once for each connection that brings heartbeats, sends nothing, and
-closes. If the last of these connections ends, and for one second neither a heartbeat nor any connection comes from that
-host, the leader dials the port again. If the host refuses, the life ends before its lease is over, provided that
+heartbeats come from. The leader dials it once for each connection that brings heartbeats, and sends nothing. If the
+last of these connections ends, and for one second nothing comes from that host, it dials again. If the host refuses,
+the life ends before its lease is over, provided that
 
 - the port was reached before, in this life, at the host at the other end of that connection, and
 - the client's end has closed or reset the connection (over TCP or TLS; QUIC does not say which end did), and
