@@ -57,12 +57,17 @@ $(DOCS): $(VERSIONS)
 $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
+	@$(COMPILED)
 	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $(DOCS) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	apt-get update --quiet=2 && apt-get install --quiet=2 --yes openjdk-17-jre-headless; } || $(BIN)/python -m metad_spark.pipeline.java || true
+
+# A storm has numba compile the model, which takes seconds, and keep it beside the source: else each of the processes that
+# run tests compiles it.
+COMPILED = $(BIN)/metad-spark simulate --clients 100000 >/dev/null || true
 
 demo: $(SMALL)
 	@$(BIN)/metad-perf demo

@@ -127,11 +127,10 @@ def test_grpc_compares_every_case(tmp_path: Path) -> None:
     assert all(run["failed"] == 0 and run["items"] > 0 for run in report["runs"])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_crash_finds_nothing(tmp_path: Path, seed: int) -> None:
-    report = report_of(tmp_path, "crash", "--rounds", 3, "--writers", 3, "--seed", seed)
+def test_crash_finds_nothing(tmp_path: Path) -> None:
+    report = report_of(tmp_path, "crash", "--rounds", 3, "--writers", 3, "--seed", 1)
     assert report.keys() >= {"rounds", "acknowledged", "lost", "duplicated", "seed", "unknown", "restart_ms_max"}
-    assert (report["rounds"], report["lost"], report["duplicated"], report["seed"]) == (3, 0, 0, seed)
+    assert (report["rounds"], report["lost"], report["duplicated"], report["seed"]) == (3, 0, 0, 1)
     assert report["kills"] >= 3
     assert report["acknowledged"] > 100
 

@@ -76,4 +76,11 @@ def run(tree: Path, *command: str) -> str:
 
 
 def run_tests(tree: Path, *paths: str) -> None:
+    """Raises AssertionError where one fails, or there is none."""
     assert " passed" in run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *paths)
+
+
+def run_suites(tree: Path, new: str) -> None:
+    """What can fail because of something new: the cases that have its name, and the tests that have no cases. The other
+    cases are about one of the others each, and this tree's own run has them."""
+    run_tests(tree, *SUITES, "-k", f"{new} or not [")

@@ -1,12 +1,10 @@
 """Holders of leases and locks, claimants of wills, and brokers that keep what belongs to clients, while nodes die,
-links break and slots move. Whole-node seeds have some of them each; here all of them meet."""
+links break and slots move. Whole-node seeds have some of them each; here all of them meet, in wide seeds."""
 
 from __future__ import annotations
 
 import os
 import random
-
-import pytest
 
 from metad.config import ExpiryConfig
 from sim.nodes.actors.cast import Cast
@@ -15,12 +13,11 @@ from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.trouble import CONVERGE_S, TROUBLE_S, Trouble
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 3_000
-SEEDS = 4
+SEEDS = 2
 _QUIET_S = 9.0
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["plain", "wide"])
-def test_nobody_is_told_what_is_not_so(wide: bool) -> None:
+def test_nobody_is_told_what_is_not_so() -> None:
     sent_away = member_commits = fenced = assigned = 0
     expired = kept_alive = locks = numbers = acknowledged = claimed_again = restored = 0
     for seed in range(SEED, SEED + SEEDS):
@@ -30,7 +27,7 @@ def test_nobody_is_told_what_is_not_so(wide: bool) -> None:
             try:
                 cluster.start()
                 cast = Cast(cluster, rng, share=1.0)
-                trouble = Trouble(cluster, rng, wide=wide)
+                trouble = Trouble(cluster, rng, wide=True)
                 cluster.run(TROUBLE_S)
                 trouble.end()
                 cluster.run(_QUIET_S)

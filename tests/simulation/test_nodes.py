@@ -16,27 +16,30 @@ from simulate import Result, run_seeds
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(1, 10), (3, 20), (5, 5)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(1, 3), (3, 2), (5, 1)])
 def test_seeds(nodes: int, seeds: int) -> None:
-    print(f"{nodes} nodes, seeds {SEED}..{SEED + seeds - 1}")
-    results = run_seeds(range(SEED, SEED + seeds), nodes, "node")
-    broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
-    assert not broken, "\n".join(broken)
+    """Few: test_watch_properties.py has nine more of three nodes, and fresh ones are for ``make soak``."""
+    results = _held(nodes, seeds, wide=False)
     # It is worth something only if much happens.
     assert _sum(results, "answered") > 50 * seeds
     assert _sum(results, "crashes") > seeds // 2
     assert _sum(results, "elections") > 2 * seeds
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(3, 6), (5, 3)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 2), (5, 1)])
 def test_wide_seeds(nodes: int, seeds: int) -> None:
     """Hundreds of reads at once, disks that hang, calendars that are set, slots that go back and forth, nodes that
     leave when others are down, identities that are used again."""
-    print(f"{nodes} nodes, wide, seeds {SEED}..{SEED + seeds - 1}")
-    results = run_seeds(range(SEED, SEED + seeds), nodes, "node", wide=True)
+    assert _sum(_held(nodes, seeds, wide=True), "answered") > 100 * seeds
+
+
+def _held(nodes: int, seeds: int, *, wide: bool) -> list[Result]:
+    """What came of seeds in which nothing broke."""
+    print(f"{nodes} nodes, {'wide, ' * wide}seeds {SEED}..{SEED + seeds - 1}")
+    results = run_seeds(range(SEED, SEED + seeds), nodes, "node", wide=wide)
     broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
     assert not broken, "\n".join(broken)
-    assert _sum(results, "answered") > 100 * seeds
+    return results
 
 
 def _sum(results: list[Result], field: str) -> int:
@@ -51,9 +54,8 @@ def test_scenario(name: str) -> None:
 def test_a_seed_is_the_same_every_time() -> None:
     code = (
         "from simulate import run_node_seed; import zlib; "
-        "runs = [run_node_seed(int(wide), 3, wide=wide, trace=True) for wide in (False, True)]; "
-        "assert all(run.trace for run in runs); "
-        "print([zlib.crc32('\\n'.join(run.trace).encode()) for run in runs])"
+        "run = run_node_seed(1, 3, wide=True, trace=True); assert run.trace; "
+        "print(zlib.crc32('\\n'.join(run.trace).encode()))"
     )
     seen = {
         subprocess.run(

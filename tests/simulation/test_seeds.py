@@ -1,4 +1,4 @@
-"""Some two hundred clusters, each with clients and faults of its own, and the same every time: they show that the
+"""Some fifty clusters, each with clients and faults of its own, and the same every time: they show that the
 simulator works and what it does. Every planted bug is found by a scenario, and seeds that nobody has run before are for
 ``make soak``."""
 
@@ -19,14 +19,13 @@ import simulate
 from simulate import Result, main, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
-SEEDS = 50
+SEEDS = 20
 
 
-@pytest.mark.parametrize("first", range(SEED, SEED + 100, SEEDS))
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_seeds(nodes: int, first: int) -> None:
-    print(f"{nodes} nodes, seeds {first}..{first + SEEDS - 1}")
-    results = run_seeds(range(first, first + SEEDS), nodes)
+def test_seeds(nodes: int) -> None:
+    print(f"{nodes} nodes, seeds {SEED}..{SEED + SEEDS - 1}")
+    results = run_seeds(range(SEED, SEED + SEEDS), nodes)
     broken = [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
     assert not broken, "\n".join(broken)
     # It is worth something only if much happens.
@@ -38,7 +37,7 @@ def test_seeds(nodes: int, first: int) -> None:
     assert sum(result.membership_changes for result in results) > SEEDS // 3
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(3, 8), (5, 8)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 4), (5, 4)])
 def test_wide_seeds(nodes: int, seeds: int) -> None:
     """Floods of reads, disks that hang, machines that sleep, nodes that are configured in different ways."""
     print(f"{nodes} nodes, wide, seeds {SEED}..{SEED + seeds - 1}")
@@ -93,12 +92,13 @@ def test_a_soak_runs_fresh_wide_seeds_and_says_how_to_play_what_breaks(
     seen: list[tuple[int, int, bool]] = []
     now_s = itertools.count(0.0, 1.0)
 
-    def run(seed: int, nodes: int, *, wide: bool = False) -> Result:
+    def run(seeds: list[int], nodes: int, level: str, *, wide: bool) -> list[Result]:
+        (seed,) = seeds
         seen.append((seed, nodes, wide))
-        return Result(seed, "node", nodes, wide, "copies: too few" if len(seen) == 3 else "")
+        return [Result(seed, level, nodes, wide, "copies: too few" if len(seen) == 3 else "")]
 
     monkeypatch.setattr(simulate, "ProcessPoolExecutor", _AtOnce)
-    monkeypatch.setattr(simulate, "run_node_seed", run)
+    monkeypatch.setattr(simulate, "run_seeds", run)
     monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
     assert main(["--minutes", "1"]) == 1
     assert len(seen) > 3

@@ -16,18 +16,17 @@ from sim.nodes.scenarios import SCENARIOS
 from simulate import run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 1_000
-SEEDS = 4
 PROPERTIES = ("ordered", "unique", "atomic", "reliable", "resumable", "bookmarkable", "previous", "created", "filter")
 MUTANTS = {mutant.name: mutant for mutant in WATCH_MUTANTS}
 
 
 def holds(rule: str, scenario: str, bug: str) -> None:
-    """In seeds of its own; and a scenario, which test_nodes.py runs without a bug, calls the bug by the rule's name."""
-    first = SEED + SEEDS * PROPERTIES.index(rule)
-    print(f"seeds {first}..{first + SEEDS - 1}")
-    results = run_seeds(range(first, first + SEEDS), 3, "node", wide=bool(first % 2))
-    assert not [f"seed {result.seed}: {result.violation}" for result in results if result.violation]
-    assert sum(result.told for result in results), "no watcher was told anything"
+    """In a seed of its own, one in three of them wide; and a scenario, which test_nodes.py runs without a bug, calls
+    the bug by the rule's name."""
+    at = PROPERTIES.index(rule)
+    (result,) = run_seeds([SEED + at], 3, "node", wide=at % 3 == 0)
+    assert not result.violation, f"seed {result.seed}: {result.violation}"
+    assert result.told, "no watcher was told anything"
     with planted(MUTANTS[bug]), pytest.raises(Violation) as found:
         SCENARIOS[scenario]()
     assert found.value.rule == rule, found.value

@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import random
 
-import pytest
-
 from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.zombies import play_brokers
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 2_000
-SEEDS = 8
+SEEDS = 2
 
 
-@pytest.mark.parametrize("wide", [False, True], ids=["plain", "wide"])
-def test_a_life_that_is_over_writes_nothing_and_one_that_is_heard_of_is_not_over(wide: bool) -> None:
+def test_a_life_that_is_over_writes_nothing_and_one_that_is_heard_of_is_not_over() -> None:
     done = refused = registered = late = 0
     for seed in range(SEED, SEED + SEEDS):
         rng = random.Random(seed)
         settings = Settings(nodes=3, spares=seed % 2, data=2, clients=1, callers=1)
         with Cluster(rng.getrandbits(64), settings) as cluster:
             try:
-                judge = play_brokers(cluster, rng, wide=wide)
+                judge = play_brokers(cluster, rng, wide=True)
             except BaseException:
                 print(f"seed {seed}")
                 raise

@@ -77,39 +77,38 @@ def test_more_rows_than_a_generator_can_sort_are_refused(scenario: Scenario) -> 
         _parts(load_scenario("default").__class__(clients=200_000_000), 4)
 
 
-@pytest.mark.usefixtures("java")
-def test_the_command_writes_a_file_for_each_generator(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def written(java: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command has written for three generators."""
+    folder = tmp_path_factory.mktemp("written")
     done = metad_spark(
-        *("schedule", "--scenario", str(write_storm(tmp_path)), "--scale", "0.5", "--seed", "5"),
-        *("--generators", "3", "--out", str(out), "--master", "local[2]"),
+        *("schedule", "--scenario", str(write_storm(folder)), "--scale", "0.1", "--seed", "5"),
+        *("--generators", "3", "--out", str(folder / "out"), "--master", "local[2]"),
     )
     assert done.returncode == 0, done.stderr
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert (manifest["clients"], manifest["clients_of_the_storm"], manifest["queue_items"]) == (3000, 6000, 20)
+    return folder / "out"
+
+
+def test_the_command_writes_a_file_for_each_generator(written: Path) -> None:
+    manifest = json.loads((written / "manifest.json").read_text())
+    assert (manifest["clients"], manifest["clients_of_the_storm"], manifest["queue_items"]) == (600, 6000, 4)
     assert len(manifest["files"]) == 3
     assert manifest["folder"] == run_schedule.FOLDER
     found: list[int] = []
     for file in manifest["files"]:
-        table = parquet.read_table(out / manifest["folder"] / file["file"])
+        table = parquet.read_table(written / manifest["folder"] / file["file"])
         assert table.column_names == ["t_ns", "client_id", "group", "region", "transport", "policy", "batch_hint"]
         times = table["t_ns"].to_pylist()
         assert times == sorted(times)
         assert len(times) == file["rows"]
         found += table["client_id"].to_pylist()
-    assert sorted(found) == list(range(3000))
+    assert sorted(found) == list(range(600))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("java")
-def test_real_brokers_begin_each_client_when_the_schedule_says(tmp_path: Path) -> None:
-    out, report = tmp_path / "out", tmp_path / "report.json"
-    done = metad_spark(
-        *("schedule", "--scenario", str(write_storm(tmp_path)), "--scale", "0.1", "--seed", "5"),
-        *("--generators", "2", "--out", str(out), "--master", "local[1]"),
-    )
-    assert done.returncode == 0, done.stderr
+def test_real_brokers_begin_each_client_when_the_schedule_says(written: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
     replayed = subprocess.run(
         [
             *(
@@ -118,7 +117,7 @@ def test_real_brokers_begin_each_client_when_the_schedule_says(tmp_path: Path) -
                 "metad_perf.cli",
                 "storm",
                 "--replay",
-                str(out),
+                str(written),
                 "--trace",
                 str(tmp_path / "trace"),
             ),
@@ -134,7 +133,7 @@ def test_real_brokers_begin_each_client_when_the_schedule_says(tmp_path: Path) -
     assert replayed.returncode == 0, replayed.stderr + replayed.stdout
     assert json.loads(report.read_text())["restored"] == 600
 
-    schedule = parquet.read_table(out / run_schedule.FOLDER, columns=["t_ns", "client_id"]).sort_by("client_id")
+    schedule = parquet.read_table(written / run_schedule.FOLDER, columns=["t_ns", "client_id"]).sort_by("client_id")
     attempts = [
         parquet.read_table(file).to_pandas() for file in sorted((tmp_path / "trace").glob("attempts-*.parquet"))
     ]

@@ -195,8 +195,8 @@ def simulate(node_input: NodeInput, seed: int) -> NodeResult:
         carried=_carried(_ROOM),
         queues=_queues(setting),
         scratch=_scratch(_ROOM),
-        factors=np.array(node_input.factors),
-        outages=np.array([(each.at_us, each.until_us, each.slowdown) for each in node_input.outages]).reshape(-1, 3),
+        factors=np.array(node_input.factors, np.float64),
+        outages=np.array([(o.at_us, o.until_us, o.slowdown) for o in node_input.outages], np.float64).reshape(-1, 3),
     )
     first_us = population.firsts_us(node_input, seed)
     for at in range(0, size, _CHUNK):

@@ -30,7 +30,7 @@ from metad_wire.methods import encode as pack
 from metad_wire.tables.table import DECLARED
 from metad_wire.text.fields import BATCH_ITEMS_MAX, LIST_LIMIT_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
 
-few = settings(max_examples=40, deadline=None)  # of each of many methods
+few = settings(max_examples=15, deadline=None)  # of each of many methods
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 NEST = b"\x91" * 100_000
 

@@ -55,12 +55,12 @@ class Backoffs:
         self.remembers = any(policy.family == "decorrelated" for policy in policies)
         """Whether a wait depends on the wait before it."""
         rows = [[policy.bounds_s(attempt, 0.0) for attempt in range(_ATTEMPTS)] for policy in policies]
-        self.low = np.array([[low for low, _ in row] for row in rows])
+        self.low = np.array([[low for low, _ in row] for row in rows], np.float64)
         """(policy, attempt): the shortest wait, in seconds. Later attempts have the last one's."""
-        self.span = np.array([[high - low for low, high in row] for row in rows])
+        self.span = np.array([[high - low for low, high in row] for row in rows], np.float64)
         """(policy, attempt): how much longer it may be."""
-        self.cap = np.array([policy.cap_s for policy in policies])
-        self.base = np.array([policy.base_s for policy in policies])
+        self.cap = np.array([policy.cap_s for policy in policies], np.float64)
+        self.base = np.array([policy.base_s for policy in policies], np.float64)
         self.decorrelated = np.array([policy.family == "decorrelated" for policy in policies])
         """(policy): those whose span is that of the wait before."""
 

@@ -321,17 +321,17 @@ def members_never_work_on_the_same() -> None:
                 await asyncio.sleep(0.05)
 
         tasks = [client.process.start(work(client)) for client in clients]
-        for number in range(8):
+        for number in range(4):
             scene.run(3.0)
-            if number % 4 == 0:
+            if number == 0:
                 leader = scene.lead(OFFSET)
                 leader.crash(power=False)
                 scene.run(0.5)
                 leader.start()
-            elif number % 4 == 1:
-                leaving.add(clients[number % 3].name)
-            elif number % 4 == 2:
-                _comes_too_late(scene, judge, clients[number % 3])
+            elif number == 1:
+                leaving.add(clients[number].name)
+            elif number == 2:
+                _comes_too_late(scene, judge, clients[number])
             for task in tasks:
                 if task.done():
                     task.result()

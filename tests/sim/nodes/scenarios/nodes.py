@@ -404,7 +404,7 @@ def time_of_a_log_survives_a_restart() -> None:
 def cut_off_leader_does_not_answer_reads() -> None:
     """It still believes that it leads, and the next leader has taken a write."""
     met = 0
-    for seed in range(1, 9):
+    for seed in range(1, 4):
         with Scene(seed, raft=_raft(step_down_ms=600)) as scene:
             assert scene.put(scene.one, "a", b"1") == 1
             old = scene.lead()
@@ -482,15 +482,13 @@ def _opened(client: SimClient) -> Client:
 @scenario
 def slots_move_while_clients_write() -> None:
     """Nothing that was acknowledged before, during or after a move is lost, and nothing happens twice."""
-    for seed in (1, 2):
-        _moving(seed)
+    _moving(1)
 
 
 @scenario
 def slots_move_while_leaders_die() -> None:
     """The same, and the mover is killed again and again."""
-    for seed in (1, 2):
-        _moving(seed, chaos=True)
+    _moving(2, chaos=True)
 
 
 # --- nodes that leave ------------------------------------------------------------------------------------
@@ -743,8 +741,7 @@ def lost_disk_is_replaced_under_the_same_name() -> None:
 @scenario
 def lost_disk_is_replaced_while_others_die() -> None:
     """The others lose power before and after, one at a time."""
-    for victim in ("n1", "n2", "n3"):
-        _replaced(victim, chaos=True)
+    _replaced("n1", chaos=True)
 
 
 @scenario
@@ -811,7 +808,7 @@ def a_node_that_ends_hands_over_first() -> None:
                 longest_s, writes = max(longest_s, loop.time() - begin_s), writes + 1
 
         async def all_of(client: Client, name: str) -> None:
-            await asyncio.gather(*(write(client, f"{name}-{number}") for number in range(8)))
+            await asyncio.gather(*(write(client, f"{name}-{number}") for number in range(3)))
 
         tasks = [
             scene.begin(scene.one, lambda client: all_of(client, "one")),
@@ -831,7 +828,7 @@ def a_node_that_ends_hands_over_first() -> None:
         assert scene.run_until(lambda: all(task.done() for task in tasks), 5.0)
         for task in tasks:
             task.result()
-        assert writes > 1_000
+        assert writes > 400
         promise_s = scene.settings.raft.promised_ms / 1000  # which an election waits for, even if the death is seen
         assert longest_s < promise_s, f"a write waited {longest_s:.3f} s"
         scene.require_settled(20.0)

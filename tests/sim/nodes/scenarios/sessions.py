@@ -328,7 +328,7 @@ def who_gets_a_snapshot_goes_on_with_the_end_of_a_tenant() -> None:
 
 @scenario
 def sessions_come_go_and_end_through_trouble() -> None:
-    """Clients come and go for a minute while leaders die; nothing is said of who is there, but the judge looks at each
+    """Clients come and go while leaders die; nothing is said of who is there, but the judge looks at each
     end, and in the end the index is that of the sessions."""
     with Stage(data=2) as scene:
         over = asyncio.Event()
@@ -349,7 +349,7 @@ def sessions_come_go_and_end_through_trouble() -> None:
             scene.begin(host, lambda client, number=number: live(client, number, scene.rng))  # type: ignore[misc]
             for number, host in enumerate((scene.one, scene.two))
         ]
-        for _ in range(3):
+        for _ in range(2):
             scene.run(4.0)
             leader = scene.lead()
             leader.crash(power=True)
