@@ -116,7 +116,7 @@ def test_a_server_that_cannot_start_is_one_line_too(tmp_path: Path) -> None:
 
 
 def test_grpc_compares_every_case(tmp_path: Path) -> None:
-    report = report_of(tmp_path, "grpc", "--pairs", 1, "--seconds", 0.4, "--keys", 1_000)
+    report = report_of(tmp_path, "grpc", "--pairs", 1, "--seconds", 0.2, "--keys", 1_000)
     cases = {"unary_1", "unary_16", "unary_256", "batch_1000"}
     for verdict, verb in ((report, "session.get"), (report["writes"], "session.update")):
         assert verdict["verb"] == verb
@@ -184,9 +184,9 @@ def test_compare_with_etcd(tmp_path: Path) -> None:
 
 
 def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
-    report = report_of(tmp_path, "hold", "--sessions", "2e4", "--updates", 2_000)
+    report = report_of(tmp_path, "hold", "--sessions", "5e3", "--updates", 1_000)
     assert report.keys() >= {"sessions", "rss_mib", "rss_max_mib", "restart_s", "write_cost_ratio", "fill_items_per_s"}
-    assert report["sessions"] == 20_000
+    assert report["sessions"] == 5_000
     assert report["errors"] == 0
     assert 0 < report["rss_mib"] <= report["rss_max_mib"]
     assert report["restart_s"] > 0
@@ -201,16 +201,13 @@ def test_sessions_that_begin_and_end_one_by_one_are_all_ended(tmp_path: Path) ->
 
 
 def test_sessions_that_end_at_once_are_all_ended_and_no_others(tmp_path: Path) -> None:
-    flags = ("--mode", "expiry-storm", "--sessions", 1_000, "--shares", "0.5,1", "--seconds", 0.2)
+    flags = ("--mode", "expiry-storm", "--sessions", 1_000, "--shares", "0.5", "--seconds", 0.2)
     report = report_of(tmp_path, "sessions", *flags)
     assert (report["wrong"], report["problems"]) == (0, [])
-    assert [(row["ended"], row["ended_wrongly"], row["ended_early"]) for row in report["shares"]] == [
-        (500, 0, False),
-        (1_000, 0, False),
-    ]
-    assert [row["curve"][-1][1] for row in report["shares"]] == [500, 1_000]
-    assert min(row["foreground_p99_ms_during"] for row in report["shares"]) > 0
-    assert min(row["paced_p99_ms_during"] for row in report["shares"]) > 0
+    (row,) = report["shares"]
+    assert (row["ended"], row["ended_wrongly"], row["ended_early"]) == (500, 0, False)
+    assert row["curve"][-1][1] == 500
+    assert min(row["foreground_p99_ms_during"], row["paced_p99_ms_during"]) > 0
 
 
 def test_sessions_that_are_held_are_compared_with_nodes_that_hold_none(tmp_path: Path) -> None:

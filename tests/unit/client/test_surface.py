@@ -277,15 +277,21 @@ async def both_alike(m: Client) -> None:
 """
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What mypy keeps of the SDK, for the next program."""
+    return tmp_path_factory.mktemp("mypy")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [PROGRAM, WATCHING], ids=["blocking", "watching"])
-def test_a_type_checker_knows_what_a_program_gets(program: str, tmp_path: Path) -> None:
+def test_a_type_checker_knows_what_a_program_gets(program: str, known: Path, tmp_path: Path) -> None:
     """mypy --strict reports what is marked E, shows what is marked R, and nothing else."""
     (tmp_path / "PROGRAM.py").write_text(textwrap.dedent(program))
     sources = {Path(one.__path__[0]).parent for one in (metad_client, metad_wire)}
     found = os.pathsep.join(str(path) for path in sources if path.name != "site-packages")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", *MYPY, "--cache-dir", str(tmp_path / "cache"), "PROGRAM.py"],
+        [sys.executable, "-m", "mypy", *MYPY, "--cache-dir", str(known), "PROGRAM.py"],
         cwd=tmp_path,
         env={**os.environ, "MYPYPATH": found},
         capture_output=True,
