@@ -309,7 +309,7 @@ def members_never_work_on_the_same() -> None:
                             while generation.is_current and working and client.name not in leaving:
                                 for part in generation.assignment:
                                     await judge.commit(generation, part)
-                                await asyncio.sleep(0.02)
+                                await asyncio.sleep(0.05)
                             judge.ends(client.name)
                             await judge.commit(generation, 0)
                             if not working or client.name in leaving:

@@ -344,6 +344,7 @@ def sessions_come_go_and_end_through_trouble() -> None:
                 if not taken.errors:
                     gone = [SessionDisconnectItem("acme", name, None, rng.random() < 0.3)]
                     await client.sessions.disconnect_many(broker, 1, gone, deadline_s=20.0)
+                await asyncio.sleep(0.01)
 
         tasks = [
             scene.begin(host, lambda client, number=number: live(client, number, scene.rng))  # type: ignore[misc]
