@@ -20,11 +20,9 @@ NAMES = (
     "insider_tls_reused_identities",
     "insider_tls_registrations",
     "insider_tls_names_of_others",
-    "insider_tls_patient_consumers",
     "tokens_tls_key_updates",
 )
-"""One of each module of attacks, and two that hoard what clients share. Each takes five seconds of two processors: the
-command itself runs all of them."""
+"""One of each module of attacks. Each takes five seconds of two processors: the command itself runs all of them."""
 
 GOOD: dict[str, Any] = {
     "refused": True,
