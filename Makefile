@@ -21,7 +21,7 @@ help:
 	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
 	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 480 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
-	@echo "make test-fuzz  fuzz the frame decoder and the session, four seconds each (METAD_FUZZ_SECONDS=4)"
+	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"

@@ -339,7 +339,7 @@ def members_never_work_on_the_same() -> None:
         assert scene.run_until(lambda: all(task.done() for task in tasks), 30.0), "a program waits for ever"
         for task in tasks:
             task.result()
-        assert judge.newest > 5, f"there were only {judge.newest} generations"
+        assert judge.newest > 3, f"there were only {judge.newest} generations"
         assert judge.commits > 100
         assert judge.refused > 0, "nobody came too late, so nothing was proven"
 
