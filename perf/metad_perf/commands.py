@@ -519,7 +519,7 @@ class Topics(Options, frozen=True, kw_only=True):
     filters: Annotated[int | None, "instead: a broker's trie of so many filters, and paho-mqtt's beside it"] = None
 
     def _runs(self) -> str:
-        return "topics.command" if self.filters is None else "filters"
+        return "topics" if self.filters is None else "filters"
 
     def told(self) -> dict[str, Any]:
         if self.filters is None:

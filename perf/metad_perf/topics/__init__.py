@@ -1,1 +1,0 @@
-"""The metadata of many topics in a declared table: ``metad-perf topics``."""
