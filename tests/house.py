@@ -122,7 +122,7 @@ def definitions(files: list[Path]) -> Iterator[Definition]:
                 shown = public and not child.name.startswith("_")
                 yield Definition(name, child, shown)
                 yield from inside(child, f"{name}.", shown and isinstance(child, ast.ClassDef))
-            else:
+            elif not isinstance(child, ast.expr):  # none is in an expression, and most nodes are
                 yield from inside(child, path, public)
 
     for file in files:
