@@ -101,7 +101,7 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 178
+MODULES_WITH_ONE_IMPORTER = 179
 """Modules that one other or none imports."""
 
 
