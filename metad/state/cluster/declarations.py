@@ -72,14 +72,15 @@ class KnownTables:
     """The declared tables as one node knows them: those in its copy of ``metadata-0``, and those in the code."""
 
     def __init__(self, config: Config | None = None) -> None:
-        self._by_number: dict[int, DeclaredRecords] = {}
+        self._by_number: dict[int, PlainTable[Any]] = {}
+        self._made: dict[int, DeclaredRecords] = {}  # when they were first asked for: most are not
         self._by_name: dict[str, PlainTable[Any]] = {}
         self._last = 0
         self.replace((), _Counted())
 
     def replace(self, tables: Iterable[DeclaredTable], count: _Counted) -> None:
         """Forget all, and know these."""
-        self._by_number = {table.number: DeclaredRecords(table) for table in FAMILIES.values()}
+        self._by_number, self._made = {table.number: table for table in FAMILIES.values()}, {}
         self._by_name = dict(FAMILIES)
         for table in tables:
             self.add(table)
@@ -87,8 +88,8 @@ class KnownTables:
 
     def add(self, declared: DeclaredTable) -> None:
         """A table is declared, or has grown."""
-        table = declared.table()
-        self._by_number[declared.number], self._by_name[declared.name] = DeclaredRecords(table), table
+        self._by_number[declared.number] = self._by_name[declared.name] = declared.table()
+        self._made.pop(declared.number, None)
         self._last = max(self._last, declared.number)
 
     def drop(self, name: str) -> None:
@@ -96,6 +97,7 @@ class KnownTables:
         table = self._by_name.pop(name, None)
         if table is not None:
             del self._by_number[table.number]
+            self._made.pop(table.number, None)
 
     def check(self, number: int) -> None:
         """Raise UnknownTableError if the table may have been declared a moment ago, NotFoundError if there is none."""
@@ -107,8 +109,11 @@ class KnownTables:
 
     def records(self, number: int) -> DeclaredRecords:
         """What is done with the records of this table. Raises as :meth:`check`."""
-        self.check(number)
-        return self._by_number[number]
+        made = self._made.get(number)
+        if made is None:
+            self.check(number)
+            made = self._made[number] = DeclaredRecords(self._by_number[number])
+        return made
 
     def is_dropped(self, number: int) -> bool:
         """Whether there was a table of this number, and is none any more."""
@@ -118,7 +123,8 @@ class KnownTables:
         """The table of this number; None if that is 0 and there is none of the name. Raises UnknownTableError if it may
         have been declared a moment ago, NotFoundError if it was dropped."""
         if number:
-            return self.records(number).table
+            self.check(number)
+            return self._by_number[number]
         return self._by_name.get(name)
 
     def verb(self, general: Method[Any, Any], payload: bytes) -> Verb[Any, Any]:

@@ -138,7 +138,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "retained.delete": {"tenant": "t", "topic": "a/b", "revision": 1},
     "tables.declare": {
         "table": "topic", "record": Topic, "key": ["tenant", "topic"], "routing": ["tenant"], "kind": "data",
-        "indexes": {"by_partitions": ["partitions"]}, "about": "Topics.",
+        "indexes": {"by_topic": ["topic"]}, "about": "Topics.",
     },
     "tables.transact": {"transaction": OVER_TABLES},
     "tables.transact_many": {"items": [OVER_TABLES]},

@@ -48,7 +48,7 @@ def add_families(commands: Commands, words: Collection[str] | None) -> None:
     those of the command line; only the commands among them get arguments. None: all do."""
     for name, plural in PLURALS.items():
         table = FAMILIES[name]
-        verbs = commands.unlisted(plural, (table.record.__doc__ or "").partition("\n\n")[0])
+        verbs = commands.unlisted(plural, f"records of the table {name}: list, get, put, delete")
         if words is None or plural in words:
             _add_verbs(verbs, table)
 
