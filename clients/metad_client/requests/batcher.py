@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from metad_wire.messages import ItemError, Message, WriteReply
+from metad_wire.messages import ItemError, Message, TableTransaction, WriteReply
 from metad_wire.methods import Method, encode
 from metad_wire.policy import BatchWindow
 
@@ -40,6 +40,8 @@ def about(method: Method[Any, Any], item: Any) -> str:
     keyed = table.routed.get(method)
     holder = item if keyed is None else keyed([item])[0]
     parts = [str(value) for field in table.key if (value := getattr(holder, field, None)) is not None]
+    if isinstance(item, TableTransaction):
+        parts = [*map(str, item.route)]
     cut = [part if len(part) <= PART_CHARACTERS_MAX else part[: PART_CHARACTERS_MAX - 1] + "…" for part in parts]
     return f"{table.name} {'/'.join(cut)}".rstrip()
 
