@@ -39,11 +39,21 @@ async def _check(client: Client, turns: int) -> None:
 
 @scenario
 def what_is_in_no_slot_is_told_while_slots_of_kind_metadata_move() -> None:
-    """Groups are added, slots are spread over them and go back, and leaders die. Watches of brokers and of the map, and
-    images, hear all, and the records of a table are all there."""
+    """Groups are added, slots are spread over them and go back, and leaders die. Watches of brokers and of the map hear
+    all, and so does one of a table whose records move."""
     with Theatre(data=1) as scene:
         watchers = [scene.watch(Wanted("broker"), Wanted("cluster"), snapshot=snapshot) for snapshot in (False, True)]
         turns = 0
+        told: dict[str, list[int]] = {}
+
+        async def follow(client: Client) -> None:
+            async for batch in await client.watch(TOPIC_SETTINGS).opened():
+                for event in batch.events:
+                    assert event.record is not None
+                    told.setdefault(event.record.record.tenant, []).append(event.record.version)
+
+        following = scene.begin(scene.client(), follow)
+        scene.run(1.0)
 
         async def live(client: Client) -> None:
             nonlocal turns
@@ -70,6 +80,8 @@ def what_is_in_no_slot_is_told_while_slots_of_kind_metadata_move() -> None:
         scene.ask(scene.one, live, 20.0)
         scene.ask(scene.two, lambda c: _check(c, turns), 20.0)
         scene.end()
+        assert not following.done(), following.exception()
+        assert told == {tenant: [*range(1, turns + 1)] for tenant in _TENANTS}
         assert not any(watcher.gaps for watcher in watchers), "nothing was cut"
         assert all(watcher.told > 4 * turns for watcher in watchers)
 
