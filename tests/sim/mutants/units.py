@@ -101,8 +101,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "an_index_keeps_what_a_record_said",
         "a record is listed by what it says now, and no more by what it said",
-        "metad.state.core.plain:DeclaredRecords._indexed",
-        "rows.update((index_prefix + row, None) for row in gone - come)",
+        "metad.state.core.plain:DeclaredRecords.reindex",
+        "rows.update((prefix + row, None) for row in gone - come)",
         "pass",
         _DECLARED + "test_an_index_lists_what_the_records_say",
     ),
@@ -133,7 +133,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_node_that_is_behind_cuts_records",
         "a node that knows fewer fields than the client refuses the request",
-        "metad.state.core.plain:DeclaredRecords.evaluate_put",
+        "metad.state.core.plain:DeclaredRecords._check_known",
         "if known > len(self._names):",
         "if False:",
         _DECLARED + "test_a_node_that_knows_fewer_fields_drops_none",

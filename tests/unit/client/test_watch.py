@@ -301,7 +301,7 @@ def test_a_table_is_named_by_its_declaration_as_well(table: Table[Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tables": "nope"}, "no table 'nope' can be watched; there is auto_subscription, broker, "),
+        ({"tables": "nope"}, "no table 'nope' can be watched; there is acl, auto_subscription, "),
         ({"tables": "group"}, "no table 'group'"),
         ({"tables": []}, "needs at least one"),
         ({"tables": 7}, "tables"),

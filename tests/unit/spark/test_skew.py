@@ -94,7 +94,7 @@ def test_what_rebalance_does_is_what_the_server_decides() -> None:
     owners = [0 if slot % 3 else 1 for slot in range(SLOTS)]
     groups = [GroupRecord("data", number, ["n1"], ["n1"]) for number in range(3)]
     groups += [GroupRecord("metadata", 0, ["n1"], ["n1"]), GroupRecord("offset", 0, ["n1"], ["n1"])]
-    slots = {"data": pack_slots(owners), "offset": pack_slots([0] * SLOTS)}
+    slots = {"data": pack_slots(owners), **dict.fromkeys(("metadata", "offset"), pack_slots([0] * SLOTS))}
     current = ClusterMap(1, [NodeRecord("n1", "a:1", "a:2")], groups, slots)
     decided = decisions.rebalance(current, 1, [], 1).map
     assert decided is not None

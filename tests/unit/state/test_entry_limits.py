@@ -39,7 +39,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def group_of(method: Method[Any, Any]) -> Group:
-    return Group(VERBS[method.code].table.kind, 0, DedupeConfig())
+    return Group(VERBS[method.code].table.kind.replace("any", "data"), 0, DedupeConfig())
 
 
 def changed(group: Group) -> int:
@@ -84,7 +84,7 @@ def test_no_write_changes_more_than_is_estimated(attempts: list[tuple[Method[Any
             continue
         size = len(method.encode_request(body))
         command = command_of(method, body, size=size)
-        group = groups[VERBS[method.code].table.kind]
+        group = groups[VERBS[method.code].table.kind.replace("any", "data")]
         group.propose([(command, None)], NOW_MS)
         assert changed(group) <= change_estimate(size, command.items)
         group.apply(1)

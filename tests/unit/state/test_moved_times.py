@@ -32,6 +32,7 @@ from metad_wire.tables import subscription as u
 from metad_wire.tables import will as w
 from metad_wire.tables.consumer import ConsumerJoin, JoinItem
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.table import PlainTable
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -62,7 +63,9 @@ def data() -> Rig:
 
 def put_declared(rig: Rig) -> None:
     """A record of a declared table."""
-    table = FAMILIES["topic_settings"]
+    known = FAMILIES["topic_settings"]
+    indexes = {"by_storage": ("tenant", "storage")}
+    table = PlainTable("ordered", number=7, kind="data", record=known.record, key=known.key, indexes=indexes)
     verb = DeclaredRecords(table).verbs[methods.TABLE_PUT.code]
     record = table.record("t", "a")
     rig.group.propose([(verb.command(verb.method.body(table.number, 2, [m.TablePutItem(record)])), None)], rig.now_ms)
