@@ -135,7 +135,7 @@ def test_a_table_that_a_program_declares_is_read_and_written(spark: SparkSession
         } == {topic.topic: (topic.partitions, 0.5, None, ["a"], 1) for topic in topics if topic.tenant == "t1"}
         assert read().count() == 500
         more = spark.createDataFrame([("t9", "one", 7, "ann"), ("t9", "two", 8, None)], _TOPIC_COLUMNS)
-        more.write.format("metad").mode("append").option("table", "topic").save(cluster)
+        more.write.format("metad").mode("append").option("table", "device").save(cluster)
         assert [(r.record.topic, r.record.partitions, r.record.owner) for r in m.table(table).list("t9")] == [
             ("one", 7, "ann"),
             ("two", 8, None),
