@@ -362,7 +362,9 @@ class Tables(_DeclarationDeclared):
     async def transact_many(
         self, items: Sequence[Transaction], *, deadline_s: float | None = None
     ) -> TablesTransactResult:
-        """Run transactions over tables of one kind. Each is atomic by itself; the batch is not."""
+        """Run transactions over tables of one kind. Each is atomic by itself; the batch is not. Raises InvalidItemError
+        if one of them has a part of a wrong type: none is run then."""
+        items = sequence_of(TRANSACTS["metadata"], items)
         encoded = [_encoded(one) for one in items]
         kinds = {one.kind for one in encoded} or {"metadata"}
         if len(kinds) > 1:

@@ -13,6 +13,7 @@ from metad_client import Compare, Delete, Put, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
+from metad_wire.families import FAMILIES
 from metad_wire.tables import consumer as g
 from metad_wire.tables import inflight as i
 from metad_wire.tables import retained as r
@@ -20,7 +21,6 @@ from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
 from metad_wire.tables.sequence import SequenceAddItem
-from metad_wire.tables.table import PlainTable
 
 
 class Topic(Record, frozen=True):
@@ -30,10 +30,10 @@ class Topic(Record, frozen=True):
     topic: str
 
 
-TOPICS = PlainTable("topic", number=1_024, kind="metadata", record=Topic, key=("tenant", "topic"))
+TOPICS = FAMILIES["topic"]
 OVER_TABLES = Transaction(
     compares=[Compare(TOPICS, ("t", "o"), 0, "topic", "o")],
-    then=[Put(TOPICS, Topic("t", "o"))],
+    then=[Put(TOPICS, TOPICS.record("t", "o"))],
     otherwise=[Delete(TOPICS, ("t", "o"))],
     reads=[(TOPICS, ("t", "o"))],
 )
