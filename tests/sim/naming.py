@@ -6,7 +6,13 @@ from typing import Any
 
 from metad_wire.cluster import ClusterMap, GroupId, unpack_slots
 from metad_wire.methods import By, Method
-from metad_wire.routing import KINDS, ROUTES, SLOT_MASK
+from metad_wire.routing import ROUTES, SLOT_MASK
+from metad_wire.table import ANY_KIND
+
+
+def kind_of(method: Method[Any, Any]) -> str:
+    """Of the groups that answer it: one kind of a method that groups of every kind answer."""
+    return "data" if method.kind == ANY_KIND else method.kind
 
 
 def group_of(known: ClusterMap | None, method: Method[Any, Any], body: Any) -> str:
@@ -14,7 +20,7 @@ def group_of(known: ClusterMap | None, method: Method[Any, Any], body: Any) -> s
     group if the method needs none."""
     if method.by is not By.GROUP:
         return ""
-    kind = KINDS.get(method.code, "data")
+    kind = kind_of(method)
     route = ROUTES.get(method.code)
     if known is None or route is None:
         return GroupId(kind, 0).name

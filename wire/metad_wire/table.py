@@ -358,13 +358,13 @@ class Table(Generic[Record]):
 
     def _of(self, what: str, general: Any) -> type[Any]:
         """A message of this table that is a general one of some records."""
-        return _of(f"{self.name}_{what}".title().replace("_", ""), general)
+        return named_message(f"{self.name}_{what}".title().replace("_", ""), general)
 
     def _key_bytes(self, item: Any) -> int:
         return len(self.key_of([getattr(item, field) for field in self.key]))
 
 
-def _of(name: str, general: Any) -> type[Any]:
+def named_message(name: str, general: Any) -> type[Any]:
     """A message of this name that is a general one of some records."""
     return types.new_class(name, (general,), {"frozen": True})
 

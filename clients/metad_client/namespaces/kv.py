@@ -6,23 +6,18 @@ from collections.abc import Sequence
 
 from metad_wire import methods
 from metad_wire.messages import (
-    BATCH_ITEMS_MAX,
-    TRANSACTION_ITEMS_MAX,
     TRANSACTIONS_MAX,
     KvDeleteItem,
     KvPutItem,
     KvTransaction,
     KvTransactionResult,
-    KvTransactReply,
 )
 
-from ..errors import MetadError, error_of_item
 from ..requests.requests import Verb
-from ..requests.wrong import UNFIT, sequence_of
+from ..requests.transacting import items_max_of, transacted
+from ..requests.wrong import sequence_of
 from ..results import PutResult, TransactResult, WriteResult
 from .declared import _KvDeclared
-
-_PARTS_MAX = 4 * TRANSACTION_ITEMS_MAX
 
 
 class KeyValue(_KvDeclared):
@@ -50,10 +45,8 @@ class KeyValue(_KvDeclared):
 
     async def transact_many(self, items: Sequence[KvTransaction], *, deadline_s: float | None = None) -> TransactResult:
         """Run transactions. Each is atomic by itself; the batch is not."""
-        # A request holds as many as it may whose longest they could all be.
         items = sequence_of(methods.KV_TRANSACT, items)
-        longest = max(map(_parts_of, items), default=0)
-        items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1))
+        items_max = items_max_of(items)
         return TransactResult(await _TRANSACT.many(self._requests, items, deadline_s, items_max=items_max))
 
     async def put(
@@ -84,20 +77,6 @@ class KeyValue(_KvDeclared):
         return await _TRANSACT.one(self._requests, transaction, deadline_s)
 
 
-def _parts_of(transaction: KvTransaction) -> int:
-    try:
-        t = transaction
-        parts = len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
-    except UNFIT:
-        return 0  # it is refused, by the client or by the server, and so is one with more parts than it may have
-    return parts if parts <= _PARTS_MAX else 0
-
-
-def _transacted(items: list[KvTransaction], reply: KvTransactReply) -> list[KvTransactionResult | MetadError]:
-    errors = {error.index: error_of_item(error) for error in reply.errors}
-    return [errors[i] if result is None else result for i, result in enumerate(reply.results)]
-
-
 _PUT: Verb[KvPutItem, int] = Verb(methods.KV_PUT)
 _DELETE: Verb[KvDeleteItem, None] = Verb(methods.KV_DELETE)
-_TRANSACT: Verb[KvTransaction, KvTransactionResult] = Verb(methods.KV_TRANSACT, _transacted, items_max=TRANSACTIONS_MAX)
+_TRANSACT: Verb[KvTransaction, KvTransactionResult] = Verb(methods.KV_TRANSACT, transacted, items_max=TRANSACTIONS_MAX)

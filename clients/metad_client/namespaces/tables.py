@@ -12,7 +12,6 @@ import msgspec
 from metad_wire.declaration import Declaration, declaration_of, difference
 from metad_wire.families import FAMILIES
 from metad_wire.messages import (
-    BATCH_ITEMS_MAX,
     TRANSACTIONS_MAX,
     Message,
     Revision,
@@ -25,7 +24,6 @@ from metad_wire.messages import (
     TableRecord,
     TableTransaction,
     TableTransactionResult,
-    TableTransactReply,
 )
 from metad_wire.methods import Method
 from metad_wire.tables import declaration as d
@@ -43,6 +41,7 @@ from ..errors import (
 from ..requests.batcher import named
 from ..requests.listing import Listing
 from ..requests.requests import Requests, Verb
+from ..requests.transacting import items_max_of, transacted
 from ..requests.wrong import UNFIT, argument, sequence_of
 from ..results import PutResult, ReadResult, TablesTransactResult, TransactionResult, WriteResult
 from . import Facade
@@ -369,9 +368,8 @@ class Tables(_DeclarationDeclared):
         kinds = {one.kind for one in encoded} or {"metadata"}
         if len(kinds) > 1:
             raise InvalidRequestError(f"items: transactions of kinds {', '.join(sorted(kinds))}; make a batch of each")
-        longest = max((len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads) for t in encoded), default=0)
-        items_max = min(TRANSACTIONS_MAX, BATCH_ITEMS_MAX // max(longest, 1) or 1)
-        pieces = await _TRANSACT[kinds.pop()].many(self._requests, encoded, deadline_s, items_max=items_max)
+        transact, items_max = _TRANSACT[kinds.pop()], items_max_of(encoded)
+        pieces = await transact.many(self._requests, encoded, deadline_s, items_max=items_max)
         return TablesTransactResult(pieces, [partial(_decoded, one) for one in items])
 
     async def _declared(self, declaration: Declaration, deadline_s: float | None) -> DeclaredTable:
@@ -403,12 +401,7 @@ def _decoded(transaction: Transaction, result: TableTransactionResult) -> Transa
     return TransactionResult(result.succeeded, result.versions, found)
 
 
-def _transacted(items: list[TableTransaction], reply: TableTransactReply) -> list[TableTransactionResult | MetadError]:
-    errors = {error.index: error_of_item(error) for error in reply.errors}
-    return [errors[at] if result is None else result for at, result in enumerate(reply.results)]
-
-
 _TRANSACT: dict[str, Verb[TableTransaction, TableTransactionResult]] = {
-    kind: Verb(method, _transacted, items_max=TRANSACTIONS_MAX) for kind, method in TRANSACTS.items()
+    kind: Verb(method, transacted, items_max=TRANSACTIONS_MAX) for kind, method in TRANSACTS.items()
 }
 _LIST: Listing[DeclaredTable] = Listing(d.DECLARATION_LIST)

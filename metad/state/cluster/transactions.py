@@ -19,7 +19,7 @@ from metad_wire.tables.table import DECLARED, INDEXES
 from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.plain import CommandHeads, DeclaredRecords, Plain
-from ..core.verb import Command, Reader, Verb, read_again
+from ..core.verb import Command, Reader, Verb, may_transact, operations_of, read_again
 from ..core.view import Rows, View, crcs_of
 from .declarations import Declarations, KnownTables
 
@@ -101,11 +101,6 @@ def _rows_of(body: m.TableTransact) -> Rows:
     return Rows(body.items, routes, crcs_of(routes))
 
 
-def _operations(transaction: m.TableTransaction) -> int:
-    t = transaction
-    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
-
-
 def _evaluate(view: View, command: Command[m.TableTransact]) -> m.TableTransactReply:
     group, prefix = GroupId.parse(view.name), _ROWS.prefix(view.group)
     known, heads = view.parts[Declarations].known, CommandHeads(_ROWS, view)
@@ -176,10 +171,6 @@ def _recall(reader: Reader, command: Command[m.TableTransact], reply: m.TableTra
     return msgspec.structs.replace(reply, results=results) if found else reply
 
 
-def _may_write(body: m.TableTransact) -> bool:
-    return not body.items or any(one.then or one.otherwise for one in body.items)
-
-
 def _puts(body: m.TableTransact) -> bool:
     return any(step.record is not None for one in body.items for step in (*one.then, *one.otherwise))
 
@@ -189,11 +180,11 @@ VERBS = (
         methods.TABLE_TRANSACT,
         DECLARED,
         rows=_rows_of,
-        operations=_operations,
+        operations=operations_of,
         evaluate=_evaluate,
         grows=_puts,
         forget=_forget,
         recall=_recall,
-        may_write=_may_write,
+        may_write=may_transact,
     ),
 )

@@ -411,6 +411,18 @@ def read_records(reader: Reader, command: Command[Any], row: int) -> m.GetReply[
     return reply
 
 
+def operations_of(transaction: Any) -> int:
+    """How many things a transaction asks for."""
+    t = transaction
+    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
+
+
+def may_transact(body: Any) -> bool:
+    """Whether transactions can change anything. If all items were wrong by themselves, another body under this identity
+    has to be refused, as for other verbs."""
+    return not body.items or any(transaction.then or transaction.otherwise for transaction in body.items)
+
+
 def read_again(
     reader: Reader, command: Command[Any], wanted: Sequence[Sequence[bytes]], results: int
 ) -> list[list[bytes | None]]:

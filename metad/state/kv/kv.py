@@ -17,7 +17,7 @@ from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.part import Writes
 from ..core.plain import CommandHeads
-from ..core.verb import Command, Reader, Verb, read_again, read_list, read_records
+from ..core.verb import Command, Reader, Verb, may_transact, operations_of, read_again, read_list, read_records
 from ..core.view import Rows, View, crcs_of
 from ..live.live_leases import LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
@@ -26,11 +26,6 @@ from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
 def _rows_of_transactions(body: m.KvTransact) -> Rows:
     prefixes = [keys.text(transaction.namespace) for transaction in body.items]
     return Rows(body.items, prefixes, crcs_of(prefixes))
-
-
-def _operations(transaction: m.KvTransaction) -> int:
-    t = transaction
-    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
 
 
 def _evaluate_transact(view: View, command: Command[m.KvTransact]) -> m.KvTransactReply:
@@ -130,11 +125,6 @@ def _raw(row: bytes | None) -> Any:
     return None if row is None else msgspec.Raw(row)
 
 
-def _may_write(body: m.KvTransact) -> bool:
-    # If all items were wrong by themselves, another body under this identity has to be refused, as for other verbs.
-    return not body.items or any(transaction.then or transaction.otherwise for transaction in body.items)
-
-
 def _puts(body: m.KvTransact) -> bool:
     operations = (one for transaction in body.items for one in (*transaction.then, *transaction.otherwise))
     return any(operation.value is not None for operation in operations)
@@ -168,11 +158,11 @@ VERBS = (
         methods.KV_TRANSACT,
         KV,
         rows=_rows_of_transactions,
-        operations=_operations,
+        operations=operations_of,
         evaluate=_evaluate_transact,
         grows=_puts,
         forget=_forget_reads,
         recall=_recall_reads,
-        may_write=_may_write,
+        may_write=may_transact,
     ),
 )

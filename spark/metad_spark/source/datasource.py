@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ class MetadDataSource(DataSource):
         """What stands in ``format(...)``."""
         return "metad"
 
+    @functools.cached_property
     def _settings(self) -> Settings:
         """The options, with what the cluster says of a table that a program has declared."""
         settings = settings_of(self.options)
@@ -36,7 +38,7 @@ class MetadDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table, or those that the program names."""
-        settings = self._settings()
+        settings = self._settings
         whole = changes_schema_of(settings.table, settings.declared)
         unknown = [name for name in settings.names if name not in whole.names]
         if unknown:
@@ -45,19 +47,19 @@ class MetadDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MetadReader:
         """What reads a table at once."""
-        return MetadReader(self._settings(), schema)
+        return MetadReader(self._settings, schema)
 
     def streamReader(self, schema: StructType) -> MetadStreamReader:
         """What follows the changes of a table."""
-        return MetadStreamReader(self._settings(), schema)
+        return MetadStreamReader(self._settings, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> MetadWriter:
         """What writes a DataFrame."""
-        return MetadWriter(self._settings(), schema, overwrite)
+        return MetadWriter(self._settings, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """What writes a stream."""
-        return stream_writer(self._settings(), schema, overwrite)
+        return stream_writer(self._settings, schema, overwrite)
 
 
 class PushingDataSource(MetadDataSource):
@@ -65,4 +67,4 @@ class PushingDataSource(MetadDataSource):
 
     def reader(self, schema: StructType) -> PushingReader:
         """What reads a table at once, and as little of it as Spark's filters leave."""
-        return PushingReader(self._settings(), schema)
+        return PushingReader(self._settings, schema)

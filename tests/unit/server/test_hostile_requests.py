@@ -34,7 +34,6 @@ from metad_wire.errors import (
 from metad_wire.messages import Identity
 from metad_wire.methods import BETWEEN_NODES, Method
 from metad_wire.program.sparing import Sparing
-from metad_wire.table import ANY_KIND
 from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
@@ -49,6 +48,7 @@ from metad_wire.tables.retained import (
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from metad_wire.tables.will import WillClaim, WillKey, WillWait
 from metad_wire.watch import WatchFilter, WatchOpen
+from sim.naming import kind_of
 
 OPEN = [verb.method for verb in VERBS.values() if verb.method.code not in BETWEEN_NODES]
 """What clients may ask of a group."""
@@ -120,7 +120,7 @@ async def test_a_thousand_bad_items_are_refused_within_bounds(method: Method[Any
     for them, which a retry repeats."""
     rig = Rig()
     await rig.open()
-    group = f"{VERBS[method.code].table.kind}-0".replace(ANY_KIND, "data")
+    group = f"{kind_of(method)}-0"
     for number, item in enumerate((5, [[]] * 9, [b"x" * 50] * 9, "\0" * 100, {"\0": 1}), 1):
         body = replace(body_of(method), items=[item] * 1_000)
         identity = Identity(1, number, 1) if method.mutates else None

@@ -32,6 +32,7 @@ from metad_wire.connection.peer import PEER_FRAME_BYTES_MAX
 from metad_wire.errors import TooLargeError
 from metad_wire.messages import CHANGE_BYTES_MAX, Identity
 from metad_wire.methods import BETWEEN_NODES, Method
+from sim.naming import kind_of
 
 WRITES = [verb.method for verb in VERBS.values() if verb.evaluate and verb.method.code not in BETWEEN_NODES]
 HEARTBEATS_BYTES = MIB // 2  # of 4,096 groups, some hundred bytes each
@@ -39,7 +40,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def group_of(method: Method[Any, Any]) -> Group:
-    return Group(VERBS[method.code].table.kind.replace("any", "data"), 0, DedupeConfig())
+    return Group(kind_of(method), 0, DedupeConfig())
 
 
 def changed(group: Group) -> int:
@@ -84,7 +85,7 @@ def test_no_write_changes_more_than_is_estimated(attempts: list[tuple[Method[Any
             continue
         size = len(method.encode_request(body))
         command = command_of(method, body, size=size)
-        group = groups[VERBS[method.code].table.kind.replace("any", "data")]
+        group = groups[kind_of(method)]
         group.propose([(command, None)], NOW_MS)
         assert changed(group) <= change_estimate(size, command.items)
         group.apply(1)

@@ -40,7 +40,7 @@ from ..declaration import TABLE_KINDS
 from ..errors import InvalidRequestError
 from ..key import SLOT_MASK, TEXT_END, number, text, truth, u32
 from ..method import For, Lane, Method, Route
-from ..table import ANY_KIND, Keyed, Keys, Listed, Shown, Table
+from ..table import ANY_KIND, Keyed, Keys, Listed, Shown, Table, named_message
 from ..text.fields import Batch
 
 Record = TypeVar("Record", bound=m.Message)
@@ -49,13 +49,23 @@ HEADER_BYTES: Final = 5
 """Of a key: the number of the table as u32, and how many of the fields route as u8."""
 
 
-class DeclaredRows(Table[Any]):
-    """The rows of all tables that are declared as data. Behind the byte a key has the number of its table, how many of
-    the fields route, and the fields: so everybody knows the slot of a row who has never heard of its table."""
+class SharedRows(Table[Any]):
+    """Rows of many tables, in groups of any kind. Their keys say by themselves which slot they are in."""
 
     def __init__(self, name: str, *, rows: Mapping[str, int]) -> None:
         super().__init__(name, kind=ANY_KIND, rows=rows)
         self.moves = True
+
+    def slot_of(self, key: bytes) -> int:
+        raise NotImplementedError
+
+    def slots_of(self, keys: Sequence[bytes]) -> list[int]:
+        return [self.slot_of(key) for key in keys]
+
+
+class DeclaredRows(SharedRows):
+    """The rows of all tables that are declared as data. Behind the byte a key has the number of its table, how many of
+    the fields route, and the fields: so everybody knows the slot of a row who has never heard of its table."""
 
     def _key_bytes(self, item: Any) -> int:
         """The longest key that a transaction names; those of records to put are looked at with the records."""
@@ -69,9 +79,6 @@ class DeclaredRows(Table[Any]):
         for _ in range(key[HEADER_BYTES - 1]):
             end = key.index(TEXT_END, end) + len(TEXT_END)
         return crc32(key[begin:end]) & SLOT_MASK
-
-    def slots_of(self, keys: Sequence[bytes]) -> list[int]:
-        return [self.slot_of(key) for key in keys]
 
     def shown(self, row: int) -> Shown:
         return _SHOWN
@@ -87,23 +94,16 @@ DECLARED: Final = DeclaredRows("table", rows={"record": 0x60})
 _RECORD: Final = DECLARED.rows["record"]
 
 
-class IndexRows(Table[Any]):
+class IndexRows(SharedRows):
     """The rows of all indexes, which have no value. Behind the byte a key has the number of the table as u32, that of
     the index as u8, the fields of the index, those of the key, where those of the key begin as u16, and how many of
     them route as u8: so everybody knows the slot, and the key of the record."""
-
-    def __init__(self, name: str, *, rows: Mapping[str, int]) -> None:
-        super().__init__(name, kind=ANY_KIND, rows=rows)
-        self.moves = True
 
     def slot_of(self, key: bytes) -> int:
         begin = end = int.from_bytes(key[-3:-1], "big")
         for _ in range(key[-1]):
             end = key.index(TEXT_END, end) + len(TEXT_END)
         return crc32(key[begin:end]) & SLOT_MASK
-
-    def slots_of(self, keys: Sequence[bytes]) -> list[int]:
-        return [self.slot_of(key) for key in keys]
 
 
 INDEXES: Final = IndexRows("table_index", rows={"index": 0x61})
@@ -211,8 +211,22 @@ def _misfit(value: Any, encode: Callable[[Any], bytes]) -> str | None:
 
 def _of(record: str, general: Any) -> type[Any]:
     """A general message, of some records."""
-    name = f"{record}{general.__origin__.__name__.removeprefix('Table')}"
-    return types.new_class(name, (general,), {"frozen": True})
+    return named_message(f"{record}{general.__origin__.__name__.removeprefix('Table')}", general)
+
+
+def _own(general: Method[Any, Any], name: str, body: Any, reply: Any) -> Method[Any, Any]:
+    """A general method with types of its own, for who sends it."""
+    return Method(
+        general.code,
+        name,
+        body,
+        reply,
+        general.lane,
+        mutates=general.mutates,
+        by=general.by,
+        repeatable=general.repeatable,
+        shared=True,
+    )
 
 
 _READ: Any = m.TableRecord[Any]
@@ -256,16 +270,7 @@ class _RowsOfKind(DeclaredRows):
 
     def transact(self) -> Method[m.TableTransact, m.TableTransactReply]:
         """How the transactions of this kind are sent."""
-        method: Method[m.TableTransact, m.TableTransactReply] = Method(
-            TABLE_TRANSACT.code,
-            TABLE_TRANSACT.name,
-            TABLE_TRANSACT.body,
-            TABLE_TRANSACT.reply,
-            TABLE_TRANSACT.lane,
-            mutates=True,
-            by=TABLE_TRANSACT.by,
-            shared=True,
-        )
+        method = _own(TABLE_TRANSACT, TABLE_TRANSACT.name, TABLE_TRANSACT.body, TABLE_TRANSACT.reply)
         method.table = self
         method.route = Route(
             self.kind, lambda items: [crc32(route_key(item.route)) for item in items], lambda item: None
@@ -406,18 +411,8 @@ class PlainTable(Table[Record]):
         read: Any = m.TableRecord[record]  # type: ignore[valid-type]
 
         def of(general: Method[Any, Any], body: Any, reply: Any, keyed: Keyed | None = None) -> Method[Any, Any]:
-            method: Method[Any, Any] = Method(
-                general.code,
-                general.name.replace(DECLARED.name, self.name, 1),
-                body,
-                reply,
-                general.lane,
-                mutates=general.mutates,
-                by=general.by,
-                repeatable=general.repeatable,
-                shared=True,
-            )
-            return self._declared(method, True, keyed)
+            name = general.name.replace(DECLARED.name, self.name, 1)
+            return self._declared(_own(general, name, body, reply), True, keyed)
 
         name = record.__name__
         listing = of(TABLE_LIST, m.TableList, _of(name, m.ListReply[read]), self.listed_by)
@@ -447,15 +442,13 @@ class PlainTable(Table[Record]):
         """What has the routing fields of listings."""
         found = []
         for body in bodies:
-            index = self.index(body.index)
-            names = self.names if index is None else index.names
+            names = (self.index(body.index) or self).names
             found.append(types.SimpleNamespace(**dict(zip(names, body.fields, strict=False))))
         return found
 
     def routed_by(self, body: m.TableList) -> bool:
         """Whether a listing is of one group, because it has all routing fields."""
-        index = self.index(body.index)
-        names = self.names if index is None else index.names
+        names = (self.index(body.index) or self).names
         return {*names[: len(body.fields)]} >= {*self.routing}
 
 
