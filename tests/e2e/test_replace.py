@@ -92,12 +92,16 @@ def test_a_node_that_has_lost_its_disk_is_replaced_as_the_readme_says(nodes: Nod
 
 
 def test_a_node_that_is_alive_is_not_replaced(nodes: Nodes, tmp_path: Path) -> None:
-    refused = done(REPLACE, nodes.endpoints["n1"], tmp_path)
-    assert refused.returncode == 1
-    assert refused.stderr == (
+    def refused() -> str:
+        ran = done(REPLACE, nodes.endpoints["n1"], tmp_path)
+        assert ran.returncode == 1
+        return ran.stderr
+
+    expected = (
         "metadctl: conflict: n3 is alive: n1 and n2 are connected to it. To remove a node that is alive, use: metadctl "
         "leave n3\n"
     )
+    wait_until(lambda: refused() == expected, "every node has told n1 whom it is connected to")
     assert nodes.servers["n3"].process.poll() is None
     assert status(nodes)[0] == 0
 

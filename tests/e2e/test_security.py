@@ -363,13 +363,13 @@ class Visitor:
         self.heard.set()
 
 
-def say(scheme: str, files: TlsFiles, port: int, words: bytes) -> list[Frame]:
-    """What a peer answers to these bytes, until its first answer or the end."""
+def say(scheme: str, files: TlsFiles, port: int, words: bytes, answers: int = 1) -> list[Frame]:
+    """What a peer answers to these bytes, until it has given so many answers, or the end."""
 
     async def visit() -> list[Frame]:
         visitor: Visitor = await TRANSPORTS[scheme](files).dial("127.0.0.1", port, lambda: Visitor(words), TIMEOUT_S)
         async with asyncio.timeout(TIMEOUT_S):
-            while not visitor.frames and not visitor.over.done():
+            while len(visitor.frames) < answers and not visitor.over.done():
                 visitor.heard.clear()
                 await visitor.heard.wait()
         visitor.stream.abort()
@@ -426,7 +426,7 @@ def test_a_node_with_a_wrong_certificate_is_no_node(door: Door, scheme: str, kin
 def test_nobody_speaks_raft_where_clients_are_served(door: Door, scheme: str, files: Callable[[], TlsFiles]) -> None:
     hello = encode_frame(FrameType.HELLO, encode(Hello("metad", 1, 1)))
     raft = encode_frame(FrameType.PEER, b"\x90", 0, p.Channel.RAFT)
-    frames = say(scheme, files(), door.port, hello + raft)
+    frames = say(scheme, files(), door.port, hello + raft, answers=2)
     assert [frame.type for frame in frames] == [FrameType.WELCOME, FrameType.ERROR]
     assert isinstance(decode_error(frames[1].payload), UnexpectedFrameError)
 

@@ -83,6 +83,7 @@ def test_http_is_named_as_http(tmp_path: Path) -> None:
                 browser.sendall(request)
                 with browser.makefile("rb") as answer:
                     assert b"this is HTTP" in answer.read()
+        wait_until(lambda: server.events("client_refused"), "the line, which is written beside the loop")
         (line,) = server.events("client_refused")  # the second is the same again
         assert line["detail"] == "this is HTTP: the port speaks metad's binary protocol only"
 

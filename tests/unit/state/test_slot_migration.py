@@ -55,6 +55,7 @@ from metad_wire.methods import (
 )
 from metad_wire.tables.session import SESSION
 from metad_wire.watch import MarkerStep, SlotMarker
+from sim.naming import kind_of
 
 ALL = range(SLOTS)
 NOW_MS = 1_700_000_000_000
@@ -591,7 +592,7 @@ def test_every_command_of_a_client_names_the_slots_of_the_rows_that_it_writes(
 ) -> None:
     """What a group holds is looked up for what a command names: unnamed, it could write rows that have moved away."""
     method, body = request
-    group = Group(VERBS[method.code].table.kind, 0, DedupeConfig())
+    group = Group(kind_of(method), 0, DedupeConfig())
     try:
         rows = VERBS[method.code].rows(body)
     except MetadError:
