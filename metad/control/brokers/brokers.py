@@ -56,7 +56,7 @@ from ...state.core.limits import REPLY_BYTES_MAX, check_reply
 from ...state.live.liveness import Liveness, Silence
 from ..host import Clock, Done, Hosted, Source, Timer
 from .evidence import Answer, Dial, Evidence
-from .fencing import BROKERS_MAX, NAME_BYTES, NAMES_BYTES_MAX, Fencing, groups_to_fence, to_forget
+from .fencing import NAMES_BYTES_MAX, Fencing, Taken, bytes_of, groups_to_fence, to_forget
 
 ABOUT_BROKERS = (
     b.BrokerHeartbeat,
@@ -129,6 +129,7 @@ class Brokers:
         self._names: list[str] = []  # those of the records, in order
         self._room = _room()
         self._places: dict[str, Place] = {}  # of names that are not freed
+        self._taken = Taken()  # by all names, and those that are being written for the first time
         self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
         self._loads: dict[str, int] = {}
         self._lives: Liveness[str] = Liveness()
@@ -185,6 +186,7 @@ class Brokers:
         waiters, self._waiters = self._waiters, {}
         self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
         self._room, self._places = _room(), {}
+        self._taken = Taken()
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
         self._silence = self._judge()
         self._noting = False
@@ -222,8 +224,9 @@ class Brokers:
     def _count(self, record: Broker) -> None:
         """Count the room that a name takes, for who registered it."""
         self._room.forget(self._places.pop(record.broker, None))
-        if not record.freed and record.state != b.FORGOTTEN:
-            size = max(NAME_BYTES, len(encode(record)))
+        size = 0 if record.state == b.FORGOTTEN else bytes_of(record.broker, len(encode(record)))
+        self._taken.by(record.broker, size)
+        if size and not record.freed:
             self._places[record.broker] = self._room.hold(record.registered_by, size)
 
     def _begin_lease(self, record: Broker) -> None:
@@ -376,7 +379,7 @@ class Brokers:
         """Forget brokers that ended long ago, if there are too many names."""
         if self._forgetting is not None or self._groups.map is None:
             return
-        ended = to_forget(self._records.values(), len(self._records), self._log_ms())
+        ended = to_forget(self._records.values(), self._taken.total, self._log_ms())
         if ended:
             forgetting = self._forget(ended, self._groups.map)
             self._forgetting = asyncio.get_running_loop().create_task(forgetting)
@@ -494,19 +497,8 @@ class Brokers:
         known = self._records.get(asked.broker)
         if known is None and (no_room := self._groups.drivers[METADATA].no_room()):
             raise NoRoomError(no_room)
-        is_new = known is None and asked.broker not in self._new
-        if is_new and len(self._records) + len(self._new) >= BROKERS_MAX:
-            if self._forgetting is not None:
-                raise OverloadedError(
-                    "names of brokers that ended are being forgotten",
-                    retry_after_ms=_AGAIN_MS,
-                    retry_jitter_ms=_AGAIN_MS,
-                )
-            raise ConflictError(
-                f"{BROKERS_MAX} brokers are registered, or were within the last day: give new ones the names of those "
-                "gone, or end some (metadctl broker fence), which frees theirs"
-            )
-        size = max(NAME_BYTES, len(encode(asked)) + _RECORD_BYTES)
+        size = bytes_of(asked.broker, len(encode(asked)) + _RECORD_BYTES)
+        total = self._taken.total - self._taken.sizes.get(asked.broker, 0) + size
         held = self._places.get(asked.broker)
         if held is not None and held.holder == holder:
             size -= held.size  # its record is replaced
@@ -518,6 +510,18 @@ class Brokers:
                 f"{holder or 'this node'} has {self._room.held_by(holder)} bytes of the {NAMES_BYTES_MAX} for names of "
                 "brokers, and may have no more than is left free: end some (metadctl broker fence), which frees theirs"
             )
+        if known is None and total > NAMES_BYTES_MAX:  # names that are freed have not been forgotten yet
+            self._room.forget(place)
+            if self._forgetting is not None:
+                raise OverloadedError(
+                    "names of brokers that ended are being forgotten",
+                    retry_after_ms=_AGAIN_MS,
+                    retry_jitter_ms=_AGAIN_MS,
+                )
+            raise ConflictError(
+                f"the names of {len(self._taken.sizes)} brokers take the {NAMES_BYTES_MAX} bytes that there are, and "
+                "those of the ones that ended cannot be forgotten yet: give new brokers the names of those gone"
+            )
         return place
 
     def _register(self, asked: b.BrokerRegister, done: Done, holder: str) -> None:
@@ -528,6 +532,7 @@ class Brokers:
         is_new = asked.broker not in self._records
         if is_new:
             self._new[asked.broker] = self._new.get(asked.broker, 0) + 1
+            self._taken.by(asked.broker, bytes_of(asked.broker, len(encode(asked)) + _RECORD_BYTES))
 
         def written() -> None:
             room.forget(place)
@@ -535,6 +540,8 @@ class Brokers:
                 self._new[asked.broker] -= 1
                 if not self._new[asked.broker]:
                     del self._new[asked.broker]
+                    if asked.broker not in self._records:
+                        self._taken.by(asked.broker, 0)
 
         def registered(_: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
             written()

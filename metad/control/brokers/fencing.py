@@ -19,22 +19,42 @@ from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 from metad_wire.text.fields import BATCH_ITEMS_MAX
 
-BROKERS_MAX: Final = 4_096
-"""Names in the registry: every group keeps a fence for each, and an adoption of slots carries all of them."""
-FORGET_FROM: Final = BROKERS_MAX * 7 // 8
-"""From so many on, those that ended are forgotten."""
+NAMES_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of all names, see :func:`bytes_of`. Who registers shares it with others, see :class:`FairRoom`."""
 NAME_BYTES: Final = 1_024
-"""What a name takes of :data:`NAMES_BYTES_MAX` at least; with a longer record, as much as that."""
-NAMES_BYTES_MAX: Final = BROKERS_MAX * NAME_BYTES
-"""Of the records that are not freed. Who registers shares it with others, see :class:`FairRoom`."""
+"""What a name takes at least: what leaders and groups keep of it in memory."""
+_FENCE_SHARE: Final = 13
+_FENCE_BYTES: Final = 40  # of a fence's row, beside the name
+FORGET_FROM: Final = NAMES_BYTES_MAX * 7 // 8
+"""From so many bytes of names on, those that ended are forgotten."""
 FORGET_AFTER_MS: Final = 24 * 3_600_000
 """After their end. Nothing that a life of theirs has sent is under way by then."""
 AT_ONCE_MAX: Final = 256
 
 
-def to_forget(records: Iterable[Broker], count: int, now_ms: int) -> list[Broker]:
-    """The brokers to forget next, of all ``count`` records."""
-    if count < FORGET_FROM:
+def bytes_of(name: str, record_bytes: int) -> int:
+    """What a name takes of :data:`NAMES_BYTES_MAX`. Every group has a fence of each, and one entry of an adoption of
+    slots carries all of them: a thirteenth of the room, 1.3 MB, beside what else may be in it."""
+    return max(NAME_BYTES, record_bytes, _FENCE_SHARE * (len(name.encode()) + _FENCE_BYTES))
+
+
+class Taken:
+    """What names take of the room, freed ones too."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.total = 0
+
+    def by(self, name: str, size: int) -> None:
+        """A name takes so many bytes from now on; 0: none."""
+        self.total += size - self.sizes.pop(name, 0)
+        if size:
+            self.sizes[name] = size
+
+
+def to_forget(records: Iterable[Broker], size: int, now_ms: int) -> list[Broker]:
+    """The brokers to forget next, of all records, whose names take ``size`` bytes."""
+    if size < FORGET_FROM:
         return []
     ended = [
         record

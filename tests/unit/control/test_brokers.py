@@ -14,17 +14,20 @@ import pytest
 from metad.config import Config
 from metad.control.brokers import brokers as module
 from metad.control.brokers import fencing
-from metad.control.brokers.brokers import AT_LEAST_EPOCH_MAX, BROKERS_MAX, Brokers
+from metad.control.brokers.brokers import AT_LEAST_EPOCH_MAX, Brokers
 from metad.control.brokers.evidence import GRACE_S as REDIAL_S
 from metad.control.brokers.evidence import Answer
 from metad.control.brokers.fencing import Fencing
 from metad.raft.log.journal import REGULAR, record
 from metad.state.cluster.brokers import read_brokers
+from metad.state.cluster.fences import Fence
+from metad.state.cluster.tenant_ends import ORDERS_BYTES_MAX
 from metad.state.core.entry import decode_entry
 from metad.state.core.part import NodeMemory
 from metad.state.live.liveness import RESUME_S
 from metad.state.machine import Machine
 from metad.state.registry import VERBS
+from metad.storage import keys
 from metad.storage.memory import MemoryEngine
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -42,7 +45,7 @@ from metad_wire.errors import (
     TooLargeError,
     UnknownOutcomeError,
 )
-from metad_wire.methods import BROKER_CHANGE, CLUSTER_STORE, METHODS
+from metad_wire.methods import BROKER_CHANGE, CLUSTER_STORE, METHODS, encode
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 from metad_wire.transport.credentials import Principal, Role
@@ -340,19 +343,30 @@ async def test_a_registration_that_breaks_a_bound_is_refused(wrong: dict[str, An
 
 
 async def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BROKERS_MAX", 2)
-    assert BROKERS_MAX > 1_000
+    monkeypatch.setattr(module, "NAMES_BYTES_MAX", 4 * fencing.NAME_BYTES)
     world = World()
-    await world.register("b1")
-    await world.register("b2")
-    with pytest.raises(ConflictError):
-        await world.register("b3")
-    await world.register("b1")
+    for name in ("b1", "b2"):  # their owners have ended them, but their fences are still known
+        await world.register(name)
+        await world.ask(b.BrokerFence(name))
+    await world.register("b3")
+    with pytest.raises(ConflictError, match="cannot be forgotten yet"):
+        await world.register("b4" * 60)
+    await world.register("b4")
+    await world.register("b3")
+
+
+async def test_a_long_name_takes_room_for_the_fence_that_every_group_carries() -> None:
+    """An adoption of slots carries all of them in one entry, which also has orders to end tenants."""
+    for name in ("b", "b" * 38, "b" * 256, "é" * 128):
+        row = len(encode(Fence(2**62, 2**62, 2**62))) + keys.GROUP_PREFIX_BYTES + 1 + len(keys.text(name))
+        count = fencing.NAMES_BYTES_MAX // fencing.bytes_of(name, 0)
+        assert count > 4_096
+        assert count * row < m.CHANGE_BYTES_MAX - 2 * ORDERS_BYTES_MAX
 
 
 @pytest.fixture
 def few_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fencing, "FORGET_FROM", 3)
+    monkeypatch.setattr(fencing, "FORGET_FROM", 3 * fencing.NAME_BYTES)
     monkeypatch.setattr(fencing, "AT_ONCE_MAX", 2)
 
 
@@ -483,16 +497,22 @@ def _again(name: str) -> b.BrokerStep:
 
 async def test_names_are_bounded_also_while_many_register_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the bound: names whose registrations were being written did not count."""
-    monkeypatch.setattr(module, "BROKERS_MAX", 2)
+    monkeypatch.setattr(module, "NAMES_BYTES_MAX", 8 * fencing.NAME_BYTES)
     world = World()
+    for name in ("x1", "x2", "x3", "x4"):
+        await world.register(name)
+        await world.ask(b.BrokerFence(name))
     world.held = []
-    answers = [world.begin(b.BrokerRegister(name)) for name in ("b1", "b1", "b2", "b3", "b4")]
+    answers = [
+        world.begin(b.BrokerRegister(name), source=Holder(holder))
+        for name, holder in (("b1", "a"), ("b1", "a"), ("b2", "a"), ("b3", "a"), ("b4", "c"), ("b5", "c"))
+    ]
     held, world.held = world.held, None
     for write in held:
         write()
     await world.settle()
     refused = [isinstance(answer, ConflictError) for (answer,) in answers]
-    assert refused == [False, False, False, True, True]
+    assert refused == [False, False, False, False, False, True]
 
 
 async def test_few_changes_of_one_broker_are_under_way_at_a_time() -> None:

@@ -39,7 +39,6 @@ OF_ONE: dict[str, str] = {
         "CLIENTS_MAX PROMISES_MAX RETRY_DELAY_S_MAX _DOUBLINGS_MAX _KNOWN_MAX _NOTED_MAX _OWING_MAX _ROWS_MAX "
         "_SOURCES_MAX _SPARE_MAX"
     ),
-    "names that are forgotten to make room, and share NAMES_BYTES_MAX": ("BROKERS_MAX"),
     "what a stream holds before it reads the log instead": ("watch_held_bytes_max"),
     "lengths of prefixes that one group looks for": ("LENGTHS_MAX"),
     "what is measured and not taken: who does not go on for a moment is cut off": (

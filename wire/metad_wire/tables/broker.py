@@ -121,12 +121,12 @@ class Broker(Message, frozen=True):
 
 class BrokerRegister(Message, frozen=True):
     """Begins a life. ``invalid_request`` if a field breaks its bound: 1 to 256 bytes of name, 500 to 3,600,000 ms of
-    lease, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``. ``conflict`` if the registry has
-    4,096 other names, or ``overloaded`` while some of them are being forgotten. ``quota_exceeded`` if the holder's
-    names take more of 4,194,304 bytes than it may have (see "Shared room"): a name takes 1,024 bytes, or its record
-    if that is longer, and counts to the holder of its last life (``registered_by``) until it is freed or forgotten.
+    lease, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``. ``conflict`` if other names take all
+    of 16 MiB, or ``overloaded`` while some are being forgotten. ``quota_exceeded`` if the holder's take more of it than
+    it may have (see "Shared room"). A name takes the most of 1,024 bytes, its record, and 520 and 13 times its length;
+    it counts to the holder of its last life (``registered_by``) until it is freed or forgotten.
 
-    From 3,584 names on, brokers that have ended are forgotten with their fences: those that are freed at once, the
+    From 14 MiB on, brokers that have ended are forgotten with their fences: those that are freed at once, the
     others once they ended over a day ago, the earliest end first, but none with sessions that look connected. A
     forgotten name may be registered again, with a higher epoch.
     """

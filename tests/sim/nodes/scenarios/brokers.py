@@ -306,7 +306,10 @@ def _is_refused(scene: Scene, leader: SimNode, life: m.Owner, *more: m.Feature, 
 def a_zombie_of_a_broker_that_is_forgotten_writes_nothing() -> None:
     """Names run out, so a broker that ended is forgotten in every group. Its sessions look disconnected by then, its
     name may be taken again, and neither a living broker nor one that has just ended is forgotten."""
-    with Scene(data=2) as scene, mock.patch.multiple(fencing, FORGET_FROM=3, FORGET_AFTER_MS=5_000):
+    with (
+        Scene(data=2) as scene,
+        mock.patch.multiple(fencing, FORGET_FROM=3 * fencing.NAME_BYTES, FORGET_AFTER_MS=5_000),
+    ):
         living = _register(scene, "living")
         first = _register(scene, "old")
         assert set(_take_all(scene, "old", first).values()) == {""}
