@@ -11,6 +11,7 @@
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
 - :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.inflight``, ``m.wills``, …
+- :mod:`metad_client.families`: verbs with rules, over tables of families: ``m.topics``
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.watch`: changes of all groups as one iterator
@@ -123,6 +124,7 @@ from .errors import (
     PermissionDeniedError,
     PositionAheadError,
     QuotaExceededError,
+    ShrinkError,
     SlowReaderError,
     StaleRouteError,
     TooEarlyError,
@@ -134,6 +136,7 @@ from .errors import (
     UnknownTableError,
     UnsupportedError,
 )
+from .families.topics import Resize, Topics
 from .holding.belief import LeaseState
 from .holding.lease import HeldLease
 from .holding.lock import Lock
@@ -160,6 +163,7 @@ from .results import (
     JoinResult,
     PutResult,
     ReadResult,
+    RuleResult,
     SubscribeResult,
     TablesTransactResult,
     Takeover,
@@ -305,6 +309,7 @@ __all__ = [
     "Record",
     "Records",
     "Redirected",
+    "Resize",
     "Retained",
     "RetainedDeleteItem",
     "RetainedKey",
@@ -313,6 +318,7 @@ __all__ = [
     "Retried",
     "RetryBudget",
     "Revision",
+    "RuleResult",
     "SequenceAddItem",
     "SequenceKey",
     "SequenceRecord",
@@ -326,6 +332,7 @@ __all__ = [
     "SessionTakeoverItem",
     "SessionUpdateItem",
     "Sessions",
+    "ShrinkError",
     "SlotMove",
     "SlowReaderError",
     "Snapshot",
@@ -351,6 +358,7 @@ __all__ = [
     "TlsFiles",
     "TooEarlyError",
     "TooLargeError",
+    "Topics",
     "TransactResult",
     "Transaction",
     "TransactionResult",

@@ -93,6 +93,7 @@ CAUSES: Final = (
     Cause(e.InvalidItemError, "the item makes no sense", _CALL),
     Cause(e.QuotaExceededError, "there are as many as there may be", _CALL),
     Cause(e.NoRoomError, "the disks are too full for what grows", _CALL),
+    Cause(e.ShrinkError, "a topic would lose what is not read", _CALL),
     Cause(e.ClosedError, "the client was closed", _CALL),
     # the place
     Cause(e.ForeignCallError, "the caller is in another event loop or thread, or that loop is over", Remedy.MOVE),

@@ -72,6 +72,12 @@ class ForkedError(ForeignCallError):
     name = "forked"
 
 
+class ShrinkError(MetadError):
+    """A topic would lose partitions or queues that may have messages which nobody has read. Nothing was done."""
+
+    name = "shrink_refused"
+
+
 def error_of_item(item: ItemError) -> MetadError:
     """The exception for one failed item of a batch."""
     return error_of(ErrorBody(item.code, item.message), item.current)

@@ -161,6 +161,16 @@ class ReadResult(_PerItem, list[Value]):
         list.__init__(self, by_position(pieces, values_of, missing))
 
 
+class RuleResult(_PerItem, list[Value | None]):
+    """What a batch of a verb with rules did, by position: a list. None for an item that failed."""
+
+    def __init__(self, found: Sequence[Value | MetadError]) -> None:
+        _PerItem.__init__(
+            self, [Piece(at, 1, None, error) for at, error in enumerate(found) if isinstance(error, MetadError)]
+        )
+        list.__init__(self, [None if isinstance(one, MetadError) else one for one in found])
+
+
 class WriteResult(_PerItem):
     """The outcome of a batch of writes.
 

@@ -20,7 +20,7 @@ UNFIT: Final = (Exception,)
 
 _NOT_UTF8: Final = "the text is not UTF-8"
 _TOO_DEEP: Final = "it is nested too deeply"
-_PATH: Final = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
+_PATH: Final = re.compile(r"(.*) - at (?:`key` in )?`\$(.*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 _TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
 _encode: Final = msgspec.msgpack.Encoder().encode

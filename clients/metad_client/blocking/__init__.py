@@ -36,6 +36,7 @@ from .namespaces import (
     Sessions,
     Subscriptions,
     Tables,
+    Topics,
     Wills,
 )
 from .verbs import CHUNK_RECORDS
@@ -66,6 +67,7 @@ __all__ = [
     "Snapshot",
     "Subscriptions",
     "Tables",
+    "Topics",
     "Watch",
     "Wills",
     "connect",

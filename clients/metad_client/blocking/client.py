@@ -36,6 +36,7 @@ from .namespaces import (
     Sessions,
     Subscriptions,
     Tables,
+    Topics,
     Wills,
 )
 from .portal import Portal
@@ -74,6 +75,7 @@ class BlockingClient(Twin, Closing):
         self.sequences = Sequences(portal, opened.sequences)
         self.retained = RetainedMessages(portal, opened.retained)
         self.tables = Tables(portal, opened.tables)
+        self.topics = Topics(portal, opened.topics)
 
     def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""

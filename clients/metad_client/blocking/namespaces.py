@@ -8,6 +8,7 @@ from metad_wire.messages import Message
 
 from .. import broker_life
 from ..errors import ClosedError, MetadError
+from ..families import topics
 from ..namespaces import (
     brokers,
     cluster,
@@ -255,6 +256,13 @@ class Tables(Twin):
     open = Call(tables.Tables.open)
     list = Listing(tables.Tables.list)
     transact = Call(tables.Tables.transact)
+
+
+class Topics(Twin):
+    """``m.topics``: how many partitions and queues topics have. See :class:`metad_client.Topics`."""
+
+    resize_many = Call(topics.Topics.resize_many)
+    resize = Call(topics.Topics.resize)
 
 
 class Records(Twin, Generic[Record]):

@@ -36,7 +36,7 @@ from .grammar import Arguments, Command, Commands, check_prefix, endpoint, secon
 from .looking import STATUS_S, look
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
-from .tables import brokers, declared, leases, records, retained, sessions, subscriptions, wills
+from .tables import brokers, declared, leases, records, retained, ruled, sessions, subscriptions, wills
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 
@@ -82,6 +82,7 @@ examples:
   metadctl tables declare devices.json
   metadctl topics put tenant=acme topic=orders partitions=4
   metadctl topics list acme
+  metadctl topics resize acme orders --write-queues 4
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
 
@@ -310,7 +311,7 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
     _add_cluster(commands)
     for family in FAMILIES:
         family.add(commands)
-    declared.add_families(commands, words)
+    ruled.add_families(commands, words)
     return parser
 
 

@@ -9,7 +9,7 @@ import msgspec
 from plain_bodies import filled
 from typed_verbs import lists, namespace_of, tables
 
-from metad_client import Compare, Delete, Put, Transaction
+from metad_client import Compare, Delete, Put, Resize, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
@@ -37,6 +37,7 @@ OVER_TABLES = Transaction(
     otherwise=[Delete(TOPICS, ("t", "o"))],
     reads=[(TOPICS, ("t", "o"))],
 )
+RESIZE = Resize("t", "o", 2, 2, 2, True, {1: ["b"]})
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
 TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
@@ -144,6 +145,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "tables.transact_many": {"items": [OVER_TABLES]},
     "tables.open": {"name": "topic_settings", "record": None},
     "tables.list": {"prefix": "t", "page_size": 10, "min_revisions": []},
+    "topics.resize_many": {"items": [RESIZE]},
+    "topics.resize": msgspec.structs.asdict(RESIZE),
     "cluster.map": {},
     "cluster.statuses": {},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
@@ -189,6 +192,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "retained",
         "cluster",
         "tables",
+        "topics",
     ):
         space = getattr(client, name)
         for verb in dir(type(space)):

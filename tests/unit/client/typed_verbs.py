@@ -14,7 +14,7 @@ import msgspec
 from typed_tables import Names, formatted
 
 import metad_client
-from metad_client import namespaces
+from metad_client import families, namespaces
 from metad_wire.errors import ERRORS
 from metad_wire.method import By, Method
 from metad_wire.table import TABLES, Listed, Table
@@ -207,8 +207,9 @@ def faces() -> str:
 
 
 def imported(name: str) -> Any:
-    """A module with a namespace."""
-    return importlib.import_module(f"{namespaces.__name__}.{name}")
+    """A module with a namespace, which may be one of rules."""
+    package = families if hasattr(families, name) else namespaces
+    return importlib.import_module(f"{package.__name__}.{name}")
 
 
 def methods_of(owner: type, written: str) -> list[tuple[str, str]]:

@@ -43,14 +43,18 @@ def add(commands: Commands) -> None:
     _add_verbs(verbs)
 
 
-def add_families(commands: Commands, words: Collection[str] | None) -> None:
+def add_families(commands: Commands, words: Collection[str] | None) -> dict[str, Commands]:
     """Add the commands of the tables in the code: `metadctl topics list` is `metadctl records list topic`. ``words``:
-    those of the command line; only the commands among them get arguments. None: all do."""
+    those of the command line; only the commands among them get arguments, and are returned by their tables. None: all
+    are."""
+    added = {}
     for name, plural in PLURALS.items():
         table = FAMILIES[name]
         verbs = commands.unlisted(plural, f"records of the table {name}: list, get, put, delete")
         if words is None or plural in words:
             _add_verbs(verbs, table)
+            added[name] = verbs
+    return added
 
 
 def families_page() -> str:
