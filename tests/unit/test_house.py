@@ -92,7 +92,7 @@ PAGES = {
     "wire/TABLES.md": 83,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 342
+MARKDOWN_KIB_MAX = 345
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

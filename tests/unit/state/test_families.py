@@ -39,7 +39,6 @@ def test_its_declaration_is_one_that_a_program_could_make(name: str) -> None:
     assert fault_of(declared(table)) is None
     assert [field.name for field in declared(table).fields][: len(table.key)] == [*table.key], "TABLES.md relies on it"
     assert not {*table.record.__struct_fields__} & COUNTED, "metadctl and Spark show both beside each other"
-    assert table.kind == "metadata"
     assert SECRETS[name] <= {*table.plain.values}
     made = record_type(declared(table))
     PlainTable(name, number=1, kind=table.kind, record=made, key=table.key, routing=table.routing)

@@ -299,6 +299,19 @@ class UserQuota(Message, frozen=True):
     """Per second, or as the broker counts it; not negative."""
 
 
+class SpreadKey(Message, frozen=True):
+    """A small value of a namespace that is spread: each key has a slot of its own, so a namespace is as large and as
+    fast as all groups of kind ``data`` together. A namespace of ``kv`` is one slot: it is for keys that are changed
+    together, or end with a lease."""
+
+    namespace: Name
+    """Of who keeps them, as in ``kv``."""
+    key: str
+    """Unique within the namespace."""
+    value: bytes
+    """As whoever writes it means it."""
+
+
 TENANTS = family(201, "tenant", Tenant, key=("tenant",))
 NAMESPACES = family(202, "namespace", Namespace, key=("tenant", "namespace"), routing=("tenant",))
 TOPICS = family(203, "topic", Topic, key=("tenant", "topic"))
@@ -330,3 +343,4 @@ USER_QUOTAS = family(
     key=("tenant", "entity_kind", "entity", "quota"),
     routing=("tenant",),
 )
+SPREAD_KEYS = family(213, "spread_key", SpreadKey, key=("namespace", "key"), kind="data")

@@ -384,9 +384,8 @@ class PlainTable(Table[Record]):
         return _fields_fault(f"the key of a {self.name}", self.names, self.encoders, given)
 
     def value_fault(self, item: Any) -> str | None:
-        record = getattr(item, "record", None)
-        for index in self.indexes.values() if record is not None else ():
-            if (size := index.bytes_of(record)) > m.KEY_BYTES_MAX:
+        for index in self.indexes.values() if isinstance(item, m.TablePutItem) else ():
+            if (size := index.bytes_of(item.record)) > m.KEY_BYTES_MAX:
                 return f"the fields of index {index.name} take {size} bytes, {m.KEY_BYTES_MAX} are allowed"
         return super().value_fault(item)
 
@@ -394,7 +393,11 @@ class PlainTable(Table[Record]):
         return super().fields_of(key[HEADER_BYTES:], count)
 
     def _key_bytes(self, item: Any) -> int:
-        return super()._key_bytes(getattr(item, "record", getattr(item, "key", item)))
+        if isinstance(item, m.TablePutItem):
+            item = item.record
+        elif isinstance(item, m.TableDeleteItem):
+            item = item.key
+        return super()._key_bytes(item)
 
     def _methods(self) -> Plain:
         record = self.record
