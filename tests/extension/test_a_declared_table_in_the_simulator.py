@@ -33,6 +33,7 @@ QUIET = [f"boiler/quiet-{number}" for number in range(20)]
 SMALL = StorageConfig(engine="memory", log_retained_bytes=500)
 CUT = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500, log_cache_bytes=1)
 Rounds = Callable[[], int]
+PAGE = 3
 
 
 def a_round(number: int) -> list[TablePutItem[Reading]]:
@@ -51,6 +52,30 @@ async def delete_first(client: Client, kind: str, version: int) -> None:
     records = await readings(client, kind)
     await records.delete("acme", SENSORS[0], expected_version=version)
     assert await records.get("acme", SENSORS[0]) is None
+
+
+async def delete_quiet(client: Client, kind: str) -> None:
+    """What was deleted and written anew since it was listed has the same version, and stays."""
+    records, told = await readings(client, kind), list[int]()
+    listed = [found async for found in records.list("acme", prefix="boiler/q")]
+    await records.delete("acme", QUIET[0])
+    assert await records.put(anew := Reading("acme", QUIET[0], b"anew")) == listed[0].version == 1
+    assert await records._delete_listed(listed, None) == len(QUIET) - 1
+    assert [found.record async for found in records.list("acme", prefix="boiler/q")] == [anew]
+    assert await records.count("acme", on_progress=told.append) == len(SENSORS)
+    assert told == sorted(told)
+    assert len(told) > len(SENSORS) // (2 * PAGE)
+    assert await records.count("acme", SENSORS[3]) == await records.delete_prefix("acme", SENSORS[3]) == 1
+    assert await records.delete_prefix("acme", page_size=PAGE, on_progress=told.append) == len(SENSORS) - 1
+    assert told[-1] == len(SENSORS) - 1
+    assert await records.count() == await records.delete_prefix() == 0
+
+
+async def count(client: Client, kind: str, state: dict[str, Any]) -> None:
+    """Again and again, as long as somebody writes."""
+    records = await readings(client, kind)
+    while not state["stop"]:
+        state["counts"] += await asyncio.gather(*(records.count("acme") for _ in range(4)))
 
 
 async def put_round(client: Client, kind: str, number: int) -> None:
@@ -73,6 +98,8 @@ async def check(client: Client, kind: str, rounds: int) -> None:
     )
     assert [r.record.sensor async for r in records.list("acme", SENSORS[3])] == [SENSORS[3]]
     assert [r async for r in records.list("nobody")] == []
+    assert await records.count() == await records.count("acme", prefix="boiler") == len(expected)
+    assert await records.count("acme", prefix="boiler/5") == 11
     qualities = sorted((int(payload), sensor) for sensor, payload, _ in expected)
     listed = [r async for r in records.list_by("by_quality", "acme", page_size=7)]
     assert [(r.record.quality, r.record.sensor) for r in listed] == qualities
@@ -92,7 +119,7 @@ def everything(scene: Scene, kind: str) -> None:
     scene.ask(scene.one, lambda client: put_round(client, kind, 0))
     scene.ask(scene.one, lambda client: check(client, kind, 1))
 
-    state: dict[str, Any] = {"rounds": 1, "stop": False}
+    state: dict[str, Any] = {"rounds": 1, "stop": False, "counts": []}
 
     async def write(client: Client) -> None:
         while not state["stop"]:
@@ -101,6 +128,7 @@ def everything(scene: Scene, kind: str) -> None:
             await asyncio.sleep(0.005)
 
     writer = scene.begin(scene.two, write)
+    counter = scene.begin(scene.one, lambda client: count(client, kind, state))
     scene.ask(scene.one, lambda client: client.cluster.add_group(kind))
     for _ in range(20):
         scene.run(0.3)
@@ -121,8 +149,10 @@ def everything(scene: Scene, kind: str) -> None:
     scene.network.heal()
     assert scene.run_until(lambda: state["rounds"] > before + 10, 30.0)
     state["stop"] = True
-    assert scene.run_until(writer.done, 10.0)
+    assert scene.run_until(lambda: writer.done() and counter.done(), 30.0)
     writer.result()
+    counter.result()
+    assert {*state["counts"]} == {len(SENSORS) + len(QUIET)}
     scene.require_settled(30.0)
     assert scene.snapshots, "no snapshot was needed"
 
@@ -131,6 +161,13 @@ def everything(scene: Scene, kind: str) -> None:
     next(sim for sim in scene.nodes.values() if sim.name != late).crash()
     scene.ask(scene.two, lambda client: check(client, kind, state["rounds"]))
     scene.ask(scene.two, lambda client: delete_first(client, kind, state["rounds"]))
+    scene.ask(scene.two, lambda client: delete_quiet(client, kind))
+
+
+@pytest.fixture(autouse=True)
+def small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a count takes many of them."""
+    monkeypatch.setattr("metad_client.requests.listing.LIST_LIMIT_MAX", PAGE)
 
 
 @pytest.mark.parametrize("kind", ["data", "metadata"])

@@ -254,6 +254,7 @@ def test_every_face_has_its_verbs(nodes: Nodes) -> None:
         with pytest.raises(ConflictError):
             records.put(Reading("acme", "a", b""), expected_version=0)
         assert records.get("acme", "nothing") is None
+        assert (records.count(), records.count("acme", prefix="b")) == (1, 0)
         table = m.tables.open("reading", Reading)
         both = Transaction(
             compares=[Compare(table, ("acme", "a"), field="quality", value=2)],
@@ -287,6 +288,17 @@ def test_every_face_has_its_verbs(nodes: Nodes) -> None:
     assert "no reading acme/b" in ctl(url, "records", "get", "reading", "acme", "b", status=1)
     assert "no reading acme/b" in ctl(url, "records", "delete", "reading", "acme", "b", status=1)
     assert "quality=-1: Expected `int` >= 0" in ctl(url, *records_of, "payload=", "quality=-1", status=1)
+    for sensor in ("a1", "a2", "c"):
+        assert ctl(url, "records", "put", "reading", "tenant=acme", f"sensor={sensor}", "payload=") == {"version": 1}
+    assert ctl(url, "records", "count", "reading") == {"records": 4}
+    assert ctl(url, "records", "count", "reading", "acme", "--prefix", "a") == {"records": 3}
+    prefixed = ("records", "delete", "reading", "acme", "--prefix", "a")
+    assert "3 records of reading would be deleted: add --yes" in ctl(url, *prefixed, status=1)
+    assert "it does not go with --prefix" in ctl(url, *prefixed, "--yes", "--expected-version", "1", status=1)
+    assert ctl(url, *prefixed, "--yes") == {"deleted": 3}
+    with blocking.connect(f"metad://{url}") as m:
+        records = m.table(m.tables.open("reading", Reading))
+        assert (records.delete_prefix("acme", page_size=1), records.count()) == (1, 0)
     assert "it has 2 fields" in ctl(url, "records", "list", "reading", "a", "b", "c", status=1)
     assert "sensor, payload is missing" in ctl(url, "records", "put", "reading", "tenant=acme", status=1)
     assert "a field of reading" in ctl(url, "records", "put", "reading", "tenant=acme", "nothing=1", status=1)

@@ -54,6 +54,7 @@ GENERAL = (
     messages.TablePutReply,
     messages.TableDelete,
     messages.TableList,
+    messages.TableCountReply,
 )
 """Messages about any key, item or record."""
 _ANY = {
@@ -137,8 +138,9 @@ def method_row(method: Method[Any, Any]) -> dict[str, Any]:
 
 
 def about(method: Method[Any, Any]) -> str:
-    """What a method does. Where its body is a general message, the declaration says it; of a listing both may."""
-    texts_ = [meaning(method.body)]
+    """What a method does. Where its body is a general message, the declaration says it; of a listing both may. Where it
+    is that of another method, too, the reply does."""
+    texts_ = [meaning(method.reply if method.reply is messages.TableCountReply else method.body)]
     for table in TABLES.values():
         for declared in (table.got, table.batched):
             if method in declared:
@@ -504,7 +506,7 @@ def page() -> str:
 def _lines() -> Iterator[str]:
     seen: set[str] = set()
     yield _HEAD
-    yield from _section("Error codes", "", "code | name | retry | outcome known | meaning", error_rows())
+    yield from _section("Error codes", outcomes(), "code | name | retry | meaning", error_rows())
     bounds = ([name, f"{limit['value']}", limit["meaning"]] for name, limit in limits().items() if name not in _TYPED)
     head = "limit | value | what it limits"
     yield from _section("Limits", _BOUNDS, head, bounds)
@@ -573,7 +575,11 @@ def _call(method: Method[Any, Any]) -> str:
 
 
 def _answered(by: By) -> str:
-    return f"answered by {by.value if by is By.ANY else f'the {by.value}'}"
+    return (
+        "answered by metadata-0"
+        if by is By.METADATA
+        else f"answered by {by.value if by is By.ANY else f'the {by.value}'}"
+    )
 
 
 def _exchange(method: Method[Any, Any]) -> str:
@@ -633,10 +639,19 @@ def _together(fields_: Iterable[tuple[list[str], str]]) -> str:
     return "; ".join(said)
 
 
+_NOTHING_DONE = "; nothing was done"
+
+
+def outcomes() -> str:
+    """Which errors leave open whether a write has happened."""
+    open_ = [str(e["code"]) for e in errors_by_code() if not e["outcome_known"]]
+    return f"{', '.join(open_)} leave open whether a write has happened; any other says that nothing was done."
+
+
 def error_rows() -> list[list[str]]:
     """The rows of the errors."""
     return [
-        [str(e["code"]), f"`{e['name']}`", _yes(e["retryable"]), _yes(e["outcome_known"]), e["meaning"]]
+        [str(e["code"]), f"`{e['name']}`", _yes(e["retryable"]), e["meaning"].replace(_NOTHING_DONE, "")]
         for e in errors_by_code()
     ]
 

@@ -220,12 +220,12 @@ class WriteReply(Message, frozen=True):
 
 
 class Page(Message, frozen=True):
-    """Where a listing goes on: an empty cursor means from the start."""
+    """Where a listing goes on."""
 
     limit: Limit = 1_000
-    """Maximum number of records in the page."""
+    """Records of the page, at most."""
     cursor: bytes = b""
-    """The cursor of the previous reply; empty: from the beginning; opaque."""
+    """That of the previous reply; empty: from the beginning."""
 
 
 # --- reads -----------------------------------------------------------------------------------------------
@@ -874,6 +874,8 @@ class TableDeleteItem(Message, Generic[T], frozen=True):
 
     key: T
     expected_version: U63 | None = None
+    create_revision: U63 | None = None
+    """Only if it was created at this revision, not anew since; nil: unchecked."""
 
 
 class TableDelete(Message, Generic[T], frozen=True):
@@ -898,6 +900,14 @@ class TableList(Message, frozen=True):
     """Only records behind this key, which has all its fields; empty: all."""
     index: U32 = 0
     """The number of the index in the declaration, from 1 on; 0: none, the order is that of the keys."""
+
+
+class TableCountReply(Message, frozen=True):
+    """Counts what ``table.list`` would list: of a page, which has room for more records. Add the answers up."""
+
+    count: U63
+    cursor: bytes = b""
+    """As in a listing; any group takes that of another."""
 
 
 class TableKey(Message, frozen=True):

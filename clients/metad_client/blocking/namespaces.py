@@ -273,6 +273,8 @@ class Records(Twin, Generic[Record]):
     delete_many = Call(tables.Records[Record].delete_many)
     list = Listing(tables.Records[Record].list)
     list_by = Listing(tables.Records[Record].list_by)
+    count = Call(tables.Records[Record].count)
+    delete_prefix = Call(tables.Records[Record].delete_prefix)
     put = Call(tables.Records[Record].put)
     get = Call(tables.Records[Record].get)
     delete = Call(tables.Records[Record].delete)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import types
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
@@ -18,7 +20,6 @@ from metad_wire.messages import (
     TableCompare,
     TableDeleteItem,
     TableKey,
-    TableList,
     TableOperation,
     TablePutItem,
     TableRecord,
@@ -39,7 +40,7 @@ from ..errors import (
     error_of_item,
 )
 from ..requests.batcher import named
-from ..requests.listing import Listing
+from ..requests.listing import Counting, Listing
 from ..requests.requests import Requests, Verb
 from ..requests.transacting import items_max_of, transacted
 from ..requests.wrong import UNFIT, argument, sequence_of
@@ -75,6 +76,7 @@ class Records(Facade, Generic[Record]):
         self._get: Verb[Message, TableRecord[Record] | None] = Verb(table.plain.get)
         self._delete: Verb[TableDeleteItem[Message], None] = Verb(table.plain.delete)
         self._list: Listing[TableRecord[Record]] = Listing(table.plain.list)
+        self._count = Counting(table.plain.counts)
         self._lists: dict[str, Listing[TableRecord[Record]]] = {
             name: Listing(table.plain.list, [f"record.{field}" for field in index.names])
             for name, index in table.indexes.items()
@@ -146,9 +148,83 @@ class Records(Facade, Generic[Record]):
         deadline_s: float | None,
     ) -> AsyncIterator[TableRecord[Record]]:
         asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix, "index": index}
-        one = self._table.routed_by(TableList(self._table.number, [*fields], index=index))
-        pages = listing.of_group if one else listing.of_all_groups
+        pages = listing.of_group if self._table.routed_by(fields, index) else listing.of_all_groups
         return pages(self._requests, page_size, deadline_s, min_revisions, **asked)
+
+    async def count(
+        self,
+        *fields: str | int,
+        prefix: str = "",
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """How many records :meth:`list` would list. The servers count them, some thousand in an answer; the deadline is
+        that of each answer. A record that stays counts once, wherever its slot moves; one that is written or deleted
+        meanwhile may count or not. ``on_progress`` is called with the number so far, in the client's loop."""
+        total, one = 0, self._table.routed_by(fields)
+        asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix}
+        totals = self._count.totals(self._requests, deadline_s, min_revisions, one_group=one, **asked)
+        async with aclosing(totals):
+            async for total in totals:
+                if on_progress is not None:
+                    on_progress(total)
+        return total
+
+    async def delete_prefix(
+        self,
+        *fields: str | int,
+        prefix: str = "",
+        page_size: int = 1000,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Delete the records that :meth:`list` would list, a page at a time, and return how many this call deleted.
+
+        It is not atomic: others see some of them gone and some not. A record is deleted as it was listed, or not at
+        all: one that is written meanwhile stays, also if it was deleted and written anew. After an error, call it again
+        for what is left. The deadline is that of each page. ``on_progress`` is called with the number so far, in the
+        client's loop. Without fields and prefix it deletes all records of the table."""
+        deleted, page = 0, list[TableRecord[Record]]()
+        listed = self.list(
+            *fields, prefix=prefix, page_size=page_size, min_revisions=min_revisions, deadline_s=deadline_s
+        )
+
+        async def delete() -> None:
+            nonlocal deleted
+            deleted += await self._delete_listed(page, deadline_s)
+            page.clear()
+            if on_progress is not None:
+                on_progress(deleted)
+
+        async with aclosing(listed):  # type: ignore[type-var]
+            async for found in listed:
+                page.append(found)
+                if len(page) == page_size:
+                    await delete()
+        await delete()
+        return deleted
+
+    async def _delete_listed(self, page: Sequence[TableRecord[Record]], deadline_s: float | None) -> int:
+        """Delete these as they were listed. Returns how many; others are gone, or are not what they were."""
+        key_of = attrgetter(*(f"record.{field}" for field in self._table.key))
+        single = len(self._table.key) == 1
+        items = [
+            TableDeleteItem(
+                self._plain.key(key_of(found)) if single else self._plain.key(*key_of(found)),
+                found.version,
+                found.create_revision,
+            )
+            for found in page
+        ]
+        if not items:
+            return 0
+        result = WriteResult(await self._delete.many(self._requests, items, deadline_s, table=self._table.number))
+        for error in result.errors.values():
+            if not isinstance(error, NotFoundError | ConflictError):
+                raise error
+        return len(items) - len(result.errors)
 
     async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
         """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from msgspec import convert
 from msgspec.structs import fields
 
-from metad_wire.messages import ListReply, Message, Page, Revision
+from metad_wire.messages import LIST_LIMIT_MAX, ListReply, Message, Page, Revision
 from metad_wire.methods import Method
 from metad_wire.text.fields import Limit
 
@@ -174,6 +174,78 @@ class Listing(Generic[Record]):
         if min_revisions is not None:
             asked["min_revisions"] = newest(min_revisions)
         return lambda page, **more: self._method.body(page=page, **asked, **more)
+
+
+class Counting:
+    """Counts what a listing would list, by the method that counts. No record counts twice, or not at all, because slots
+    move: each slot is counted on behind the same cursor by the group that has it now."""
+
+    def __init__(self, method: Method[Any, Any]) -> None:
+        self._method = method
+
+    async def totals(
+        self,
+        requests: Requests,
+        deadline_s: float | None,
+        min_revisions: Sequence[Revision],
+        /,
+        *,
+        one_group: bool,
+        **asked: Any,
+    ) -> AsyncGenerator[int, None]:
+        """How many were counted so far, after each round of answers. The deadline is each answer's."""
+        revisions = newest(min_revisions)
+
+        def body_of(slots: bytes = b"", cursor: bytes = b"") -> Message:
+            body: Message = self._method.body(
+                page=Page(LIST_LIMIT_MAX, cursor), slots=slots, min_revisions=revisions, **asked
+            )
+            return body
+
+        places = await self._places(requests, body_of, deadline_s, one_group=one_group)
+        left = [(group, slots, b"") for group, slots in places.items()]
+        total = 0
+        while left:
+            parts, left, moved = left, [], []
+            calls = [
+                requests.begin(self._method, body_of(slots, cursor), deadline_s, group)
+                for group, slots, cursor in parts
+            ]
+            try:
+                for (group, slots, cursor), call in zip(parts, calls, strict=True):
+                    try:
+                        reply = await requests.reply(call)
+                    except StaleRouteError:
+                        if not call.moved:
+                            raise
+                        moved.append((slots, cursor))
+                        continue
+                    total += reply.count
+                    if reply.cursor:
+                        left.append((group, slots, reply.cursor))
+            finally:
+                for call in calls:
+                    if not call.future.done():
+                        requests.abandon(call)
+            if moved:
+                places = await self._places(requests, body_of, deadline_s, one_group=one_group)
+                for slots, cursor in moved:
+                    left += [(group, both, cursor) for group, held in places.items() if (both := _common(slots, held))]
+            yield total
+
+    async def _places(
+        self, requests: Requests, body_of: Callable[..., Message], deadline_s: float | None, *, one_group: bool
+    ) -> dict[str, bytes]:
+        """The groups that are asked, and for which slots: bit maps; all that it is about if it is one group."""
+        if one_group:
+            return {await requests.group_of(self._method, body_of(), deadline_s): b""}
+        return await requests.slots(self._method, deadline_s)
+
+
+def _common(slots: bytes, held: bytes) -> bytes | None:
+    """The slots in two bit maps, both empty for what is not about slots; None if there are none."""
+    both = bytes(one & other for one, other in zip(slots, held, strict=True))
+    return both if any(both) or not slots else None
 
 
 async def _merged(streams: list[_Pages[Record]], key_of: Callable[[Record], Key]) -> AsyncGenerator[Record, None]:

@@ -25,10 +25,25 @@ from metad_wire.text.fields import check_of
 from ...storage import keys
 from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
-from .verb import PAGE_BYTES_MAX, SPENT_BYTES, Command, Page, Reader, Verb, mismatch, page_of, read_records, written
+from .verb import (
+    PAGE_BYTES_MAX,
+    SCAN_ROWS_MAX,
+    SPENT_BYTES,
+    Command,
+    Page,
+    Reader,
+    Verb,
+    after_cursor,
+    mismatch,
+    page_of,
+    read_records,
+    written,
+)
 from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, column, in_chunks
 
 _INDEX: Final = INDEXES.rows["index"]
+_COUNTED_MAX: Final = 1_024
+"""For one answer, in rows: some two milliseconds, for which nobody else is served."""
 
 EncodeRow = Callable[[Any, int, int, int], bytes]
 """(item of a put, its version, its create revision, revision) -> its row."""
@@ -162,9 +177,15 @@ class Plain:
                 errors.append(m.ItemError(position, NotFoundError.code))
             elif item.expected_version is not None and item.expected_version != current[0]:
                 errors.append(conflict(position, current, item.expected_version))
+            elif (born := self.born(item)) is not None and born != current[1]:
+                errors.append(mismatch(position, ConflictError, "create_revision", current[1], born))
             else:
                 writes[key] = heads.written[key] = None
         return written(view, errors)
+
+    def born(self, item: Any) -> int | None:
+        """The revision at which the record must have been created that this item of a delete names; None: any."""
+        return None
 
 
 class CommandHeads:
@@ -227,6 +248,7 @@ class DeclaredRecords(Plain):
                 Verb(plain.put, table, evaluate=self.evaluate_put),
                 Verb(plain.delete, table, evaluate=self.evaluate_delete, grows=False),
                 Verb(plain.list, table, rows=self.list_rows, read=self.read_list),
+                Verb(plain.counts, table, rows=self.list_rows, read=self.read_count),
             )
         }
 
@@ -244,6 +266,9 @@ class DeclaredRecords(Plain):
     def evaluate_delete(self, view: View, command: Command[Any]) -> m.WriteReply:
         reply: m.WriteReply = self._indexed(view, command, super().evaluate_delete)
         return reply
+
+    def born(self, item: m.TableDeleteItem[Any]) -> int | None:
+        return item.create_revision
 
     def _indexed(self, view: View, command: Command[Any], evaluate: Callable[[View, Command[Any]], Any]) -> Any:
         """Write records, and with them the rows of their indexes."""
@@ -330,7 +355,7 @@ class DeclaredRecords(Plain):
                 raise InvalidRequestError(why)
         if body.prefix and (len(fields) == len(names) or order.encoders[len(fields)] is not text):
             raise InvalidRequestError("a prefix needs a field of text behind the fields that are given")
-        if not table.routed_by(body):
+        if not table.routed_by(fields, body.index):
             return NO_ROWS
         return Rows((body,), (b"",), column(table.crcs(table.listed_by((body,))), 1))
 
@@ -344,6 +369,24 @@ class DeclaredRecords(Plain):
         page = page_of(reader, command, self.row if index is None else _INDEX, start=start, after=after)
         rows, cursor = page if index is None else self._records_of(reader, index, page)
         return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
+
+    def read_count(self, reader: Reader, command: Command[m.TableList]) -> m.TableCountReply:
+        """How many records a page has that shows none, so that it has room for more of them."""
+        body, count = command.body, 0
+        if body.index or body.after:
+            raise InvalidRequestError("a count is in the order of the keys, and goes on behind a cursor")
+        prefix, start = self.prefix(reader.group), self.table.key_of(body.fields) + text_prefix(body.prefix)
+        begin = after_cursor(reader.group, self.row, start, body.page.cursor)
+        spent_max, limit = reader.spent + _COUNTED_MAX, body.page.limit
+        while True:
+            room = min(SCAN_ROWS_MAX, limit - count)
+            rows, stopped_at = reader.scan(begin, keys.after_prefix(prefix + start), room, slots=body.slots)
+            count += len(rows)
+            if stopped_at is None:
+                return m.TableCountReply(count)
+            if count >= limit or reader.spent >= spent_max:
+                return m.TableCountReply(count, stopped_at[len(prefix) :])
+            begin = stopped_at + b"\0"
 
     def _records_of(self, reader: Reader, index: Index, page: Page) -> Page:
         """A page of the records of these rows of an index: as many as a page has room for."""

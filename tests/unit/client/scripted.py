@@ -65,7 +65,7 @@ from metad_wire.tables.retained import (
     Retained,
     RetainedMatch,
 )
-from metad_wire.tables.table import DECLARED
+from metad_wire.tables.table import DECLARED, TABLE_COUNT
 from metad_wire.transport import Listener
 from metad_wire.watch import WatchOpen, WatchOpened
 from sim.memory import MemoryTransport
@@ -117,7 +117,7 @@ class Received:
     def reply(self, reply: m.Message | None = None) -> None:
         """Answer; without a reply with what a server would say when all is well but the items that it refuses."""
         if reply is None:
-            reply = all_well(self.body)
+            reply = m.TableCountReply(0) if self.method.code == TABLE_COUNT.code else all_well(self.body)
             if self.refused is not None:
                 reply = self.refused.widened(reply)
         self.peer.session.respond(self.request_id, encode(reply))

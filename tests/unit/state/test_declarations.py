@@ -17,6 +17,7 @@ from metad.state.core.verb import Verb
 from metad.storage.keys import GROUP_PREFIX_BYTES
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import slot_bits
 from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, record_type
 from metad_wire.errors import InvalidRequestError, MetadError, NotFoundError, UnknownTableError
 from metad_wire.families import FAMILIES
@@ -291,6 +292,52 @@ def test_a_sweep_deletes_rows_and_what_is_remembered_of_them(group: Group) -> No
     rig.write(methods.TABLE_SWEEP, TableSweep(keys))
     assert [one is None for one in topics.get(("a", "x"), ("a", "y"))] == [True, False]
     assert topics.put(topics.made("a", "x")).versions == [1]
+
+
+def test_a_count_is_bounded_and_goes_on_behind_its_cursor(group: Group) -> None:
+    topics = Records(group, TOPIC)
+    for tenant in "abc":
+        topics.put(*(topics.made(tenant, f"{number:04}") for number in range(900)))
+    table, verb = topics.records.table, topics.records.verbs[methods.TABLE_COUNT.code]
+
+    def counts(limit: int, *fields: str, **asked: Any) -> list[int]:
+        page, found = m.Page(limit), list[int]()
+        assert verb.read is not None
+        while not found or page.cursor:
+            body = m.TableList(table.number, [*fields], page=page, **asked)
+            reply = verb.read(group.machine.reader, verb.command(body))
+            found.append(reply.count)
+            page = m.Page(limit, reply.cursor)
+        return found
+
+    answers = counts(10_000)
+    assert (sum(answers), max(answers) <= 1_280, len(answers) > 2) == (2_700, True, True)
+    assert counts(500, "b") == [500, 400]
+    assert counts(450, "b") == [450, 450, 0]
+    assert counts(10_000, "b", prefix="08") == [100]
+    assert counts(10_000, "d") == [0]
+    some = [slot for slot in range(1_024) if slot % 3 == 0]
+    keys = [table.key_of([tenant, f"{number:04}"]) for tenant in "abc" for number in range(900)]
+    assert sum(counts(10_000, slots=slot_bits(some))) == sum(table.slot_of(key) in some for key in keys)
+    for wrong, why in (({"index": 1}, "has 0 indexes"), ({"after": ["a", "b"]}, "order of the keys")):
+        with pytest.raises(InvalidRequestError, match=why):
+            counts(1, **wrong)
+
+
+def test_a_delete_of_what_was_listed_spares_what_was_written_anew(group: Group) -> None:
+    topics = Records(group, TOPIC)
+    topics.put(topics.made("a", "x"), topics.made("a", "y"))
+    x, y = topics.get(("a", "x"), ("a", "y"))
+    topics.delete(("a", "x"))
+    assert topics.put(topics.made("a", "x", 7)).versions == [x.version]
+    items = [
+        m.TableDeleteItem(topics.plain.key(*key), 1, one.create_revision)
+        for key, one in ((("a", "x"), x), (("a", "y"), y))
+    ]
+    reply = topics._write(topics.plain.delete, topics.plain.delete.body(topics.number, items))
+    assert item_errors(reply) == {0: "conflict"}
+    assert "create_revision is" in reply.errors[0].message
+    assert [one is None for one in topics.get(("a", "x"), ("a", "y"))] == [False, True]
 
 
 # --- indexes ---

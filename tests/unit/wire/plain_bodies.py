@@ -88,6 +88,6 @@ def declared_body(table: PlainTable[Any], method: Method[Any, Any], many: Sequen
         return own.body(number, known, [m.TablePutItem(record) for record in records])
     if own is plain.delete:
         return own.body(number, [m.TableDeleteItem(key) for key in keys])
-    if own is plain.list:
+    if own in (plain.list, plain.counts):
         return m.TableList(number, list(msgspec.structs.astuple(keys[0]))[: len(table.routing)])
     return own.body(number, keys)

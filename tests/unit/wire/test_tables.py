@@ -150,14 +150,15 @@ def notes() -> PlainTable[Note]:
 
 def test_a_declared_table_has_its_methods_from_its_declaration(notes: PlainTable[Note]) -> None:
     plain = notes.plain
-    assert [(e.code, e.name, e.mutates) for e in plain[:4]] == [
+    assert [(e.code, e.name, e.mutates) for e in plain[:5]] == [
         (0x0601, "note.get", False),
         (0x0602, "note.put", True),
         (0x0603, "note.delete", True),
         (0x0604, "note.list", False),
+        (0x0607, "note.count", False),
     ]
     shared = [each for each in DECLARED.methods if each.whose is For.CLIENTS and each is not TABLE_TRANSACT]
-    assert [notes.method(general) for general in shared] == [*plain[:4]]
+    assert [notes.method(general) for general in shared] == [*plain[:5]]
     assert METHODS[TABLE_GET.code] is TABLE_GET
     assert plain.values == ("text", "value")
     note, key = Note("s", 7, "t"), plain.key("s", 7)

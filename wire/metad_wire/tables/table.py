@@ -10,7 +10,8 @@ Item errors of ``put``: ``invalid_item`` if a field is not what the table says, 
 not that of the record. Of ``delete``: ``not_found`` if there is no record, whatever version was expected, and
 ``conflict``. A listing without all routing fields is asked of every group of the kind (*Listings*). It is an
 ``invalid_request`` if it has more fields than the key, or one of another type, if it has a prefix for a field that is
-not text, or if ``after`` lacks fields of the key.
+not text, or if ``after`` lacks fields of the key. So is a count. Where a group refuses that with ``stale_route``, who
+holds its slots now counts on from the same cursor.
 
 **Indexes.** A declaration may name other orders of its records. The leader of a group keeps each index with the
 records, in the same entry: a listing of it shows what every other read shows. A listing by an index asks one group if
@@ -243,6 +244,9 @@ TABLE_DELETE = DECLARED.writes(
 TABLE_LIST = DECLARED.reads(0x0604, "list", m.TableList, _of("Table", m.ListReply[_READ]), Lane.SCANS, routed=False)
 
 
+TABLE_COUNT = DECLARED.reads(0x0607, "count", m.TableList, m.TableCountReply, Lane.SCANS, routed=False)
+
+
 class TableSweep(m.Message, frozen=True):
     """Between nodes: delete these records, whose table was dropped. A slot is that of the key, as it is on disk."""
 
@@ -296,6 +300,7 @@ class Plain(NamedTuple):
     put: Method[Any, Any]
     delete: Method[Any, Any]
     list: Method[Any, Any]
+    counts: Method[Any, Any]
     key: type[m.Message]
     """The fields of the record that identify it."""
     values: tuple[str, ...]
@@ -400,6 +405,7 @@ class PlainTable(Table[Record]):
         return super()._key_bytes(item)
 
     def _methods(self) -> Plain:
+        self._own: dict[int, Method[Any, Any]] = {}
         record = self.record
         fields = {field.name: field.type for field in msgspec.structs.fields(record)}
         key: Any = msgspec.defstruct(
@@ -415,7 +421,8 @@ class PlainTable(Table[Record]):
 
         def of(general: Method[Any, Any], body: Any, reply: Any, keyed: Keyed | None = None) -> Method[Any, Any]:
             name = general.name.replace(DECLARED.name, self.name, 1)
-            return self._declared(_own(general, name, body, reply), True, keyed)
+            own = self._own[general.code] = self._declared(_own(general, name, body, reply), True, keyed)
+            return own
 
         name = record.__name__
         listing = of(TABLE_LIST, m.TableList, _of(name, m.ListReply[read]), self.listed_by)
@@ -425,6 +432,7 @@ class PlainTable(Table[Record]):
             of(TABLE_PUT, _of(name, m.TablePut[record]), m.TablePutReply, _records),  # type: ignore[valid-type]
             of(TABLE_DELETE, _of(name, m.TableDelete[key]), m.WriteReply, _keys),
             listing,
+            of(TABLE_COUNT, m.TableList, m.TableCountReply, self.listed_by),
             key,
             tuple(name for name in fields if name not in self.key),
         )
@@ -433,7 +441,7 @@ class PlainTable(Table[Record]):
         """Return its own method of this code, or that of its kind."""
         if general is TABLE_TRANSACT:
             return TRANSACTS[self.kind]
-        return self.plain[general.code - TABLE_GET.code]  # type: ignore[return-value]
+        return self._own[general.code]
 
     def index(self, number: int) -> Index | None:
         """The index of this number; None for 0. Raises InvalidRequestError if there is none."""
@@ -442,17 +450,17 @@ class PlainTable(Table[Record]):
         return [*self.indexes.values()][number - 1] if number else None
 
     def listed_by(self, bodies: Sequence[m.TableList]) -> Sequence[Any]:
-        """What has the routing fields of listings."""
+        """What has the routing fields of listings and counts."""
         found = []
         for body in bodies:
             names = (self.index(body.index) or self).names
             found.append(types.SimpleNamespace(**dict(zip(names, body.fields, strict=False))))
         return found
 
-    def routed_by(self, body: m.TableList) -> bool:
-        """Whether a listing is of one group, because it has all routing fields."""
-        names = (self.index(body.index) or self).names
-        return {*names[: len(body.fields)]} >= {*self.routing}
+    def routed_by(self, fields: Sequence[Any], index: int = 0) -> bool:
+        """Whether a listing, or a count, is of one group, because it has all routing fields."""
+        names = (self.index(index) or self).names
+        return {*names[: len(fields)]} >= {*self.routing}
 
 
 def _join(names: Sequence[str]) -> Callable[[Any], str]:

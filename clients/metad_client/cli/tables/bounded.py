@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ Record = TypeVar("Record")
 Row = dict[str, Any]
 _METAVARS = {"namespace": "NS", "client_id": "CLIENT"}
 PAGE_MAX = 1_000
+PROGRESS_S = 3.0
 
 
 class Bounded(NamedTuple, Generic[Record]):
@@ -48,6 +50,19 @@ async def first(
 def say_more(limit: int) -> None:
     """Tell a person that the output is not whole."""
     sys.stderr.write(f"metadctl: the first {limit} are shown; --limit 0 shows all\n")
+
+
+class Progress:
+    """Tells a person on stderr, every few seconds, how many records a long command has ``done`` something with."""
+
+    def __init__(self, done: str) -> None:
+        self._done = done
+        self._told_s = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        if (now_s := time.monotonic()) - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            sys.stderr.write(f"metadctl: {count} records are {self._done} so far\n")
 
 
 def show(printer: Printer, name: str, found: Bounded[Record], row_of: Callable[[Record], Row], limit: int) -> None:

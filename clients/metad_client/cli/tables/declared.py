@@ -26,7 +26,7 @@ from ...errors import InvalidRequestError
 from .. import people
 from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
-from .bounded import Bounded, Row, absent, first, page_size, present, say_more, show
+from .bounded import Bounded, Progress, Row, absent, first, page_size, present, say_more, show
 
 
 def add(commands: Commands) -> None:
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("file", metavar="FILE", help="a JSON document as `tables get --json` prints it; - reads stdin")
     verbs.add("drop", "drop a table, with all its records", _drop).add_argument("table", metavar="TABLE")
 
-    _, verbs = commands.family("records", "records of a declared table: list, get, put, delete", _which)
+    _, verbs = commands.family("records", "records of a declared table: list, get, put, delete, count", _which)
     _add_verbs(verbs)
 
 
@@ -50,7 +50,7 @@ def add_families(commands: Commands, words: Collection[str] | None) -> dict[str,
     added = {}
     for name, plural in PLURALS.items():
         table = FAMILIES[name]
-        verbs = commands.unlisted(plural, f"records of the table {name}: list, get, put, delete")
+        verbs = commands.unlisted(plural, f"records of the table {name}: list, get, put, delete, count")
         if words is None or plural in words:
             _add_verbs(verbs, table)
             added[name] = verbs
@@ -59,7 +59,7 @@ def add_families(commands: Commands, words: Collection[str] | None) -> dict[str,
 
 def families_page() -> str:
     """For ``metadctl --help``: the commands of each family."""
-    lines = ["what brokers keep, each with list, get, put, delete:"]
+    lines = ["what brokers keep, each with list, get, put, delete, count:"]
     for family in NAMES:
         theirs = [PLURALS[name] for name, table in FAMILIES.items() if table.record.__module__.endswith(f".{family}")]
         lines += textwrap.wrap(f"{family}: {', '.join(theirs)}", 78, initial_indent="  ", subsequent_indent="    ")
@@ -84,10 +84,14 @@ def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
         for field in table.key:
             parser.add_argument("key", action="append", metavar=field.upper())
 
+    def begins(parser: argparse.ArgumentParser, prefix: str | None = "") -> None:
+        named = "" if table is None else f": {', '.join(table.key)}"
+        parser.add_argument("key", nargs="*", metavar="KEY", help=f"the first fields of the key{named}")
+        told = "what the next of them starts with" if prefix is not None else "of all whose next field starts with P"
+        parser.add_argument("--prefix", default=prefix, metavar="P", help=told)
+
     parser = verb("list", "records in order of their keys", _records)
-    named = "" if table is None else f": {', '.join(table.key)}"
-    parser.add_argument("key", nargs="*", metavar="KEY", help=f"the first fields of the key{named}")
-    parser.add_argument("--prefix", default="", metavar="P", help="what the next of them starts with")
+    begins(parser)
     parser.add_argument(
         "--index", default="", metavar="INDEX", help="in the order of this index; KEY then begins with its fields"
     )
@@ -101,9 +105,11 @@ def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
     has = "" if table is None else f". FIELD: {', '.join(map(_told, msgspec.structs.fields(table.record)))}"
     parser.add_argument("fields", nargs="+", metavar="FIELD=VALUE", help=said + has)
     _expected(parser, "only if it has version N now; 0: only if it is absent")
-    parser = verb("delete", "delete one record", _delete)
-    key(parser)
+    parser = verb("delete", "delete one record; or with --prefix all that `list` shows", _delete)
+    begins(parser, None)
+    parser.add_argument("--yes", action="store_true", help="without it, --prefix only says how many it would delete")
     _expected(parser, "only if it has version N now")
+    begins(verb("count", "how many records `list` would show", _count))
 
 
 def _told(field: msgspec.structs.FieldInfo) -> str:
@@ -280,9 +286,26 @@ async def _put(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
-    with absent(_complaint(a)):
-        await m.table(table).delete(*_whole(table, a.key), expected_version=a.expected_version)
-    printer.one({"deleted": True})
+    records = m.table(table)
+    if a.prefix is None:
+        with absent(_complaint(a)):
+            await records.delete(*_whole(table, a.key), expected_version=a.expected_version)
+        printer.one({"deleted": True})
+        return
+    if a.expected_version is not None:
+        raise InvalidRequestError("--expected-version is of one record: it does not go with --prefix")
+    fields = _key(table, a.key)
+    if not a.yes:
+        count = await records.count(*fields, prefix=a.prefix, on_progress=Progress("counted"))
+        raise InvalidRequestError(f"{count} records of {a.table} would be deleted: add --yes")
+    printer.one({"deleted": await records.delete_prefix(*fields, prefix=a.prefix, on_progress=Progress("deleted"))})
+
+
+async def _count(m: Client, a: Arguments, printer: Printer) -> None:
+    table = await m.tables.open(a.table)
+    counted = Progress("counted")
+    count = await m.table(table).count(*_key(table, a.key), prefix=a.prefix, on_progress=counted)
+    printer.one({"records": count})
 
 
 def _complaint(a: Arguments) -> str:
