@@ -19,10 +19,10 @@ its fields name all that routes, else every group of the kind. Bounds: the field
 many bytes as a key may, or the item is an ``invalid_item``.
 
 **Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
-kind, as many routing fields, and the same values in them. So a resource is created with all its parts, or not at all.
+kind, as many routing fields, and the same values in them.
 
 A node may not have heard of a table yet that was declared a moment ago, or of its newest fields: ``unknown_table``.
-Nothing was done; try again. ``not_found`` for a request as a whole: the table was dropped.
+``not_found`` for a request as a whole: the table was dropped.
 """
 
 from __future__ import annotations
