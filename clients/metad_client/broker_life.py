@@ -183,6 +183,12 @@ class BrokerLife:
         assert self._lease.over is not None
         return self._lease.over
 
+    async def serve(self, *, deadline_s: float | None = None) -> Broker:
+        """Tell the others that this broker has loaded what it serves from; for a life that was registered with
+        ``loading_s``. Raises FencedError if the life is over."""
+        body = b.BrokerServe(self.broker, self.epoch)
+        return (await self._requests.one(methods.BROKER_SERVE, body, deadline_s)).broker
+
     async def drain(self, *, deadline_s: float | None = None) -> Broker:
         """Tell the others that this broker wants no new clients. Raises FencedError if the life is over."""
         body = b.BrokerDrain(self.broker, self.epoch)

@@ -9,13 +9,13 @@ import msgspec
 
 from metad_wire.messages import NEVER_S
 from metad_wire.policy.slots import even_slots
+from metad_wire.tables.broker import LIVE
 
 from .band import Uneven, unevenness
 from .errors import ScenarioError, UsageError
 from .scenario import REGIONS_MAX, Expiry, LeaderChange, Region, Scenario, Tenants
 
 FORMAT = 1
-_LIVE = ("registered", "active", "draining")
 ENDLESS_S = float(NEVER_S)
 """The expiry of sessions that stay until they are deleted."""
 OTHERS = "others"
@@ -98,7 +98,7 @@ def of_census(scenario: Scenario, census: Census) -> Scenario:
     of_group = dict.fromkeys(groups, 0)
     for slot, group in enumerate(census.groups.slots["data"]):
         of_group[group] += census.slots.connected[slot]
-    brokers = sum(one.brokers for one in census.brokers if one.state in _LIVE)
+    brokers = sum(one.brokers for one in census.brokers if one.state in LIVE)
     nodes = min(census.groups.nodes, len(groups))
     cluster: dict[str, Any] = {"nodes": nodes, "groups": len(groups), "clients": tuple(of_group.values())}
     mean = sum(kind.subscriptions * kind.connected for kind in census.population) / census.connected

@@ -231,7 +231,7 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return BrokerRegister("b1")
         case "broker.heartbeat":
             return BrokerHeartbeat([BrokerBeat("b1", 1)])
-        case "broker.drain" | "broker.deregister" | "broker.fence":
+        case "broker.serve" | "broker.drain" | "broker.deregister" | "broker.fence":
             return method.body("nobody", 1)
         case "broker.get":
             return BrokerGet(["b1"])

@@ -34,6 +34,7 @@ class BrokerLife(Twin):
     """A life of a broker. See :class:`metad_client.BrokerLife`. Any thread may use it."""
 
     lost = Call(broker_life.BrokerLife.lost)
+    serve = Call(broker_life.BrokerLife.serve)
     drain = Call(broker_life.BrokerLife.drain)
     end = Call(broker_life.BrokerLife.end)
     on_state = Call(broker_life.BrokerLife.on_state, forgetting)

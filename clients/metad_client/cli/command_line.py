@@ -23,6 +23,7 @@ from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
 from metad_wire.families import KNOWN
 from metad_wire.program.output import decode_arguments, escape_unprintable
+from metad_wire.tables.broker import STATES
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
 
@@ -243,7 +244,7 @@ async def _broker_states(m: Client) -> dict[str, int] | None:
             states = Counter([broker.state async for broker in m.brokers.list(deadline_s=STATUS_S)])
     except (TimeoutError, MetadError):
         return None
-    return {state: states[state] for state in brokers.STATES if states[state]}
+    return {state: states[state] for state in STATES if states[state]}
 
 
 def _show_unknown(printer: Printer, reason: str) -> int:

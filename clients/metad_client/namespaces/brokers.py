@@ -46,6 +46,7 @@ class Brokers(Facade):
         at_least_epoch: int = 0,
         wait_s: float = b.WAIT_MS_DEFAULT / 1000,
         probe_port: int = 0,
+        loading_s: float = 0.0,
         deadline_s: float | None = None,
     ) -> BrokerLife:
         """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
@@ -58,6 +59,9 @@ class Brokers(Facade):
         ``probe_port``: a TCP port of this process, on the host from which it reaches metad, that accepts connections
         for as long as the process lives, such as the one for the broker's clients. If the process dies, metad finds
         that port closed, and ends the life without waiting for the lease.
+
+        ``loading_s``: how long the broker may take to read its image before it serves. Until it calls
+        :meth:`BrokerLife.serve`, others see it in state ``loading``, and it is not ended for silence before that time.
 
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
         InvalidRequestError, ConflictError.
@@ -79,6 +83,7 @@ class Brokers(Facade):
             at_least_epoch,
             _ms("wait_s", wait_s),
             probe_port,
+            _ms("loading_s", loading_s),
         )
         self._registering = True
         try:

@@ -216,6 +216,9 @@ class Brokers:
             self._begin_lease(record)
             from_s = self._clock.now() + record.lease_ms / 1000
             self._evidence.add(record.broker, record.broker_epoch, record.probe_port, from_s)
+        elif before.state == b.LOADING != record.state:
+            self._lives.remove(record.broker)  # it knows: it has asked for that
+            self._begin_lease(record)
         if record.fenced:
             self._fencing.done(record.broker, record.least_epoch)
         else:
@@ -230,7 +233,8 @@ class Brokers:
             self._places[record.broker] = self._room.hold(record.registered_by, size)
 
     def _begin_lease(self, record: Broker) -> None:
-        self._lives.add(record.broker, record.lease_ms / 1000, self._clock.now())
+        loading_s = record.loading_ms / 1000 if record.state == b.LOADING else 0.0
+        self._lives.add(record.broker, record.lease_ms / 1000, self._clock.now(), loading_s)
 
     def overslept(self) -> None:
         """This node stood still: brokers may have lost their connections, and could not be heard."""
@@ -454,6 +458,8 @@ class Brokers:
                 self._beat(beats, done, arrived_s, source)
             case b.BrokerRegister():
                 self._register(body, done, holder_of(source))
+            case b.BrokerServe(broker, epoch):
+                self._end(BrokerStep("serve", broker, epoch), 0, done)
             case b.BrokerDrain(broker, epoch):
                 self._end(BrokerStep("drain", broker, epoch), 0, done)
             case b.BrokerDeregister(broker, epoch, wait_ms):
@@ -565,7 +571,7 @@ class Brokers:
         return known is not None and known.broker_epoch == record.broker_epoch
 
     def _end(self, step: BrokerStep, wait_ms: int, done: Done) -> None:
-        """End a life, or let it drain."""
+        """End a life, or let it serve or drain."""
         _check_name(step.broker)
         self._check_few(step.broker)
 
@@ -584,7 +590,7 @@ class Brokers:
             waiter = _Waiter(
                 record, lambda unfenced: b.BrokerEnded(self._records.get(record.broker, record), unfenced), done
             )
-            if step.step == "drain":
+            if step.step in ("serve", "drain"):
                 self._answered(waiter, [])
             else:
                 self._wait(waiter, wait_ms)
@@ -751,6 +757,8 @@ def _check(asked: b.BrokerRegister) -> None:
     _check_name(asked.broker)
     if not LEASE_MS_MIN <= asked.lease_ms <= LEASE_MS_MAX:
         raise InvalidRequestError(f"lease_ms is {asked.lease_ms}: {LEASE_MS_MIN} to {LEASE_MS_MAX} are allowed")
+    if asked.loading_ms > LEASE_MS_MAX:
+        raise InvalidRequestError(f"loading_ms is {asked.loading_ms}: at most {LEASE_MS_MAX} is allowed")
     if asked.at_least_epoch > AT_LEAST_EPOCH_MAX:
         raise InvalidRequestError(f"at_least_epoch is {asked.at_least_epoch}: at most {AT_LEAST_EPOCH_MAX} is allowed")
     texts: dict[str, Any] = {"address": asked.address, "region": asked.region, "rack": asked.rack}

@@ -80,7 +80,7 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     return Broker(
         asked.broker,
         epoch,
-        b.REGISTERED,
+        b.LOADING if asked.loading_ms else b.REGISTERED,
         asked.lease_ms,
         asked.address,
         asked.region,
@@ -92,6 +92,7 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         fenced_ms=now.now_ms,
         probe_port=asked.probe_port,
         registered_by=step.by,
+        loading_ms=asked.loading_ms,
     )
 
 
@@ -105,6 +106,13 @@ def _of_life(step: BrokerStep, known: Broker | None) -> Broker:
             current=known.broker_epoch,
         )
     return known
+
+
+def _serve(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    known = _of_life(step, known)
+    if known.state != b.LOADING:
+        return known
+    return msgspec.structs.replace(known, state=b.ACTIVE if known.fenced else b.REGISTERED, changed_ms=now.now_ms)
 
 
 def _drain(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
@@ -156,6 +164,7 @@ def _forget(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
 
 _STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
     "register": _register,
+    "serve": _serve,
     "drain": _drain,
     "deregister": _end(b.GONE),
     "fence": _end(b.FENCED),

@@ -56,14 +56,16 @@ class Liveness(Generic[Key]):
     def __len__(self) -> int:
         return len(self._leases)
 
-    def add(self, key: Key, ttl_s: float, at_s: float) -> None:
+    def add(self, key: Key, ttl_s: float, at_s: float, least_s: float = 0.0) -> None:
         """Begin a lease at this time, or go on with one that has another ttl from now on. A lease that goes on never
-        ends earlier than was promised before. Also for a lease that is over and could not be ended."""
+        ends earlier than was promised before. Also for a lease that is over and could not be ended. ``least_s``: how
+        long it lasts if that is longer than the ttl."""
         lease = self._leases.get(key)
         if lease is None:
             lease = self._leases[key] = _Lease(ttl_s, at_s)
+            lease.ends_s = at_s + max(ttl_s, least_s)
         else:
-            lease.ends_s = max(self._end(lease), at_s + ttl_s)
+            lease.ends_s = max(self._end(lease), at_s + max(ttl_s, least_s))
             lease.ttl_s = ttl_s
             lease.heard_s = max(lease.heard_s, at_s)
         if not lease.number:

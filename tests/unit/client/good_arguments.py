@@ -44,7 +44,7 @@ TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b
 GOOD: dict[str, dict[str, Any]] = {
     "brokers.register": {
         "broker": "b9", "lease_s": 5.0, "address": "h:1", "region": "r", "rack": "k", "attributes": {"a": "b"},
-        "at_least_epoch": 1, "wait_s": 1.0, "probe_port": 1883,
+        "at_least_epoch": 1, "wait_s": 1.0, "probe_port": 1883, "loading_s": 60.0,
     },
     "brokers.get": {"broker": "b9"},
     "brokers.get_many": {"brokers": ["b9"]},

@@ -852,6 +852,35 @@ async def test_an_administrator_ends_a_life_in_all_groups() -> None:
         await world.ask(b.BrokerFence("nobody"))
 
 
+async def test_a_life_that_loads_may_be_silent_until_it_serves() -> None:
+    world = World()
+    epoch = await world.register("b1", loading_ms=60_000)
+    await world.pass_s(60.0 - LEASE_S)
+    assert world.known("b1").state == "loading", "its lease was over long ago"
+    assert await world.beat("b1", epoch) == "loading"
+    assert (await world.ask(b.BrokerServe("b1", epoch))).broker.state == "active"
+    await world.pass_s(LEASE_S - 1.0)
+    assert world.known("b1").state == "active"
+    await world.pass_s(1.0 + 2 * LOOKS_S)
+    assert world.known("b1").state == "fenced", "its lease counts again"
+    with pytest.raises(FencedError):
+        await world.ask(b.BrokerServe("b1", epoch))
+
+
+async def test_a_life_that_loads_for_too_long_ends_unless_it_is_heard_of() -> None:
+    world = World()
+    await world.register("silent", loading_ms=30_000)
+    heard = await world.register("heard", loading_ms=30_000)
+    await world.pass_s(29.0)
+    assert await world.beat("heard", heard) == "loading"
+    await world.pass_s(1.0 + 2 * LOOKS_S)
+    assert [world.known(name).state for name in ("silent", "heard")] == ["fenced", "loading"]
+    world.brokers._end_leadership()
+    world.brokers.follow(world.map)
+    await world.pass_s(29.0)
+    assert world.known("heard").state == "loading", "a new leader counts anew"
+
+
 async def test_a_life_drains_and_ends_itself() -> None:
     world = World()
     epoch = await world.register("b1")

@@ -40,6 +40,7 @@ def test_every_method_about_records_is_attacked() -> None:
 def test_every_method_of_brokers_that_is_for_clients_is_attacked() -> None:
     assert {one.name for one in methods_of_brokers()} == {
         "broker.register", "broker.heartbeat", "broker.drain", "broker.deregister", "broker.get", "broker.list",
+        "broker.serve",
     }  # fmt: skip
 
 

@@ -115,6 +115,19 @@ def test_an_administrator_need_not_know_the_epoch() -> None:
     assert registry.change(BrokerStep("fence", "b1")) == [ended]
 
 
+@pytest.mark.parametrize("fenced_first", [False, True])
+def test_who_loads_serves_once_it_says_so(fenced_first: bool) -> None:
+    registry = Registry()
+    begun = registry.register("b1", loading_ms=60_000)
+    assert (begun.state, begun.loading_ms) == ("loading", 60_000)
+    steps = [BrokerStep("serve", "b1", 1), BrokerStep("fenced", "b1", 1)]
+    found = [registry.change(step)[0].state for step in (reversed(steps) if fenced_first else steps)]
+    assert found == (["loading", "active"] if fenced_first else ["registered", "active"])
+    (active,) = registry.change(BrokerStep("serve", "b1", 1))
+    assert active.state == "active", "to say it again changes nothing"
+    assert registry.change(BrokerStep("serve", "b1", 7)) == [("fenced", 1)]
+
+
 def test_who_drains_goes_on() -> None:
     registry = Registry()
     registry.register("b1")

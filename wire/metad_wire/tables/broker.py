@@ -26,6 +26,7 @@ does one that stood still, or could not prove for half a second that it leads.
 
 | state | meaning |
 |---|---|
+| ``loading`` | the life reads what it will serve from, and is silent for ``loading_ms`` if need be |
 | ``registered`` | the life may serve, but some groups have not fenced the lives before yet |
 | ``active`` | the life may serve |
 | ``draining`` | the life may serve, and wants no new clients |
@@ -67,11 +68,14 @@ from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Shown, Table
 from ..text.fields import U32, U63, Batch
 
-REGISTERED, ACTIVE, DRAINING, FENCED, GONE = "registered", "active", "draining", "fenced", "gone"
+LOADING, REGISTERED, ACTIVE, DRAINING = "loading", "registered", "active", "draining"
+FENCED, GONE = "fenced", "gone"
+STATES = (LOADING, REGISTERED, ACTIVE, DRAINING, FENCED, GONE)
+"""In the order of a life."""
 FORGOTTEN = "forgotten"
 """In the answer to the step that removes a broker: there is no record any more."""
-LIVE = frozenset({REGISTERED, ACTIVE, DRAINING})
-"""The states in which a life may serve. ``registered``: some group has not fenced the lives before yet."""
+LIVE = frozenset({LOADING, REGISTERED, ACTIVE, DRAINING})
+"""The states of a life that is not over."""
 LEASE_MS_DEFAULT = 10_000
 WAIT_MS_DEFAULT = 5_000
 
@@ -117,14 +121,17 @@ class Broker(Message, frozen=True):
     checked."""
     freed: bool = False
     """The broker itself or an administrator has ended it: its name takes no room any more."""
+    loading_ms: U32 = 0
+    """How long it may be silent while it is ``loading``."""
 
 
 class BrokerRegister(Message, frozen=True):
     """Begins a life. ``invalid_request`` if a field breaks its bound: 1 to 256 bytes of name, 500 to 3,600,000 ms of
-    lease, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``. ``conflict`` if other names take all
-    of 16 MiB, or ``overloaded`` while some are being forgotten. ``quota_exceeded`` if the holder's take more of it than
-    it may have (see "Shared room"). A name takes the most of 1,024 bytes, its record, and 520 and 13 times its length;
-    it counts to the holder of its last life (``registered_by``) until it is freed or forgotten.
+    lease, 3,600,000 ms of ``loading_ms``, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``.
+    ``conflict`` if other names take all of 16 MiB, or ``overloaded`` while some are being forgotten. ``quota_exceeded``
+    if the holder's take more of it than it may have (see "Shared room"). A name takes the most of 1,024 bytes, its
+    record, and 520 and 13 times its length; it counts to the holder of its last life (``registered_by``) until it is
+    freed or forgotten.
 
     From 14 MiB on, brokers that have ended are forgotten with their fences: those that are freed at once, the
     others once they ended over a day ago, the earliest end first, but none with sessions that look connected. A
@@ -148,6 +155,9 @@ class BrokerRegister(Message, frozen=True):
     """For how long the answer waits for groups that are not fenced."""
     probe_port: Port = 0
     """A port that shows whether the broker's process lives; 0: none. See *Evidence of a death*."""
+    loading_ms: U32 = 0
+    """The life begins as ``loading``, and does not end for silence before so long, nor before its lease; 0: it may
+    serve at once. A new leader counts anew."""
 
 
 class BrokerRegistered(Message, frozen=True):
@@ -190,6 +200,14 @@ class BrokerHeartbeatReply(Message, frozen=True):
 
 class BrokerDrain(Message, frozen=True):
     """The life wants no new clients. ``fenced`` if it is over. The reply is a ``BrokerEnded``."""
+
+    broker: str
+    broker_epoch: U63
+
+
+class BrokerServe(Message, frozen=True):
+    """The life is not ``loading`` any more, and its lease holds from now on; nothing changes if it was not. ``fenced``
+    if it is over. The reply is a ``BrokerEnded``."""
 
     broker: str
     broker_epoch: U63
@@ -247,14 +265,14 @@ class BrokerList(Message, frozen=True):
 
 class BrokerStep(Message, frozen=True):
     """Between a node and its metadata group: what happens to a broker. ``step`` is ``register`` (with
-    ``registration``), ``drain``, ``deregister``, ``fence``, ``expire``, ``fenced``: all groups have the fence
-    ``broker_epoch``, or ``forget``: no group has that fence any more. ``by``: who asked to register it."""
+    ``registration``), ``serve``, ``drain``, ``deregister``, ``fence``, ``expire``, ``fenced``: all groups have the
+    fence ``broker_epoch``, or ``forget``: no group has that fence any more. ``by``: who asked to register it."""
 
     step: str
     """What happens. A step of a life that is not its broker's last one, or is over, fails with ``fenced``.
 
-    ``register`` begins a life. ``drain``, ``deregister``, ``fence`` and ``expire`` change the state of the life
-    ``broker_epoch``; ``fence`` with 0: of the last one. ``fenced`` notes that all groups have the fence
+    ``register`` begins a life. ``serve``, ``drain``, ``deregister``, ``fence`` and ``expire`` change the state of the
+    life ``broker_epoch``; ``fence`` with 0: of the last one. ``fenced`` notes that all groups have the fence
     ``broker_epoch``; ``conflict`` if it was raised since, or the map's version is not ``map_version``. ``forget``
     deletes the record, because no group has that fence any more; ``conflict`` as with ``fenced``, and for a life that
     is not over. The broker in the answer is ``forgotten``."""
@@ -315,6 +333,7 @@ BROKER_DRAIN = _asked(0x0502, "drain", BrokerDrain, BrokerEnded, Lane.CONTROL)
 BROKER_DEREGISTER = _asked(0x0503, "deregister", BrokerDeregister, BrokerEnded, Lane.CONTROL)
 BROKER_FENCE = _asked(0x0504, "fence", BrokerFence, BrokerEnded, Lane.CONTROL, For.ADMINS)
 BROKER_GET = _asked(0x0505, "get", BrokerGet, BrokerGetReply, Lane.CONTROL)
+BROKER_SERVE = _asked(0x0507, "serve", BrokerServe, BrokerEnded, Lane.CONTROL)
 BROKER_LIST = BROKER.lists(
     0x0506, "list", BrokerList, Broker, "Brokers in order of their names.", lane=Lane.CONTROL, by=By.METADATA
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 
 from ...client import Client
@@ -12,14 +13,12 @@ from ..grammar import Arguments, Commands, count, limit
 from ..printing import Printer
 from .bounded import Row, first, page_size, present, show
 
-STATES = ("registered", "active", "draining", "fenced", "gone")
-
 
 def add(commands: Commands) -> None:
     """Add the commands."""
     listing, verbs = commands.family("brokers", "the brokers and their lives; or end one", _list)
     listing.add_argument("--prefix", default="", metavar="P", help="only those whose name starts so")
-    listing.add_argument("--state", default="", choices=STATES, help="only those in this state")
+    listing.add_argument("--state", default="", choices=b.STATES, help="only those in this state")
     limit(listing)
     verbs.add("get", "one broker", _get).add_argument("broker", metavar="BROKER")
     fence = verbs.add("fence", "end a life of a broker: no group writes in its name", _fence)
