@@ -172,6 +172,7 @@ from .results import (
     TransactResult,
     WriteResult,
 )
+from .routes import Route
 from .watch.event import WatchEvent
 from .watch.events import WatchBatch
 from .watch.filters import Watched
@@ -318,6 +319,7 @@ __all__ = [
     "Retried",
     "RetryBudget",
     "Revision",
+    "Route",
     "RuleResult",
     "SequenceAddItem",
     "SequenceKey",

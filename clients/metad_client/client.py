@@ -43,6 +43,7 @@ from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options
 from .requests.requests import Requests
+from .routes import Route
 from .watch.event import Several
 from .watch.filters import Named, Wanted, Watched
 from .watch.image import PROGRESS_S, Image, open_image
@@ -200,6 +201,23 @@ class Client:
         """The records of a table that :meth:`Tables.declare` or :meth:`Tables.open` has returned. Raises
         InvalidRequestError if it is none."""
         return Records(self._requests, table)
+
+    async def routes(
+        self, table: PlainTable[Record] | str, *key: str | int, deadline_s: float | None = None
+    ) -> Route[Record]:
+        """The records of one resource, read now and by need: those of a table, or of the table of a name, whose keys
+        begin with ``key``, which has all fields that route. Raises InvalidRequestError, and NotFoundError if there is
+        no such table."""
+        known = await self.tables.open(table, deadline_s=deadline_s) if isinstance(table, str) else table
+        records = self.table(known)
+        if not len(known.routing) <= len(key) <= len(known.key):
+            raise InvalidRequestError(
+                f"a resource of {known.name} is named by {', '.join(known.key[: len(known.routing)])}"
+                f"{' and more of its key' if len(known.key) > len(known.routing) else ''}, and not by {len(key)} fields"
+            )
+        route = Route(records, known.name, key, known.key[len(key) :])
+        await route.refresh(deadline_s=deadline_s)
+        return route
 
     def watch(
         self,

@@ -20,7 +20,7 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult
+from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult, Route
 from .namespaces import (
     BrokerLife,
     Brokers,
@@ -62,6 +62,7 @@ __all__ = [
     "OwnedResult",
     "Records",
     "RetainedMessages",
+    "Route",
     "Sequences",
     "Sessions",
     "Snapshot",

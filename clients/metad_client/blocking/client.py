@@ -21,7 +21,7 @@ from ..watch.image import PROGRESS_S
 from ..watch.streams import Start
 from ..watch.typed import TableName
 from ..watch.watch import BUFFER_BYTES
-from .holding import HeldLease, Membership, Owned, OwnedResult
+from .holding import HeldLease, Membership, Owned, OwnedResult, Route
 from .namespaces import (
     Brokers,
     Cluster,
@@ -57,6 +57,7 @@ class BlockingClient(Twin, Closing):
     owned = Call(client.Client.owned, Owned)
     owned_many = Call(client.Client.owned_many, OwnedResult)
     consume = Call(client.Client.consume, Membership)
+    routes = Call(client.Client.routes, Route)
     on_state = Call(client.Client.on_state, forgetting)
 
     def __init__(self, portal: Portal, opened: client.Client) -> None:

@@ -1,19 +1,23 @@
-"""The blocking lease that is held, its locks, and the blocking member of a consumer group."""
+"""What a blocking program holds: a lease with its locks, membership of a consumer group, sessions, routes."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
-from metad_wire.messages import KvCompare, Owner, SessionKey
+from metad_wire.messages import KvCompare, Message, Owner, SessionKey, TableRecord
 
+from .. import routes
 from ..errors import ClosedError, MetadError
 from ..holding import lease, lock, membership, owned
 from ..holding.belief import LeaseState
 from ..results import Takeover
 from .portal import Portal
 from .verbs import Call, Twin, forgetting
+
+Record = TypeVar("Record", bound=Message)
 
 
 class Lock(Twin):
@@ -213,3 +217,25 @@ class Membership(_Kept):
         if generation is None:
             raise StopIteration
         return generation
+
+
+class Route(Twin, Generic[Record]):
+    """The records of one resource. See :class:`metad_client.Route`. Any thread may use it."""
+
+    refresh = Call(routes.Route[Record].refresh)
+    check = Call(routes.Route[Record].check)
+
+    def __init__(self, portal: Portal, target: routes.Route[Record]) -> None:
+        super().__init__(portal, target)
+        self._route = target
+        self.key = target.key
+        self.get = target.get
+
+    @property
+    def records(self) -> Mapping[routes.Rest, TableRecord[Record]]:
+        """The records by the rest of their key. A refresh makes another mapping, so this one stays as it is."""
+        return self._route.records
+
+    def __getitem__(self, rest: str | int | routes.Rest) -> TableRecord[Record]:
+        """As :meth:`get`. Raises NotFoundError."""
+        return self._route[rest]

@@ -1,0 +1,190 @@
+"""Routes on a real node: who asks by an old copy is refused, and finds the right place with one call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from metad import embedded
+from metad_client import (
+    Client,
+    InvalidRequestError,
+    MetadError,
+    NotFoundError,
+    Route,
+    StaleRouteError,
+    blocking,
+    connect,
+)
+from metad_client import routes as module
+from metad_wire.families.core import TOPICS, Topic
+from metad_wire.families.stream import PARTITIONS, Partition
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.Server]:
+    with embedded.serve_in_thread() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def m(server: embedded.Server) -> AsyncIterator[Client]:
+    async with connect(server.url) as m:
+        yield m
+
+
+def partition(topic: str, number: int, leader: str, epoch: int = 1) -> Partition:
+    return Partition("acme", topic, number, [leader], [leader], leader, epoch)
+
+
+async def test_who_comes_by_an_old_copy_is_refused_and_finds_the_way_with_one_call(m: Client) -> None:
+    table = m.table(PARTITIONS)
+    for number in range(3):
+        await table.put(partition("orders", number, "b1"))
+    client, broker = await m.routes(PARTITIONS, "acme", "orders"), await m.routes("partition", "acme", "orders")
+    assert {rest: one.record.leader for rest, one in client.records.items()} == {(at,): "b1" for at in range(3)}
+    found = client[1]
+    assert await broker.check(found.mod_revision, 1) == found
+
+    await table.put(partition("orders", 1, "b2", 2))
+    assert client[1] == found, "it is a copy"
+    await broker.refresh()
+    with pytest.raises(StaleRouteError, match="partition acme/orders/1: revision") as refused:
+        await broker.check(found.mod_revision, 1)
+    await client.refresh()
+    assert client[1].record.leader == "b2"
+    assert client[1].mod_revision == refused.value.current
+    assert await broker.check(client[1].mod_revision, 1) == client[1]
+    assert (await broker.check(client[0].mod_revision, 0)).record.leader == "b1", "the others are as they were"
+
+
+async def test_who_is_asked_by_a_newer_copy_reads_anew(m: Client) -> None:
+    table = m.table(TOPICS)
+    await table.put(Topic("acme", "bills"))
+    broker = await m.routes(TOPICS, "acme", "bills")
+    await asyncio.sleep(module.OWN_READ_S)
+    await table.put(Topic("acme", "bills", partitions=9))
+    client = await m.routes(TOPICS, "acme", "bills")
+    assert (await broker.check(client[()].mod_revision)).record.partitions == 9
+
+    await table.delete("acme", "bills")
+    await asyncio.sleep(module.OWN_READ_S)
+    await table.put(Topic("acme", "bills", partitions=2))
+    again = await m.routes(TOPICS, "acme", "bills")
+    assert again[()].version == 1, "it was made again"
+    assert (await broker.check(again[()].mod_revision)).record.partitions == 2
+    with pytest.raises(StaleRouteError):
+        await broker.check(client[()].mod_revision)
+
+
+async def test_what_there_is_not_is_said(m: Client) -> None:
+    nothing = await m.routes(TOPICS, "acme", "nothing")
+    assert (dict(nothing.records), nothing.get()) == ({}, None)
+    with pytest.raises(NotFoundError, match="there is no topic acme/nothing"):
+        nothing[()]
+    with pytest.raises(StaleRouteError) as refused:
+        await nothing.check(7)
+    assert refused.value.current == 0
+    with pytest.raises(NotFoundError, match="there is no table nowhere"):
+        await m.routes("nowhere", "acme", "x")
+    for key in (("acme",), (), ("acme", "x", 3, 4)):
+        with pytest.raises(InvalidRequestError, match="is named by tenant, topic"):
+            await m.routes(PARTITIONS, *key)
+    for wrong in (-1, "7", None):
+        with pytest.raises(InvalidRequestError, match="revision"):
+            await nothing.check(wrong)  # type: ignore[arg-type]
+
+
+class Readings:
+    """Counts the listings of a route, and lets them wait."""
+
+    def __init__(self, route: Route[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.error = 0, None
+        real = route._source.list
+
+        async def listed(*key: Any, **options: Any) -> AsyncIterator[Any]:
+            self.count += 1
+            if self.error is not None:
+                raise self.error
+            async for one in real(*key, **options):
+                yield one
+
+        monkeypatch.setattr(route._source, "list", listed)
+
+
+async def test_all_that_ask_meanwhile_share_a_reading_that_begins_after_they_asked(
+    m: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = m.table(TOPICS)
+    await table.put(Topic("acme", "many"))
+    route = await m.routes(TOPICS, "acme", "many")
+    readings = Readings(route, monkeypatch)
+    first = asyncio.create_task(route.refresh())
+    await asyncio.sleep(0)
+    await table.put(Topic("acme", "many", partitions=5))
+    await asyncio.gather(*(route.refresh() for _ in range(1_000)))
+    assert route[()].record.partitions == 5
+    assert readings.count <= 2
+    await first
+
+    readings.count, readings.error = 0, MetadError("no")
+    outcomes = await asyncio.gather(*(route.refresh() for _ in range(10)), return_exceptions=True)
+    assert {str(one) for one in outcomes} == {"no"}, "nobody takes an old copy for a new one"
+    assert readings.count == 1
+    assert route[()].record.partitions == 5, "the copy stays"
+    readings.error = None
+    await route.refresh()
+
+
+async def test_revisions_that_nobody_gave_cost_few_readings(m: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    await m.table(TOPICS).put(Topic("acme", "attacked"))
+    route = await m.routes(TOPICS, "acme", "attacked")
+    readings = Readings(route, monkeypatch)
+    begun = asyncio.get_running_loop().time()
+    for number in range(2_000):
+        with pytest.raises(StaleRouteError):
+            await route.check(route[()].mod_revision + 1 + number)
+    took = asyncio.get_running_loop().time() - begun
+    assert readings.count <= 1 + took / module.OWN_READ_S
+
+
+async def test_copies_of_all_ages_agree_on_who_is_right(m: Client) -> None:
+    """Whatever is written: a check that passes means both have the same record, and a refused client is right after
+    one refresh."""
+    table, rng = m.table(PARTITIONS), random.Random(11)
+    copies = [await m.routes(PARTITIONS, "acme", "random") for _ in range(4)]
+    for step in range(200):
+        number = rng.randrange(3)
+        if rng.random() < 0.3:
+            with contextlib.suppress(NotFoundError):
+                await table.delete("acme", "random", number)
+        else:
+            await table.put(partition("random", number, f"b{step}"))
+        if rng.random() < 0.5:
+            await rng.choice(copies).refresh()
+        client, broker = rng.sample(copies, 2)
+        chosen = client.get(number)
+        if chosen is None:
+            continue
+        try:
+            served = await broker.check(chosen.mod_revision, number)
+        except StaleRouteError:
+            await client.refresh()
+            assert client.get(number) == await table.get("acme", "random", number)
+        else:
+            assert served == chosen
+
+
+def test_a_blocking_program_has_routes_too(server: embedded.Server) -> None:
+    with blocking.connect(server.url) as m:
+        m.table(TOPICS).put(Topic("acme", "blocking"))
+        route = m.routes(TOPICS, "acme", "blocking")
+        assert route.check(route[()].mod_revision) == route.get() == route.records[()]
+        with pytest.raises(StaleRouteError):
+            route.check(1 << 40)
