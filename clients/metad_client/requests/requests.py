@@ -521,7 +521,7 @@ def _size(kind: inspect.Type) -> Callable[[Any], int] | None:
             return len
         case inspect.UnionType(types):
             sizes = [size for size in map(_size, types) if size is not None]
-            return (lambda value: 0 if value is None else sizes[0](value)) if sizes else None
+            return (lambda value: 0 if value is None or isinstance(value, int) else sizes[0](value)) if sizes else None
         case inspect.ListType(item_type=of):
             size_of_one = _size(of) or (lambda _: 1)
             return lambda values: sum(map(size_of_one, values))

@@ -1,0 +1,110 @@
+"""KRaft: the quorum of the metadata is the controller, and every broker follows its log to a whole local image.
+
+Brokers register, send heartbeats, and have epochs: who registers under a name ends the life before, and an
+administrator ends any. A topic that is made through any broker and any node is in the image of every broker. A new
+broker begins with a snapshot and goes on with the changes; one that comes back goes on behind its token, through
+another leader of the quorum.
+
+Not yet: the leaders of partitions are chosen by whoever writes them, not by the quorum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from e2e_nodes import NAMES, Nodes
+
+from metad_client import Client, FencedError, LifeState, connect
+from metad_wire.families.core import TOPICS, Topic
+from metad_wire.families.stream import PARTITIONS, Partition
+from waiting import until
+
+SHOWS = """
+broker.register broker.heartbeat broker.fence broker.get cluster.map cluster.transfer watch.open table.put table.list
+"""
+
+
+async def test_a_broker_has_one_life_at_a_time(
+    m: Client, cluster: Nodes, metadctl: Callable[..., Awaitable[Any]]
+) -> None:
+    async with connect(cluster.url) as old, connect(cluster.url) as new:
+        first = await old.brokers.register("kraft-1", lease_s=20)
+        await old.table(TOPICS).put(Topic("kraft", "by-the-first"))
+        second = await new.brokers.register("kraft-1", lease_s=20)
+        assert second.epoch > first.epoch
+        with pytest.raises(FencedError):  # whether it has heard of its end or not
+            await old.table(TOPICS).put(Topic("kraft", "by-the-first"))
+        await new.table(TOPICS).put(Topic("kraft", "by-the-second"))
+        fenced = await metadctl("brokers", "fence", "kraft-1")
+        assert (fenced["epoch"], fenced["unfenced_groups"]) == (second.epoch, [])
+        with pytest.raises(FencedError):
+            await new.table(TOPICS).put(Topic("kraft", "by-the-second"))
+        await second.lost()
+        assert second.state is LifeState.LOST
+        found = await m.brokers.get("kraft-1")
+        assert found is not None
+        assert (found.state, found.broker_epoch) == ("fenced", second.epoch)
+
+
+async def test_every_broker_follows_the_log_to_a_whole_image(
+    m: Client, cluster: Nodes, metadctl: Callable[..., Awaitable[Any]]
+) -> None:
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(connect(f"metad://{cluster.endpoints[name]}")) for name in NAMES]
+        images = [
+            await stack.enter_async_context(client.image([TOPICS, PARTITIONS], tenant="kraft2")) for client in brokers
+        ]
+        for number, client in enumerate(brokers * 10):  # any broker may create a topic
+            await client.table(TOPICS).put(Topic("kraft2", f"t{number:02}", partitions=1), expected_version=0)
+            name = NAMES[number % 3]
+            await client.table(PARTITIONS).put(Partition("kraft2", f"t{number:02}", 0, [name], [name], name, 1))
+        for image in images:
+            await image.caught_up()
+            await until(lambda image=image: len(image[PARTITIONS]) == 30, "all topics")
+        wanted = [found.record async for found in m.table(TOPICS).list("kraft2")]
+        assert len(wanted) == 30
+        for image in images:
+            assert sorted((found.record for found in image[TOPICS].values()), key=lambda topic: topic.topic) == wanted
+
+        # A new broker: a snapshot, and behind it what is new, each once.
+        async with m.watch(TOPICS, tenant="kraft2", start="snapshot") as watch:
+            snapshot: list[str] = []
+            while len(snapshot) < 30:
+                batch = await watch.next()
+                assert batch is not None
+                assert batch.kind == "snapshot"
+                snapshot += [event.key.topic for event in batch.events]
+            assert sorted(snapshot) == [topic.topic for topic in wanted]
+            await brokers[0].table(TOPICS).put(Topic("kraft2", "tail"))
+            batch = await watch.next()
+            while batch is not None and batch.kind != "changes":
+                batch = await watch.next()
+            assert batch is not None
+            assert [event.key.topic for event in batch.events] == ["tail"]
+            token = batch.token
+
+        # While it is away, another node becomes the leader of the quorum.
+        leader = (await m.cluster.map()).leaders["metadata-0"]
+        other = next(name for name in NAMES if name != leader)
+        await metadctl("transfer", "metadata-0", other)
+
+        async def leads() -> bool:
+            return (await m.cluster.map()).leaders.get("metadata-0") == other
+
+        await until(leads, "the new leader")
+        for number in range(3):
+            await brokers[number].table(TOPICS).put(Topic("kraft2", f"late{number}"))
+        async with asyncio.timeout(100), m.watch(TOPICS, tenant="kraft2", token=token) as watch:
+            missed: list[str] = []
+            while len(missed) < 3:
+                batch = await watch.next()
+                assert batch is not None
+                assert batch.kind == "changes"
+                missed += [event.key.topic for event in batch.events]
+        assert missed == ["late0", "late1", "late2"], "in order, none twice"
+        for image in images:
+            await until(lambda image=image: len(image[TOPICS]) == 34, "the images go on")

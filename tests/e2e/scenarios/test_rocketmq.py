@@ -1,0 +1,131 @@
+"""RocketMQ broker metadata: what a broker of many tenants keeps in its configuration files, kept in metad.
+
+Topics of a namespace are written in one batch that is answered item by item. A change of one topic writes one record,
+and its watcher is told of that one. Queues are taken from the end of a topic: first for writing, then for reading.
+Subscription groups, consumers that share queues, and offsets, of which a commit writes those that have changed.
+
+Not yet: limits of tenants and permissions are kept and watched, but metad enforces them on nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+from e2e_nodes import Nodes
+
+from metad_client import (
+    Client,
+    ConflictError,
+    FencedError,
+    InvalidItemError,
+    Member,
+    OffsetCommitItem,
+    OffsetRegressionError,
+    TablePutItem,
+    Watched,
+    connect,
+)
+from metad_wire.families.core import NAMESPACES, TENANTS, TOPICS, Namespace, Tenant, Topic
+from metad_wire.families.queue import SUBSCRIPTION_GROUPS, SubscriptionGroup
+
+SHOWS = """
+table.put table.get table.list table.delete watch.open
+offset.commit offset.fetch offset.delete offset.list offset.groups offset.generations offset.reset_generations
+offset.delete_groups consumer.join consumer.heartbeat consumer.assign consumer.describe consumer.get consumer.members
+consumer.leave
+"""
+QUEUES = 8
+
+
+async def test_topics_are_written_in_batches_and_one_by_one(m: Client) -> None:
+    topics = m.table(TOPICS)
+    await m.table(TENANTS).put(Tenant("rocket", topics_max=1_000))
+    await m.table(NAMESPACES).put_many([TablePutItem(Namespace("rocket", name)) for name in ("eu", "us")])
+    batch = [Topic("rocket", f"eu%t{i:03}", read_queues=QUEUES, write_queues=QUEUES) for i in range(300)]
+    batch[7] = msgspec.structs.replace(batch[7], permission=99)
+    batch += [Topic("rocket", "us%t000"), Topic("other", "eu%t000")]
+    result = await topics.put_many([TablePutItem(topic) for topic in batch])
+    assert {at: type(error) for at, error in result.errors.items()} == {7: InvalidItemError}
+    listed = [found.record.topic async for found in topics.list("rocket", prefix="eu%")]
+    assert listed == [topic.topic for at, topic in enumerate(batch[:300]) if at != 7]
+
+    # A topic shrinks: its last queues take no new messages, and go when they have been read.
+    async with m.watch(TOPICS, tenant="rocket") as watch:
+        topic = msgspec.structs.replace(batch[0], write_queues=4)
+        assert await topics.put(topic, expected_version=1) == 2
+        with pytest.raises(ConflictError) as stale:  # a broker that has read the topic before
+            await topics.put(msgspec.structs.replace(batch[0], read_queues=16), expected_version=1)
+        assert stale.value.current == 2
+        assert await topics.put(msgspec.structs.replace(topic, read_queues=4), expected_version=2) == 3
+        await topics.delete("rocket", "us%t000")
+        told = []
+        async for changes in watch:
+            told += [
+                (event.key.topic, found and (found.record.read_queues, found.record.write_queues))
+                for event in changes.events
+                for found in [event.record]
+            ]
+            if ("us%t000", None) in told and len(told) >= 3:
+                break
+    of_eu = [one for one in told if one[0] != "us%t000"]
+    assert of_eu == [("eu%t000", (8, 4)), ("eu%t000", (4, 4))], "the 298 others were not written again"
+    versions = {found.record.topic: found.version async for found in topics.list("rocket")}
+    assert versions.pop("eu%t000") == 3
+    assert {*versions.values()} == {1}
+
+
+def share_out(_: str, members: Sequence[Member]) -> Mapping[str, bytes]:
+    return {member.member: bytes(range(at, QUEUES, len(members))) for at, member in enumerate(members)}
+
+
+async def test_consumers_share_queues_and_commit_what_has_changed(m: Client, cluster: Nodes) -> None:
+    groups = m.table(SUBSCRIPTION_GROUPS)
+    await groups.put(SubscriptionGroup("rocket", "billing", retries_max=3, subscriptions={"eu%t001": "paid"}))
+    found = await groups.get("rocket", "billing")
+    assert found is not None
+    assert found.record.subscriptions == {"eu%t001": "paid"}
+
+    async with connect(cluster.url) as other, m.consume("rocket", "billing", assign=share_out) as first:
+        alone = await anext(aiter(first))
+        assert [*alone.assignment] == [*range(QUEUES)]
+        await alone.commit("eu%t001", 0, 10)
+        async with other.consume("rocket", "billing", assign=share_out) as second:
+            await alone.ended()
+            # Both join the next generation, whichever of them asks first.
+            mine, theirs = await anext(aiter(first)), await anext(aiter(second))
+            assert sorted([*mine.assignment, *theirs.assignment]) == [*range(QUEUES)]
+            assert len(mine.assignment) == len(theirs.assignment)
+            members = [member.member async for member in m.consumers.members("rocket", "billing")]
+            assert {*members} == {mine.member, theirs.member}
+            with pytest.raises(FencedError):
+                await m.offsets.commit("rocket", "billing", "eu%t001", 0, 11, generation=alone.number)
+            await theirs.commit("eu%t001", theirs.assignment[0], 20)
+            async with m.watch(Watched("offset", tenant="rocket", rows=("offset",))) as watch:
+                await mine.commit("eu%t001", mine.assignment[0], 30)
+                batch = await watch.next()
+                assert batch is not None
+                assert [(event.key.partition, event.record.offset) for event in batch.events if event.record] == [
+                    (mine.assignment[0], 30)
+                ]
+    described = await m.consumers.describe("rocket", "billing")
+    assert described is not None
+    assert described.members == 0
+
+    # Offsets that go forward only, in a batch that is answered item by item.
+    batch = [OffsetCommitItem("rocket", "audit", "eu%t002", queue, 100 + queue) for queue in range(QUEUES)]
+    assert (await m.offsets.commit_many(batch, monotonic=True)).ok
+    again = [msgspec.structs.replace(batch[0], offset=50), msgspec.structs.replace(batch[1], offset=300)]
+    result = await m.offsets.commit_many(again, monotonic=True)
+    assert {at: type(error) for at, error in result.errors.items()} == {0: OffsetRegressionError}
+    assert [found.offset async for found in m.offsets.list("rocket", "audit")] == [100, 300, *range(102, 108)]
+    await m.offsets.delete("rocket", "audit", "eu%t002", 7)
+    assert await m.offsets.fetch("rocket", "audit", "eu%t002", 7) is None
+    assert {known.group async for known in m.offsets.groups("rocket")} == {"audit", "billing"}
+    generation = await m.offsets.generation("rocket", "billing")
+    assert generation >= mine.number
+    await m.offsets.reset_generation("rocket", "billing", generation, 0)
+    assert await m.offsets.generation("rocket", "billing") == 0
+    assert await m.offsets.delete_group("rocket", "audit") == QUEUES - 1
+    assert [found async for found in m.offsets.list("rocket", "audit")] == []
