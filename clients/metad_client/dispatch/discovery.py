@@ -31,6 +31,9 @@ SEEK_PART = 1 / 6
 PROBE_AFTER_S = 0.5
 SEEK_DEADLINE_S = 1.0
 """A node that has not answered by then is suspect, and asked again."""
+REFRESH_S = 10.0
+"""Since the last answer, where no call lacks a leader: the client learns of nodes that have joined before those that it
+knows are gone. An answer without a newer map has some tens of bytes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +53,7 @@ class Discovery:
     asked: asyncio.Future[None]
     refused: Callable[[], None] = lambda: None
     timer: asyncio.TimerHandle | None = None
+    refresh: asyncio.TimerHandle | None = None
     question: Call | None = None  # in flight
     began_s: float | None = None  # the first of consecutive questions after which calls still wait
     asked_at: dict[str, float] = field(default_factory=dict)  # node -> when it was asked last
@@ -70,8 +74,9 @@ class Discovery:
     def close(self) -> None:
         """Ask no more."""
         self.closed = True
-        if self.timer is not None:
-            self.timer.cancel()
+        for timer in (self.timer, self.refresh):
+            if timer is not None:
+                timer.cancel()
 
     def _ask(self) -> None:
         self.timer = None
@@ -140,6 +145,9 @@ class Discovery:
             self.asked.set_result(None)
         if self.router.has_leaders():
             self.began_s = None
+            if self.refresh is not None:
+                self.refresh.cancel()
+            self.refresh = self.loop.call_later(REFRESH_S, self.seek)
         else:
             self.seek()
 

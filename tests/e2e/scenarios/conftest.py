@@ -26,6 +26,8 @@ CONFIG = """
 [groups]
 data = 2
 offset = 1
+[expiry]
+amnesty_ms = 100
 [storage]
 block_cache_bytes = 8388608
 memtable_bytes = 33554432

@@ -24,7 +24,7 @@ from metad_client import (
     StaleRouteError,
     UnknownOutcomeError,
 )
-from metad_client.dispatch.discovery import SEEK_MAX_S
+from metad_client.dispatch.discovery import REFRESH_S, SEEK_MAX_S
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.cluster import GroupId
@@ -723,16 +723,29 @@ async def test_a_map_that_makes_no_sense_changes_nothing(server, nodes, dial, se
     assert client.statistics().nodes == 3
 
 
-async def test_the_map_is_not_asked_for_without_a_reason(server, nodes, dial, settle):
+async def test_the_map_is_asked_for_seldom_without_a_reason(server, nodes, dial, settle):
     client = await dial()
     await settle()
-    before = len(server.map_requests)
+    server.map_requests.clear()
     rng = random.Random(1)
     for _ in range(50):
         await client.kv.get_many([KvKey(namespace(rng.randrange(4)), "k")])
         await asyncio.sleep(1)
-    assert len(server.map_requests) == before
+    assert 3 <= len(server.map_requests) <= 50 / REFRESH_S
+    assert {node for node, _ in server.map_requests} == {"n1", "n2", "n3"}, "in turn"
     assert CLUSTER_MAP not in [received.method for received in server.received]
+
+
+async def test_nodes_that_have_joined_are_known_before_the_others_die(server, nodes, dial):
+    """Once wrong: a client whose calls all found their leader never heard of them, and had nobody left to ask."""
+    nodes.place(nodes={"n1": ENDPOINTS["n1"]}, data=1)
+    client = await dial("metad://a")
+    assert (await client.kv.put_many([put(0)])).ok
+    leaders = dict(nodes.leaders)
+    nodes.place(version=2, data=1)
+    nodes.leaders = server.leaders = leaders  # none has moved to those that have joined
+    await asyncio.sleep(REFRESH_S + 1)
+    assert client.statistics().nodes == 3
 
 
 # --- slots that move ---

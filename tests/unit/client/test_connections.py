@@ -346,7 +346,7 @@ async def test_a_busy_connection_is_not_pinged(server, dial):
     before = server.chunks
     for _ in range(20):
         await client.kv.put_many(ONE)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.45)
     assert server.chunks - before == 20
 
 

@@ -41,6 +41,7 @@ from metad_client import (
     Watched,
 )
 from metad_client.connections.transport_choice import TransportChoice
+from metad_client.dispatch.discovery import REFRESH_S
 from metad_client.dispatch.dispatcher import Dispatcher
 from metad_client.endpoint import parse_url
 from metad_client.watch.filters import filters_of
@@ -450,7 +451,7 @@ async def test_an_open_watch_is_no_call_that_nobody_answers(
     watch = await connected.watch("kv").opened()
     asked = len(server.map_requests)
     await asyncio.sleep(60)
-    assert len(server.map_requests) == asked
+    assert len(server.map_requests) <= asked + 60 / REFRESH_S
     assert connected.statistics().in_flight == 0
     a(nodes).put("k", b"1")
     assert await take(watch, 1) == [b"1"]

@@ -1,0 +1,163 @@
+"""RobustMQ meta service: cluster coordination, metadata, business data of clients, and control, as one service.
+
+A client that knows one node finds all. Groups of each of the three kinds are added while programs write, and slots
+move to them without losing a write. Topics and users are records; sessions, retained messages and wills have verbs of
+their own, in batches that say of each client whether its session was there and who had it. A broker that dies leaves
+its clients to another one, and their wills are published once.
+
+Not yet: a controller that assigns topics to brokers, and a backup of a running cluster. How many sessions a node holds
+is measured by ``metad-perf``, not shown here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from e2e_nodes import NAMES, PAUSE_S, Nodes
+
+from metad_client import (
+    Client,
+    KvPutItem,
+    OffsetCommitItem,
+    RetainedPutItem,
+    SessionDisconnectItem,
+    SessionProperties,
+    SessionTakeoverItem,
+    TablePutItem,
+    Will,
+    connect,
+)
+from metad_wire.cluster import unpack_slots
+from metad_wire.families.core import TOPICS, Topic
+from waiting import until
+
+SHOWS = """
+system.status cluster.map cluster.add_group cluster.rebalance table.put table.list kv.put offset.commit
+session.takeover session.disconnect session.update session.get session.list session.delete session.end_tenant
+session.endings retained.put retained.get retained.match retained.delete
+will.wait will.claim will.acknowledge will.release will.list
+"""
+CLIENTS = 1_000
+
+
+class Writer:
+    """Writes a record of each kind of group, again and again; each must have as many versions as rounds."""
+
+    def __init__(self, m: Client) -> None:
+        self._m = m
+        self.rounds = 0
+        self.stopping = False
+
+    async def run(self) -> None:
+        while not self.stopping:
+            puts = [TablePutItem(Topic("robust", f"t{i}", partitions=self.rounds + 1), self.rounds) for i in range(40)]
+            (await self._m.table(TOPICS).put_many(puts)).raise_for_error()
+            keys = [KvPutItem(f"robust{i}", "key", b"", self.rounds) for i in range(40)]
+            (await self._m.kv.put_many(keys)).raise_for_error()
+            expected = self.rounds if self.rounds else -1
+            commits = [OffsetCommitItem("robust", f"g{i}", "t", 0, self.rounds + 1, 0, expected) for i in range(40)]
+            (await self._m.offsets.commit_many(commits)).raise_for_error()
+            self.rounds += 1
+            await asyncio.sleep(PAUSE_S)
+
+
+async def test_the_cluster_grows_in_groups_of_each_kind_while_it_is_written_to(
+    m: Client, cluster: Nodes, metadctl: Callable[..., Awaitable[Any]]
+) -> None:
+    async with connect(f"metad://{cluster.endpoints['n1']}") as client:
+        known = (await client.cluster.map()).map
+        assert known is not None
+        assert [node.node_id for node in known.nodes] == [*NAMES]
+        assert sorted(await client.cluster.statuses()) == [*NAMES]
+    before = Counter(group.kind for group in known.groups)
+    writer = Writer(m)
+    writing = asyncio.create_task(writer.run())
+    for kind in ("metadata", "offset", "data"):
+        await metadctl("groups", "add", "--kind", kind)
+    await metadctl("groups", "rebalance")
+
+    async def spread() -> bool:
+        now = (await m.cluster.map()).map
+        assert now is not None
+        counts = {kind: Counter(unpack_slots(now.slots[kind])) for kind in before}
+        return not now.moves and all(
+            len(counts[kind]) == before[kind] + 1 and max(counts[kind].values()) - min(counts[kind].values()) <= 1
+            for kind in before
+        )
+
+    await until(spread, "the slots are spread")
+    grown = writer.rounds
+    await until(lambda: writing.done() or writer.rounds > grown + 2, "the writes go on")
+    writer.stopping = True
+    await writing
+    versions = [found.version async for found in m.table(TOPICS).list("robust")]
+    assert versions == [writer.rounds] * 40
+
+    async def is_well() -> bool:
+        return bool((await metadctl("status"))["verdict"] == "ok")
+
+    await until(is_well, "all is well")
+
+
+async def test_sessions_retained_messages_and_wills(
+    m: Client, cluster: Nodes, metadctl: Callable[..., Awaitable[Any]]
+) -> None:
+    props = SessionProperties(3_600, b"what the broker keeps", Will("robust/gone", b"gone", 1))
+    items = [SessionTakeoverItem("robust", f"c{i:04}", properties=props if i < 2 else None) for i in range(CLIENTS)]
+    async with connect(cluster.url) as one, connect(cluster.url) as two:
+        life1 = await one.brokers.register("robust-1", lease_s=2)
+        life2 = await two.brokers.register("robust-2", lease_s=20)
+        taken = await one.sessions.takeover_many(life1.broker, life1.epoch, items)
+        taken.raise_for_error()
+        assert not any(taken.session_present(i) for i in range(CLIENTS))
+        await one.sessions.update(life1.broker, life1.epoch, "robust", "c0005", SessionProperties(60, b"new"))
+
+        # The first broker dies; the other one takes its clients over as they come, and learns who had them.
+        await one.close()
+        come = [SessionTakeoverItem("robust", f"c{i:04}") for i in range(2, CLIENTS)]
+        taken = await two.sessions.takeover_many(life2.broker, life2.epoch, come, restore=True)
+        taken.raise_for_error()
+        assert all(taken.session_present(i) for i in range(CLIENTS - 2))
+        assert {owner.broker for owner in taken.owners} == {"robust-1"}
+        restored = taken.properties(3)
+        assert restored is not None
+        assert restored.payload == b"new"
+        assert [s.client_id async for s in m.sessions.list(broker="robust-1")] == ["c0000", "c0001"]
+        assert len([s async for s in m.sessions.list("robust", "c00", page_size=30)]) == 100
+
+        # The two that did not come back have wills: those are due once the first broker is known to be dead.
+        published = []
+        async with aclosing(two.wills.due(life2.broker, life2.epoch, tenant="robust", poll_s=0.5)) as due:
+            async for will in due:
+                published.append(will.key.client_id)
+                await two.retained.put("robust", will.will.topic, will.will.payload, qos=will.will.qos)
+                if len(published) == 2:
+                    await two.wills.acknowledge(life2.broker, life2.epoch, will.key)
+                    break
+        assert sorted(published) == ["c0000", "c0001"]
+        assert [will async for will in m.wills.list("robust")] == []
+        # A broker that cannot publish a will gives it to the others.
+        await two.sessions.takeover(life2.broker, life2.epoch, "robust", "c0001", properties=props)
+        gone = SessionDisconnectItem("robust", "c0001", expiry_interval_s=0)
+        assert (await two.sessions.disconnect_many(life2.broker, life2.epoch, [gone])).ok
+        assert await m.sessions.get("robust", "c0001") is None
+        for _ in range(2):
+            (claimed,) = await two.wills.claim(life2.broker, life2.epoch, tenant="robust")
+            await two.wills.release(life2.broker, life2.epoch, claimed.key)
+
+        batch = [RetainedPutItem("robust", f"site/{i}/door", b"open") for i in range(50)]
+        assert (await two.retained.put_many(batch)).ok
+        assert len([found async for found in m.retained.match("robust", "site/+/door")]) == 50
+        await two.retained.delete("robust", "site/7/door")
+        assert await m.retained.get("robust", "site/7/door") is None
+        await two.sessions.delete("robust", "c0002", broker=life2.broker, broker_epoch=life2.epoch)
+
+        # A tenant ends as a whole.
+        ended = await metadctl("sessions", "end-tenant", "robust", "--wills", "drop", "--retained", "--wait")
+        assert ended == {"ordered": True, "ended": True}
+        assert [s async for s in m.sessions.list("robust")] == []
+        assert [found async for found in m.retained.match("robust", "#")] == []
