@@ -215,7 +215,8 @@ class BrokerLife:
         self._task = asyncio.create_task(self._run(), name=f"life of broker {self.broker}")
 
     def hurry(self) -> None:
-        """Send the next heartbeat at once: a connection is lost, and the cluster may take that for the end."""
+        """Send the next heartbeat at once: a connection is lost, and the cluster may take that for the end; or a
+        request was fenced, perhaps because the life is over."""
         self._hurried.set()
 
     def stop(self, error: MetadError) -> None:
@@ -257,3 +258,4 @@ class BrokerLife:
         error = error_of_item(reply.errors[0])
         if isinstance(error, FencedError | NotFoundError):
             self._lease.end(error)
+            _ = self.state  # which tells the listeners

@@ -31,6 +31,7 @@ from ..errors import (
     ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
+    FencedError,
     ForeignCallError,
     ForkedError,
     InternalError,
@@ -398,6 +399,8 @@ class Dispatcher:
             call.fail(error)
             return
         self.answers += 1
+        if isinstance(error, FencedError) and self._life is not None:
+            self._life.hurry()
         if isinstance(error, CancelledError | DeadlineExceededError) and not call.in_doubt:
             error = another(error, outcome_known=True)  # a server answers so only what it has not begun
         self.turned_away += isinstance(error, OverloadedError)

@@ -67,7 +67,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[s
 
 
 async def test_a_metadata_store(url: str) -> None:
-    async with connect(url) as m, connect(url) as bookie, m.watch("kv", tenant="pulsar") as listener:
+    async with connect(url) as m, connect(url) as bookie, await m.watch("kv", tenant="pulsar").opened() as listener:
         store = Store(m)
         assert await store.put("/managed-ledgers/a/b/1", b"ledger 1", 0) == 1
         with pytest.raises(ConflictError):

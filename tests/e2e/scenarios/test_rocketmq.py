@@ -52,7 +52,7 @@ async def test_topics_are_written_in_batches_and_one_by_one(m: Client) -> None:
     assert listed == [topic.topic for at, topic in enumerate(batch[:300]) if at != 7]
 
     # A topic shrinks: its last queues take no new messages, and go when they have been read.
-    async with m.watch(TOPICS, tenant="rocket") as watch:
+    async with await m.watch(TOPICS, tenant="rocket").opened() as watch:
         topic = msgspec.structs.replace(batch[0], write_queues=4)
         assert await topics.put(topic, expected_version=1) == 2
         with pytest.raises(ConflictError) as stale:  # a broker that has read the topic before
@@ -102,7 +102,7 @@ async def test_consumers_share_queues_and_commit_what_has_changed(m: Client, clu
             with pytest.raises(FencedError):
                 await m.offsets.commit("rocket", "billing", "eu%t001", 0, 11, generation=alone.number)
             await theirs.commit("eu%t001", theirs.assignment[0], 20)
-            async with m.watch(Watched("offset", tenant="rocket", rows=("offset",))) as watch:
+            async with await m.watch(Watched("offset", tenant="rocket", rows=("offset",))).opened() as watch:
                 await mine.commit("eu%t001", mine.assignment[0], 30)
                 batch = await watch.next()
                 assert batch is not None

@@ -59,7 +59,7 @@ async def test_what_is_ephemeral_ends_with_its_owner_and_the_next_controller_is_
             await m.kv.put("zk", "/controller", b"somebody else", expected_version=0)
         assert [lease.holder async for lease in m.leases.list("zk")] == ["the owner"]
         async with (
-            m.watch("kv", tenant="zk", start="snapshot") as watch,
+            await m.watch("kv", tenant="zk", start="snapshot").opened() as watch,
             m.hold("zk", ttl_s=20, holder="the next") as lease,
         ):
             waiting = asyncio.create_task(lease.lock("/controller", b"the next"))

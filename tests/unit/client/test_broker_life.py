@@ -92,6 +92,7 @@ class Cluster:
         self.slept_s = 0.0  # that the clock of the lease counts, and the loop does not
         self.epoch = 7
         self.alive = True
+        self.fenced = False  # what writes hear
         self.error: m.ItemError | None = None
         self.beats = 0
         self.travels_s = 0.0  # of that clock, from when a heartbeat is sent until it is answered
@@ -115,6 +116,8 @@ class Cluster:
                 received.fail(InvalidRequestError("not now"))
         elif isinstance(body, b.BrokerDrain | b.BrokerDeregister):
             received.reply(b.BrokerEnded(b.Broker(body.broker, body.broker_epoch, "gone", 1), ["data-0"]))
+        elif self.fenced:
+            received.fail(FencedError("epoch 9 is active"))
         else:
             if received.request.identity is not None:
                 self.writes.append((received.request.life, received.request.requires))
@@ -311,9 +314,24 @@ async def test_a_life_that_the_cluster_has_ended_is_lost_at_once(cluster: Cluste
         await until(lambda: cluster.beats > beats)
         assert life.state is LifeState.SERVING
         cluster.error = m.ItemError(0, FencedError.code, "epoch 9 is active", 9)
+        said_s = asyncio.get_running_loop().time()
         assert (await life.lost()).current == 9
+        assert asyncio.get_running_loop().time() <= said_s + LEASE_S / BEATS, "with the first heartbeat that says so"
         with pytest.raises(FencedError):
             await client.kv.put("ns", "k", b"v")
+
+
+async def test_a_life_whose_write_is_fenced_is_heard_of_at_once(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        life = await client.brokers.register("b1")
+        await client.kv.put("ns", "k", b"v")
+        cluster.error = m.ItemError(0, FencedError.code, "epoch 9 is active", 9)
+        cluster.fenced = True
+        begun_s = asyncio.get_running_loop().time()
+        with pytest.raises(FencedError):
+            await client.kv.put("ns", "k", b"v")
+        await life.lost()
+        assert asyncio.get_running_loop().time() < begun_s + 0.1
 
 
 async def test_a_life_that_is_over_before_it_began_is_none(cluster: Cluster) -> None:
