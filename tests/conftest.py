@@ -32,6 +32,8 @@ BY_TEST = ("e2e", "extension", "simulation")
 """Rings of which one file may take minutes."""
 OF_SPARK = {"jvm": "context: Context", "port": '"--connect"'}
 """What files in ``spark`` share: the JVM of the session, or Connect's port; and the words by which they name it."""
+SCENARIOS = "tests/e2e/scenarios"
+"""All files share nodes."""
 WAITING = ("spark", "fuzz", "e2e", "extension")
 """Rings whose tests mostly wait: for processes to start, to die or to be late. Tests that compute run beside them, for
 else the cores would be idle meanwhile. The folder that takes longest comes first."""
@@ -65,6 +67,8 @@ def scope(root: Path, nodeid: str) -> str:
     """What of a test must be the same for all tests that run in one process: the file where they share nodes or are
     short, what files of Spark share, else the test itself."""
     path = nodeid.partition("::")[0]
+    if path.startswith(f"{SCENARIOS}/"):
+        return SCENARIOS
     ring = ring_of(path)
     if ring == "spark":
         return next((f"tests/{ring}/{shared}" for shared, mark in OF_SPARK.items() if mark in text(root / path)), path)

@@ -48,3 +48,10 @@ def test_files_of_spark_share_a_process_only_with_what_they_share(ordering: Any)
     assert {"test_census.py", "test_query_mutants.py"} <= together["tests/spark/jvm"]
     assert together["tests/spark/port"] == {"test_command.py", "test_everywhere.py"}
     assert together["tests/spark/test_schedule.py"] == {"test_schedule.py"}
+
+
+def test_all_scenarios_share_a_process_and_with_it_their_nodes(ordering: Any) -> None:
+    files = (TESTS / "e2e" / "scenarios").glob("test_*.py")
+    assert {ordering.scope(TESTS.parent, f"tests/e2e/scenarios/{path.name}::test_x") for path in files} == {
+        ordering.SCENARIOS
+    }
