@@ -11,7 +11,7 @@
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
 - :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.inflight``, ``m.wills``, …
-- :mod:`metad_client.families`: verbs with rules, over tables of families: ``m.topics``
+- :mod:`metad_client.families`: verbs with rules, over tables of families: ``m.topics``, ``m.schemas``
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.watch`: changes of all groups as one iterator
@@ -109,11 +109,13 @@ from .errors import (
     FrameTooLargeError,
     HandshakeError,
     IdentityExpiredError,
+    IncompatibleSchemaError,
     InternalError,
     InvalidItemError,
     InvalidRequestError,
     LogCutError,
     MetadError,
+    MissingExtraError,
     NoRoomError,
     NotFoundError,
     NotLeaderError,
@@ -136,6 +138,7 @@ from .errors import (
     UnknownTableError,
     UnsupportedError,
 )
+from .families.schemas import Followed, NewSchema, Schemas
 from .families.topics import Resize, Topics
 from .holding.belief import LeaseState
 from .holding.lease import HeldLease
@@ -228,6 +231,7 @@ __all__ = [
     "DueWill",
     "Ended",
     "FencedError",
+    "Followed",
     "FollowerStatus",
     "ForeignCallError",
     "ForkedError",
@@ -245,6 +249,7 @@ __all__ = [
     "IdentityExpiredError",
     "Image",
     "ImageTable",
+    "IncompatibleSchemaError",
     "Inflight",
     "InflightKey",
     "InflightState",
@@ -281,6 +286,8 @@ __all__ = [
     "Membership",
     "Message",
     "MetadError",
+    "MissingExtraError",
+    "NewSchema",
     "NoRoomError",
     "NodeRecord",
     "NotFoundError",
@@ -321,6 +328,7 @@ __all__ = [
     "Revision",
     "Route",
     "RuleResult",
+    "Schemas",
     "SequenceAddItem",
     "SequenceKey",
     "SequenceRecord",

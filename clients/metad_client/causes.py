@@ -94,6 +94,8 @@ CAUSES: Final = (
     Cause(e.QuotaExceededError, "there are as many as there may be", _CALL),
     Cause(e.NoRoomError, "the disks are too full for what grows", _CALL),
     Cause(e.ShrinkError, "a topic would lose what is not read", _CALL),
+    Cause(e.IncompatibleSchemaError, "a schema does not go with earlier versions", _CALL),
+    Cause(e.MissingExtraError, "a package of an extra is not installed", _CALL),
     Cause(e.ClosedError, "the client was closed", _CALL),
     # the place
     Cause(e.ForeignCallError, "the caller is in another event loop or thread, or that loop is over", Remedy.MOVE),

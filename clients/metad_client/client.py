@@ -23,6 +23,7 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
+from .families.schemas import Schemas
 from .families.topics import Topics
 from .holding.lease import HeldLease
 from .holding.membership import Assign, Membership
@@ -130,6 +131,7 @@ class Client:
         self.retained = RetainedMessages(self._requests)
         self.tables = Tables(self._requests)
         self.topics = Topics(self._requests)
+        self.schemas = Schemas(self._requests)
         self._ownership = Ownership(
             self.sessions,
             lambda broker: self.watch(Watched("session", broker=broker, rows=("owner",))),

@@ -78,6 +78,18 @@ class ShrinkError(MetadError):
     name = "shrink_refused"
 
 
+class IncompatibleSchemaError(MetadError):
+    """A schema does not go with the versions that its subject has, as these have to go together. Nothing was done."""
+
+    name = "incompatible_schema"
+
+
+class MissingExtraError(MetadError):
+    """A package is not installed that the call needs, and that an extra of the SDK brings. Nothing was done."""
+
+    name = "missing_extra"
+
+
 def error_of_item(item: ItemError) -> MetadError:
     """The exception for one failed item of a batch."""
     return error_of(ErrorBody(item.code, item.message), item.current)

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from metad import embedded
 from metad_client import (
     Client,
     ConflictError,
+    IncompatibleSchemaError,
     InvalidItemError,
+    NewSchema,
     NotFoundError,
     Resize,
     ShrinkError,
@@ -29,7 +32,7 @@ from metad_client import (
 )
 from metad_client.cli.command_line import main
 from metad_client.families import topics as topic_rules
-from metad_wire.families.core import TOPICS, Topic
+from metad_wire.families.core import SCHEMAS, TOPICS, Schema, SchemaBinding, Topic
 from metad_wire.families.stream import PARTITIONS, Partition
 
 TENANTS = (f"tenant-{number}" for number in itertools.count())
@@ -258,3 +261,149 @@ def test_metadctl_resizes_topics(server: embedded.Server, m: blocking.BlockingCl
     assert (shown["partitions"], shown["write_queues"]) == (2, 4)
     with pytest.raises(SystemExit):
         metadctl(server, "topics", "resize", tenant, "orders", "--partitions", "many")
+
+
+# --- schemas ---
+
+
+def record(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Order", "fields": list(fields)})
+
+
+NUMBER = {"name": "number", "type": "int"}
+ORDER = record(NUMBER)
+WITH_NOTE = record(NUMBER, {"name": "note", "type": "string", "default": ""})
+WITHOUT_DEFAULT = record(NUMBER, {"name": "note", "type": "string"})
+OTHER, EMPTY = record({"name": "other", "type": "int"}), record()
+
+
+def test_a_schema_has_one_version_however_often_it_is_registered(m: blocking.BlockingClient, tenant: str) -> None:
+    register = m.schemas.register
+    assert register(tenant, "order", "avro", ORDER) == 1
+    assert register(tenant, "order", "avro", WITH_NOTE, about="more") == 2
+    assert register(tenant, "order", "avro", json.dumps(json.loads(ORDER), indent=4)) == 1
+    assert [(one.record.schema_version, one.record.text) for one in m.table(SCHEMAS).list(tenant)] == [
+        (1, ORDER),
+        (2, WITH_NOTE),
+    ]
+    newest = m.schemas.newest(tenant, "order")
+    assert newest == Schema(tenant, "order", 2, "avro", WITH_NOTE, about="more")
+    assert m.schemas.newest(tenant, "nothing") is None
+    m.table(SCHEMAS).delete(tenant, "order", 2)
+    assert register(tenant, "order", "avro", WITH_NOTE) == 3, "no number is used twice"
+
+
+@pytest.mark.parametrize(
+    ("compatibility", "refused"),
+    [
+        ("none", set()),
+        ("backward", {WITHOUT_DEFAULT, OTHER}),
+        ("forward", {OTHER, EMPTY}),
+        ("full", {WITHOUT_DEFAULT, OTHER, EMPTY}),
+    ],
+)
+def test_a_new_version_goes_with_the_one_before(
+    m: blocking.BlockingClient, tenant: str, compatibility: Any, refused: set[str]
+) -> None:
+    for at, text in enumerate((WITHOUT_DEFAULT, OTHER, EMPTY, WITH_NOTE)):
+        m.schemas.register(tenant, f"s{at}", "avro", ORDER, compatibility=compatibility)
+        if text in refused:
+            with pytest.raises(IncompatibleSchemaError, match=f"subject {tenant}/s{at}, {compatibility}: "):
+                m.schemas.register(tenant, f"s{at}", "avro", text)
+            assert m.schemas.newest(tenant, f"s{at}") == Schema(tenant, f"s{at}", 1, "avro", ORDER)
+        else:
+            assert m.schemas.register(tenant, f"s{at}", "avro", text) == 2
+
+
+def test_transitive_is_with_all_versions_before(m: blocking.BlockingClient, tenant: str) -> None:
+    texts = [
+        record(NUMBER, {"name": "a", "type": "int"}),
+        record(NUMBER),
+        record(NUMBER, {"name": "a", "type": "string", "default": ""}),
+    ]
+    for subject, compatibility in (("one", "backward"), ("all", "backward_transitive")):
+        for text in texts[:2]:
+            m.schemas.register(tenant, subject, "avro", text, compatibility=compatibility)  # type: ignore[arg-type]
+    assert m.schemas.register(tenant, "one", "avro", texts[2]) == 3
+    with pytest.raises(IncompatibleSchemaError, match=r"it cannot read version 1: .*string.*int"):
+        m.schemas.register(tenant, "all", "avro", texts[2])
+    assert m.schemas.register(tenant, "all", "avro", texts[1], compatibility="backward") == 2, (
+        "nothing but that changes"
+    )
+    assert m.schemas.register(tenant, "all", "avro", texts[2]) == 3
+
+
+def test_what_is_no_schema_is_refused(m: blocking.BlockingClient, tenant: str) -> None:
+    wrong: list[tuple[str, str, str | None, str]] = [
+        ("avro", "{", None, "this is no avro schema"),
+        ("avro", '{"type": "nothing"}', "none", "this is no avro schema"),
+        ("avro", record({"name": "a", "type": "int", "default": "text"}), None, "its default is none of its type"),
+        ("avro", '{"type":"array","items":' * 3_000 + '"int"' + "}" * 3_000, None, "nested too deeply"),
+        ("avro", '"' + "x" * 300_000 + '"', None, "300002 characters, at most"),
+        ("json", '{"type": "nothing"}', None, "this is no json schema"),
+        ("json", '{"$schema": "http://example.com/mine"}', None, "none that is known"),
+        ("protobuf", "message Order {}", None, "schemas of protobuf are not compared"),
+    ]
+    items = [NewSchema(tenant, f"s{at}", *one[:3]) for at, one in enumerate(wrong)]  # type: ignore[arg-type]
+    done = m.schemas.register_many([*items, NewSchema(tenant, "good", "json", "{}")])
+    for at, one in enumerate(wrong):
+        assert one[3] in str(done.errors[at]), one
+        assert isinstance(done.errors[at], InvalidItemError)
+    assert done == [*[None] * len(wrong), 1]
+    assert [one.record.subject for one in m.table(SCHEMAS).list(tenant)] == ["good"]
+    assert m.schemas.register(tenant, "proto", "protobuf", "message Order {}", compatibility="none") == 1
+    with pytest.raises(IncompatibleSchemaError, match="version 1 is one of protobuf"):
+        m.schemas.register(tenant, "proto", "avro", ORDER, compatibility="full")
+
+
+def test_programs_that_register_at_once_get_versions_that_go_together(server: embedded.Server, tenant: str) -> None:
+    """Each looks again after it has lost, so none of them is compared with less than what is there."""
+    texts = [record(NUMBER, {"name": f"f{n}", "type": "int", "default": 0}) for n in range(6)]
+
+    async def everything() -> list[int]:
+        async with connect(server.url) as one, connect(server.url) as other:
+            return await asyncio.gather(
+                *(client.schemas.register(tenant, "order", "avro", text) for text in texts for client in (one, other))
+            )
+
+    found = asyncio.run(everything())
+    assert found[::2] == found[1::2]
+    assert sorted(found[::2]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_topics_follow_a_schema(
+    m: blocking.BlockingClient, server: embedded.Server, tenant: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "order.avsc"
+    file.write_text(ORDER)
+    assert printed(server, "schemas", "register", tenant, "order", str(file)) == {"schema_version": 1}
+    file.write_text(WITHOUT_DEFAULT)
+    status, _, err = metadctl(server, "schemas", "register", tenant, "order", str(file))
+    assert (status, err.count("\n")) == (1, 1)
+    assert "it cannot read version 1: /fields/1: reader field missing default value: note" in err
+    file.write_text(WITH_NOTE)
+    assert printed(server, "schemas", "register", tenant, "order", str(file), "--compatibility", "full") == {
+        "schema_version": 2
+    }
+    with pytest.raises(NotFoundError, match=f"no version 3 of schema {tenant}/order"):
+        m.schemas.bind(tenant, "orders", "order", schema_version=3)
+    assert metadctl(server, "schemas", "bind", tenant, "nothing", "orders")[2] == (
+        f"metadctl: there is no schema {tenant}/nothing\n"
+    )
+    m.schemas.bind(tenant, "old-orders", "order", schema_version=1, refuse=False)
+    assert printed(server, "schemas", "bind", tenant, "order", "orders") == {"version": 1}
+    followers = list(m.schemas.followers(tenant, "order"))
+    assert followers == [
+        SchemaBinding(tenant, "old-orders", "order", schema_version=1, refuse=False),
+        SchemaBinding(tenant, "orders", "order"),
+    ]
+    shown = printed(server, "schemas", "followers", tenant, "order")
+    assert [one["resource"] for one in shown] == ["old-orders", "orders"]
+    texts = [
+        one.schema and one.schema.text
+        for topic in ("old-orders", "orders")
+        for one in m.schemas.followed(tenant, topic)
+    ]
+    assert texts == [ORDER, WITH_NOTE]
+    m.table(SCHEMAS).delete(tenant, "order", 1)
+    assert m.schemas.followed(tenant, "old-orders")[0].schema is None

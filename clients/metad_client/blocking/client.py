@@ -32,6 +32,7 @@ from .namespaces import (
     Offsets,
     Records,
     RetainedMessages,
+    Schemas,
     Sequences,
     Sessions,
     Subscriptions,
@@ -77,6 +78,7 @@ class BlockingClient(Twin, Closing):
         self.retained = RetainedMessages(portal, opened.retained)
         self.tables = Tables(portal, opened.tables)
         self.topics = Topics(portal, opened.topics)
+        self.schemas = Schemas(portal, opened.schemas)
 
     def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""

@@ -8,7 +8,7 @@ from metad_wire.messages import Message
 
 from .. import broker_life
 from ..errors import ClosedError, MetadError
-from ..families import topics
+from ..families import schemas, topics
 from ..namespaces import (
     brokers,
     cluster,
@@ -257,6 +257,17 @@ class Tables(Twin):
     open = Call(tables.Tables.open)
     list = Listing(tables.Tables.list)
     transact = Call(tables.Tables.transact)
+
+
+class Schemas(Twin):
+    """``m.schemas``: versions of schemas, and the topics that follow them. See :class:`metad_client.Schemas`."""
+
+    register_many = Call(schemas.Schemas.register_many)
+    register = Call(schemas.Schemas.register)
+    newest = Call(schemas.Schemas.newest)
+    bind = Call(schemas.Schemas.bind)
+    followed = Call(schemas.Schemas.followed)
+    followers = Listing(schemas.Schemas.followers)
 
 
 class Topics(Twin):

@@ -84,6 +84,7 @@ examples:
   metadctl topics put tenant=acme topic=orders partitions=4
   metadctl topics list acme
   metadctl topics resize acme orders --write-queues 4
+  metadctl schemas register acme orders-value orders.avsc
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
 

@@ -9,7 +9,7 @@ import msgspec
 from plain_bodies import filled
 from typed_verbs import lists, namespace_of, tables
 
-from metad_client import Compare, Delete, Put, Resize, Transaction
+from metad_client import Compare, Delete, NewSchema, Put, Resize, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
@@ -38,6 +38,7 @@ OVER_TABLES = Transaction(
     reads=[(TOPICS, ("t", "o"))],
 )
 RESIZE = Resize("t", "o", 2, 2, 2, True, {1: ["b"]})
+NEW_SCHEMA = NewSchema("t", "s", "avro", '"int"', "none", "about")
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")
 TRANSACTION = m.KvTransaction("ns", [m.KvCompare("k", 1)], [m.KvOperation("k", b"v")], [m.KvOperation("k2")], ["k"])
@@ -147,6 +148,14 @@ GOOD: dict[str, dict[str, Any]] = {
     "tables.list": {"prefix": "t", "page_size": 10, "min_revisions": []},
     "topics.resize_many": {"items": [RESIZE]},
     "topics.resize": msgspec.structs.asdict(RESIZE),
+    "schemas.register_many": {"items": [NEW_SCHEMA]},
+    "schemas.register": msgspec.structs.asdict(NEW_SCHEMA),
+    "schemas.newest": {"tenant": "t", "subject": "s"},
+    "schemas.bind": {
+        "tenant": "t", "resource": "o", "subject": "s", "part": "value", "schema_version": None, "refuse": True
+    },
+    "schemas.followed": {"tenant": "t", "resource": "o"},
+    "schemas.followers": {"tenant": "t", "subject": "s", "page_size": 10},
     "cluster.map": {},
     "cluster.statuses": {},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
@@ -193,6 +202,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "cluster",
         "tables",
         "topics",
+        "schemas",
     ):
         space = getattr(client, name)
         for verb in dir(type(space)):

@@ -34,7 +34,7 @@ def requirements() -> list[Requirement]:
         *PROJECT["dependencies"],
         *SDK["dependencies"],
         *BROKERS["dependencies"],
-        *SDK["optional-dependencies"]["quic"],
+        *(text for extra in SDK["optional-dependencies"].values() for text in extra),
         *(text for extra in PROJECT["optional-dependencies"].values() for text in extra),
     ]
     return [one for text in texts if (one := Requirement(text)).name not in OWN]

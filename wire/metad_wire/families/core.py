@@ -272,6 +272,21 @@ class SchemaBinding(Message, frozen=True):
     """Whether a message that does not follow it is refused; otherwise the broker only reports it."""
 
 
+class SchemaSubject(Message, frozen=True):
+    """What holds for all versions of a subject's schema. Whoever registers one writes it."""
+
+    tenant: str
+    subject: str
+    """Unique within the tenant."""
+    compatibility: Literal[
+        "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
+    ] = "backward"
+    """What a new version can do: read what the version before wrote (backward), be read by it (forward), or both
+    (full). Transitive: that of all versions before."""
+    newest: U32 = 0
+    """The highest version that there has been; 0: none yet."""
+
+
 class DynamicConfig(Message, frozen=True):
     """One setting that brokers take over while they run. It is no place for secrets."""
 
@@ -326,8 +341,14 @@ BLACKLIST = family(
 )
 SCHEMAS = family(209, "schema", Schema, key=("tenant", "subject", "schema_version"), routing=("tenant", "subject"))
 SCHEMA_BINDINGS = family(
-    210, "schema_binding", SchemaBinding, key=("tenant", "resource", "subject"), routing=("tenant", "resource")
+    210,
+    "schema_binding",
+    SchemaBinding,
+    key=("tenant", "resource", "subject"),
+    routing=("tenant", "resource"),
+    indexes={"by_subject": ("tenant", "subject")},
 )
+SCHEMA_SUBJECTS = family(214, "schema_subject", SchemaSubject, key=("tenant", "subject"))
 DYNAMIC_CONFIG = family(
     211,
     "dynamic_config",

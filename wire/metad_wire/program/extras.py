@@ -10,9 +10,11 @@ _OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_p
 _EXTRA_OF = {
     "aioquic": "quic",
     "amqtt": "amqtt",
+    "avro": "schemas",
     "cryptography": "quic",
     "grpc": "grpc",
     "grpc_tools": "grpc",
+    "jsonschema": "schemas",
     "metad_amqtt": "amqtt",
 }
 
@@ -29,6 +31,6 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
 
 def install(extra: str) -> str:
     """How to get an extra."""
-    own = {"quic": "'./clients[quic]'", "amqtt": "./clients ./clients/metad_amqtt"}
+    own = {"quic": "'./clients[quic]'", "schemas": "'./clients[schemas]'", "amqtt": "./clients ./clients/metad_amqtt"}
     wanted = own.get(extra, f"./clients '.[{extra}]'")  # the SDK is a distribution of its own
     return f"in a clone of metad, which is on no package index, run pip install {wanted}"

@@ -145,7 +145,7 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _declare(m: Client, a: Arguments, printer: Printer) -> None:
-    table = await m.tables.declare(read_declaration(_text_of(a.file)))
+    table = await m.tables.declare(read_declaration(text_of(a.file)))
     printer.one({"table": table.name, "number": table.number})
 
 
@@ -229,7 +229,8 @@ def _read_field(given: dict[str, Any]) -> DeclaredField:
 _EMPTY: dict[str, Any] = {"length_least": 0, "choices": []}
 
 
-def _text_of(file: str) -> bytes:
+def text_of(file: str) -> bytes:
+    """Read an argument that names a file; - is stdin. Raises InvalidRequestError."""
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Collection
 
 from ...client import Client
+from ...errors import InvalidRequestError
+from ...families.schemas import Compatibility, Kind
 from ...families.topics import Resize
-from ..grammar import Arguments, Commands, count
+from ..grammar import Arguments, Commands, Parser, count
 from ..printing import Printer
 from . import declared
 
@@ -14,8 +17,9 @@ from . import declared
 def add_families(commands: Commands, words: Collection[str] | None) -> None:
     """Add the commands of the tables in the code, as :func:`declared.add_families` does, with those of rules."""
     verbs = declared.add_families(commands, words)
-    if (topics := verbs.get("topic")) is not None:
-        _add_topics(topics)
+    for name, add in {"topic": _add_topics, "schema": _add_schemas}.items():
+        if name in verbs:
+            add(verbs[name])
 
 
 # --- topics ---
@@ -37,3 +41,52 @@ async def _resize(m: Client, a: Arguments, printer: Printer) -> None:
     names = ("tenant", "topic", "partitions", "read_queues", "write_queues")
     printer.many([{name: getattr(one, name) for name in names} for one in done if one is not None])
     done.raise_for_error()
+
+
+# --- schemas ---
+
+
+def _add_schemas(verbs: Commands) -> None:
+    parser = verbs.add("register", "give a schema a version, if it goes with those that its subject has", _register)
+    _subject(parser)
+    parser.add_argument("file", metavar="FILE", help="the schema; - reads stdin")
+    parser.add_argument("--kind", choices=typing.get_args(Kind), default="avro", help="its language; default avro")
+    modes = ", ".join(typing.get_args(Compatibility))
+    parser.add_argument(
+        "--compatibility",
+        choices=typing.get_args(Compatibility),
+        metavar="C",
+        help=f"how versions of the subject go together from now on: {modes}; at first backward",
+    )
+    parser = verbs.add("bind", "have the messages of a topic follow a schema", _bind)
+    _subject(parser)
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--schema-version", type=count, metavar="N", help="default: the newest")
+    parser.add_argument("--part", choices=("value", "key"), default="value", help="what of a message; default value")
+    parser.add_argument("--report", action="store_true", help="brokers report messages that do not follow it, only")
+    _subject(verbs.add("followers", "the topics that follow a subject", _followers))
+
+
+def _subject(parser: Parser) -> None:
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("subject", metavar="SUBJECT")
+
+
+async def _register(m: Client, a: Arguments, printer: Printer) -> None:
+    try:
+        text = declared.text_of(a.file).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"{a.file}: it is no text") from None
+    version = await m.schemas.register(a.tenant, a.subject, a.kind, text, compatibility=a.compatibility)
+    printer.one({"schema_version": version})
+
+
+async def _bind(m: Client, a: Arguments, printer: Printer) -> None:
+    version = await m.schemas.bind(
+        a.tenant, a.topic, a.subject, part=a.part, schema_version=a.schema_version, refuse=not a.report
+    )
+    printer.one({"version": version})
+
+
+async def _followers(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.many([one async for one in m.schemas.followers(a.tenant, a.subject)])
