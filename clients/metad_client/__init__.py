@@ -11,7 +11,7 @@
 Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. The way of a call:
 
 - :mod:`metad_client.namespaces`: the verbs of ``m.sessions``, ``m.subscriptions``, ``m.inflight``, ``m.wills``, …
-- :mod:`metad_client.families`: verbs with rules, over tables of families: ``m.topics``, ``m.schemas``
+- :mod:`metad_client.families`: verbs with rules, over tables of families: ``m.topics``, ``m.schemas``, …
 - :mod:`metad_client.requests`: encodes items as requests of one group each; joins singles
 - :mod:`metad_client.dispatch`: each request from submission to outcome: waiting, in flight, redirected, retried, late
 - :mod:`metad_client.watch`: changes of all groups as one iterator
@@ -140,6 +140,7 @@ from .errors import (
 )
 from .families.schemas import Followed, NewSchema, Schemas
 from .families.topics import Resize, Topics
+from .families.users import Users
 from .holding.belief import LeaseState
 from .holding.lease import HeldLease
 from .holding.lock import Lock
@@ -379,6 +380,7 @@ __all__ = [
     "UnknownOutcomeError",
     "UnknownTableError",
     "UnsupportedError",
+    "Users",
     "Watch",
     "WatchBatch",
     "WatchChange",

@@ -25,6 +25,7 @@ from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .families.schemas import Schemas
 from .families.topics import Topics
+from .families.users import Users
 from .holding.lease import HeldLease
 from .holding.membership import Assign, Membership
 from .holding.owned import Owned, OwnedResult, Ownership
@@ -132,6 +133,7 @@ class Client:
         self.tables = Tables(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)
+        self.users = Users(self._requests)
         self._ownership = Ownership(
             self.sessions,
             lambda broker: self.watch(Watched("session", broker=broker, rows=("owner",))),

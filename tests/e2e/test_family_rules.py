@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import io
 import itertools
 import json
+import os
+import pty
+import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metad import embedded
 from metad_client import (
@@ -22,6 +29,7 @@ from metad_client import (
     ConflictError,
     IncompatibleSchemaError,
     InvalidItemError,
+    InvalidRequestError,
     NewSchema,
     NotFoundError,
     Resize,
@@ -32,7 +40,8 @@ from metad_client import (
 )
 from metad_client.cli.command_line import main
 from metad_client.families import topics as topic_rules
-from metad_wire.families.core import SCHEMAS, TOPICS, Schema, SchemaBinding, Topic
+from metad_client.families.users import Mechanism, derive
+from metad_wire.families.core import SCHEMAS, TOPICS, USERS, Schema, SchemaBinding, Topic
 from metad_wire.families.stream import PARTITIONS, Partition
 
 TENANTS = (f"tenant-{number}" for number in itertools.count())
@@ -407,3 +416,148 @@ def test_topics_follow_a_schema(
     assert texts == [ORDER, WITH_NOTE]
     m.table(SCHEMAS).delete(tenant, "order", 1)
     assert m.schemas.followed(tenant, "old-orders")[0].schema is None
+
+
+# --- users ---
+
+
+def test_a_user_proves_a_password_that_is_kept_nowhere(m: blocking.BlockingClient, tenant: str) -> None:
+    for mechanism in get_args(Mechanism):
+        assert m.users.create(tenant, mechanism, "pencil", mechanism=mechanism, iterations=4_096) == 1
+        assert m.users.check(tenant, mechanism, "pencil")
+        assert not m.users.check(tenant, mechanism, "pencils")
+        assert not m.users.check(tenant, mechanism, "")
+    assert not m.users.check(tenant, "nobody", "pencil")
+    found = [one.record for one in m.table(USERS).list(tenant)]
+    assert len({one.salt for one in found}) == 4
+    assert "pencil" not in repr(found)
+    with pytest.raises(ConflictError):
+        m.users.create(tenant, "scram_sha_256", "another")
+    m.users.create(tenant, "later", "pencil", iterations=4_096, enabled=False, superuser=True, attributes={"a": "b"})
+    assert not m.users.check(tenant, "later", "pencil"), "it may not connect"
+    m.users.set_password(tenant, "later", "rubber", mechanism="pbkdf2_sha_512", iterations=5_000)
+    later = m.table(USERS).get(tenant, "later")
+    assert later is not None
+    assert (later.record.mechanism, later.record.iterations) == ("pbkdf2_sha_512", 5_000)
+    assert (later.record.enabled, later.record.superuser, later.record.attributes) == (False, True, {"a": "b"})
+    with pytest.raises(NotFoundError, match=f"there is no user {tenant}/nobody"):
+        m.users.set_password(tenant, "nobody", "rubber")
+
+
+def test_an_exchange_of_rfc_7677_is_accepted() -> None:
+    """With what is kept a broker checks the proof that a client of SCRAM sends, and signs its answer."""
+    kept = derive("scram_sha_256", "pencil", b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), 4_096)
+    nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    said = f"n=user,r=rOprNGfwEbeRWgbNEkqO,r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,c=biws,r={nonce}".encode()
+    proof = b64decode("dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    signature = hmac.digest(kept.hash, said, "sha256")
+    client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+    assert hashlib.sha256(client_key).digest() == kept.hash
+    assert hmac.digest(kept.server_key, said, "sha256") == b64decode("6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+@pytest.mark.parametrize(
+    ("password", "as_well"),
+    [
+        ("I\u00adX", "IX"),
+        ("\u2168", "IX"),
+        ("\u00aa", "a"),
+        ("a\u00a0b", "a b"),
+        ("USER", "USER"),
+        ("\u0627", "\u0627"),
+    ],
+)
+def test_scram_takes_spellings_of_a_password_for_one(password: str, as_well: str) -> None:
+    """The examples of RFC 4013, and more."""
+    found = derive("scram_sha_256", password, bytes(16), 4_096)
+    assert found == derive("scram_sha_256", as_well, bytes(16), 4_096)
+    assert found != derive("scram_sha_256", "another", bytes(16), 4_096)
+
+
+@pytest.mark.parametrize(
+    "password", ["", "bell\u0007", "\u0627\u0031", "x" * 1_025, "sur\ud800rogate", None, b"secret"]
+)
+def test_a_password_that_is_none_is_refused_and_not_repeated(
+    m: blocking.BlockingClient, tenant: str, password: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    for call in (m.users.create, m.users.set_password):
+        with pytest.raises((InvalidItemError, InvalidRequestError), match="password: ") as raised:
+            call(tenant, "alice", password)
+        assert not password or str(password) not in f"{raised.value!r} {raised.value.__cause__!r}"
+    with contextlib.suppress(InvalidRequestError):
+        assert not m.users.check(tenant, "alice", password)
+    assert not password or str(password) not in caplog.text
+
+
+def test_a_password_is_in_no_log(m: blocking.BlockingClient, tenant: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    m.users.create(tenant, "alice", "a-very-secret-word", iterations=4_096)
+    assert m.users.check(tenant, "alice", "a-very-secret-word")
+    m.users.set_password(tenant, "alice", "a-very-secret-word", iterations=4_096)
+    assert "a-very-secret-word" not in caplog.text
+
+
+def test_other_changes_of_a_user_survive_a_new_password(server: embedded.Server, tenant: str) -> None:
+    async def everything() -> None:
+        async with connect(server.url) as m, connect(server.url) as other:
+            users = other.table(USERS)
+
+            async def change(number: int) -> None:
+                while True:
+                    found = await users.get(tenant, "alice")
+                    assert found is not None
+                    record = replace(found.record, attributes=found.record.attributes | {str(number): "x"})
+                    with contextlib.suppress(ConflictError):
+                        await users.put(record, expected_version=found.version)
+                        return
+
+            await m.users.create(tenant, "alice", "old", iterations=4_096)
+            passwords = [m.users.set_password(tenant, "alice", f"new-{n}", iterations=4_096) for n in range(3)]
+            await asyncio.gather(*passwords, *map(change, range(6)))
+            found = await users.get(tenant, "alice")
+            assert found is not None
+            assert len(found.record.attributes) == 6
+            assert sorted([await m.users.check(tenant, "alice", f"new-{n}") for n in range(3)]) == [False, False, True]
+            assert not await m.users.check(tenant, "alice", "old")
+
+    asyncio.run(everything())
+
+
+def test_metadctl_reads_passwords_from_files_only(server: embedded.Server, tenant: str, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("a secret word\nnot this\n")
+    at = ["--password-file", str(file)]
+    assert printed(server, "users", "create", tenant, "alice", "--iterations", "4096", *at) == {"version": 1}
+    assert printed(server, "users", "check", tenant, "alice", *at) == {"right": True}
+    file.write_text("another")
+    assert metadctl(server, "users", "check", tenant, "alice", *at, "--json") == (1, '{\n  "right": false\n}\n', "")
+    assert printed(server, "users", "set-password", tenant, "alice", "--iterations", "4096", *at) == {"changed": True}
+    assert printed(server, "users", "check", tenant, "alice", *at) == {"right": True}
+    status, _, err = metadctl(server, "users", "create", tenant, "alice", *at)
+    assert status == 1
+    assert "another" not in err
+    for wrong in ([*at, "secret"], ["--password-file", str(tmp_path / "missing")], []):
+        with pytest.raises(SystemExit):
+            metadctl(server, "users", "create", tenant, "bob", *wrong)
+
+
+def test_metadctl_asks_for_a_password_in_a_terminal(server: embedded.Server, tenant: str) -> None:
+    """Twice, so that a slip is found, and without showing it."""
+    for again, status in (("other word", 2), ("secret word", 0)):
+        child, terminal = pty.fork()
+        if child == 0:  # its terminal is ours
+            words = ["users", "create", tenant, "alice", "--iterations", "4096"]
+            program = [sys.executable, "-m", "metad_client.cli", "--endpoint", server.endpoint, *words]
+            os.execv(sys.executable, program)
+        shown = b""
+        for asked, answer in ((b"Password: ", "secret word"), (b"Again: ", again)):
+            while asked not in shown:
+                shown += os.read(terminal, 1_024)
+            os.write(terminal, f"{answer}\n".encode())
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while more := os.read(terminal, 1_024):
+                shown += more
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status, shown
+        os.close(terminal)
+        assert b"secret" not in shown

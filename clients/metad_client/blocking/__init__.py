@@ -38,6 +38,7 @@ from .namespaces import (
     Subscriptions,
     Tables,
     Topics,
+    Users,
     Wills,
 )
 from .verbs import CHUNK_RECORDS
@@ -71,6 +72,7 @@ __all__ = [
     "Subscriptions",
     "Tables",
     "Topics",
+    "Users",
     "Watch",
     "Wills",
     "connect",

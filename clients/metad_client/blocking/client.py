@@ -38,6 +38,7 @@ from .namespaces import (
     Subscriptions,
     Tables,
     Topics,
+    Users,
     Wills,
 )
 from .portal import Portal
@@ -79,6 +80,7 @@ class BlockingClient(Twin, Closing):
         self.tables = Tables(portal, opened.tables)
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)
+        self.users = Users(portal, opened.users)
 
     def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""

@@ -8,7 +8,7 @@ from metad_wire.messages import Message
 
 from .. import broker_life
 from ..errors import ClosedError, MetadError
-from ..families import schemas, topics
+from ..families import schemas, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -275,6 +275,14 @@ class Topics(Twin):
 
     resize_many = Call(topics.Topics.resize_many)
     resize = Call(topics.Topics.resize)
+
+
+class Users(Twin):
+    """``m.users``: users who prove a password. See :class:`metad_client.Users`."""
+
+    create = Call(users.Users.create)
+    set_password = Call(users.Users.set_password)
+    check = Call(users.Users.check)
 
 
 class Records(Twin, Generic[Record]):

@@ -54,7 +54,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )
 """In the order of ``metadctl --help``."""
 
-PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "out", "file"})
+PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "password_file", "out", "file"})
 """Arguments that name files."""
 WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
@@ -85,6 +85,7 @@ examples:
   metadctl topics list acme
   metadctl topics resize acme orders --write-queues 4
   metadctl schemas register acme orders-value orders.avsc
+  metadctl users create acme alice --password-file secret
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
 

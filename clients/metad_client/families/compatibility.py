@@ -5,6 +5,7 @@ The packages are those of the extra ``schemas``; without them whoever checks is 
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -63,19 +64,15 @@ def problems(kind: str, compatibility: str, new: str, earlier: list[tuple[int, s
 
 
 def _avro(text: str) -> Any:
-    import avro.schema
-
-    schema = avro.schema.parse(text)
+    schema = importlib.import_module("avro.schema").parse(text)
     _check_defaults(schema, set())
     return schema
 
 
 def _avro_problems(reader: Any, writer: Any) -> list[str]:
-    from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
-
-    checker: Any = ReaderWriterCompatibilityChecker
-    result = checker().get_compatibility(reader, writer)
-    if result.compatibility is SchemaCompatibilityType.compatible:
+    avro: Any = importlib.import_module("avro.compatibility")
+    result = avro.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+    if result.compatibility is avro.SchemaCompatibilityType.compatible:
         return []
     kinds = ", ".join(sorted({kind.value.replace("_", " ") for kind in result.incompatibilities}))
     return [f"{', '.join(sorted(result.locations))}: {kinds}: {', '.join(sorted(result.messages))}"[:500]]

@@ -16,6 +16,7 @@ must ``$schema``.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -62,11 +63,10 @@ def checked(text: str) -> Any:
 
 def _validator(schema: Any) -> Any:
     """The class that knows its dialect. Raises ValueError."""
-    from jsonschema.validators import Draft3Validator, validator_for
-
+    validators: Any = importlib.import_module("jsonschema.validators")
     named = _dialect(schema)
-    found: Any = validator_for({"$schema": named}, default=Draft3Validator)
-    if found is Draft3Validator:
+    found = validators.validator_for({"$schema": named}, default=None)
+    if found in (None, validators.Draft3Validator):
         raise ValueError(f"$schema: {named!r:.100} is none that is known; draft 4 is the first")
     return found
 
@@ -163,13 +163,12 @@ class _Comparison:
 
     def _allows(self, reader: Any, value: Any) -> bool:
         """Whether the reader's part allows a value. Nothing is fetched: what refers elsewhere allows none."""
-        from referencing import Registry
-        from referencing.exceptions import Unresolvable
-
-        whole = _validator(self._reader)(self._reader, registry=Registry())
+        referencing: Any = importlib.import_module("referencing.exceptions")
+        registry = importlib.import_module("referencing").Registry()
+        whole = _validator(self._reader)(self._reader, registry=registry)
         try:
             return bool(whole.evolve(schema=reader).is_valid(value))
-        except Unresolvable:
+        except referencing.Unresolvable:
             return False
 
 

@@ -156,6 +156,14 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "schemas.followed": {"tenant": "t", "resource": "o"},
     "schemas.followers": {"tenant": "t", "subject": "s", "page_size": 10},
+    "users.create": {
+        "tenant": "t", "user": "u", "password": "secret", "mechanism": "scram_sha_256", "iterations": 4_096,
+        "superuser": False, "enabled": True, "attributes": {"a": "b"},
+    },
+    "users.set_password": {
+        "tenant": "t", "user": "u", "password": "secret", "mechanism": "pbkdf2_sha_256", "iterations": 4_096,
+    },
+    "users.check": {"tenant": "t", "user": "u", "password": "secret"},
     "cluster.map": {},
     "cluster.statuses": {},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
@@ -203,6 +211,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "tables",
         "topics",
         "schemas",
+        "users",
     ):
         space = getattr(client, name)
         for verb in dir(type(space)):

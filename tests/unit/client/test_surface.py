@@ -45,6 +45,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Records, blocking.Records),
     (metad_client.Topics, blocking.Topics),
     (metad_client.Schemas, blocking.Schemas),
+    (metad_client.Users, blocking.Users),
     (metad_client.HeldLease, blocking.HeldLease),
     (metad_client.Lock, blocking.Lock),
     (metad_client.Owned, blocking.Owned),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
 import typing
 from collections.abc import Collection
+from contextlib import nullcontext
+from pathlib import Path
 
 from ...client import Client
 from ...errors import InvalidRequestError
 from ...families.schemas import Compatibility, Kind
 from ...families.topics import Resize
+from ...families.users import Mechanism
 from ..grammar import Arguments, Commands, Parser, count
 from ..printing import Printer
 from . import declared
@@ -17,7 +22,7 @@ from . import declared
 def add_families(commands: Commands, words: Collection[str] | None) -> None:
     """Add the commands of the tables in the code, as :func:`declared.add_families` does, with those of rules."""
     verbs = declared.add_families(commands, words)
-    for name, add in {"topic": _add_topics, "schema": _add_schemas}.items():
+    for name, add in {"topic": _add_topics, "schema": _add_schemas, "user": _add_users}.items():
         if name in verbs:
             add(verbs[name])
 
@@ -90,3 +95,76 @@ async def _bind(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _followers(m: Client, a: Arguments, printer: Printer) -> None:
     printer.many([one async for one in m.schemas.followers(a.tenant, a.subject)])
+
+
+# --- users ---
+
+
+def _add_users(verbs: Commands) -> None:
+    parser = verbs.add("create", "make a user, with a password that is asked for", _create, _ask_twice)
+    _user(parser)
+    _mechanism(parser, "scram_sha_256")
+    parser.add_argument("--superuser", action="store_true", help="who may do everything in its tenant")
+    parser = verbs.add("set-password", "give a user another password; all else stays", _set_password, _ask_twice)
+    _user(parser)
+    _mechanism(parser, None)
+    _user(verbs.add("check", "whether a password is that of a user; exit status 1 if not", _check, _ask))
+
+
+def _user(parser: Parser) -> None:
+    parser.add_argument("tenant", metavar="TENANT")
+    parser.add_argument("user", metavar="USER")
+    parser.add_argument(
+        "--password-file", metavar="F", help="file whose first line is the password; - reads stdin; default: ask for it"
+    )
+
+
+def _mechanism(parser: Parser, default: str | None) -> None:
+    known = typing.get_args(Mechanism)
+    said = f"{', '.join(known)}; default {default or 'as it is'}"
+    parser.add_argument("--mechanism", choices=known, default=default, metavar="M", help=said)
+    parser.add_argument("--iterations", type=count, metavar="N", help="default: what suits the mechanism")
+
+
+def _ask(a: Arguments) -> None:
+    """Read the password, before a connection is opened. Raises ValueError."""
+    if a.password_file is not None:
+        a.password = _first_line(a.password_file)
+    elif not sys.stdin.isatty():
+        raise ValueError("there is no terminal to ask for the password: give --password-file")
+    else:
+        a.password = getpass.getpass("Password: ")
+
+
+def _ask_twice(a: Arguments) -> None:
+    _ask(a)
+    if a.password_file is None and getpass.getpass("Again: ") != a.password:
+        raise ValueError("the two passwords are not the same")
+
+
+def _first_line(path: str) -> str:
+    try:
+        with nullcontext(sys.stdin) if path == "-" else Path(path).open() as file:
+            return file.readline().rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(f"cannot read the password in {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"cannot read the password in {path}: it is no text") from None
+
+
+async def _create(m: Client, a: Arguments, printer: Printer) -> None:
+    version = await m.users.create(
+        a.tenant, a.user, a.password, mechanism=a.mechanism, iterations=a.iterations, superuser=a.superuser
+    )
+    printer.one({"version": version})
+
+
+async def _set_password(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.users.set_password(a.tenant, a.user, a.password, mechanism=a.mechanism, iterations=a.iterations)
+    printer.one({"changed": True})
+
+
+async def _check(m: Client, a: Arguments, printer: Printer) -> int:
+    right = await m.users.check(a.tenant, a.user, a.password)
+    printer.one({"right": right})
+    return 0 if right else 1
