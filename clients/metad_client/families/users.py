@@ -111,8 +111,8 @@ class Users(Rules):
         only(done)
 
     async def check(self, tenant: str, user: str, password: str, *, deadline_s: float | None = None) -> bool:
-        """Whether this is the password of a user who may connect. False for a user who is not there or not enabled, too;
-        the time that it takes does not say which, where users have the iterations of a default."""
+        """Whether this is the password of a user who may connect. False also for a user who is not there or not
+        enabled; the time that it takes does not say which, where users have the iterations of a default."""
         argument("password", password, str)
         found = await self._users.get(tenant, user, deadline_s=deadline_s)
         record = _NOBODY if found is None else found.record
