@@ -156,8 +156,10 @@ class Index:
         return self._table.header + row[int.from_bytes(row[-3:-1], "big") : -3]
 
     def bytes_of(self, record: Any) -> int:
-        """Of its fields in a record, as encoded."""
-        return len(self._begin_of(record) or b"")
+        """At least what its fields in a record take as encoded, and exactly that where it may be too much."""
+        values = [getattr(record, field) for field in self.fields]
+        most = 16 * (len(values) + 1) + 4 * sum([len(value) for value in values if type(value) is str])
+        return most if most <= m.KEY_BYTES_MAX else len(self._begin_of(record) or b"")
 
     def _begin_of(self, record: Any) -> bytes | None:
         values = [getattr(record, field) for field in self.fields]
