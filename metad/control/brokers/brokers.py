@@ -62,6 +62,7 @@ ABOUT_BROKERS = (
     b.BrokerHeartbeat,
     b.BrokerRegister,
     b.BrokerDrain,
+    b.BrokerServe,
     b.BrokerDeregister,
     b.BrokerFence,
     b.BrokerGet,

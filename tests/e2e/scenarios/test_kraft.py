@@ -1,9 +1,9 @@
 """KRaft: the quorum of the metadata is the controller, and every broker follows its log to a whole local image.
 
 Brokers register, send heartbeats, and have epochs: who registers under a name ends the life before, and an
-administrator ends any. A topic that is made through any broker and any node is in the image of every broker. A new
-broker begins with a snapshot and goes on with the changes; one that comes back goes on behind its token, through
-another leader of the quorum.
+administrator ends any. One that is new says that it loads, until it has its image. A topic that is made through any
+broker and any node is in the image of every broker. A new broker begins with a snapshot and goes on with the changes;
+one that comes back goes on behind its token, through another leader of the quorum.
 
 Not yet: the leaders of partitions are chosen by whoever writes them, not by the quorum.
 """
@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 from e2e_nodes import NAMES, Nodes
 
-from metad_client import Client, FencedError, LifeState, connect
+from metad_client import Client, FencedError, LifeState, TablePutItem, connect
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.families.stream import PARTITIONS, Partition
 from waiting import until
 
 SHOWS = """
-broker.register broker.heartbeat broker.fence broker.get cluster.map cluster.transfer watch.open table.put table.list
+broker.register broker.heartbeat broker.serve broker.deregister broker.fence broker.get broker.list
+cluster.map cluster.transfer watch.open table.put table.list
 """
 
 
@@ -48,6 +49,18 @@ async def test_a_broker_has_one_life_at_a_time(
         found = await m.brokers.get("kraft-1")
         assert found is not None
         assert (found.state, found.broker_epoch) == ("fenced", second.epoch)
+
+
+async def test_a_broker_serves_once_it_has_read_its_image(m: Client, cluster: Nodes) -> None:
+    await m.table(TOPICS).put_many([TablePutItem(Topic("kraft3", f"t{number:03}")) for number in range(500)])
+    async with connect(cluster.url) as client, client.image(TOPICS, tenant="kraft3") as image:
+        life = await client.brokers.register("kraft-2", lease_s=1, loading_s=60)
+        assert [broker.broker async for broker in m.brokers.list("kraft-", state="loading")] == ["kraft-2"]
+        await image.caught_up()
+        assert len(image[TOPICS]) == 500
+        assert (await life.serve()).state in ("registered", "active")
+        assert [broker.broker async for broker in m.brokers.list("kraft-", state="loading")] == []
+        await life.end()
 
 
 async def test_every_broker_follows_the_log_to_a_whole_image(

@@ -23,6 +23,7 @@ from metad_client import (
     Member,
     OffsetCommitItem,
     OffsetRegressionError,
+    ShrinkError,
     TablePutItem,
     Watched,
     connect,
@@ -31,7 +32,7 @@ from metad_wire.families.core import NAMESPACES, TENANTS, TOPICS, Namespace, Ten
 from metad_wire.families.queue import SUBSCRIPTION_GROUPS, SubscriptionGroup
 
 SHOWS = """
-table.put table.get table.list table.delete watch.open
+table.put table.get table.list table.count table.delete table.transact watch.open
 offset.commit offset.fetch offset.delete offset.list offset.groups offset.generations offset.reset_generations
 offset.delete_groups consumer.join consumer.heartbeat consumer.assign consumer.describe consumer.get consumer.members
 consumer.leave
@@ -50,15 +51,17 @@ async def test_topics_are_written_in_batches_and_one_by_one(m: Client) -> None:
     assert {at: type(error) for at, error in result.errors.items()} == {7: InvalidItemError}
     listed = [found.record.topic async for found in topics.list("rocket", prefix="eu%")]
     assert listed == [topic.topic for at, topic in enumerate(batch[:300]) if at != 7]
+    assert await topics.count("rocket", prefix="us%") == 1
 
     # A topic shrinks: its last queues take no new messages, and go when they have been read.
     async with await m.watch(TOPICS, tenant="rocket").opened() as watch:
-        topic = msgspec.structs.replace(batch[0], write_queues=4)
-        assert await topics.put(topic, expected_version=1) == 2
+        await m.topics.resize("rocket", "eu%t000", write_queues=4)
         with pytest.raises(ConflictError) as stale:  # a broker that has read the topic before
             await topics.put(msgspec.structs.replace(batch[0], read_queues=16), expected_version=1)
         assert stale.value.current == 2
-        assert await topics.put(msgspec.structs.replace(topic, read_queues=4), expected_version=2) == 3
+        with pytest.raises(ShrinkError):  # somebody writes to the queues that would go
+            await m.topics.resize("rocket", "eu%t001", read_queues=4)
+        await m.topics.resize("rocket", "eu%t000", read_queues=4)
         await topics.delete("rocket", "us%t000")
         told = []
         async for changes in watch:
