@@ -403,6 +403,7 @@ async def test_nobody_is_forgotten_whom_a_group_must_keep() -> None:
     await world.register("new")
     await world.settle()
     assert sorted(read_brokers(world.engine)) == ["a", "c", "new"]
+    assert world.brokers._taken.sizes.keys() == {"a", "c", "new"}
 
 
 @pytest.mark.usefixtures("few_names")
@@ -854,8 +855,8 @@ async def test_an_administrator_ends_a_life_in_all_groups() -> None:
 
 async def test_a_life_that_loads_may_be_silent_until_it_serves() -> None:
     world = World()
-    epoch = await world.register("b1", loading_ms=60_000)
-    await world.pass_s(60.0 - LEASE_S)
+    epoch = await world.register("b1", loading_ms=600_000)
+    await world.pass_s(60.0)
     assert world.known("b1").state == "loading", "its lease was over long ago"
     assert await world.beat("b1", epoch) == "loading"
     assert (await world.ask(b.BrokerServe("b1", epoch))).broker.state == "active"

@@ -126,6 +126,8 @@ def test_who_loads_serves_once_it_says_so(fenced_first: bool) -> None:
     (active,) = registry.change(BrokerStep("serve", "b1", 1))
     assert active.state == "active", "to say it again changes nothing"
     assert registry.change(BrokerStep("serve", "b1", 7)) == [("fenced", 1)]
+    registry.change(BrokerStep("drain", "b1", 1))
+    assert registry.change(BrokerStep("serve", "b1", 1))[0].state == "draining", "nor does it take a drain back"
 
 
 def test_who_drains_goes_on() -> None:
