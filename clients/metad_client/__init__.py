@@ -138,6 +138,7 @@ from .errors import (
     UnknownTableError,
     UnsupportedError,
 )
+from .families.config import Change, Config, Effective, Setting
 from .families.schemas import Followed, NewSchema, Schemas
 from .families.topics import Resize, Topics
 from .families.users import Users
@@ -204,6 +205,7 @@ __all__ = [
     "BrokerLife",
     "Brokers",
     "CancelledError",
+    "Change",
     "ChangeKind",
     "Client",
     "ClientState",
@@ -211,6 +213,7 @@ __all__ = [
     "Cluster",
     "ClusterMap",
     "Compare",
+    "Config",
     "ConflictError",
     "Connected",
     "ConnectionLostError",
@@ -230,6 +233,7 @@ __all__ = [
     "Done",
     "DrainingError",
     "DueWill",
+    "Effective",
     "Ended",
     "FencedError",
     "Followed",
@@ -343,6 +347,7 @@ __all__ = [
     "SessionTakeoverItem",
     "SessionUpdateItem",
     "Sessions",
+    "Setting",
     "ShrinkError",
     "SlotMove",
     "SlowReaderError",

@@ -23,6 +23,7 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
+from .families.config import Config
 from .families.schemas import Schemas
 from .families.topics import Topics
 from .families.users import Users
@@ -134,6 +135,7 @@ class Client:
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)
         self.users = Users(self._requests)
+        self.config = Config(self._requests)
         self._ownership = Ownership(
             self.sessions,
             lambda broker: self.watch(Watched("session", broker=broker, rows=("owner",))),

@@ -13,6 +13,7 @@ import json
 import os
 import pty
 import sys
+import time
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,12 +28,14 @@ from metad import embedded
 from metad_client import (
     Client,
     ConflictError,
+    Effective,
     IncompatibleSchemaError,
     InvalidItemError,
     InvalidRequestError,
     NewSchema,
     NotFoundError,
     Resize,
+    Setting,
     ShrinkError,
     TablePutItem,
     blocking,
@@ -41,7 +44,7 @@ from metad_client import (
 from metad_client.cli.command_line import main
 from metad_client.families import topics as topic_rules
 from metad_client.families.users import Mechanism, derive
-from metad_wire.families.core import SCHEMAS, TOPICS, USERS, Schema, SchemaBinding, Topic
+from metad_wire.families.core import DYNAMIC_CONFIG, SCHEMAS, TOPICS, USERS, DynamicConfig, Schema, SchemaBinding, Topic
 from metad_wire.families.stream import PARTITIONS, Partition
 
 TENANTS = (f"tenant-{number}" for number in itertools.count())
@@ -561,3 +564,102 @@ def test_metadctl_asks_for_a_password_in_a_terminal(server: embedded.Server, ten
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status, shown
         os.close(terminal)
         assert b"secret" not in shown
+
+
+# --- config ---
+
+
+def test_a_setting_keeps_its_last_values(m: blocking.BlockingClient, tenant: str) -> None:
+    at: Any = ("topic", f"{tenant}/orders", "retention_ms")
+    assert m.config.history(*at) == []
+    before_ms = time.time_ns() // 1_000_000
+    assert m.config.set(*at, "1")
+    assert not m.config.set(*at, "1"), "it has that value"
+    assert m.config.set(*at, None)
+    assert not m.config.set(*at, None)
+    assert m.table(DYNAMIC_CONFIG).get(*at) is None
+    for value in range(20):
+        assert m.config.set(*at, str(value), keep=12 if value == 19 else 10)
+    found = m.config.history(*at)
+    assert [one.value for one in found] == [str(value) for value in range(9, 20)]
+    times = [one.changed_at_ms for one in found]
+    assert times == sorted(times)
+    assert before_ms <= times[0] <= times[-1] <= time.time_ns() // 1_000_000
+    m.table(DYNAMIC_CONFIG).put(DynamicConfig(*at, "put"))
+    assert m.config.set(*at, "21", keep=3)
+    assert [(one.value, one.changed_at_ms > 0) for one in m.config.history(*at)] == [
+        ("19", True),
+        ("put", False),
+        ("21", True),
+    ]
+
+
+def test_many_settings_at_once_answer_one_by_one(m: blocking.BlockingClient, tenant: str) -> None:
+    items: list[Any] = [Setting("tenant", tenant, f"s{number}", "x") for number in range(300)]
+    done = m.config.set_many([*items, Setting("planet", tenant, "s", "x"), items[0]])  # type: ignore[arg-type]
+    assert done[:300] == [True] * 300
+    assert [type(error) for error in done.errors.values()] == [InvalidItemError]
+    assert done[300:] == [None, False], "of two of one setting the second finds that nothing is left to do"
+
+
+@SOME
+@given(st.lists(st.lists(st.none() | st.sampled_from("abc"), min_size=1, max_size=4), max_size=6))
+def test_no_change_of_a_setting_is_missing_from_its_history(
+    server: embedded.Server, rounds: list[list[str | None]]
+) -> None:
+    """However many change it at once: the history is what a watch of the setting has seen."""
+    at: Any = ("tenant", next(TENANTS), "name")
+
+    async def everything() -> None:
+        async with connect(server.url) as m:
+            watch = m.watch(DYNAMIC_CONFIG, start="snapshot")
+            await watch.opened()
+            for values in rounds:
+                await asyncio.gather(*(m.config.set(*at, value, keep=100) for value in values))
+            history = await m.config.history(*at)
+            await m.table(DYNAMIC_CONFIG).put(DynamicConfig(*at[:2], "end", ""))
+            seen: list[str | None] = []
+            async for batch in watch:
+                for event in batch.events:
+                    if (event.key.scope, event.key.name) == at[1:]:
+                        seen.append(None if event.record is None else event.record.record.value)
+                    elif (event.key.scope, event.key.name) == (at[1], "end"):
+                        assert [one.value for one in history] == seen
+                        return
+
+    asyncio.run(everything())
+
+
+def test_what_holds_is_what_the_narrowest_scope_says(m: blocking.BlockingClient, tenant: str) -> None:
+    topic = f"{tenant}/orders"
+    said: list[tuple[Any, str]] = [("cluster", ""), ("tenant", ""), ("tenant", tenant), ("topic", ""), ("topic", topic)]
+    for until in range(len(said)):
+        items = [Setting(*scope, f"{tenant}-{at}", str(until)) for at, scope in enumerate(said[: until + 1])]
+        m.config.set_many(items).raise_for_error()
+    m.config.set_many([Setting(*scope, f"{tenant}-all", str(at)) for at, scope in enumerate(said)]).raise_for_error()
+    scopes: list[tuple[Any, str]] = [("topic", topic), ("tenant", tenant)]
+    for until in reversed(range(len(said))):
+        found = m.config.effective(scopes, [f"{tenant}-all", "nothing"])
+        assert found == {f"{tenant}-all": Effective(str(until), *said[until])}
+        m.config.set(*said[until], f"{tenant}-all", None)
+    every = m.config.effective(scopes)
+    assert {name: tuple(every[name][1:]) for name in every if name.startswith(tenant)} == {
+        f"{tenant}-{at}": scope for at, scope in enumerate(said)
+    }
+    assert m.config.effective([("topic", f"{tenant}/other")], [f"{tenant}-4"]) == {}
+    assert m.config.effective([], [f"{tenant}-0"]) == {f"{tenant}-0": Effective("4", "cluster", "")}
+
+
+def test_metadctl_sets_settings(server: embedded.Server, tenant: str) -> None:
+    at = ["topic", f"{tenant}/orders", "retention_ms"]
+    assert printed(server, "config", "set", *at, "60000") == {"changed": True}
+    assert printed(server, "config", "set", *at, "60000") == {"changed": False}
+    assert printed(server, "config", "set", "tenant", tenant, "retention_ms", "1") == {"changed": True}
+    scopes = [f"tenant={tenant}", f"topic={tenant}/orders"]
+    shown = {"name": "retention_ms", "value": "60000", "scope_kind": "topic", "scope": f"{tenant}/orders"}
+    assert printed(server, "config", "effective", *scopes, "--name", "retention_ms") == [shown]
+    assert printed(server, "config", "unset", *at) == {"changed": True}
+    assert [one["value"] for one in printed(server, "config", "history", *at)] == ["60000", None]
+    assert " ago" in metadctl(server, "config", "history", *at)[1]
+    with pytest.raises(SystemExit):
+        metadctl(server, "config", "effective", "planet=earth")

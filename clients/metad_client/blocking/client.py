@@ -25,6 +25,7 @@ from .holding import HeldLease, Membership, Owned, OwnedResult, Route
 from .namespaces import (
     Brokers,
     Cluster,
+    Config,
     Consumers,
     InflightStates,
     KeyValue,
@@ -81,6 +82,7 @@ class BlockingClient(Twin, Closing):
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)
         self.users = Users(portal, opened.users)
+        self.config = Config(portal, opened.config)
 
     def close(self) -> None:
         """End what is pending with ClosedError and hang up. Safe to call again."""

@@ -8,7 +8,7 @@ from metad_wire.messages import Message
 
 from .. import broker_life
 from ..errors import ClosedError, MetadError
-from ..families import schemas, topics, users
+from ..families import config, schemas, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -283,6 +283,15 @@ class Users(Twin):
     create = Call(users.Users.create)
     set_password = Call(users.Users.set_password)
     check = Call(users.Users.check)
+
+
+class Config(Twin):
+    """``m.config``: settings that brokers take over while they run. See :class:`metad_client.Config`."""
+
+    set_many = Call(config.Config.set_many)
+    set = Call(config.Config.set)
+    history = Call(config.Config.history)
+    effective = Call(config.Config.effective)
 
 
 class Records(Twin, Generic[Record]):

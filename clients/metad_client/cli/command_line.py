@@ -86,6 +86,7 @@ examples:
   metadctl topics resize acme orders --write-queues 4
   metadctl schemas register acme orders-value orders.avsc
   metadctl users create acme alice --password-file secret
+  metadctl config effective tenant=acme topic=acme/orders
   metadctl put offset acme billing orders 0 42 --monotonic
   metadctl watch kv --tenant config --from snapshot
 

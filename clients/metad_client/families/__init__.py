@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -87,16 +88,19 @@ class Rules(Facade):
         return [found[at] for at in range(len(items))]
 
 
+def sequence(name: str, given: object, what: str) -> list[Any]:
+    """An argument, in a list of our own. Raises InvalidRequestError if it is none of several ``what``."""
+    with suppress(*UNFIT):  # an object may raise anything when it is looked at
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray | memoryview):
+            return list(given)
+    raise InvalidRequestError(f"{name}: expected a sequence of {what}, got {type(given).__name__}")
+
+
 def checked(items: object, kind: type[Item]) -> list[Item | InvalidItemError]:
     """The items of a batch, each as it is or what is wrong with it. Raises InvalidRequestError if it is no batch."""
-    try:
-        if isinstance(items, Sequence) and not isinstance(items, str | bytes | bytearray | memoryview):
-            given = list(items)
-            wrong = [fault(one, kind) for one in given]
-            return [one if why is None else InvalidItemError(why) for one, why in zip(given, wrong, strict=True)]
-    except UNFIT:  # an object may raise anything when it is looked at
-        pass
-    raise InvalidRequestError(f"items: expected a sequence of {kind.__name__}, got {type(items).__name__}")
+    given = sequence("items", items, kind.__name__)
+    wrong = [fault(one, kind) for one in given]
+    return [one if why is None else InvalidItemError(why) for one, why in zip(given, wrong, strict=True)]
 
 
 def only(found: Sequence[Value | MetadError]) -> Value:

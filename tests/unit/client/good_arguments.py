@@ -9,7 +9,7 @@ import msgspec
 from plain_bodies import filled
 from typed_verbs import lists, namespace_of, tables
 
-from metad_client import Compare, Delete, NewSchema, Put, Resize, Transaction
+from metad_client import Compare, Delete, NewSchema, Put, Resize, Setting, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
@@ -164,6 +164,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "tenant": "t", "user": "u", "password": "secret", "mechanism": "pbkdf2_sha_256", "iterations": 4_096,
     },
     "users.check": {"tenant": "t", "user": "u", "password": "secret"},
+    "config.set_many": {"items": [Setting("topic", "t/o", "n", "v")], "keep": 3},
+    "config.set": {"scope_kind": "topic", "scope": "t/o", "name": "n", "value": "v", "keep": 3},
+    "config.history": {"scope_kind": "topic", "scope": "t/o", "name": "n"},
+    "config.effective": {"scopes": [("topic", "t/o")], "names": ["n"]},
     "cluster.map": {},
     "cluster.statuses": {},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
@@ -212,6 +216,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "topics",
         "schemas",
         "users",
+        "config",
     ):
         space = getattr(client, name)
         for verb in dir(type(space)):

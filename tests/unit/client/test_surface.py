@@ -46,6 +46,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Topics, blocking.Topics),
     (metad_client.Schemas, blocking.Schemas),
     (metad_client.Users, blocking.Users),
+    (metad_client.Config, blocking.Config),
     (metad_client.HeldLease, blocking.HeldLease),
     (metad_client.Lock, blocking.Lock),
     (metad_client.Owned, blocking.Owned),

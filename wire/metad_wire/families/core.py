@@ -300,6 +300,21 @@ class DynamicConfig(Message, frozen=True):
     """As the broker writes it."""
 
 
+class ConfigHistory(Message, frozen=True):
+    """The newest values that a setting has had. Whoever sets it with the SDK writes it."""
+
+    scope_kind: Literal["cluster", "region", "broker", "tenant", "namespace", "topic", "group", "client"]
+    """As of the setting."""
+    scope: str
+    """As of the setting."""
+    name: str
+    """Of the setting."""
+    values: list[str | None] = []  # noqa: RUF012 - msgspec copies it
+    """The oldest first, the one that holds last; nil: it was not set."""
+    changed_at_ms: list[U63] = []  # noqa: RUF012 - msgspec copies it
+    """Unix time from which each held, by the clock of whoever set it; 0: nobody knows."""
+
+
 class UserQuota(Message, frozen=True):
     """How much a user, a client or an address may take of one thing."""
 
@@ -356,6 +371,14 @@ DYNAMIC_CONFIG = family(
     key=("scope_kind", "scope", "name"),
     routing=("scope_kind", "scope"),
     plural="config",
+)
+CONFIG_HISTORY = family(
+    215,
+    "config_history",
+    ConfigHistory,
+    key=("scope_kind", "scope", "name"),
+    routing=("scope_kind", "scope"),
+    plural="config-history",
 )
 USER_QUOTAS = family(
     212,

@@ -371,6 +371,8 @@ def _told_of(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, dict):
         return name, [f"{key}={each}" for key, each in value.items()]
     base, _, unit = name.rpartition("_")
+    if isinstance(value, list) and unit in {"ms", "s", "bytes"}:
+        return base, [_told_of(name, each)[1] for each in value]
     if unit == "bytes":
         return f"{base} size", value if value is None else people.size(value)
     if unit in {"ms", "s"}:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import sys
+import time
 import typing
 from collections.abc import Collection
 from contextlib import nullcontext
@@ -11,9 +13,11 @@ from pathlib import Path
 
 from ...client import Client
 from ...errors import InvalidRequestError
+from ...families.config import KEPT, ScopeKind
 from ...families.schemas import Compatibility, Kind
 from ...families.topics import Resize
 from ...families.users import Mechanism
+from .. import people
 from ..grammar import Arguments, Commands, Parser, count
 from ..printing import Printer
 from . import declared
@@ -22,7 +26,12 @@ from . import declared
 def add_families(commands: Commands, words: Collection[str] | None) -> None:
     """Add the commands of the tables in the code, as :func:`declared.add_families` does, with those of rules."""
     verbs = declared.add_families(commands, words)
-    for name, add in {"topic": _add_topics, "schema": _add_schemas, "user": _add_users}.items():
+    for name, add in {
+        "topic": _add_topics,
+        "schema": _add_schemas,
+        "user": _add_users,
+        "dynamic_config": _add_config,
+    }.items():
         if name in verbs:
             add(verbs[name])
 
@@ -168,3 +177,49 @@ async def _check(m: Client, a: Arguments, printer: Printer) -> int:
     right = await m.users.check(a.tenant, a.user, a.password)
     printer.one({"right": right})
     return 0 if right else 1
+
+
+# --- config ---
+
+
+def _add_config(verbs: Commands) -> None:
+    parser = _setting(verbs.add("set", f"set a setting, and keep its last {KEPT} values", _set))
+    parser.add_argument("text", metavar="VALUE")
+    _setting(verbs.add("unset", "take a setting away, and keep its last values", _set)).set_defaults(text=None)
+    _setting(verbs.add("history", "the last values of a setting, the oldest first", _history))
+    parser = verbs.add("effective", "what holds in some scopes, and which of them says so", _effective)
+    parser.add_argument("scopes", nargs="+", type=_scope, metavar="KIND=SCOPE", help="as in topic=acme/orders")
+    parser.add_argument("--name", action="append", dest="names", metavar="N", help="only this setting; may be repeated")
+
+
+def _setting(parser: Parser) -> Parser:
+    parser.add_argument("scope_kind", choices=_KINDS, metavar="KIND", help=", ".join(_KINDS))
+    parser.add_argument("scope", metavar="SCOPE", help="its name, as in acme/orders; '': all of that kind")
+    parser.add_argument("setting", metavar="NAME")
+    return parser
+
+
+_KINDS = typing.get_args(ScopeKind)
+
+
+def _scope(text: str) -> tuple[str, str]:
+    """Read an argument."""
+    kind, _, scope = text.partition("=")
+    if kind not in _KINDS:
+        raise argparse.ArgumentTypeError(f"not KIND=SCOPE, where KIND is one of {', '.join(_KINDS)}: {text}")
+    return kind, scope
+
+
+async def _set(m: Client, a: Arguments, printer: Printer) -> None:
+    printer.one({"changed": await m.config.set(a.scope_kind, a.scope, a.setting, a.text)})
+
+
+async def _history(m: Client, a: Arguments, printer: Printer) -> None:
+    found, now_ms = await m.config.history(a.scope_kind, a.scope, a.setting), int(time.time() * 1_000)
+    rows = [{"value": one.value, "changed": people.when(one.changed_at_ms, now_ms)} for one in found]
+    printer.many([one._asdict() for one in found], rows)
+
+
+async def _effective(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await m.config.effective(a.scopes, a.names)
+    printer.many([{"name": name, **one._asdict()} for name, one in sorted(found.items())])
