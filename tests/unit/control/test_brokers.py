@@ -516,6 +516,14 @@ async def test_names_are_bounded_also_while_many_register_at_once(monkeypatch: p
     assert refused == [False, False, False, False, False, True]
 
 
+async def test_a_name_that_was_not_written_takes_no_room() -> None:
+    world = World()
+    world.broken = UnknownOutcomeError("")
+    with pytest.raises(UnknownOutcomeError):
+        await world.ask(b.BrokerRegister("b1"))
+    assert world.brokers._taken.total == 0
+
+
 async def test_few_changes_of_one_broker_are_under_way_at_a_time() -> None:
     """Each takes an entry of its own: 100,000 of them once kept the node from saying that a broker is over."""
     world = World()
