@@ -42,6 +42,7 @@ from metad_wire.errors import (
     QuotaExceededError,
 )
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, ListReply, Message, WriteReply
+from metad_wire.method import METHODS, For
 from metad_wire.methods import BROKER_CHANGE, encode
 from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import SLICE_ROWS, Slices
@@ -58,15 +59,8 @@ from ..host import Clock, Done, Hosted, Source, Timer
 from .evidence import Answer, Dial, Evidence
 from .fencing import NAMES_BYTES_MAX, Fencing, Taken, bytes_of, groups_to_fence, to_forget
 
-ABOUT_BROKERS = (
-    b.BrokerHeartbeat,
-    b.BrokerRegister,
-    b.BrokerDrain,
-    b.BrokerServe,
-    b.BrokerDeregister,
-    b.BrokerFence,
-    b.BrokerGet,
-    b.BrokerList,
+ABOUT_BROKERS: tuple[type[Message], ...] = tuple(
+    method.body for method in METHODS.values() if method.name.startswith("broker.") and method.whose is not For.NODES
 )
 """The requests that :meth:`Brokers.handle` answers."""
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000

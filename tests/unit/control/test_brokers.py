@@ -890,6 +890,15 @@ async def test_a_life_that_loads_for_too_long_ends_unless_it_is_heard_of() -> No
     assert world.known("heard").state == "loading", "a new leader counts anew"
 
 
+@pytest.mark.parametrize("kind", module.ABOUT_BROKERS, ids=lambda kind: kind.__name__)
+async def test_every_request_about_brokers_has_an_answer(kind: Any) -> None:
+    """One had none, for it was missing in a list."""
+    world = World()
+    epoch = await world.register("b1")
+    fields = {"broker": "b1", "broker_epoch": epoch, "brokers": ["b1"], "beats": [b.BrokerBeat("b1", epoch)]}
+    assert await world.ask(kind(**{name: fields[name] for name in kind.__struct_fields__ if name in fields}))
+
+
 async def test_a_life_drains_and_ends_itself() -> None:
     world = World()
     epoch = await world.register("b1")
