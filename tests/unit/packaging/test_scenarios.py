@@ -68,7 +68,9 @@ def scenarios() -> dict[str, Scenario]:
 def rows(readme: str) -> dict[str, tuple[list[str], str]]:
     """Of the table, by the first cell: the files that the second one links to, and the third."""
     section = readme.partition(f"## {TITLE}\n")[2].partition("\n## ")[0]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:1] == "|"]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:1] == "|"
+    ]
     return {name: (re.findall(r"\]\(([^)]+)\)", links), missing) for name, links, missing in cells[2:]}
 
 
