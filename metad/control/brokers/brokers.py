@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -66,6 +66,9 @@ ABOUT_BROKERS: tuple[type[Message], ...] = tuple(
 LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
 AT_LEAST_EPOCH_MAX = 2**62
 """Above it there are as many epochs again: a name that is used up would be lost for ever."""
+LOAD_S = 10.0
+"""The class of a broker's load is not written more often."""
+_LOADS_S, _LOADS_MAX = 1.0, 256  # so often at most, so many classes in an entry
 _ASKED_MAX = 8
 """So many changes of one broker that clients have asked for are being written at a time. Each takes an entry of its
 own, and what the node itself has to say of brokers waits behind them."""
@@ -92,6 +95,55 @@ class Host(Protocol):
 
     def dial(self, host: str, port: int, done: Callable[[Answer], None]) -> None:
         """Connect, say nothing, and close; then say what came of it."""
+
+
+def load_class(load: int, known: int) -> int:
+    """The class of a load: how many binary digits it has. It stays what is ``known`` while the load is within a quarter
+    of that class, or one between two classes would be written again and again."""
+    within = known and 3 << known <= 8 * load < 10 << known
+    return known if within else load.bit_length()
+
+
+class _Loads:
+    """The loads that heartbeats tell to one leader, and whose class has changed since it was written."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        self._heard: dict[str, None] = {}  # since a look found nothing to write
+        self._noted_s: dict[str, float] = {}
+        self._next_s = 0.0
+
+    def of(self, name: str) -> int:
+        """From the last heartbeat; 0 if there was none."""
+        return self._of.get(name, 0)
+
+    def heard(self, name: str, load: int) -> None:
+        """A living broker says so."""
+        self._of[name] = load
+        self._heard[name] = None
+
+    def forget(self, name: str) -> None:
+        """There is no such broker any more."""
+        for known in (self._of, self._heard, self._noted_s):
+            known.pop(name, None)
+
+    def to_note(self, records: Mapping[str, Broker], now_s: float) -> list[BrokerStep]:
+        """The classes to write, each broker's at most once in :data:`LOAD_S`, and so many at once."""
+        steps: list[BrokerStep] = []
+        if now_s < self._next_s:
+            return steps
+        self._next_s = now_s + _LOADS_S
+        for name in list(self._heard):
+            record = records.get(name)
+            found = 0 if record is None else load_class(self._of[name], record.load_class)
+            if record is None or record.state not in b.LIVE or found == record.load_class:
+                del self._heard[name]
+            elif now_s - self._noted_s.get(name, -LOAD_S) >= LOAD_S:
+                self._noted_s[name] = now_s
+                steps.append(BrokerStep("load", name, record.broker_epoch, load_class=found))
+                if len(steps) == _LOADS_MAX:
+                    break
+        return steps
 
 
 class _Waiter:
@@ -126,7 +178,7 @@ class Brokers:
         self._places: dict[str, Place] = {}  # of names that are not freed
         self._taken = Taken()  # by all names, and those that are being written for the first time
         self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
-        self._loads: dict[str, int] = {}
+        self._loads = _Loads()
         self._lives: Liveness[str] = Liveness()
         self._evidence = Evidence()
         self._silence = self._judge()
@@ -179,7 +231,7 @@ class Brokers:
         if self._timer is not None:
             self._timer.cancel()
         waiters, self._waiters = self._waiters, {}
-        self._records, self._names, self._loads, self._lanes = {}, [], {}, {}
+        self._records, self._names, self._loads, self._lanes = {}, [], _Loads(), {}
         self._room, self._places = _room(), {}
         self._taken = Taken()
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
@@ -196,7 +248,7 @@ class Brokers:
         if record.state == b.FORGOTTEN:
             if self._records.pop(record.broker, None) is not None:
                 del self._names[bisect_left(self._names, record.broker)]
-            self._loads.pop(record.broker, None)
+            self._loads.forget(record.broker)
             return
         before = self._records.get(record.broker)
         self._records[record.broker] = record
@@ -262,6 +314,8 @@ class Brokers:
             self._dial(dial)
         gone = [name for name in self._evidence.over(self._clock.now()) if name not in self._ending]
         self._expire(gone, "its connection has ended, and its host refuses connections")
+        if loads := self._loads.to_note(self._records, self._clock.now()):
+            self._change(loads, lambda steps, brokers, error: None)
         self._tick_soon()
 
     def _over(self) -> list[str]:
@@ -632,7 +686,7 @@ class Brokers:
         for beat in beats:
             if self._refusal(beat) is None:
                 self._lives.heard(beat.broker, arrived_s)
-                self._loads[beat.broker] = beat.load
+                self._loads.heard(beat.broker, beat.load)
                 if source is not None and (dial := self._evidence.heard(beat.broker, source, source.host)) is not None:
                     self._dial(dial)
 
@@ -694,7 +748,7 @@ class Brokers:
 
     def _shown(self, name: str) -> Broker | None:
         record = self._records.get(name)
-        load = self._loads.get(name, 0)
+        load = self._loads.of(name)
         return record if record is None or not load else msgspec.structs.replace(record, load=load)
 
     def _records_of(self, names: list[str]) -> b.BrokerGetReply:

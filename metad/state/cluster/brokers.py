@@ -115,6 +115,11 @@ def _serve(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     return msgspec.structs.replace(known, state=b.ACTIVE if known.fenced else b.REGISTERED, changed_ms=now.now_ms)
 
 
+def _load(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    known = _of_life(step, known)
+    return known if known.load_class == step.load_class else msgspec.structs.replace(known, load_class=step.load_class)
+
+
 def _drain(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     known = _of_life(step, known)
     return msgspec.structs.replace(known, state=b.DRAINING, changed_ms=now.now_ms)
@@ -165,6 +170,7 @@ def _forget(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
 _STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
     "register": _register,
     "serve": _serve,
+    "load": _load,
     "drain": _drain,
     "deregister": _end(b.GONE),
     "fence": _end(b.FENCED),

@@ -200,9 +200,11 @@ class World:
         epoch: int = registered.broker_epoch
         return epoch
 
-    async def beat(self, name: str, epoch: int, arrived_s: float | None = None, source: Any = None) -> str:
+    async def beat(
+        self, name: str, epoch: int, arrived_s: float | None = None, source: Any = None, load: int = 0
+    ) -> str:
         """The state that the broker is in, or the name of the error."""
-        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 7)]), arrived_s, source)
+        reply = await self.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, load)]), arrived_s, source)
         if reply.errors:
             assert reply.leases_ms == [0]
             return {201: "fenced", 200: "not_found", 203: "conflict"}[reply.errors[0].code]
@@ -899,6 +901,62 @@ async def test_every_request_about_brokers_has_an_answer(kind: Any) -> None:
     assert await world.ask(kind(**{name: fields[name] for name in kind.__struct_fields__ if name in fields}))
 
 
+def test_a_load_has_the_class_of_its_size_and_keeps_it_while_it_is_near() -> None:
+    assert [module.load_class(load, 0) for load in (0, 1, 2, 3, 4, 1_000, 2**32 - 1)] == [0, 1, 2, 2, 3, 10, 32]
+    assert [module.load_class(load, 10) for load in (383, 384, 512, 1_023, 1_279, 1_280)] == [9, 10, 10, 10, 10, 11]
+    assert module.load_class(0, 1) == 0
+    for known in range(33):
+        for load in (1, 2, 3, 5, 1_000, 2**31, 2**32 - 1):
+            found = module.load_class(load, known)
+            assert module.load_class(load, found) == found, "to look again changes nothing"
+            assert 3 << found <= 8 * load < 10 << found
+
+
+async def test_watchers_learn_the_class_of_a_load_and_not_each_load() -> None:
+    world = World()
+    epoch = await world.register("b1")
+
+    async def beat(load: int) -> None:
+        await world.ask(b.BrokerHeartbeat([b.BrokerBeat("b1", epoch, load)]))
+
+    def written() -> list[int]:
+        return [step.load_class for change in world.changes for step in change.steps if step.step == "load"]
+
+    for load in (1_000, 1_001, 900, 1_200):
+        await beat(load)
+        await world.pass_s(1.0)
+    assert written() == [10]
+    assert read_brokers(world.engine)["b1"].load_class == 10
+    for number in range(200):  # it flaps
+        await beat(1 if number % 2 else 100_000)
+        await world.pass_s(0.5)
+    assert len(written()) <= 2 + 100.0 / module.LOAD_S
+    await world.pass_s(module.LOAD_S / 2)
+    await beat(70_000)
+    await world.pass_s(module.LOAD_S / 2 + 1.0)
+    assert written()[-1] == read_brokers(world.engine)["b1"].load_class == 17
+    count = len(written())
+    world.brokers._end_leadership()
+    world.brokers.follow(world.map)
+    await beat(70_001)
+    await world.pass_s(2.0)
+    assert len(written()) == count, "the next leader knows what is written"
+    await world.ask(b.BrokerDeregister("b1", epoch))
+    await world.pass_s(2 * module.LOAD_S)
+    assert len(written()) == count
+
+
+async def test_the_loads_of_a_large_fleet_are_written_many_at_once() -> None:
+    world = World()
+    epochs = {f"b{number}": await world.register(f"b{number}") for number in range(600)}
+    world.changes.clear()
+    for _ in range(3):
+        await world.ask(b.BrokerHeartbeat([b.BrokerBeat(name, epoch, 9) for name, epoch in epochs.items()]))
+        await world.pass_s(1.1)
+    assert [len(change.steps) for change in world.changes] == [256, 256, 88]
+    assert {record.load_class for record in read_brokers(world.engine).values()} == {4}
+
+
 async def test_a_life_drains_and_ends_itself() -> None:
     world = World()
     epoch = await world.register("b1")
@@ -928,7 +986,7 @@ async def test_brokers_are_listed_with_what_they_said_last() -> None:
     world = World()
     for name in ("c1", "b2", "b1"):
         await world.register(name)
-    await world.beat("b2", world.known("b2").broker_epoch)
+    await world.beat("b2", world.known("b2").broker_epoch, load=7)
     await world.ask(b.BrokerFence("b1"))
     listed = await world.ask(b.BrokerList())
     assert [(each.broker, each.state, each.load) for each in listed.found] == [

@@ -21,8 +21,8 @@ leader, the answer comes after ``wait_ms`` and names the group; metad goes on tr
 serves meanwhile. A registration has no identity: a retry begins another life.
 
 A life ends, and is fenced, a little later than ``lease_ms`` after its last ``broker.heartbeat`` reached a node. A
-heartbeat writes nothing. A new leader of ``metadata-0`` gives every life a whole lease, and five seconds at least; so
-does one that stood still, or could not prove for half a second that it leads.
+heartbeat writes nothing, but for a new ``load_class``. A new leader of ``metadata-0`` gives every life a whole lease,
+and five seconds at least; so does one that stood still, or could not prove for half a second that it leads.
 
 | state | meaning |
 |---|---|
@@ -123,6 +123,8 @@ class Broker(Message, frozen=True):
     """The broker itself or an administrator has ended it: its name takes no room any more."""
     loading_ms: U32 = 0
     """How long it may be silent while it is ``loading``."""
+    load_class: U32 = 0
+    """How many binary digits its load has, give or take a quarter; watches show it. Written within some ten seconds."""
 
 
 class BrokerRegister(Message, frozen=True):
@@ -264,15 +266,13 @@ class BrokerList(Message, frozen=True):
 
 
 class BrokerStep(Message, frozen=True):
-    """Between a node and its metadata group: what happens to a broker. ``step`` is ``register`` (with
-    ``registration``), ``serve``, ``drain``, ``deregister``, ``fence``, ``expire``, ``fenced``: all groups have the
-    fence ``broker_epoch``, or ``forget``: no group has that fence any more. ``by``: who asked to register it."""
+    """Between a node and its metadata group: what happens to a broker."""
 
     step: str
     """What happens. A step of a life that is not its broker's last one, or is over, fails with ``fenced``.
 
-    ``register`` begins a life. ``serve``, ``drain``, ``deregister``, ``fence`` and ``expire`` change the state of the
-    life ``broker_epoch``; ``fence`` with 0: of the last one. ``fenced`` notes that all groups have the fence
+    ``register`` begins a life. ``serve``, ``load``, ``drain``, ``deregister``, ``fence`` and ``expire`` change the life
+    ``broker_epoch``; ``fence`` with 0: the last one. ``fenced`` notes that all groups have the fence
     ``broker_epoch``; ``conflict`` if it was raised since, or the map's version is not ``map_version``. ``forget``
     deletes the record, because no group has that fence any more; ``conflict`` as with ``fenced``, and for a life that
     is not over. The broker in the answer is ``forgotten``."""
@@ -284,6 +284,8 @@ class BrokerStep(Message, frozen=True):
     """With ``register``."""
     by: str = ""
     """With ``register``: who asked for it, as in ``registered_by`` of ``Broker``."""
+    load_class: U32 = 0
+    """With ``load``: as in ``Broker``."""
 
 
 class BrokerChange(Message, frozen=True):
