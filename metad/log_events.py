@@ -516,6 +516,16 @@ BROKER_FENCED = _warning(
     epoch="the epoch of the life",
     reason="why",
 )
+INDEX_WAITS = _warning(
+    "index_waits",
+    "An index was added to a table, and the fields of a record are too long for it. Nobody can list by it before that "
+    "record is written anew, or deleted.",
+    "table",
+    "index",
+    table="the name of the table",
+    index="and of the index",
+    key="the key of the record, as on disk",
+)
 WILLS_WAIT = _warning(
     "wills_wait",
     "Wills are due, and no broker publishes them. Those that wait for expiry.will_keep_s are dropped.",

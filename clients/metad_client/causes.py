@@ -73,6 +73,7 @@ CAUSES: Final = (
     Cause(e.LogCutError, "the replica's log begins too late", _WAIT),
     Cause(e.NotReplicaError, "the node has no replica of the group", _WAIT),
     Cause(e.PositionAheadError, "the replica is behind the position", _WAIT),
+    Cause(e.IndexBuildingError, "the index is being built", _WAIT),
     Cause(e.UnknownTableError, "the node has not heard of the table yet", _WAIT),
     # the attempt
     Cause(e.DeadlineExceededError, "no answer in time", _ANEW),

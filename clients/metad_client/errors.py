@@ -21,6 +21,7 @@ from metad_wire.errors import (
     FrameTooLargeError as FrameTooLargeError,
     HandshakeError as HandshakeError,
     IdentityExpiredError as IdentityExpiredError,
+    IndexBuildingError as IndexBuildingError,
     InternalError as InternalError,
     InvalidItemError as InvalidItemError,
     InvalidRequestError as InvalidRequestError,

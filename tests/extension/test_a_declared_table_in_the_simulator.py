@@ -10,7 +10,7 @@ import pytest
 
 from metad.config import RaftConfig, StorageConfig
 from metad.control import migration
-from metad_client import U32, Client, ConflictError, Record, Records, TablePutItem
+from metad_client import U32, Client, ConflictError, IndexBuildingError, Record, Records, TablePutItem
 from metad_wire.cluster import GroupId, unpack_slots
 from metad_wire.table import Table
 from metad_wire.tables import moving_rows
@@ -27,6 +27,7 @@ class Reading(Record, frozen=True):
     quality: U32 = 0
 
 
+INDEXES_OF = {"by_quality": ("tenant", "quality")}
 SENSORS = [f"boiler/{number}" for number in range(60)]
 QUIET = [f"boiler/quiet-{number}" for number in range(20)]
 """They are written once. A mover learns of the others from their writes, also where it does not copy what is there."""
@@ -43,8 +44,7 @@ def a_round(number: int) -> list[TablePutItem[Reading]]:
 
 
 async def readings(client: Client, kind: str) -> Records[Reading]:
-    indexes = {"by_quality": ("tenant", "quality")}
-    table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), indexes=indexes)
+    table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), indexes=INDEXES_OF)
     return client.table(table)
 
 
@@ -72,9 +72,15 @@ async def delete_quiet(client: Client, kind: str) -> None:
 
 
 async def count(client: Client, kind: str, state: dict[str, Any]) -> None:
-    """Again and again, as long as somebody writes."""
+    """Again and again, as long as somebody writes; also by the index that is added."""
     records = await readings(client, kind)
     while not state["stop"]:
+        if state["added"]:
+            try:
+                state["counts"].append(len([one async for one in state["added"].list_by("by_sensor", deadline_s=1)]))
+                state["built"] += 1
+            except IndexBuildingError:
+                state["building"] += 1
         state["counts"] += await asyncio.gather(*(records.count("acme") for _ in range(4)))
 
 
@@ -119,7 +125,12 @@ def everything(scene: Scene, kind: str) -> None:
     scene.ask(scene.one, lambda client: put_round(client, kind, 0))
     scene.ask(scene.one, lambda client: check(client, kind, 1))
 
-    state: dict[str, Any] = {"rounds": 1, "stop": False, "counts": []}
+    state: dict[str, Any] = {"rounds": 1, "stop": False, "counts": [], "added": None, "built": 0, "building": 0}
+
+    async def add(client: Client) -> None:
+        indexes = {**INDEXES_OF, "by_sensor": ("sensor",)}
+        table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), indexes=indexes)
+        state["added"] = client.table(table)
 
     async def write(client: Client) -> None:
         while not state["stop"]:
@@ -130,6 +141,7 @@ def everything(scene: Scene, kind: str) -> None:
     writer = scene.begin(scene.two, write)
     counter = scene.begin(scene.one, lambda client: count(client, kind, state))
     scene.ask(scene.one, lambda client: client.cluster.add_group(kind))
+    scene.ask(scene.one, add)
     for _ in range(20):
         scene.run(0.3)
         try:
@@ -153,6 +165,8 @@ def everything(scene: Scene, kind: str) -> None:
     writer.result()
     counter.result()
     assert {*state["counts"]} == {len(SENSORS) + len(QUIET)}
+    assert state["building"]
+    assert state["built"]
     scene.require_settled(30.0)
     assert scene.snapshots, "no snapshot was needed"
 

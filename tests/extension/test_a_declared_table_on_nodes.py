@@ -311,11 +311,17 @@ def test_a_table_goes_from_one_program_to_another(nodes: Nodes, tmp_path: Path) 
         m.tables.declare("reading", Reading, kind="data", key=("tenant", "sensor"))
     found = ctl(url, "tables", "get", "reading")
     assert [each["table"] if "table" in each else each["name"] for each in ctl(url, "tables")["tables"]] == ["reading"]
+    found["indexes"] = {"by_quality": ["tenant", "quality"]}
     found["fields"].append({"name": "note", "type": "str", "default": "none", "about": "Of a person."})
     file = tmp_path / "reading.json"
     file.write_text(json.dumps(found))
     assert ctl(url, "tables", "declare", str(file))["number"] == found["number"]
     assert ctl(url, "records", "put", "reading", "tenant=t", "sensor=s", "payload=1", "note=late") == {"version": 1}
+    said = ctl(url, "tables", "get", "reading")
+    assert (said["first_indexes"], said["building"] in ([], ["by_quality"])) == (0, True)
+    by_quality = ("records", "list", "reading", "t", "0", "--index", "by_quality")
+    assert [one["note"] for one in ctl(url, *by_quality)] == ["late"]
+    assert ctl(url, "tables", "get", "reading")["building"] == []
     with blocking.connect(f"metad://{url}") as m:  # a program that does not know the note leaves it
         old = m.tables.open("reading", Reading)
         assert m.table(old).put(Reading("t", "s", b"2", 7)) == 2

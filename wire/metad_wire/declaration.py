@@ -63,7 +63,7 @@ class DeclaredField(Message, frozen=True):
     """Says what one field of a table's records is."""
 
     name: str
-    """Of small letters, digits and underscores."""
+    """As that of a table."""
     type: str
     """As in *Types of fields*."""
     default: bytes | None = None
@@ -84,7 +84,7 @@ class DeclaredIndex(Message, frozen=True):
     """Another order in which records are listed."""
 
     name: str
-    """Of small letters, digits and underscores."""
+    """As that of a table."""
     fields: Annotated[list[str], Meta(max_length=KEY_FIELDS_MAX)]
     """The names of fields: of type ``str``, ``bool``, ``int``, ``u32`` or ``u63``. Records that agree in all of them
     are in the order of their keys. A record that has nil in one of them is not listed."""
@@ -106,7 +106,7 @@ class Declaration(Message, frozen=True):
     """How many of them route: records that agree in them live in one group."""
     about: str = ""
     indexes: Annotated[list[DeclaredIndex], Meta(max_length=INDEXES_MAX)] = []  # noqa: RUF012 - msgspec copies it
-    """Other orders in which the records are listed. They stay as they are."""
+    """Other orders in which the records are listed. More may be added."""
 
     def indexed(self) -> dict[str, list[str]]:
         """The fields of each index, by its name."""
@@ -350,10 +350,14 @@ def _index_fault(declaration: Declaration) -> str | None:
 
 
 def difference(old: Declaration, new: Declaration) -> str | None:
-    """Why records of the one are no records of the other; None if one of them only has further fields at its end."""
-    for what in ("kind", "key", "routing", "indexes"):
+    """Why records of the one are no records of the other; None if one of them only has further fields, and one of them
+    further indexes, at its end."""
+    for what in ("kind", "key", "routing"):
         if (before := getattr(old, what)) != (after := getattr(new, what)):
             return f"{what} is {_shown(before)}, and the declaration says {_shown(after)}"
+    both = min(len(old.indexes), len(new.indexes))
+    if old.indexes[:both] != new.indexes[:both]:
+        return f"indexes is {_shown(old.indexes)}, and the declaration says {_shown(new.indexes)}"
     for number, (before, after) in enumerate(zip(old.fields, new.fields, strict=False)):
         for what in DeclaredField.__struct_fields__:
             was, is_now = getattr(before, what), getattr(after, what)

@@ -200,6 +200,10 @@ class UnknownTableError(_Coded, code=119, name="unknown_table", retryable=True):
     """The node has not heard of the table, or of all its fields, yet; nothing was done."""
 
 
+class IndexBuildingError(_Coded, code=120, name="index_building", retryable=True):
+    """The index is being built: there is no list yet."""
+
+
 # 200-299: one item of a batch.
 class NotFoundError(_Coded, code=200, name="not_found"):
     """There is no such record."""

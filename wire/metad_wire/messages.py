@@ -258,7 +258,7 @@ class ListReply(Message, Generic[T], frozen=True):
 
     found: list[T]
     cursor: bytes
-    """Empty: complete; otherwise there may be more, even if this page is short or empty."""
+    """Empty: complete."""
 
 
 # --- sessions --------------------------------------------------------------------------------------------
@@ -899,7 +899,7 @@ class TableList(Message, frozen=True):
     after: ListedFields = []
     """Only records behind this key, which has all its fields; empty: all."""
     index: U32 = 0
-    """The number of the index in the declaration, from 1 on; 0: none, the order is that of the keys."""
+    """In the declaration, from 1 on; 0: the order is that of the keys."""
 
 
 class TableCountReply(Message, frozen=True):

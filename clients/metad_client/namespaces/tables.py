@@ -129,7 +129,8 @@ class Records(Facade, Generic[Record]):
         """List the records in the order of an index: those that have these values in its first fields, and whose next
         field starts with ``prefix``. Behind the fields of the index come those of the key. Otherwise as :meth:`list`;
         a record whose indexed fields change meanwhile may come twice, or not at all. Raises InvalidRequestError if
-        there is no such index."""
+        there is no such index, and IndexBuildingError if it was added to the table and, when the deadline comes, is
+        not built yet."""
         listing = self._lists.get(index) if isinstance(index, str) else None
         if listing is None:
             known = ", ".join(self._lists) or "none"
@@ -371,7 +372,8 @@ class Tables(_DeclarationDeclared):
         To declare it again changes nothing; with further fields at its end, which have defaults, it grows. ``key``: the
         fields that identify a record, in the order of listings; they are texts, or ``U32`` behind those that route.
         ``routing``: the first of them, by default all: records that agree in them live in one group. ``indexes``: other
-        orders for :meth:`Records.list_by`, such as ``{"by_owner": ("tenant", "owner")}``; they stay as they are.
+        orders for :meth:`Records.list_by`, such as ``{"by_owner": ("tenant", "owner")}``. Further ones may be added at
+        the end: the groups build them of the records that there are, and until then nobody lists by them.
         ``kind``: of the groups that keep it, ``metadata``, ``data`` or ``offset``. ``about``: a sentence for people.
         Raises InvalidRequestError if it cannot be a table, ConflictError if another table has the name,
         QuotaExceededError if there are too many.

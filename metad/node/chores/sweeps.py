@@ -3,8 +3,8 @@
 Each group has chores: sessions whose clients have been away for too long end, and the delay of their wills
 (:class:`.DueSweep`); so do the connections of brokers whose lives are over (:class:`.LostSweep`), and tenants that
 somebody has ordered to end (:class:`.TenantSweep`); wills that nobody publishes are dropped (:class:`.UnclaimedWills`),
-consumer groups that nobody uses are deleted (:mod:`.group_expiry`), and so are the records of dropped tables
-(:mod:`.dropped_records`).
+consumer groups that nobody uses are deleted (:mod:`.group_expiry`), and so are the records of dropped tables;
+indexes that were added to tables are built (:mod:`.tables`).
 
 All chores of a node take turns, in what is left of the node and of its disk. Behind each turn all of them rest for
 several times as long as it took until its batch was answered: so they are slow where the processor or the disk is busy,
@@ -58,9 +58,9 @@ from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
 from .chore import Chore, Done, Means
-from .dropped_records import DroppedRecords
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
+from .tables import DroppedRecords, IndexBuild
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
@@ -289,16 +289,17 @@ class Sweeps:
         self._chores: dict[GroupDriver, list[Chore]] = {}
         self._timer: Timer | None = None
         sessions = config.batch_sessions
+        of_tables = ((DroppedRecords, _BATCH), (IndexBuild, _BATCH))
         self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
             SESSION.kind: (
                 (DueSweep, sessions),
                 (LostSweep, sessions),
                 (TenantSweep, sessions),
                 (UnclaimedWills, 1_000 * config.will_keep_s),
-                (DroppedRecords, _BATCH),
+                *of_tables,
             ),
-            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), (DroppedRecords, _BATCH)),
-            METADATA.kind: ((DroppedRecords, _BATCH),),
+            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), *of_tables),
+            METADATA.kind: of_tables,
         }
         """The chores of a group, by its kind, and what each is made with."""
         self._means = Means(requests, environment, Counter())

@@ -7,14 +7,16 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import METADATA
+from metad_wire.cluster import METADATA, SLOTS
 from metad_wire.declaration import Declaration, difference, fault_of
 from metad_wire.errors import (
     ConflictError,
     InvalidItemError,
+    InvalidRequestError,
     NotFoundError,
     QuotaExceededError,
     UnknownTableError,
@@ -32,18 +34,19 @@ from metad_wire.tables.declaration import (
     DeclaredTable,
     DeclareReply,
 )
-from metad_wire.tables.table import DECLARED, INDEXES, PlainTable, TableSweep
+from metad_wire.tables.table import DECLARED, INDEX_STATES, INDEXES, PlainTable, SharedRows, TableIndexStep, TableSweep
 
 from ...config import Config
 from ...storage import keys
 from ...storage.engine import Engine
+from ..core.indexes import IndexStates
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.plain import DeclaredRecords
+from ..core.slot_assignment import unpack
 from ..core.verb import Command, Reader, Verb, read_list, written
 from ..core.view import HeadCache, Rows, View, column
 
 _TABLE, _COUNT = DECLARATION.rows["table"], DECLARATION.rows["count"]
-_RECORD, _INDEX = DECLARED.rows["record"], INDEXES.rows["index"]
 _GROUP = keys.group_prefix(METADATA)
 _PREFIX, _COUNT_KEY = keys.table_prefix(_GROUP, _TABLE), keys.table_prefix(_GROUP, _COUNT)
 _decode = msgspec.msgpack.Decoder(DeclaredTable).decode
@@ -76,19 +79,23 @@ class KnownTables:
         self._made: dict[int, DeclaredRecords] = {}  # when they were first asked for: most are not
         self._by_name: dict[str, PlainTable[Any]] = {}
         self._last = 0
+        self._grown: dict[int, PlainTable[Any]] = {}
         self.replace((), _Counted())
 
     def replace(self, tables: Iterable[DeclaredTable], count: _Counted) -> None:
         """Forget all, and know these."""
         self._by_number, self._made = {table.number: table for table in FAMILIES.values()}, {}
-        self._by_name = dict(FAMILIES)
+        self._by_name, self._grown = dict(FAMILIES), {}
         for table in tables:
             self.add(table)
         self._last = count.last
 
     def add(self, declared: DeclaredTable) -> None:
         """A table is declared, or has grown."""
-        self._by_number[declared.number] = self._by_name[declared.name] = declared.table()
+        table = self._by_number[declared.number] = self._by_name[declared.name] = declared.table()
+        self._grown.pop(declared.number, None)
+        if table.first_indexes < len(table.indexes):
+            self._grown[declared.number] = table
         self._made.pop(declared.number, None)
         self._last = max(self._last, declared.number)
 
@@ -97,6 +104,7 @@ class KnownTables:
         table = self._by_name.pop(name, None)
         if table is not None:
             del self._by_number[table.number]
+            self._grown.pop(table.number, None)
             self._made.pop(table.number, None)
 
     def check(self, number: int) -> None:
@@ -114,6 +122,10 @@ class KnownTables:
             self.check(number)
             made = self._made[number] = DeclaredRecords(self._by_number[number])
         return made
+
+    def with_added_indexes(self, kind: str) -> list[PlainTable[Any]]:
+        """The tables of this kind of groups that have more indexes than they were declared with."""
+        return [table for table in self._grown.values() if table.kind == kind]
 
     def is_dropped(self, number: int) -> bool:
         """Whether there was a table of this number, and is none any more."""
@@ -217,9 +229,21 @@ def _declared(view: View, known: DeclaredTable | None, declaration: Declaration,
     revision = view.revision
     if known is None:
         return DeclaredTable(declaration.name, number, declaration, 1, revision, revision)
-    if len(declaration.fields) <= len(known.declaration.fields):
+    before = known.declaration
+    newer = declaration if len(declaration.fields) > len(before.fields) else before
+    grown = msgspec.structs.replace(newer, indexes=max(before.indexes, declaration.indexes, key=len))
+    if grown == before:
         return known
-    return msgspec.structs.replace(known, declaration=declaration, version=known.version + 1, mod_revision=revision)
+    if (why := fault_of(grown)) is not None:
+        raise InvalidItemError(why)
+    first = len(before.indexes) if known.first_indexes is None else known.first_indexes
+    return msgspec.structs.replace(
+        known,
+        declaration=grown,
+        version=known.version + 1,
+        mod_revision=revision,
+        first_indexes=first if len(grown.indexes) > first else None,
+    )
 
 
 def _evaluate_drop(view: View, command: Command[m.Items[DeclarationKey]]) -> m.WriteReply:
@@ -246,17 +270,48 @@ def _read(reader: Reader, command: Command[m.Get[DeclarationKey]]) -> m.GetReply
     return reply
 
 
+def _swept(body: TableSweep) -> tuple[SharedRows, int]:
+    """What is swept: the rows of this table in the code, and their byte."""
+    table: SharedRows = INDEX_STATES if body.states else INDEXES if body.indexed else DECLARED
+    (row,) = table.rows.values()
+    return table, row
+
+
 def _rows_of(body: TableSweep) -> Rows:
-    slots = (INDEXES if body.indexed else DECLARED).slots_of(body.items)
+    slots = _swept(body)[0].slots_of(body.items)
     return Rows(body.items, body.items, column(slots, len(slots)))
 
 
 def _evaluate_sweep(view: View, command: Command[TableSweep]) -> m.WriteReply:
-    row = _INDEX if command.body.indexed else _RECORD
+    row = _swept(command.body)[1]
     prefix, writes = keys.table_prefix(view.group, row), view.writes_of(row)
     gone: Writes = {prefix + key: None for key in command.rows.keys}
     writes.update(gone)
     view.on_accept.append(partial(view.parts[HeadCache].overwritten, gone))
+    return written(view, [])
+
+
+def _rows_of_step(body: TableIndexStep) -> Rows:
+    """Of the records, or one for each slot."""
+    if body.items:
+        slots = DECLARED.slots_of(body.items)
+        return Rows(body.items, body.items, column(slots, len(slots)))
+    if len(body.slots) != SLOTS // 8:
+        raise InvalidRequestError(f"slots: a bit map of {len(body.slots)} bytes")
+    slots = np.flatnonzero(unpack(body.slots)).tolist()
+    return Rows(slots, [b""] * len(slots), column(slots, len(slots)))
+
+
+def _evaluate_index(view: View, command: Command[TableIndexStep]) -> m.WriteReply:
+    """See :mod:`..core.indexes`."""
+    body, rows = command.body, command.rows
+    records = view.parts[Declarations].known.records(body.table)
+    if body.indexes > len(records.table.indexes):
+        raise UnknownTableError(f"this node knows {len(records.table.indexes)} indexes, not {body.indexes} yet")
+    if body.items:
+        records.build_indexes(view, rows)
+    else:
+        view.parts[IndexStates].write(view, records.table, rows.items, body.indexes, complete=body.complete)
     return written(view, [])
 
 
@@ -266,4 +321,5 @@ VERBS: tuple[Verb[Any, Any], ...] = (
     Verb(methods.DECLARATION_GET, DECLARATION, read=_read),
     Verb(methods.DECLARATION_LIST, DECLARATION, read=partial(read_list, row=_TABLE)),
     Verb(methods.TABLE_SWEEP, DECLARED, rows=_rows_of, evaluate=_evaluate_sweep, background=True, grows=False),
+    Verb(methods.TABLE_INDEX, DECLARED, rows=_rows_of_step, evaluate=_evaluate_index, background=True),
 )

@@ -132,7 +132,8 @@ def _do(view: View, heads: CommandHeads, prefix: bytes, step: _Step) -> int:
     """Do one operation. Returns the version that it writes; 0 for a deletion."""
     records, key, writes = step.records, prefix + step.key, view.writes_of(_ROWS.row)
     fewer = step.record is not None and step.known < len(records.table.record.__struct_fields__)
-    old = view.get(key) if records.table.indexes or fewer else None
+    indexes = records.indexes_of(view, step.key)
+    old = view.get(key) if indexes or fewer else None
     version = 0
     if step.record is None:
         heads.delete(key, writes)
@@ -144,9 +145,9 @@ def _do(view: View, heads: CommandHeads, prefix: bytes, step: _Step) -> int:
         version, created = heads.next(key)
         new = writes[key] = encode((record, version, created, view.revision))
     view.grown += len(key) + len(new or b"")
-    if records.table.indexes:
-        rows = view.writes_of(_INDEX)
-        view.grown += records.reindex(keys.table_prefix(view.group, _INDEX), rows, records.decoded_indexed(old), new)
+    if indexes:
+        prefix, was = keys.table_prefix(view.group, _INDEX), records.decoded_indexed(old)
+        view.grown += records.reindex(prefix, view.writes_of(_INDEX), indexes, was, new)
     check_change(view.grown)
     return version
 

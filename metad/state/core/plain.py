@@ -14,15 +14,24 @@ from typing import Any, Final
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError, InvalidItemError, InvalidRequestError, NotFoundError, UnknownTableError
+from metad_wire.declaration import INDEXES_MAX
+from metad_wire.errors import (
+    ConflictError,
+    IndexBuildingError,
+    InvalidItemError,
+    InvalidRequestError,
+    NotFoundError,
+    UnknownTableError,
+)
 from metad_wire.faults import MALFORMED, reason
-from metad_wire.key import text, text_prefix
+from metad_wire.key import SLOT_MASK, text, text_prefix
 from metad_wire.methods import encode
 from metad_wire.table import Table
-from metad_wire.tables.table import INDEXES, Index, PlainTable
+from metad_wire.tables.table import DECLARED, INDEXES, Index, PlainTable
 from metad_wire.text.fields import check_of
 
 from ...storage import keys
+from .indexes import IndexStates
 from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
 from .verb import (
@@ -37,11 +46,14 @@ from .verb import (
     mismatch,
     page_of,
     read_records,
+    wanted_slots,
     written,
 )
 from .view import NO_ROWS, Head, HeadCache, Heads, Missing, Rows, View, column, in_chunks
 
 _INDEX: Final = INDEXES.rows["index"]
+_BUILDING_MS: Final = 2_000
+"""A listing by an index that is being built may be asked for again after that."""
 _COUNTED_MAX: Final = 1_024
 """For one answer, in rows: some two milliseconds, for which nobody else is served."""
 
@@ -271,12 +283,15 @@ class DeclaredRecords(Plain):
         return item.create_revision
 
     def _indexed(self, view: View, command: Command[Any], evaluate: Callable[[View, Command[Any]], Any]) -> Any:
-        """Write records, and with them the rows of their indexes."""
-        indexes = self.table.indexes.values()
-        if not indexes:
+        """Write records, and with them their rows in the indexes that their slots keep."""
+        states, table, suffixes = view.parts[IndexStates], self.table, command.rows.keys
+        if states.has_none(table):
             return evaluate(view, command)
+        slots = (command.rows.crcs & SLOT_MASK).tolist()
+        kept = states.kept(view, table, slots)
         prefix, index_prefix = self.prefix(view.group), keys.table_prefix(view.group, _INDEX)
-        targets = [*{prefix + suffix: None for suffix in command.rows.keys}]
+        slot_of = dict(zip(map(prefix.__add__, suffixes), slots, strict=True))
+        targets = [*slot_of]
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
         decode, cache = self._decode_indexed, view.parts[HeadCache]
         decoded = [None if value is None else decode(value) for value in before]
@@ -291,13 +306,36 @@ class DeclaredRecords(Plain):
         for key, value, old in zip(targets, before, decoded, strict=True):
             now = written.get(key, value)
             if now is not value:
-                view.beside += self.reindex(index_prefix, rows, None if old is None else old.record, now)
+                indexes = self.indexes(kept[slot_of[key]])
+                view.beside += self.reindex(index_prefix, rows, indexes, None if old is None else old.record, now)
         return reply
 
-    def reindex(self, prefix: bytes, rows: Writes, was: Any, now: bytes | None) -> int:
-        """Write the rows of the indexes where what a record was, as :meth:`decoded_indexed` says, becomes this row.
+    def indexes(self, kept: int, first: int = 0) -> list[Index]:
+        """As many of the indexes as are kept, without the first."""
+        return [*self.table.indexes.values()][first:kept]
+
+    def indexes_of(self, view: View, key: bytes) -> list[Index]:
+        """Those that the slot of the record with this key keeps. Raises UnknownTableError."""
+        states = view.parts[IndexStates]
+        if states.has_none(self.table):
+            return []
+        (kept,) = states.kept(view, self.table, [DECLARED.slot_of(key)]).values()
+        return self.indexes(kept)
+
+    def build_indexes(self, view: View, rows: Rows) -> None:
+        """Write the rows that these records lack in the indexes that were added, where their slots keep these."""
+        prefix, index_prefix = self.prefix(view.group), keys.table_prefix(view.group, _INDEX)
+        kept = view.parts[IndexStates].kept(view, self.table, rows.crcs.tolist())
+        writes = view.writes_of(_INDEX)
+        found = view.get_many([prefix + key for key in rows.keys], LOOKED_AT_BYTES_MAX)
+        for value, slot in zip(found, rows.crcs.tolist(), strict=True):
+            indexes = self.indexes(kept[slot], self.table.first_indexes)
+            view.beside += self.reindex(index_prefix, writes, indexes, None, value)
+
+    def reindex(self, prefix: bytes, rows: Writes, indexes: Sequence[Index], was: Any, now: bytes | None) -> int:
+        """Write the rows of these indexes where what a record was, as :meth:`decoded_indexed` says, becomes this row.
         Returns how many bytes they are."""
-        new, indexes = self.decoded_indexed(now), self.table.indexes.values()
+        new = self.decoded_indexed(now)
         stay = was is not None and new is not None
         changed = [index for index in indexes if not stay or index.values(was) != index.values(new)]
         if not changed:
@@ -346,6 +384,8 @@ class DeclaredRecords(Plain):
     def list_rows(self, body: m.TableList) -> Rows:
         """One for the slot of all records that are asked for; none if they have several. Raises InvalidRequestError."""
         table, fields = self.table, body.fields
+        if len(table.indexes) < body.index <= INDEXES_MAX:
+            raise UnknownTableError(f"this node knows {len(table.indexes)} indexes of {table.name}")
         order = table.index(body.index) or table
         names = order.names
         if body.after and len(body.after) < len(names):
@@ -363,12 +403,29 @@ class DeclaredRecords(Plain):
         """A page of records."""
         body = command.body
         index = self.table.index(body.index)
+        if index is not None and index.number > self.table.first_indexes:
+            self._check_complete(reader, command, index)
         order = index or self.table
         start = order.key_of(body.fields) + text_prefix(body.prefix)
         after = order.key_of(body.after) + order.behind if body.after else b""
         page = page_of(reader, command, self.row if index is None else _INDEX, start=start, after=after)
         rows, cursor = page if index is None else self._records_of(reader, index, page)
         return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
+
+    def _check_complete(self, reader: Reader, command: Command[m.TableList], index: Index) -> None:
+        """Raise IndexBuildingError if a slot is not complete that a listing is about."""
+        lacking = reader.parts[IndexStates].incomplete(self.table, index.number)
+        if len(command.rows):
+            lacks = bool(lacking[command.rows.crcs & SLOT_MASK].any())
+        else:
+            wanted = wanted_slots(reader, command.body.slots)
+            lacks = bool((lacking if wanted is None else lacking[wanted]).any())
+        if lacks:
+            raise IndexBuildingError(
+                f"index {index.name} of {self.table.name} is being built from the records that there were",
+                retry_after_ms=_BUILDING_MS,
+                retry_jitter_ms=_BUILDING_MS // 4,
+            )
 
     def read_count(self, reader: Reader, command: Command[m.TableList]) -> m.TableCountReply:
         """How many records a page has that shows none, so that it has room for more of them."""

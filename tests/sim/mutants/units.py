@@ -107,6 +107,22 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _DECLARED + "test_an_index_lists_what_the_records_say",
     ),
     _m(
+        "an_index_that_is_being_built_is_listed",
+        "a list by an index that was added is whole, or refused",
+        "metad.state.core.plain:DeclaredRecords._check_complete",
+        "if lacks:",
+        "if False:",
+        "unit/state/test_added_indexes.py::test_whoever_writes_moves_and_leads_meanwhile_a_list_is_whole_or_refused",
+    ),
+    _m(
+        "a_leader_that_has_not_heard_of_an_index_writes_on",
+        "a leader that has not heard of an index that the slot keeps refuses to write",
+        "metad.state.core.indexes:IndexStates.kept",
+        "if (most := max(found.values(), default=0)) > len(table.indexes):",
+        "if False:",
+        "unit/state/test_added_indexes.py::test_whoever_writes_moves_and_leads_meanwhile_a_list_is_whole_or_refused",
+    ),
+    _m(
         "a_page_of_an_index_ends_the_listing",
         "a listing goes on behind the last record that a page had room for",
         "metad.state.core.plain:DeclaredRecords._records_of",

@@ -319,7 +319,7 @@ def test_a_count_is_bounded_and_goes_on_behind_its_cursor(group: Group) -> None:
     some = [slot for slot in range(1_024) if slot % 3 == 0]
     keys = [table.key_of([tenant, f"{number:04}"]) for tenant in "abc" for number in range(900)]
     assert sum(counts(10_000, slots=slot_bits(some))) == sum(table.slot_of(key) in some for key in keys)
-    for wrong, why in (({"index": 1}, "has 0 indexes"), ({"after": ["a", "b"]}, "order of the keys")):
+    for wrong, why in (({"index": 9}, "has 0 indexes"), ({"after": ["a", "b"]}, "order of the keys")):
         with pytest.raises(InvalidRequestError, match=why):
             counts(1, **wrong)
 
@@ -447,13 +447,43 @@ def test_a_page_of_an_index_has_no_more_than_it_has_room_for(group: Group) -> No
         ([DeclaredIndex("One", ["owner"])], "small letters"),
         ([DeclaredIndex("one", ["nothing"])], "no field of type str"),
         ([DeclaredIndex("by_owner", ["owner", "tenant"])], "by_owner (owner, tenant)"),
-        ([], "and the declaration says none"),
     ],
 )
 def test_an_index_is_of_fields_and_stays_as_it_is(rig: Rig, indexes: list[DeclaredIndex], why: str) -> None:
     declare(rig, INDEXED)
     reply = declare(rig, msgspec.structs.replace(INDEXED, indexes=indexes))
     assert why in reply.errors[0].message
+
+
+def test_indexes_are_added_at_the_end_and_whoever_knows_fewer_declares_as_before(rig: Rig) -> None:
+    fewer = msgspec.structs.replace(INDEXED, indexes=INDEXED.indexes[:1])
+    assert declare(rig, fewer).found[0].first_indexes is None
+    added = declare(rig, INDEXED).found[0]
+    assert (added.declaration, added.version, added.first_indexes) == (INDEXED, 2, 1)
+    longer = msgspec.structs.replace(fewer, fields=[*INDEXED.fields, DeclaredField("note", "str", b"\xa4none")])
+    both = declare(rig, longer).found[0]
+    assert (both.declaration.fields, both.declaration.indexes) == (longer.fields, INDEXED.indexes)
+    assert (both.version, both.first_indexes) == (3, 1)
+    assert declare(rig, fewer).found[0] == declare(rig, INDEXED).found[0] == both
+    rig.settle()
+    for follower in (False, True):
+        tables = known(rig, follower=follower)
+        assert [(one.name, one.first_indexes) for one in tables.with_added_indexes("data")] == [("topics", 1)]
+        assert tables.with_added_indexes("offset") == []
+    wrong = msgspec.structs.replace(fewer, indexes=[*fewer.indexes, DeclaredIndex("by_note", ["note"])])
+    assert "by_note" in declare(rig, wrong).errors[0].message
+    drop(rig, "topics")
+    rig.settle()
+    assert known(rig).with_added_indexes("data") == []
+
+
+def test_a_node_that_knows_fewer_indexes_refuses_a_listing_by_the_newest(group: Group) -> None:
+    topics = Records(group, INDEXED)
+    verb = topics.records.verbs[methods.TABLE_LIST.code]
+    with pytest.raises(UnknownTableError, match="knows 2 indexes"):
+        verb.command(m.TableList(topics.number, index=3))
+    with pytest.raises(InvalidRequestError, match="none of number 9"):
+        verb.command(m.TableList(topics.number, index=9))
 
 
 def test_a_sweep_deletes_the_rows_of_indexes(group: Group) -> None:

@@ -13,13 +13,15 @@ import pytest
 from state_rig import Rig
 
 import metad
+from metad.state.cluster.declarations import Declarations
 from metad.state.cluster.slot_migration import TIMES, translated
 from metad.state.core.due import DUE
 from metad.state.core.plain import DeclaredRecords
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import FenceItem, GroupFence
+from metad_wire.cluster import FenceItem, GroupFence, slot_bits
+from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex
 from metad_wire.families import FAMILIES
 from metad_wire.method import By, For
 from metad_wire.methods import METHODS, encode
@@ -31,8 +33,9 @@ from metad_wire.tables import sequence as s
 from metad_wire.tables import subscription as u
 from metad_wire.tables import will as w
 from metad_wire.tables.consumer import ConsumerJoin, JoinItem
+from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.session import SESSION
-from metad_wire.tables.table import PlainTable
+from metad_wire.tables.table import PlainTable, TableIndexStep
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -67,6 +70,10 @@ def put_declared(rig: Rig) -> None:
     indexes = {"by_storage": ("tenant", "storage")}
     table = PlainTable("ordered", number=7, kind="data", record=known.record, key=known.key, indexes=indexes)
     verb = DeclaredRecords(table).verbs[methods.TABLE_PUT.code]
+    fields = [DeclaredField("tenant", "str")]
+    grown = Declaration("grown", rig.group.group_id.kind, fields, ["tenant"], 1, "", [DeclaredIndex("one", ["tenant"])])
+    rig.group.machine.parts[Declarations].known.add(DeclaredTable("grown", 1_024, grown, 2, 1, 2, 0))
+    rig.write(methods.TABLE_INDEX, TableIndexStep(1_024, 1, [], slot_bits(range(4))))
     record = table.record("t", "a")
     rig.group.propose([(verb.command(verb.method.body(table.number, 2, [m.TablePutItem(record)])), None)], rig.now_ms)
 

@@ -114,6 +114,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "session.end_tenant",
         "session.endings",
         "table.sweep",
+        "table.index",
         "table.transact",
         *(f"declaration.{verb}" for verb in ("declare", "drop", "get", "list")),
         "session.end_step",

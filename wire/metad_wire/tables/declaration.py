@@ -1,9 +1,9 @@
 """Declarations: the tables that programs declare at run time. In ``metadata-0``, so that every node follows them.
 
 A table has a name, which no other has, and a number, which is never given twice. To declare a table again changes
-nothing; with further fields at its end, each with a default, it grows. Whoever knows fewer fields reads and writes on
-as before. A table that is dropped answers ``not_found`` from then on, wherever that is known; its records are deleted
-little by little, and the same name may be declared anew, with another number.
+nothing; with further fields at its end, each with a default, or further indexes, it grows. Whoever knows fewer reads
+and writes on as before. A table that is dropped answers ``not_found`` from then on, wherever that is known; its records
+are deleted little by little, and the same name may be declared anew, with another number.
 
 **Types of fields.** ``str``, ``bytes``, ``bool``, ``float``, ``int`` (64 bits, signed), ``u32``, ``u63``,
 ``list[T]``, ``dict[str, T]``, and ``T | None``, nested four deep at most. Bounds are those of the field itself; what is
@@ -45,11 +45,13 @@ class DeclaredTable(m.Message, frozen=True):
     """How often it has changed: 1 after it was declared."""
     create_revision: U63
     mod_revision: U63
+    first_indexes: U32 | None = None
+    """How many of its indexes it was declared with; nil: all."""
 
     def table(self, record: type[m.Message] | None = None) -> PlainTable[Any]:
         """The table. ``record``: a Struct of its records; without one they are of a Struct that is made here."""
         known = self.declaration
-        return PlainTable(
+        table = PlainTable(
             known.name,
             number=self.number,
             kind=known.kind,
@@ -58,11 +60,14 @@ class DeclaredTable(m.Message, frozen=True):
             routing=known.key[: known.routing],
             indexes=known.indexed(),
         )
+        if self.first_indexes is not None:
+            table.first_indexes = self.first_indexes
+        return table
 
 
 class Declare(m.Message, frozen=True):
     """Declare tables. Item errors: ``invalid_item`` if a declaration makes no sense, ``conflict`` if there is a table
-    of the name that differs in more than further fields at the end, ``quota_exceeded``."""
+    of the name that differs in more than further fields and indexes at the end, ``quota_exceeded``."""
 
     items: Batch[Declaration]
 

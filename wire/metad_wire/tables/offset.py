@@ -24,8 +24,7 @@ class KnownGroup(m.Message, frozen=True):
 
 class OffsetGroups(m.Message, frozen=True):
     """The consumer groups of a tenant that have offsets or a generation, with their generations. Ask every group of
-    kind ``offset`` for the slots that it holds by the map: see Listings. A page may hold few groups, or none, while
-    the cursor is not empty."""
+    kind ``offset`` for the slots that it holds by the map: see Listings."""
 
     tenant: str
     prefix: str = ""

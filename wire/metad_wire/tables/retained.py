@@ -81,9 +81,8 @@ class RetainedDelete(m.Message, frozen=True):
 
 class RetainedMatch(m.Message, frozen=True):
     """The messages of a tenant whose topics match a filter. Ask every group of kind ``data`` for the slots that it
-    holds by the map: see Listings. ``invalid_request`` for a filter that is wrong or shared. A group looks at a
-    bounded number of topics for one page, so a page may hold few messages, or none, while the cursor is not empty.
-    The work grows with the values that each ``+`` of the filter takes, not with the number of topics."""
+    holds by the map: see Listings. ``invalid_request`` for a filter that is wrong or shared. The work
+    grows with the values that each ``+`` of the filter takes, not with the number of topics."""
 
     tenant: str
     filter: UnsharedFilter

@@ -1,10 +1,8 @@
 """Tables that are declared as data: records that are put, read, deleted and listed by their keys.
 
-All of them have the same methods. A request names its table by the *number* that the declaration was given
+A request names its table by the *number* that the declaration was given
 (``declaration.declare``, ``declaration.get``); the numbers below 1024 are those of the tables in the code. What stands
 for a record is an array of the fields of the table, in their order, and for a key one of the fields of its key.
-
-Records of different tables whose kinds and routing fields are the same live in one group.
 
 Item errors of ``put``: ``invalid_item`` if a field is not what the table says, ``conflict`` if ``expected_version`` is
 not that of the record. Of ``delete``: ``not_found`` if there is no record, whatever version was expected, and
@@ -13,10 +11,10 @@ not that of the record. Of ``delete``: ``not_found`` if there is no record, what
 not text, or if ``after`` lacks fields of the key. So is a count. Where a group refuses that with ``stale_route``, who
 holds its slots now counts on from the same cursor.
 
-**Indexes.** A declaration may name other orders of its records. The leader of a group keeps each index with the
-records, in the same entry: a listing of it shows what every other read shows. A listing by an index asks one group if
-its fields name all that routes, else every group of the kind. Bounds: the fields of an index of one record take as
-many bytes as a key may, or the item is an ``invalid_item``.
+**Indexes.** A declaration may name other orders of its records. The entry that writes a record writes them, too: a
+listing by one shows what every other read shows. It asks one group if its fields name all that routes, else every group
+of the kind. Bounds: the fields of an index of one record take as many bytes as a key may, or the item is an
+``invalid_item``.
 
 **Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
 kind, as many routing fields, and the same values in them.
@@ -42,7 +40,7 @@ from ..errors import InvalidRequestError
 from ..key import SLOT_MASK, TEXT_END, number, text, truth, u32
 from ..method import For, Lane, Method, Route
 from ..table import ANY_KIND, Keyed, Keys, Listed, Shown, Table, named_message
-from ..text.fields import Batch
+from ..text.fields import U32, Batch
 
 Record = TypeVar("Record", bound=m.Message)
 _BETWEEN: Final = TEXT_END.decode()
@@ -111,6 +109,22 @@ INDEXES: Final = IndexRows("table_index", rows={"index": 0x61})
 """The indexes of declared tables."""
 
 
+class IndexStateRows(SharedRows):
+    """How far the indexes of a table are built that were added to it. Behind the byte a key has the number of the table
+    as u32, and the slot as u16."""
+
+    def key_for(self, number: int, slot: int) -> bytes:
+        """The key of a table and a slot."""
+        return u32(number) + slot.to_bytes(2, "big")
+
+    def slot_of(self, key: bytes) -> int:
+        return int.from_bytes(key[-2:], "big")
+
+
+INDEX_STATES: Final = IndexStateRows("table_index_state", rows={"built": 0x62})
+"""One for each slot, of tables to which indexes were added."""
+
+
 class Index:
     """One index of a table. ``names``: its fields, and behind them the other fields of the key."""
 
@@ -144,9 +158,10 @@ class Index:
         )
 
     def row_of(self, record: Any) -> bytes | None:
-        """The key of a record's row; None if a field is nil."""
+        """The key of a record's row; None if a field is nil, or if they are too long, in a record that was written
+        before the index was added."""
         begin, table = self._begin_of(record), self._table
-        if begin is None:
+        if begin is None or len(begin) > m.KEY_BYTES_MAX:
             return None
         key = table.fields_key([getattr(record, field) for field in table.key])
         return begin + key + len(begin).to_bytes(2, "big") + bytes((len(table.routing),))
@@ -256,9 +271,30 @@ class TableSweep(m.Message, frozen=True):
     """Keys behind the byte of the row."""
     indexed: bool = False
     """Whether they are keys of indexes."""
+    states: bool = False
+    """Whether they say how far indexes are built."""
 
 
 TABLE_SWEEP = DECLARED.writes(0x0605, "sweep", TableSweep, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
+
+
+class TableIndexStep(m.Message, frozen=True):
+    """Between nodes: build the indexes that were added to a table. First slots keep them; then records get the rows
+    that they lack; then slots are complete."""
+
+    table: U32
+    """Its number."""
+    indexes: U32
+    """How many the table has: no less than the group's leader knows."""
+    items: Batch[bytes]
+    """Keys of records, behind the byte of the row. None: it is about slots."""
+    slots: bytes = b""
+    """A bit map."""
+    complete: bool = False
+    """Whether all records of the slots have their rows."""
+
+
+TABLE_INDEX = DECLARED.writes(0x0608, "index", TableIndexStep, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
 
 
 TABLE_TRANSACT = DECLARED.writes(0x0606, "transact", m.TableTransact, m.TableTransactReply, Lane.RECORDS, routed=False)
@@ -352,6 +388,8 @@ class PlainTable(Table[Record]):
             name: Index(at, name, fields, self) for at, (name, fields) in enumerate(indexes.items(), start=1)
         }
         """By name."""
+        self.first_indexes = len(self.indexes)
+        """How many of them it has had since it was declared."""
         if self.indexes:
             self.fits_bytes = m.KEY_BYTES_MAX
         self.names = self.key

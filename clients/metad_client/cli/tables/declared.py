@@ -22,7 +22,7 @@ from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
 from ...client import Client
-from ...errors import InvalidRequestError
+from ...errors import IndexBuildingError, InvalidRequestError
 from .. import people
 from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
     listing.add_argument("--prefix", default="", metavar="P", help="only names with this prefix")
     limit(listing)
     verbs.add("get", "what a table is", _get).add_argument("table", metavar="TABLE")
-    parser = verbs.add("declare", "declare a table, or let it grow by fields at its end", _declare)
+    parser = verbs.add("declare", "declare a table, or let it grow by fields and indexes at its end", _declare)
     parser.add_argument("file", metavar="FILE", help="a JSON document as `tables get --json` prints it; - reads stdin")
     verbs.add("drop", "drop a table, with all its records", _drop).add_argument("table", metavar="TABLE")
 
@@ -140,8 +140,24 @@ async def _list(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
     found = present(await m.tables.get(a.table), f"no table {a.table}")
-    fields = [_field_row(field) for field in found.declaration.fields]
-    printer.document(_document(found), _row(found) | {"about": found.declaration.about}, [("fields", fields)])
+    fields, building = [_field_row(field) for field in found.declaration.fields], await _building(m, found)
+    facts = _row(found) | {"being built": building, "about": found.declaration.about}
+    printer.document(_document(found) | {"building": building}, facts, [("fields", fields)])
+
+
+async def _building(m: Client, found: DeclaredTable) -> list[str]:
+    """The indexes by which no list is to be had yet."""
+    table, building = found.table(), list[str]()
+    for name in [*table.indexes][table.first_indexes :]:
+        try:
+            await first(m.table(table).list_by(name, page_size=1, deadline_s=_LOOK_S), 1)
+        except IndexBuildingError:
+            building.append(name)
+    return building
+
+
+_LOOK_S = 1.0
+"""Less than after what an index that is being built may be asked for again."""
 
 
 async def _declare(m: Client, a: Arguments, printer: Printer) -> None:
