@@ -160,3 +160,23 @@ async def test_a_watch_of_a_plain_server_outlives_its_restart(tmp_path: Path) ->
             while len(seen) < 4:
                 seen += [event.record.value for event in (await anext(watch)).events]
             assert seen == [b"before", b"behind"] * 2
+
+
+async def test_a_watch_of_brokers_shows_states_addresses_and_classes_of_load() -> None:
+    async with embedded.serve() as server, connect(server.url) as watcher, connect(server.url) as m:
+        seen: list[tuple[str, str, int]] = []
+        async with asyncio.timeout(60.0), watcher.watch("broker", start="snapshot") as watch:
+            life = await m.brokers.register("b1", address="10.0.0.1:1883", lease_s=1.0, loading_s=60.0)
+            life.report(1_000)
+            async for batch in watch:
+                for event in batch.events:
+                    assert event.record is not None
+                    seen.append((event.record.state, event.record.address, event.record.load_class))
+                if seen[-1:] == [("loading", "10.0.0.1:1883", 10)]:
+                    await life.serve()
+                elif seen[-1:] == [("active", "10.0.0.1:1883", 10)]:
+                    await life.end()
+                elif seen and seen[-1][0] == "gone":
+                    break
+        assert next(state for state, *_ in seen) == "loading"
+        assert ("active", "10.0.0.1:1883", 10) in seen
