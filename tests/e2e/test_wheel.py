@@ -97,7 +97,8 @@ def run(base: Path, command: str, *arguments: str) -> subprocess.CompletedProces
 
 def extra_of(extra: str) -> str:
     """How a command tells to get it."""
-    return "pip install './clients[quic]'" if extra == "quic" else f"pip install ./clients '.[{extra}]'"
+    own = extra in ("quic", "schemas")
+    return f"pip install './clients[{extra}]'" if own else f"pip install ./clients '.[{extra}]'"
 
 
 def metadata(wheel: Path) -> tuple[Message, list[str]]:
@@ -183,6 +184,15 @@ print(sorted(name for name in ("numpy", "uvloop", "aioquic", "metad") if name in
         assert (done.stdout, done.stderr) == ("[]\n", "")
         got = run(sdk, "metadctl", "--endpoint", server.endpoint, "get", "kv", "config", "greeting")
         assert "hello" in got.stdout, got.stderr
+        file = tmp_path / "order.avsc"
+        file.write_text('"int"')
+        words = ("schemas", "register", "acme", "order", str(file))
+        done = run(sdk, "metadctl", "--endpoint", server.endpoint, *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(
+            "metadctl: the Python package avro is not installed. It comes with the extra schemas"
+        )
+        assert done.stderr.rstrip().endswith(extra_of("schemas"))
 
 
 def test_the_pytest_plugin_of_the_base_loads_and_says_what_its_fixtures_need(base: Path, tmp_path: Path) -> None:

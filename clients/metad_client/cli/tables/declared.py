@@ -62,7 +62,9 @@ def families_page() -> str:
     lines = ["what brokers keep, each with list, get, put, delete, count:"]
     for family in NAMES:
         theirs = [PLURALS[name] for name, table in FAMILIES.items() if table.record.__module__.endswith(f".{family}")]
-        lines += textwrap.wrap(f"{family}: {', '.join(theirs)}", 78, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            f"{family}: {', '.join(theirs)}", 78, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
     return "\n".join(lines)
 
 
