@@ -1,8 +1,8 @@
 """Tables that are declared as data: records that are put, read, deleted and listed by their keys.
 
-A request names its table by the *number* that the declaration was given
-(``declaration.declare``, ``declaration.get``); the numbers below 1024 are those of the tables in the code. What stands
-for a record is an array of the fields of the table, in their order, and for a key one of the fields of its key.
+A request names its table by the *number* that the declaration was given; the numbers below 1024 are those of the tables
+in the code. What stands for a record is an array of the fields of the table, in their order, and for a key one of the
+fields of its key.
 
 Item errors of ``put``: ``invalid_item`` if a field is not what the table says, ``conflict`` if ``expected_version`` is
 not that of the record. Of ``delete``: ``not_found`` if there is no record, whatever version was expected, and
