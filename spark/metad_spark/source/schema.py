@@ -73,16 +73,21 @@ def _spark_type(declared: Any, name: str) -> DataType:
     if origin is typing.Literal:
         return _spark_type(type(typing.get_args(declared)[0]), name)
     if origin is list:
-        return ArrayType(_spark_type(typing.get_args(declared)[0], name), containsNull=False)
+        (inner,) = typing.get_args(declared)
+        return ArrayType(_spark_type(inner, name), containsNull=_may_be_none(inner))
     if origin is dict:
         key, value = typing.get_args(declared)
-        return MapType(_spark_type(key, name), _spark_type(value, name), valueContainsNull=False)
+        return MapType(_spark_type(key, name), _spark_type(value, name), valueContainsNull=_may_be_none(value))
     if isinstance(declared, type) and issubclass(declared, msgspec.Struct):
         return StructType([_field(Column(field.name, field.type), True) for field in msgspec.structs.fields(declared)])
     for known, spark in _SPARK.items():
         if isinstance(declared, type) and issubclass(declared, known):
             return spark
     raise OptionError(f"table: column {name} is of a type that Spark has no name for: {declared}")
+
+
+def _may_be_none(declared: Any) -> bool:
+    return type(None) in typing.get_args(declared)
 
 
 def _arrow_field(field: StructField) -> pa.Field:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from metad_spark.source import shapes
 from metad_spark.source.datasource import MetadDataSource
@@ -53,6 +53,12 @@ def test_a_session_has_what_a_read_of_it_returns() -> None:
     assert read <= set(names)
     assert {"expiry_interval_s", "payload", "will", "slot"} <= set(names)
     assert isinstance(schema_of("session")["will"].dataType, StructType)
+
+
+def test_a_list_has_nulls_where_its_items_may_be_nil() -> None:
+    schema = schema_of("config_history")
+    assert schema["values"].dataType == ArrayType(StringType(), containsNull=True)
+    assert schema["changed_at_ms"].dataType == ArrayType(LongType(), containsNull=False)
 
 
 def test_a_row_by_name_has_its_own_key() -> None:
