@@ -15,7 +15,7 @@ import pty
 import sys
 import time
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,12 +32,14 @@ from metad_client import (
     IncompatibleSchemaError,
     InvalidItemError,
     InvalidRequestError,
+    MetadError,
     NewSchema,
     NotFoundError,
     Resize,
     Setting,
     ShrinkError,
     TablePutItem,
+    Tables,
     blocking,
     connect,
 )
@@ -81,6 +83,34 @@ def printed(server: embedded.Server, *arguments: str) -> Any:
     status, out, err = metadctl(server, *arguments, "--json")
     assert (status, err) == (0, ""), arguments
     return json.loads(out)
+
+
+def overtaken(
+    server: embedded.Server, call: Callable[[Client], Awaitable[Any]], meanwhile: Callable[[Client], Awaitable[Any]]
+) -> Any:
+    """What a verb returns if somebody else does something after it has looked and before it writes: what it raises, if
+    it does."""
+
+    async def everything() -> Any:
+        async with connect(server.url) as m, connect(server.url) as other:
+            for rules in (m.topics, m.schemas, m.users, m.config):
+                attach(rules._tables, other)
+            try:
+                return await call(m)
+            except MetadError as error:
+                return error
+
+    def attach(tables: Tables, other: Client) -> None:
+        transact = tables.transact_many
+
+        async def late(*arguments: Any, **named: Any) -> Any:
+            tables.transact_many = transact  # type: ignore[method-assign]
+            await meanwhile(other)
+            return await transact(*arguments, **named)
+
+        tables.transact_many = late  # type: ignore[method-assign]
+
+    return asyncio.run(everything())
 
 
 # --- topics ---
@@ -229,6 +259,44 @@ def test_no_resizes_at_once_leave_a_partition_outside_or_a_queue_unread(
                 assert not there - {*range(topic.partitions)}
 
     asyncio.run(everything())
+
+
+def test_a_resize_that_is_overtaken_looks_again(
+    m: blocking.BlockingClient, server: embedded.Server, tenant: str
+) -> None:
+    topics, rows = m.table(TOPICS), m.table(PARTITIONS)
+    topics.put(Topic(tenant, "orders", partitions=3, read_queues=8, write_queues=8))
+    rows.put_many([TablePutItem(Partition(tenant, "orders", n, ["a"], ["a"])) for n in range(3)]).raise_for_error()
+    found = overtaken(
+        server,
+        lambda m: m.topics.resize(tenant, "orders", partitions=5),
+        lambda other: other.topics.resize(tenant, "orders", partitions=1, fewer_partitions=True),
+    )
+    assert numbers(found) == (5, 8, 8)
+    assert partitions_of(m, tenant, "orders") == [*range(5)]
+
+    async def fewer(other: Client) -> None:
+        await other.topics.resize(tenant, "orders", write_queues=4)
+        await other.topics.resize(tenant, "orders", read_queues=4)
+
+    found = overtaken(server, lambda m: m.topics.resize(tenant, "orders", write_queues=7), fewer)
+    assert isinstance(found, InvalidItemError), "there are no queues any more to read them from"
+    now = topics.get(tenant, "orders")
+    assert now is not None
+    assert numbers(now.record) == (5, 4, 4)
+
+
+def test_the_first_record_of_a_partition_is_not_overlooked(
+    m: blocking.BlockingClient, server: embedded.Server, tenant: str
+) -> None:
+    """Whether the topic has records of partitions is what it was when the topic changed."""
+    m.table(TOPICS).put(Topic(tenant, "orders"))
+    overtaken(
+        server,
+        lambda m: m.topics.resize(tenant, "orders", partitions=3),
+        lambda other: other.table(PARTITIONS).put(Partition(tenant, "orders", 0, [], [])),
+    )
+    assert partitions_of(m, tenant, "orders") == [0, 1, 2]
 
 
 def test_a_topic_that_others_change_all_the_time_is_given_up(
@@ -383,6 +451,25 @@ def test_programs_that_register_at_once_get_versions_that_go_together(server: em
     assert sorted(found[::2]) == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_schema_is_compared_as_its_subject_says_when_it_is_written(
+    m: blocking.BlockingClient, server: embedded.Server, tenant: str
+) -> None:
+    m.schemas.register(tenant, "order", "avro", ORDER)
+    found = overtaken(
+        server,
+        lambda m: m.schemas.register(tenant, "order", "avro", EMPTY),
+        lambda other: other.schemas.register(tenant, "order", "avro", ORDER, compatibility="full"),
+    )
+    assert isinstance(found, IncompatibleSchemaError)
+    found = overtaken(
+        server,
+        lambda m: m.schemas.register(tenant, "order", "avro", WITH_NOTE),
+        lambda other: other.table(SCHEMAS).put(Schema(tenant, "order", 2, "avro", ORDER)),
+    )
+    assert found == 3
+    assert [one.record.text for one in m.table(SCHEMAS).list(tenant)] == [ORDER, ORDER, WITH_NOTE]
+
+
 def test_topics_follow_a_schema(
     m: blocking.BlockingClient, server: embedded.Server, tenant: str, tmp_path: Path
 ) -> None:
@@ -501,30 +588,28 @@ def test_a_password_is_in_no_log(m: blocking.BlockingClient, tenant: str, caplog
     assert "a-very-secret-word" not in caplog.text
 
 
-def test_other_changes_of_a_user_survive_a_new_password(server: embedded.Server, tenant: str) -> None:
-    async def everything() -> None:
-        async with connect(server.url) as m, connect(server.url) as other:
-            users = other.table(USERS)
-
-            async def change(number: int) -> None:
-                while True:
-                    found = await users.get(tenant, "alice")
-                    assert found is not None
-                    record = replace(found.record, attributes=found.record.attributes | {str(number): "x"})
-                    with contextlib.suppress(ConflictError):
-                        await users.put(record, expected_version=found.version)
-                        return
-
-            await m.users.create(tenant, "alice", "old", iterations=4_096)
-            passwords = [m.users.set_password(tenant, "alice", f"new-{n}", iterations=4_096) for n in range(3)]
-            await asyncio.gather(*passwords, *map(change, range(6)))
-            found = await users.get(tenant, "alice")
-            assert found is not None
-            assert len(found.record.attributes) == 6
-            assert sorted([await m.users.check(tenant, "alice", f"new-{n}") for n in range(3)]) == [False, False, True]
-            assert not await m.users.check(tenant, "alice", "old")
-
-    asyncio.run(everything())
+def test_other_changes_of_a_user_survive_a_new_password(
+    m: blocking.BlockingClient, server: embedded.Server, tenant: str
+) -> None:
+    m.users.create(tenant, "alice", "old", iterations=4_096)
+    found = m.table(USERS).get(tenant, "alice")
+    assert found is not None
+    changed = replace(found.record, superuser=True, attributes={"a": "b"})
+    overtaken(
+        server,
+        lambda m: m.users.set_password(tenant, "alice", "new", iterations=4_096),
+        lambda other: other.table(USERS).put(changed),
+    )
+    found = m.table(USERS).get(tenant, "alice")
+    assert found is not None
+    assert (found.record.superuser, found.record.attributes) == (True, {"a": "b"})
+    assert [m.users.check(tenant, "alice", password) for password in ("old", "new")] == [False, True]
+    gone = overtaken(
+        server,
+        lambda m: m.users.set_password(tenant, "alice", "old", iterations=4_096),
+        lambda other: other.table(USERS).delete(tenant, "alice"),
+    )
+    assert isinstance(gone, NotFoundError), "no user comes back"
 
 
 def test_metadctl_reads_passwords_from_files_only(server: embedded.Server, tenant: str, tmp_path: Path) -> None:
@@ -628,6 +713,22 @@ def test_no_change_of_a_setting_is_missing_from_its_history(
                         return
 
     asyncio.run(everything())
+
+
+def test_what_somebody_else_set_meanwhile_is_in_the_history(
+    m: blocking.BlockingClient, server: embedded.Server, tenant: str
+) -> None:
+    at: Any = ("tenant", tenant, "name")
+
+    async def there_and_back(other: Client) -> None:
+        await other.config.set(*at, "x")
+        await other.config.set(*at, None)
+
+    overtaken(server, lambda m: m.config.set(*at, "a"), there_and_back)
+    assert [one.value for one in m.config.history(*at)] == ["x", None, "a"]
+    put = DynamicConfig(*at, "put")
+    overtaken(server, lambda m: m.config.set(*at, "b"), lambda other: other.table(DYNAMIC_CONFIG).put(put))
+    assert [one.value for one in m.config.history(*at)] == ["x", None, "a", "put", "b"]
 
 
 def test_what_holds_is_what_the_narrowest_scope_says(m: blocking.BlockingClient, tenant: str) -> None:
