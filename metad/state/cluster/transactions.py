@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +35,12 @@ class _Step(NamedTuple):
     key: bytes
     record: Any
     known: int
+
+
+@functools.lru_cache(maxsize=256)
+def _types_of(record: type[msgspec.Struct]) -> dict[str, Any]:
+    """Those of its fields, by their names: to find them takes longer than a transaction."""
+    return {field.name: field.type for field in msgspec.structs.fields(record)}
 
 
 class _Checked:
@@ -73,9 +80,9 @@ class _Checked:
 
     def _condition(self, compare: m.TableCompare) -> Callable[[View, CommandHeads, bytes], bool]:
         records, key = self._place(compare.table, compare.key)
-        types = {field.name: field.type for field in msgspec.structs.fields(records.table.record)}
         wanted: Any = None
         if compare.field:
+            types = _types_of(records.table.record)
             if compare.field not in types:
                 raise InvalidItemError(f"{records.table.name} has no field {compare.field[:80]!r}")
             try:
