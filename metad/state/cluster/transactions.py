@@ -38,7 +38,7 @@ class _Step(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _types_of(record: type[msgspec.Struct]) -> dict[str, Any]:
+def _types_of(record: Any) -> dict[str, Any]:
     """Those of its fields, by their names: to find them takes longer than a transaction."""
     return {field.name: field.type for field in msgspec.structs.fields(record)}
 
@@ -82,7 +82,8 @@ class _Checked:
         records, key = self._place(compare.table, compare.key)
         wanted: Any = None
         if compare.field:
-            types = _types_of(records.table.record)
+            record: Any = records.table.record
+            types = _types_of(record)
             if compare.field not in types:
                 raise InvalidItemError(f"{records.table.name} has no field {compare.field[:80]!r}")
             try:
