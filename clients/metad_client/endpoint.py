@@ -1,5 +1,7 @@
 """Where to dial: ``metad://host[:port][,host[:port]...]`` -> a list of (host, port). Pure.
 
+A host that begins with an underscore is a service, which is looked up in the DNS: its port is 0.
+
 The scheme names the transport: ``metad`` TCP in clear text, ``metads`` TCP with TLS, ``metadq`` QUIC, ``metad+auto``
 one of the last two, as suits the path. Ports of TCP and UDP are the same number unless the cluster says otherwise.
 """
@@ -7,6 +9,7 @@ one of the last two, as suits the path. Ports of TCP and UDP are the same number
 from __future__ import annotations
 
 from metad_wire.transport import join_endpoint, split_endpoint
+from metad_wire.transport.services import is_service, service_problem
 
 PORT_DEFAULT = 7420
 SCHEMES = ("metad", "metads", "metadq", "metad+auto")
@@ -43,6 +46,10 @@ def parse_url(url: str) -> list[Endpoint]:
 def _endpoint(text: str, url: str) -> Endpoint:
     if not text:
         raise ValueError(f"an endpoint is missing in {url!r}")
+    if is_service(text):
+        if problem := service_problem(text):
+            raise ValueError(f"{text!r} {problem}, in {url!r}")
+        return text, 0
     if text.startswith("[") != ("]" in text):
         raise ValueError(f"an IPv6 address is written [ADDRESS], not {text!r} in {url!r}")
     has_port = ":" in text.rpartition("]")[2] if text.startswith("[") else ":" in text
@@ -53,5 +60,5 @@ def _endpoint(text: str, url: str) -> Endpoint:
 
 
 def name_of(endpoint: Endpoint) -> str:
-    """``host:port`` as people write it."""
-    return join_endpoint(*endpoint)
+    """``host:port`` as people write it, or the name of a service."""
+    return endpoint[0] if is_service(endpoint[0]) else join_endpoint(*endpoint)

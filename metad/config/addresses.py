@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from metad_wire.transport import split_endpoint
+from metad_wire.transport.services import is_service, service_problem
 
 from .declarations import Config
 
@@ -130,7 +131,12 @@ def _not_dialled(config: Config) -> Iterator[str]:
     """Addresses for others to dial that nobody can dial."""
     cluster = config.cluster
     dialled = {f"cluster.seeds.{node}": endpoint for node, endpoint in cluster.seeds.items()}
-    dialled |= {f"cluster.join[{at}]": endpoint for at, endpoint in enumerate(cluster.join)}
+    for at, endpoint in enumerate(cluster.join):
+        key = f"cluster.join[{at}]"
+        if not is_service(endpoint):
+            dialled[key] = endpoint
+        elif problem := service_problem(endpoint):
+            yield f"{key}: {endpoint!r} {problem}"
     for field in ("advertise", "advertise_clients", "advertise_quic"):
         if endpoint := getattr(cluster, field):
             dialled[f"cluster.{field}"] = endpoint
@@ -150,7 +156,7 @@ def _not_reached(config: Config) -> Iterator[str]:
     if nodes:
         told.insert(0, (_key_for_nodes(config), nodes, "advertise", told_to_nodes(config, nodes)))
     others = [*(at for node, at in cluster.seeds.items() if node != config.node_id), *cluster.join]
-    far = next((at for at in others if not is_loopback(split_endpoint(at)[0])), None)
+    far = next((at for at in others if not is_service(at) and not is_loopback(split_endpoint(at)[0])), None)
     for key, bound, field, endpoint in told:
         if not endpoint:
             continue

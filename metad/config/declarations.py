@@ -137,7 +137,8 @@ class ClusterConfig(Section, frozen=True):
     """The region of each founding node: node id = region. Must be the same on all of them, and equal to ``region`` if
     that is set. It lets the new cluster spread replicas over regions from the start."""
     join: list[str] = []
-    """HOST:PORT of the listeners for nodes of an existing cluster, which this node joins. One live node is enough."""
+    """HOST:PORT of the listeners for nodes of an existing cluster, which this node joins. One live node is enough. Or a
+    service whose SRV records say where they are: ``_metad-peer._tcp.example.com``, looked up with each attempt."""
     listen: str = ""
     """HOST:PORT that this node binds for other nodes. Empty: its own address in ``seeds``, or with ``join`` a free port
     that only nodes of the same machine reach. With certificates and a region, the port serves both TCP and QUIC."""

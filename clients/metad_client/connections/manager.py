@@ -13,6 +13,7 @@ import random
 from collections.abc import Sequence
 
 from metad_wire.transport import split_endpoint
+from metad_wire.transport.services import endpoints_of, is_service
 
 from ..dispatch.dispatcher import Dispatcher
 from ..dispatch.node_connection import NodeConnection
@@ -29,6 +30,9 @@ addresses of one host."""
 
 STEER_S = 0.5
 """Interval at which the paths are measured, if there is a choice of transports."""
+
+LOCATE_S = 10.0
+"""How often a service is looked up at most, while a node is away."""
 
 MAPLESS_S = 2.0
 """The client leaves a node that knows no map for so long, if the user named other endpoints: that node waits for a
@@ -54,7 +58,10 @@ class ConnectionManager:
         self.connects = 0
         self.changes = 0  # of transport
         self.asked: dict[Endpoint, None] = {}  # the endpoints that were dialled to open the client
-        self._endpoints = list(endpoints)
+        self._fixed = [endpoint for endpoint in endpoints if not is_service(endpoint[0])]
+        self._services = [name for name, _ in endpoints if is_service(name)]
+        self._located_s = float("-inf")
+        self._endpoints = list(self._fixed)  # and those of the services
         self._transports = transports
         self._dialer = Dialer(transports, dispatcher, options)
         self._dispatcher = dispatcher
@@ -70,7 +77,7 @@ class ConnectionManager:
         await self._reach_first()
         tasks: dict[NodeQueue, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            if len(self._endpoints) > 1:
+            if len(self._endpoints) > 1:  # those of the first look-up
                 group.create_task(self._insist_on_a_map(), name="metad-client map")
             if self._transports.chooses:
                 group.create_task(self._steer(), name="metad-client paths")
@@ -137,9 +144,11 @@ class ConnectionManager:
     async def _try_endpoints(self) -> list[MetadError]:
         """Dial each endpoint once, each a moment after the one before, or at once if that one failed. The first that
         greets ends the other attempts. Returns nothing then, else why each endpoint failed, in their order."""
+        unknown = await self._locate(0.0)
+        endpoints = list(dict.fromkeys(self._endpoints))
         errors: dict[Endpoint, MetadError] = {}
         attempts: dict[asyncio.Task[MetadError | None], Endpoint] = {}
-        waiting = list(dict.fromkeys(self._endpoints))
+        waiting = list(endpoints)
         try:
             while waiting or attempts:
                 if waiting:
@@ -160,7 +169,34 @@ class ConnectionManager:
                 task.cancel()
             if attempts:
                 await asyncio.wait(attempts)
-        return [errors[endpoint] for endpoint in self._endpoints]
+        return [*unknown, *(errors[endpoint] for endpoint in endpoints)]
+
+    async def _locate(self, interval_s: float) -> list[MetadError]:
+        """Look up the services, if that was not done within the interval. Returns why some were not found; what was
+        found of these before stays."""
+        loop = asyncio.get_running_loop()
+        if not self._services or loop.time() - self._located_s < interval_s:
+            return []
+        self._located_s = loop.time()
+        errors: list[MetadError] = []
+        located: list[Endpoint] = []
+        for name, found in zip(
+            self._services,
+            await asyncio.gather(*map(endpoints_of, self._services), return_exceptions=True),
+            strict=True,
+        ):
+            if isinstance(found, OSError):
+                self.obstacle = ConnectionLostError(str(found))
+                self._dispatcher.reports.unreached(name, self.obstacle)
+                self.asked[name, 0] = None
+                errors.append(self.obstacle)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                located += found
+        if located:
+            self._endpoints = [*self._fixed, *located]
+        return errors
 
     async def _try(self, endpoint: Endpoint, node: str = "") -> MetadError | None:
         """Dial, and give the connection to the node that answered. None if that is ``node`` or ``node`` is empty, else
@@ -216,6 +252,8 @@ class ConnectionManager:
                 await self._wait(queue, self._options.backoff.delay_s(rounds, self._rng))
                 rounds += 1
             begun_s = loop.time()
+            if rounds:
+                await self._locate(LOCATE_S)
             own = self._own(queue.node)  # what else fails may never have been this node's
             for endpoint in self._candidates(queue):
                 if queue.connection is not None:

@@ -34,7 +34,8 @@ from metad_wire.errors import (
     UnexpectedFrameError,
 )
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
-from metad_wire.transport import Listener, Stream, Transport, split_endpoint
+from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
+from metad_wire.transport.services import endpoints_of, is_service
 
 from ... import log_events
 from ...config import Config, bound_for_nodes
@@ -373,7 +374,7 @@ class Peers:
         attempt = 0
         rng = self.node.environment.rng
         while self.node.map is None or self.node.controller.departure.unsure:
-            endpoints = list(self.config.cluster.join)
+            endpoints = await self._located()
             answers: dict[str, Answer] = {}
             why = ""
             for endpoint in endpoints:
@@ -389,9 +390,22 @@ class Peers:
                         why = str(error)
                     event(log_events.CANNOT_JOIN_YET, through=endpoint, error=str(error) or "it does not answer")
             # A node that is no member yet loses nothing by ending: all that it knows are enough.
-            self._judge(answers, why, enough=min(len(answers), majority_of(len(answers))))
+            if answers:
+                self._judge(answers, why, enough=min(len(answers), majority_of(len(answers))))
             await asyncio.sleep(max(0.2, BACKOFF.delay_s(attempt, rng)))
             attempt += 1
+
+    async def _located(self) -> list[str]:
+        """The nodes named in the configuration, and those that services there have now."""
+        found: list[str] = []
+        for endpoint in list(self.config.cluster.join):
+            try:
+                several = await endpoints_of(endpoint) if is_service(endpoint) else [split_endpoint(endpoint)]
+            except OSError as error:
+                event(log_events.CANNOT_JOIN_YET, through=endpoint, error=str(error))
+            else:
+                found += [join_endpoint(*each) for each in several]
+        return found
 
     def _introduce(self, newer: ClusterMap) -> None:
         self._introduced = newer

@@ -4,7 +4,9 @@ A cluster is founded by static seeds. Others join while it serves, each through 
 joined itself: no configuration of the others changes, and none starts again. A client that knows one address learns of
 all nodes, so it goes on when the one it began with leaves. A name may have several addresses, of which some answer.
 
-Not yet: records of type SRV are not looked up. Multicast is left out on purpose: clouds do not pass it on.
+Records of type SRV tell clients and nodes where the cluster is in ``tests/e2e/test_services.py``.
+
+Not yet: multicast, which is left out on purpose: clouds do not pass it on.
 """
 
 from __future__ import annotations

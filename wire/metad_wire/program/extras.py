@@ -12,6 +12,7 @@ _EXTRA_OF = {
     "amqtt": "amqtt",
     "avro": "schemas",
     "cryptography": "quic",
+    "dns": "srv",
     "grpc": "grpc",
     "grpc_tools": "grpc",
     "jsonschema": "schemas",
@@ -31,6 +32,7 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
 
 def install(extra: str) -> str:
     """How to get an extra."""
-    own = {"quic": "'./clients[quic]'", "schemas": "'./clients[schemas]'", "amqtt": "./clients ./clients/metad_amqtt"}
+    own = {extra: f"'./clients[{extra}]'" for extra in ("quic", "schemas", "srv")}
+    own["amqtt"] = "./clients ./clients/metad_amqtt"
     wanted = own.get(extra, f"./clients '.[{extra}]'")  # the SDK is a distribution of its own
     return f"in a clone of metad, which is on no package index, run pip install {wanted}"
