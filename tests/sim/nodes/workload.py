@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Hashable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from metad_client import (
     Client,
+    Compare,
     ConflictError,
     FencedError,
     KvCompare,
@@ -18,17 +19,30 @@ from metad_client import (
     MetadError,
     NotFoundError,
     NotOwnerError,
+    Put,
     SessionProperties,
+    Transaction,
 )
 from metad_judge.history import History, Seen
 from metad_judge.invariants import Violation
 from metad_judge.linearizability import Kind, Operation
 from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
+from metad_wire.families.stream import PARTITIONS, Partition
 
 from .loop import VirtualLoop
 
 _SLACK_S = 0.1
 """Of a deadline."""
+_PARTS = {"a": 0, "b": 1}
+"""The partitions that stand for the keys of a pair."""
+
+
+class Together(NamedTuple):
+    """What a transaction over two did: value, version and revision of each; None where there is none."""
+
+    succeeded: bool
+    one: tuple[bytes, int, int] | None
+    two: tuple[bytes, int, int] | None
 
 
 class Host(Protocol):
@@ -128,6 +142,9 @@ class Caller:
 
     async def _get(self, key: tuple[str, str]) -> tuple[bytes | None, int, int | None]:
         """Value, version and revision; None, 0 and None where there is no record."""
+        if key[0].startswith("parts"):
+            part = await self._client.table(PARTITIONS).get("acme", key[0], _PARTS[key[1]], deadline_s=self.deadline_s)
+            return (None, 0, None) if part is None else (part.record.leader.encode(), part.version, part.mod_revision)
         if key[0].startswith("table"):
             row = await self._client.table(TOPIC_SETTINGS).get(*key, deadline_s=self.deadline_s)
             return (
@@ -186,18 +203,39 @@ class Caller:
             await asyncio.sleep(0.0005)
         await asyncio.gather(*writes)
 
-    async def transact(self) -> None:
-        """Two keys that are always written together."""
-        namespace, value = f"pair{self._rng.randrange(2)}", self._padded()
-        key = (namespace, "a")
-        expected = self._versions.get(key, 0) if self._rng.random() < 0.7 else None
-        writes = self._rng.random() < 0.7
+    async def _transact(self, namespace: str, value: bytes, expected: int | None, writes: bool) -> Together:
+        """Two keys, or two records of a table that groups of kind metadata have."""
+        if namespace.startswith("parts"):
+            records = [Partition("acme", namespace, number, [], [], value.decode()) for number in _PARTS.values()]
+            done = await self._client.tables.transact(
+                Transaction(
+                    compares=[Compare(PARTITIONS, ("acme", namespace, 0), expected)] if expected is not None else [],
+                    then=[Put(PARTITIONS, record) for record in records] if writes else [],
+                    reads=[(PARTITIONS, ("acme", namespace, number)) for number in _PARTS.values()],
+                ),
+                deadline_s=self.deadline_s,
+            )
+            found = [
+                None if one is None else (one.record.leader.encode(), one.version, one.mod_revision)
+                for one in done.found
+            ]
+            return Together(done.succeeded, *found)
         transaction = KvTransaction(
             namespace,
             [KvCompare("a", expected)] if expected is not None else [],
             [KvOperation("a", value), KvOperation("b", value)] if writes else [],
             reads=["a", "b"],
         )
+        result = await self._client.kv.transact(transaction, deadline_s=self.deadline_s)
+        keys = [None if one is None else (one.value, one.version, one.mod_revision) for one in result.records]
+        return Together(result.succeeded, *keys)
+
+    async def transact(self) -> None:
+        """Two keys or records that are always written together."""
+        namespace = f"{self._rng.choice(['pair', 'parts'])}{self._rng.randrange(2)}"
+        value, key = self._padded(), (namespace, "a")
+        expected = self._versions.get(key, 0) if self._rng.random() < 0.7 else None
+        writes = self._rng.random() < 0.7
         history = self._history
         seen = Seen(key, True, value, None, history.now(), expected=expected)
         if writes:
@@ -205,20 +243,19 @@ class Caller:
         retries = self._client.statistics().retries
         outcome, result = await self._do(
             f"transact {namespace} {value[:20]!r} over {expected}{'' if writes else ' only to read'}",
-            self._client.kv.transact(transaction, deadline_s=self.deadline_s),
+            self._transact(namespace, value, expected, writes),
         )
         moment = history.now()
         if outcome == "never":
             seen.never = True
         elif outcome == "done":
-            one, two = result.records
-            if (one and (one.value, one.version)) != (two and (two.value, two.version)):
+            one, two = result.one, result.two
+            if (one and one[:2]) != (two and two[:2]):
                 raise Violation("atomicity", f"{namespace}: {one} and {two}")
-            version = one.version if one is not None else 0
-            seen.revision = one.mod_revision if one is not None else None
+            value_read, version, seen.revision = one or (None, 0, None)
             self._versions[key] = version
             done = result.succeeded and writes
-            if done and one is not None and one.value == value:
+            if done and value_read == value:
                 seen.version, seen.returned = version, moment
                 return
             if done:
@@ -230,7 +267,6 @@ class Caller:
                 seen.never = True
                 if not result.succeeded and version == expected:
                     raise Violation("transactions", f"{namespace}: expected {expected}, found it, and did not")
-            value_read = one.value if one is not None else None
             history.seen.append(Seen(key, False, value_read, version, seen.invoked, moment, revision=seen.revision))
 
     # --- registers ---------------------------------------------------------------------------------------
@@ -340,10 +376,10 @@ class Caller:
 
     async def look_at_everything(self) -> None:
         """At the end: what everybody was told must still be there."""
-        for kind in ("ns", "table", "pair", "gone"):
+        for kind in ("ns", "table", "pair", "parts", "gone"):
             for number in range(4):
                 name = f"{kind}{number}"
-                for field in ("a", "b") if kind == "pair" else ("k",):
+                for field in ("a", "b") if kind in ("pair", "parts") else ("k",):
                     await self._look(name, field, versioned=kind != "gone")
         self.keys = 4
         for session in range(4):
