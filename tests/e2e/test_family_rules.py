@@ -628,6 +628,11 @@ def test_metadctl_reads_passwords_from_files_only(server: embedded.Server, tenan
     for wrong in ([*at, "secret"], ["--password-file", str(tmp_path / "missing")], []):
         with pytest.raises(SystemExit):
             metadctl(server, "users", "create", tenant, "bob", *wrong)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), pytest.raises(SystemExit):
+        main(["--endpoint", server.endpoint, "users", "create", tenant, "bob", "--password", "rosebud"])
+    assert "cannot read the file of --password-file" in said.getvalue()
+    assert "rosebud" not in said.getvalue()
 
 
 def test_metadctl_asks_for_a_password_in_a_terminal(server: embedded.Server, tenant: str) -> None:

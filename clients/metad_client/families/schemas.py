@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,9 @@ Kind = Literal["avro", "json", "protobuf"]
 Compatibility = Literal[
     "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
 ]
-PROBLEMS_SHOWN = 5
+PROBLEMS_SHOWN: Final = 5
+AT_ONCE_MAX: Final = 32
+"""Schemas of a batch whose earlier versions are read or compared at once: all of these may be in memory."""
 
 
 class NewSchema(msgspec.Struct, frozen=True):
@@ -139,16 +141,20 @@ class Schemas(Rules):
         async def look(some: Sequence[NewSchema]) -> list[int | Step[int] | MetadError]:
             keys = [(one.tenant, one.subject) for one in some]
             subjects = await self._subjects.get_many(keys, deadline_s=deadline_s)
-            found: list[int | Step[int] | MetadError] = []
-            for at, item in enumerate(some):
-                try:
-                    if at in subjects.errors:
-                        raise subjects.errors[at]
-                    versions = await self._versions(item.tenant, item.subject, deadline_s)
-                    found.append(await asyncio.to_thread(_next, item, subjects[at], versions))
-                except MetadError as error:
-                    found.append(error)
-            return found
+            failed, turns = subjects.errors, asyncio.Semaphore(AT_ONCE_MAX)
+
+            async def next_of(at: int) -> int | Step[int] | MetadError:
+                if at in failed:
+                    return failed[at]
+                item = some[at]
+                async with turns:
+                    try:
+                        versions = await self._versions(item.tenant, item.subject, deadline_s)
+                        return await asyncio.to_thread(_next, item, subjects[at], versions)
+                    except MetadError as error:
+                        return error
+
+            return await asyncio.gather(*map(next_of, range(len(some))))
 
         return await of_fit(checked(items, NewSchema), lambda fit: self._done(fit, look, _name, deadline_s))
 

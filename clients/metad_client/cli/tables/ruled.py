@@ -152,13 +152,14 @@ def _ask_twice(a: Arguments) -> None:
 
 
 def _first_line(path: str) -> str:
+    """Of a file, which no error names: who writes `--password WORD` has given a password instead."""
     try:
         with nullcontext(sys.stdin) if path == "-" else Path(path).open() as file:
             return file.readline().rstrip("\r\n")
     except OSError as error:
-        raise ValueError(f"cannot read the password in {path}: {error.strerror}") from None
+        raise ValueError(f"cannot read the file of --password-file: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"cannot read the password in {path}: it is no text") from None
+        raise ValueError("cannot read the file of --password-file: it is no text") from None
 
 
 async def _create(m: Client, a: Arguments, printer: Printer) -> None:
