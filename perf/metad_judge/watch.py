@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS
-from metad_wire.table import ROWS, TABLES
+from metad_wire.families import KNOWN
 from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind
 
@@ -52,7 +52,7 @@ class Wanted(NamedTuple):
         """Whether it lets a row pass that has, or had, one of these values."""
         if key.table != self.table:
             return False
-        table = TABLES[self.table]
+        table = KNOWN[self.table]
         if table.key:
             fields = table.fields_of(key.fields, 1 if self.tenant is None else min(2, len(table.key)))
             if self.tenant is not None and fields.pop(0) != self.tenant:
@@ -151,7 +151,7 @@ class WatchJudge:
         self._coalesce = coalesce
         self._begun: int | None = None  # changes from this on are due; None: not before it is open
         self._rows: dict[Key, _Row] = {}
-        kinds = {TABLES[each.table].kind for each in wanted}
+        kinds = {KNOWN[each.table].kind for each in wanted}
         self._missing = dict.fromkeys(kinds, ALL if snapshot else 0)
         self._shown = dict.fromkeys(kinds, 0)  # by a snapshot: what is not known of these is not there
         self._snapshot: dict[Key, Any] = {}
@@ -349,10 +349,10 @@ class WatchJudge:
     # --- the end -----------------------------------------------------------------------------------------
 
     def _is_missing(self, key: Key) -> bool:
-        return bool(self._missing[ROWS[key.row].kind] & bit(key.slot))
+        return bool(self._missing[key.of.kind] & bit(key.slot))
 
     def _is_shown(self, key: Key) -> bool:
-        return bool(self._shown[ROWS[key.row].kind] & bit(key.slot))
+        return bool(self._shown[key.of.kind] & bit(key.slot))
 
     def late(self) -> tuple[Key, Change | None] | None:
         """Something that has not come yet: a change, or all there is of a key. None if nothing is due."""
@@ -394,4 +394,4 @@ class WatchJudge:
 
 
 def _within(key: Key, kind: str, slots: int) -> bool:
-    return ROWS[key.row].kind == kind and bool(slots & bit(key.slot))
+    return key.of.kind == kind and bool(slots & bit(key.slot))

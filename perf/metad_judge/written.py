@@ -21,13 +21,15 @@ from metad.state.core.part import Origin
 from metad.state.core.slot_assignment import AssignedSlots, unpack
 from metad.storage.keys import GROUP_PREFIX_BYTES
 from metad_wire.cluster import SLOTS, ClusterMap, GroupId
+from metad_wire.families import FAMILIES
 from metad_wire.key import split_text
 from metad_wire.messages import SessionOwner
-from metad_wire.table import ROWS, TABLES, Shown
+from metad_wire.table import ROWS, TABLES, Table
 from metad_wire.tables.broker import BROKER
 from metad_wire.tables.cluster import CLUSTER, GROUP
 from metad_wire.tables.offset import OFFSET
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.table import DECLARED
 from metad_wire.watch import ChangeKind
 
 from .consumers import Consumers
@@ -40,8 +42,9 @@ EXPIRY: Final = 2
 _OWNER: Final = SESSION.rows["owner"]
 _FENCE: Final = GROUP.rows["fence"]
 _decode_owner = msgspec.msgpack.Decoder(SessionOwner).decode
-SHOWN: Final[dict[int, Shown]] = {byte: shown for table in TABLES.values() for byte, shown in table.shows.items()}
-"""The rows that a watch may show."""
+_SHOWN: Final = frozenset(byte for table in TABLES.values() for byte in table.shows)
+_DECLARED: Final = DECLARED.rows["record"]
+_NUMBERED: Final = {table.number: table for table in FAMILIES.values()}
 _SLOTS_KEY: Final = bytes((GROUP.rows["state"],)) + b"slots"
 _BLIND: Final = frozenset([*OFFSET.rows.values(), *BROKER.rows.values()])  # rows that do not say whether they are new
 _COMMIT_S_MAX: Final = 60.0  # between the making of an entry and when somebody applies it: through a standstill
@@ -58,12 +61,17 @@ class Key(NamedTuple):
     @classmethod
     def stored(cls, behind: bytes) -> Key:
         """Of a stored key, behind its group. A table without a key has one record, whatever it is stored as."""
-        return cls(behind[0], behind[1:] if ROWS[behind[0]].key else b"")
+        return cls(behind[0], behind[1:] if behind[0] == _DECLARED or ROWS[behind[0]].key else b"")
+
+    @property
+    def of(self) -> Table[Any]:
+        """The table whose row it is."""
+        return _NUMBERED[int.from_bytes(self.fields[:4])] if self.row == _DECLARED else ROWS[self.row]
 
     @property
     def table(self) -> str:
-        """Of which table it is."""
-        return ROWS[self.row].name
+        """Its name."""
+        return self.of.name
 
     @property
     def slot(self) -> int | None:
@@ -73,14 +81,14 @@ class Key(NamedTuple):
     @property
     def shown(self) -> Any:
         """Its key as a watch shows it."""
-        key = SHOWN[self.row].key
+        key = self.of.shows[self.row].key
         if key is None:
             return None
-        return key(*ROWS[self.row].fields_of(self.fields, len(msgspec.structs.fields(key))))
+        return key(*self.of.fields_of(self.fields, len(msgspec.structs.fields(key))))
 
     def record(self, value: bytes) -> Any:
         """A stored value as a watch shows it."""
-        return msgspec.msgpack.decode(value, type=SHOWN[self.row].record)
+        return msgspec.msgpack.decode(value, type=self.of.shows[self.row].record)
 
     def __str__(self) -> str:
         return f"{self.table}/{self.row:#04x}/{self.fields!r}"
@@ -184,7 +192,7 @@ class Written:
         for writes in entry:
             for stored, value in writes.items():
                 behind = stored[GROUP_PREFIX_BYTES:]
-                if behind[0] in SHOWN:
+                if is_shown(behind):
                     rows[Key.stored(behind)] = value
                 elif behind[0] == _FENCE and value is not None:
                     group.fences[split_text(behind, 1)[0]] = msgspec.msgpack.decode(value)[0]
@@ -305,6 +313,12 @@ def _check_time(name: str, group: _Group, index: int, entry: Entry, moment_s: fl
         raise Violation("log time", f"{name}/{index} is {entry.now_ms - group.now_ms} ms behind an earlier entry")
     if entry.now_ms > group.now_ms:
         group.now_ms, group.moment_s = entry.now_ms, moment_s
+
+
+def is_shown(behind: bytes) -> bool:
+    """Whether a watch may show this row, by its key behind its group. Of declared tables those of the families count:
+    what programs declare is not known here."""
+    return behind[0] in _SHOWN or (behind[0] == _DECLARED and int.from_bytes(behind[1:5]) in _NUMBERED)
 
 
 @functools.cache

@@ -42,7 +42,7 @@ from metad.storage.log import log_entry
 from metad_client import Client, Options, connect
 from metad_judge.history import History
 from metad_judge.invariants import Violation
-from metad_judge.written import SHOWN, Key, Written
+from metad_judge.written import Key, Written, is_shown
 from metad_wire.cluster import METADATA, GroupId, SlotMove, slot_bits, slots_count
 from metad_wire.messages import SessionOwner
 from metad_wire.tables.retained import RETAINED, Retained
@@ -593,7 +593,7 @@ class Cluster:
         prefix = keys.group_prefix(group)
         rows = {}
         for key, value in lead.disks.state.scan(prefix, keys.after_prefix(prefix), 1 << 30):
-            if key[keys.GROUP_PREFIX_BYTES] in SHOWN:
+            if is_shown(key[keys.GROUP_PREFIX_BYTES :]):
                 rows[Key.stored(key[keys.GROUP_PREFIX_BYTES :])] = value
         if rows != self.written.rows_at(group.name, known):
             raise Violation("same states", f"{group.name} of {lead.name} is not what was written until {known}")

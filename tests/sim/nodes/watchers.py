@@ -29,7 +29,8 @@ from metad_client import (
 from metad_client.watch.token import from_text
 from metad_judge.invariants import Violation
 from metad_judge.watch import Told, Wanted, WatchJudge
-from metad_judge.written import SHOWN, Key
+from metad_judge.written import Key
+from metad_wire.families import FAMILIES, KNOWN
 from metad_wire.table import ROWS, TABLES
 from metad_wire.tables.session import SESSION
 from metad_wire.watch import ChangeKind
@@ -49,6 +50,9 @@ _WANTED: Final = (
     Wanted("offset"),
     Wanted("offset", tenant="acme", prefix="group-0"),
     Wanted("cluster"),
+    Wanted("topic_settings"),
+    Wanted("partition"),
+    Wanted("partition", tenant="acme", prefix="parts0"),
 )
 """What watchers of :class:`.workload.Caller` may want."""
 _KEYS: Final = Wanted("kv", keys=(KvKey("ns0", "k"), KvKey("pair1", "b"), KvKey("gone0", "k")))
@@ -338,9 +342,9 @@ def indexes_of(token: str) -> dict[str, int]:
 
 def key_of(event: WatchEvent) -> Key:
     """The row that an event is of."""
-    table = TABLES[event.table]
-    row = table.rows[event.row]
-    shown = SHOWN[row].key
+    table = KNOWN[event.table]
+    row = next(iter(table.shows)) if table.name in FAMILIES else table.rows[event.row]
+    shown = table.shows[row].key
     fields = [] if shown is None else [getattr(event.key, field) for field in table.key if hasattr(event.key, field)]
     return Key(row, table.key_of(fields))
 
