@@ -45,7 +45,7 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     """What the leader of metadata-0 decides is about all of the cluster, so nobody can forget to say whose it is."""
     for_clients = {m.name for m in METHODS.values() if m.by is By.METADATA and m.whose is For.CLIENTS}
     assert for_clients == {
-        *(f"broker.{name}" for name in ("register", "heartbeat", "drain", "deregister", "get", "list")),
+        *(f"broker.{name}" for name in ("register", "heartbeat", "serve", "drain", "deregister", "get", "list")),
         *(f"declaration.{name}" for name in ("declare", "get", "list")),
     }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
@@ -59,7 +59,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
     assert {method.name for method in METHODS.values() if method.lane is Lane.HEARTBEATS} == {"broker.heartbeat"}
     assert {method.name for method in METHODS.values() if method.lane is Lane.CONTROL} == {
         "system.status",
-        *(f"broker.{name}" for name in ("register", "drain", "deregister", "fence", "get", "list", "change")),
+        *(f"broker.{name}" for name in ("register", "serve", "drain", "deregister", "fence", "get", "list", "change")),
         *(
             f"cluster.{name}"
             for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
