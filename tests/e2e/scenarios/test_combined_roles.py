@@ -89,15 +89,15 @@ async def test_three_brokers_are_the_cluster(tmp_path: Path) -> None:
             before = {*(tmp_path / "b1.data").iterdir()}
             await start("b1", str(METAD), "serve", "--config", "b1.toml")
             async with connect(f"metad://{clients['b1']}") as beside:
+                found = await beside.kv.get("b+c", "b1")
+                assert found is not None
+                assert (found.value, found.version) == (b"%d" % epochs["b1"], 1)
                 await until(lambda: agrees(beside, "b1"), "it has what the others have")
                 life = await beside.brokers.register("b1", lease_s=20)
                 assert life.epoch > epochs["b1"]
                 back = await beside.sessions.takeover("b1", life.epoch, "b+c", "b1-7")
                 assert back.previous is not None
                 assert back.previous.broker == "b2"
-                found = await beside.kv.get("b+c", "b1")
-                assert found is not None
-                assert (found.value, found.version) == (b"%d" % epochs["b1"], 1)
                 await life.end()
             assert before <= {*(tmp_path / "b1.data").iterdir()}
     finally:
