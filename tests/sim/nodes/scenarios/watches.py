@@ -275,7 +275,7 @@ def group_is_added_while_watched() -> None:
 @scenario
 def token_names_a_group_that_the_node_does_not_know() -> None:
     """A watcher that goes on is connected first to a node which has not heard of the new group that its slots are in.
-    Nothing else makes the client ask for a newer map."""
+    Nothing else makes the client ask for a newer map so soon."""
     with Theatre(data=1) as scene:
         watcher = scene.watch(keeps=lambda: True)
         scene.transfer("n3", METADATA)
@@ -295,6 +295,7 @@ def token_names_a_group_that_the_node_does_not_know() -> None:
         for node in ("n2", "n3"):
             scene.network.slow(node, watcher.client.name, 30.0)
         scene.run(4.0)
+        assert not watcher.late, "it waited until its client asked for the map by itself"
         scene.end()
         assert not watcher.gaps, "the group is there"
 
