@@ -164,8 +164,8 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "metad.control.brokers.brokers:Brokers._begin_lease",
-                "self._clock.now())",
-                "record.registered_ms / 1000 - self._clock.wall_ms() / 1000 + self._clock.now())",
+                "self._clock.now(), loading_s)",
+                "record.registered_ms / 1000 - self._clock.wall_ms() / 1000 + self._clock.now(), loading_s)",
             ),
             ("metad.control.brokers.brokers:Brokers._begin_leadership", "self._amnesty()", "pass"),
         ),
