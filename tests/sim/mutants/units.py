@@ -78,7 +78,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "a_transaction_forgets_its_indexes",
         "what a transaction writes is listed by indexes, too",
         "metad.state.cluster.transactions:_do",
-        "if records.table.indexes:",
+        "if indexes:",
         "if False:",
         _TRANSACTIONS + "test_they_do_what_the_model_does",
     ),
