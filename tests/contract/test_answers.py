@@ -50,7 +50,7 @@ from metad_wire.tables.subscription import (
     SubscriptionKey,
     SubscriptionRemove,
 )
-from metad_wire.tables.table import DECLARED, TableIndexStep, TableSweep
+from metad_wire.tables.table import DECLARED, TableIndexStep
 from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillRelease, WillWait
 from metad_wire.transport import Transport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -272,7 +272,8 @@ DECLARATIONS: dict[str, list[Any]] = {
 def about_a_record(method: Method[Any, Any], known: c.ClusterMap) -> Any:
     """The same, of a method that groups answer."""
     if method.table is DECLARED and method.whose is For.NODES:
-        return TableSweep([]) if method.body is TableSweep else TableIndexStep(1_024, 0, [], c.slot_bits(range(8)))
+        step = TableIndexStep(1_024, 0, [], c.slot_bits(range(8)))
+        return step if method.body is TableIndexStep else method.body([])
     make = ITEMS[method.name]
     route = FAMILIES["topic_settings"].method(method).route if method.table is DECLARED else method.route
     if route is None:

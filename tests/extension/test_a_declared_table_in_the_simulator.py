@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from metad.config import RaftConfig, StorageConfig
+from metad.config import ExpiryConfig, RaftConfig, StorageConfig
 from metad.control import migration
-from metad_client import U32, Client, ConflictError, IndexBuildingError, Record, Records, TablePutItem
+from metad_client import U32, U63, Client, ConflictError, IndexBuildingError, Record, Records, TablePutItem
 from metad_wire.cluster import GroupId, unpack_slots
 from metad_wire.table import Table
 from metad_wire.tables import moving_rows
 from metad_wire.tables.table import DECLARED, INDEXES
+from metad_wire.watch import ChangeKind
 from sim.nodes.scenarios import Scene
 
 
@@ -25,9 +26,11 @@ class Reading(Record, frozen=True):
     sensor: str
     payload: bytes
     quality: U32 = 0
+    until_ms: U63 = 0
 
 
 INDEXES_OF = {"by_quality": ("tenant", "quality")}
+DECLARED_AS: dict[str, Any] = {"indexes": INDEXES_OF, "expires": "until_ms"}
 SENSORS = [f"boiler/{number}" for number in range(60)]
 QUIET = [f"boiler/quiet-{number}" for number in range(20)]
 """They are written once. A mover learns of the others from their writes, also where it does not copy what is there."""
@@ -44,7 +47,7 @@ def a_round(number: int) -> list[TablePutItem[Reading]]:
 
 
 async def readings(client: Client, kind: str) -> Records[Reading]:
-    table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), indexes=INDEXES_OF)
+    table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), **DECLARED_AS)
     return client.table(table)
 
 
@@ -128,8 +131,8 @@ def everything(scene: Scene, kind: str) -> None:
     state: dict[str, Any] = {"rounds": 1, "stop": False, "counts": [], "added": None, "built": 0, "building": 0}
 
     async def add(client: Client) -> None:
-        indexes = {**INDEXES_OF, "by_sensor": ("sensor",)}
-        table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), indexes=indexes)
+        added = {**DECLARED_AS, "indexes": {**INDEXES_OF, "by_sensor": ("sensor",)}}
+        table = await client.tables.declare("reading", Reading, kind=kind, key=("tenant", "sensor"), **added)
         state["added"] = client.table(table)
 
     async def write(client: Client) -> None:
@@ -160,13 +163,13 @@ def everything(scene: Scene, kind: str) -> None:
     scene.run(1.5)  # until its connections are given up, and what was sent on them with them
     scene.network.heal()
     assert scene.run_until(lambda: state["rounds"] > before + 10, 30.0)
+    assert scene.run_until(lambda: state["built"] > 1, 60.0)
     state["stop"] = True
     assert scene.run_until(lambda: writer.done() and counter.done(), 30.0)
     writer.result()
     counter.result()
     assert {*state["counts"]} == {len(SENSORS) + len(QUIET)}
     assert state["building"]
-    assert state["built"]
     scene.require_settled(30.0)
     assert scene.snapshots, "no snapshot was needed"
 
@@ -197,3 +200,38 @@ def test_a_mover_that_does_not_know_its_row_is_found_out(monkeypatch: pytest.Mon
     monkeypatch.setattr(migration, "moving_rows", lambda kind: [each for each in moving_rows(kind) if each != byte])
     with Scene(storage=SMALL, raft=CUT) as scene, pytest.raises((AssertionError, ConflictError)):
         everything(scene, "data")
+
+
+@pytest.mark.parametrize("kind", ["data", "metadata"])
+def test_records_end_in_the_group_that_their_slots_have_moved_to(kind: str) -> None:
+    told: dict[str, ChangeKind] = {}
+
+    async def put(client: Client) -> None:
+        items = [TablePutItem(Reading("acme", sensor, b"", 0, until_ms)) for sensor in QUIET]
+        items += [TablePutItem(Reading("acme", sensor, b"")) for sensor in SENSORS]
+        (await (await readings(client, kind)).put_many(items)).raise_for_error()
+
+    async def follow(client: Client) -> None:
+        table = await client.tables.open("reading", Reading)
+        async for batch in client.watch(table):
+            told.update({event.key.sensor: event.kind for event in batch.events})
+
+    async def left(client: Client) -> int:
+        records = await readings(client, kind)
+        listed = [found.record.sensor async for found in records.list("acme")]
+        assert listed == [found.record.sensor async for found in records.list_by("by_quality", "acme")]
+        return await records.count()
+
+    with Scene(expiry=ExpiryConfig(amnesty_ms=500), **{kind: 2}) as scene:
+        clock = next(iter(scene.nodes.values())).environment
+        until_ms = clock.wall_ms() + 15_000
+        scene.ask(scene.one, put)
+        scene.begin(scene.two, follow)
+        scene.move(0, 1, kind=kind)
+        scene.require_settled(20.0)
+        assert clock.wall_ms() < until_ms
+        assert scene.ask(scene.one, left) == len(SENSORS) + len(QUIET)
+        assert scene.run_until(lambda: [*told.values()].count(ChangeKind.EXPIRED) == len(QUIET), 60.0)
+        assert clock.wall_ms() >= until_ms
+        assert {sensor for sensor, told_as in told.items() if told_as == ChangeKind.EXPIRED} == {*QUIET}
+        assert scene.ask(scene.one, left) == len(SENSORS)

@@ -86,8 +86,8 @@ class DeclaredIndex(Message, frozen=True):
     name: str
     """As that of a table."""
     fields: Annotated[list[str], Meta(max_length=KEY_FIELDS_MAX)]
-    """The names of fields: of type ``str``, ``bool``, ``int``, ``u32`` or ``u63``. Records that agree in all of them
-    are in the order of their keys. A record that has nil in one of them is not listed."""
+    """The names of fields: of type ``str``, ``bool``, ``int``, ``u32`` or ``u63``. A record that has nil in one of them
+    is not listed."""
 
 
 class Declaration(Message, frozen=True):
@@ -107,6 +107,8 @@ class Declaration(Message, frozen=True):
     about: str = ""
     indexes: Annotated[list[DeclaredIndex], Meta(max_length=INDEXES_MAX)] = []  # noqa: RUF012 - msgspec copies it
     """Other orders in which the records are listed. More may be added."""
+    expires: str = ""
+    """A field of type ``u63``: the Unix time in milliseconds at which a record ends; 0: never."""
 
     def indexed(self) -> dict[str, list[str]]:
         """The fields of each index, by its name."""
@@ -124,6 +126,7 @@ def declaration_of(
     key: Sequence[str],
     routing: Sequence[str] | None = None,
     indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
+    expires: str = "",
     about: str = "",
 ) -> Declaration:
     """The declaration that a Struct with ``array_like=True`` is. ``indexes``: the fields of each, by its name. Raises
@@ -137,7 +140,7 @@ def declaration_of(
         raise TypeError(f"{name}: the routing fields are not the first of the key")
     fields = [_field(f"{record.__name__}.{field.name}", field) for field in struct.fields]
     ordered = [DeclaredIndex(index, [*names]) for index, names in indexes.items()]
-    found = Declaration(name, kind, fields, [*key], len(routing), about, ordered)
+    found = Declaration(name, kind, fields, [*key], len(routing), about, ordered, expires)
     if (why := fault_of(found)) is not None:
         raise TypeError(why)
     return found
@@ -301,7 +304,7 @@ def fault_of(declaration: Declaration) -> str | None:
         if defaults and field.default is None:
             return f"{name}.{field.name}: it has no default, and stands behind fields that have one"
         defaults = field.default is not None
-    return _key_fault(declaration) or _index_fault(declaration)
+    return _key_fault(declaration) or _index_fault(declaration) or _expires_fault(declaration)
 
 
 def _field_fault(field: DeclaredField) -> str | None:
@@ -349,10 +352,17 @@ def _index_fault(declaration: Declaration) -> str | None:
     return None
 
 
+def _expires_fault(declaration: Declaration) -> str | None:
+    name = declaration.expires
+    if not name or name in {field.name for field in declaration.fields if field.type == "u63"}:
+        return None
+    return f"{declaration.name}: records expire by a field of type u63, and {name[:80]!r} is none"
+
+
 def difference(old: Declaration, new: Declaration) -> str | None:
     """Why records of the one are no records of the other; None if one of them only has further fields, and one of them
     further indexes, at its end."""
-    for what in ("kind", "key", "routing"):
+    for what in ("kind", "key", "routing", "expires"):
         if (before := getattr(old, what)) != (after := getattr(new, what)):
             return f"{what} is {_shown(before)}, and the declaration says {_shown(after)}"
     both = min(len(old.indexes), len(new.indexes))
@@ -374,4 +384,4 @@ def _shown(value: Any) -> str:
         value = msgspec.msgpack.decode(value)
     if isinstance(value, DeclaredIndex):
         return f"{value.name} ({', '.join(value.fields)})"
-    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list) else str(value)
+    return ", ".join(map(_shown, value)) or "none" if isinstance(value, list) else str(value) or "none"

@@ -875,11 +875,11 @@ class TableDeleteItem(Message, Generic[T], frozen=True):
     key: T
     expected_version: U63 | None = None
     create_revision: U63 | None = None
-    """Only if it was created at this revision, not anew since; nil: unchecked."""
+    """Only if it was created at this revision; nil: unchecked."""
 
 
 class TableDelete(Message, Generic[T], frozen=True):
-    """Delete records; an absent one answers not_found."""
+    """Delete records."""
 
     table: U32
     items: Batch[TableDeleteItem[T]]
@@ -897,7 +897,7 @@ class TableList(Message, frozen=True):
     min_revisions: Revisions = []
     slots: bytes = b""
     after: ListedFields = []
-    """Only records behind this key, which has all its fields; empty: all."""
+    """Only records behind this key; empty: all."""
     index: U32 = 0
     """In the declaration, from 1 on; 0: the order is that of the keys."""
 

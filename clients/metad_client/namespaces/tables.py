@@ -341,6 +341,7 @@ class Tables(_DeclarationDeclared):
         key: Sequence[str],
         routing: Sequence[str] | None = None,
         indexes: Mapping[str, Sequence[str]] = ...,
+        expires: str = "",
         kind: str = "metadata",
         about: str = "",
         deadline_s: float | None = None,
@@ -355,6 +356,7 @@ class Tables(_DeclarationDeclared):
         key: Sequence[str] = (),
         routing: Sequence[str] | None = None,
         indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
+        expires: str = "",
         kind: str = "metadata",
         about: str = "",
         deadline_s: float | None = None,
@@ -374,7 +376,9 @@ class Tables(_DeclarationDeclared):
         ``routing``: the first of them, by default all: records that agree in them live in one group. ``indexes``: other
         orders for :meth:`Records.list_by`, such as ``{"by_owner": ("tenant", "owner")}``. Further ones may be added at
         the end: the groups build them of the records that there are, and until then nobody lists by them.
-        ``kind``: of the groups that keep it, ``metadata``, ``data`` or ``offset``. ``about``: a sentence for people.
+        ``expires``: the ``U63`` field that says at which Unix time in milliseconds a record ends, 0: never; it is then
+        read no more, and deleted. ``kind``: of the groups that keep it, ``metadata``, ``data`` or ``offset``.
+        ``about``: a sentence for people.
         Raises InvalidRequestError if it cannot be a table, ConflictError if another table has the name,
         QuotaExceededError if there are too many.
         """
@@ -385,7 +389,7 @@ class Tables(_DeclarationDeclared):
             raise InvalidRequestError("record: it is missing; to use a table that is declared already, open it")
         try:
             declaration = declaration_of(
-                table, record, kind=kind, key=key, routing=routing, indexes=indexes, about=about
+                table, record, kind=kind, key=key, routing=routing, indexes=indexes, expires=expires, about=about
             )
         except UNFIT as error:
             raise InvalidRequestError(str(error)) from None
@@ -409,7 +413,13 @@ class Tables(_DeclarationDeclared):
         try:
             routing = known.key[: known.routing]
             mine = declaration_of(
-                name, record, kind=known.kind, key=known.key, routing=routing, indexes=known.indexed()
+                name,
+                record,
+                kind=known.kind,
+                key=known.key,
+                routing=routing,
+                indexes=known.indexed(),
+                expires=known.expires,
             )
         except UNFIT as error:
             raise InvalidRequestError(str(error)) from None

@@ -60,7 +60,7 @@ from ..requests.requests import Requests
 from .chore import Chore, Done, Means
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
-from .tables import DroppedRecords, IndexBuild
+from .tables import DroppedRecords, IndexBuild, RecordExpiry
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
@@ -289,7 +289,7 @@ class Sweeps:
         self._chores: dict[GroupDriver, list[Chore]] = {}
         self._timer: Timer | None = None
         sessions = config.batch_sessions
-        of_tables = ((DroppedRecords, _BATCH), (IndexBuild, _BATCH))
+        of_tables = ((DroppedRecords, _BATCH), (IndexBuild, _BATCH), (RecordExpiry, _BATCH))
         self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
             SESSION.kind: (
                 (DueSweep, sessions),
@@ -332,7 +332,8 @@ class Sweeps:
     def overdue_ms(self) -> int:
         """For how long a deadline has passed, by the log's time, that is still in the index of a group that this node
         leads; 0 if there is none."""
-        return max((due.overdue_ms for driver in self._chores for due in self._due(driver)), default=0)
+        chores = (one for chores in self._chores.values() for one in chores)
+        return max((one.overdue_ms for one in chores if isinstance(one, DueSweep | RecordExpiry)), default=0)
 
     def backlog(self) -> m.Backlog:
         """Look at what is late or waits in the groups that this node leads, at a bounded number of rows. Deadlines

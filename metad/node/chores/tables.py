@@ -1,5 +1,5 @@
-"""What declared tables need in the groups that this node leads: the records of those that were dropped are deleted, and
-indexes that were added are built.
+"""What declared tables need in the groups that this node leads: the records of those that were dropped are deleted, so
+are those whose time has come, and indexes that were added are built.
 
 **Dropped tables.** Once a minute it goes through the tables of which a group has records, with one look at the store
 for each. Which tables are dropped its copy of ``metadata-0`` says: those whose numbers were given, and which are not
@@ -19,13 +19,14 @@ from typing import Any, Final, NamedTuple
 from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError, TooLargeError
 from metad_wire.messages import KEY_BYTES_MAX
-from metad_wire.methods import TABLE_INDEX, TABLE_SWEEP
+from metad_wire.methods import TABLE_EXPIRE, TABLE_INDEX, TABLE_SWEEP
 from metad_wire.tables.declaration import FIRST_NUMBER
-from metad_wire.tables.table import DECLARED, INDEXES, TableIndexStep, TableSweep
+from metad_wire.tables.table import DECLARED, DUES, INDEXES, TableExpire, TableIndexStep, TableSweep
 
 from ... import log_events
 from ...logs import event
 from ...state.cluster.declarations import Declarations
+from ...state.core.due import RECORD_DUE, RecordDues
 from ...state.core.indexes import STATE, IndexStates
 from ...state.core.plain import DeclaredRecords
 from ...state.core.slot_assignment import HeldSlots, pack, unpack
@@ -46,6 +47,8 @@ _LOOK_S: Final = 1.0
 _PASS_ROWS: Final = 500
 _PASS_BYTES: Final = 1024 * 1024
 """So many records are looked at in one go."""
+_FOREIGN_ROWS: Final = 1_000
+"""Of what is due, looked at in one go: many may be of slots that the group does not hold."""
 
 
 class DroppedRecords(Chore):
@@ -228,3 +231,66 @@ class IndexBuild(Chore):
         else:
             self._pass = None  # the next one finds out what has become of the group
             done(None)
+
+
+class RecordExpiry(Chore):
+    """Has the records of one group deleted whose time has come. What is really over is decided when that is evaluated.
+    As the sweep of sessions, it looks behind what it has had deleted: :class:`.RecordDues` knows where that is."""
+
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
+        self._prefix = keys.table_prefix(driver.group.prefix, RECORD_DUE)
+        self._held: tuple[Machine, bytes] | None = None
+        """For which machine, holding which slots, the place is right: rows of other slots were passed."""
+
+    @property
+    def overdue_ms(self) -> int:
+        """For how long the oldest time has come of a record that is there; 0 if none has, or another node leads."""
+        if not self._leads():
+            return 0
+        now_ms = self._driver.machine.time.newest_ms
+        return max((now_ms - DUES.split(item)[0] for item in self._find(now_ms, 1)[0]), default=0)
+
+    def begin(self, room: int, done: Done) -> bool:
+        if self._asking or not self._leads() or not (past_ms := self._past_ms()):
+            return False
+        dues = self._dues()
+        first = dues.first
+        items, behind, is_more = self._find(past_ms, max(1, min(self._batch.size, room)))
+        if items:
+            self._ask(TABLE_EXPIRE, TableExpire(items), partial(self._answered, done, items, first, behind))
+            return True
+        dues.first = max(first, behind)
+        if is_more:
+            self._environment.call_soon(partial(done, 0))
+        return is_more
+
+    def _dues(self) -> RecordDues:
+        machine = self._driver.machine
+        dues, held = machine.parts[RecordDues], (machine, machine.parts[HeldSlots].held)
+        if held != self._held:
+            self._held, dues.first = held, self._prefix
+        return dues
+
+    def _find(self, past_ms: int, count: int) -> tuple[list[bytes], bytes, bool]:
+        """The next rows whose time has come, of slots that the group holds; the place behind all that were looked at;
+        and whether there may be more."""
+        begin, end = self._dues().first, self._prefix + DUES.key_for(past_ms + 1, b"")
+        rows = self._driver.machine.reader.engine.scan(begin, end, _FOREIGN_ROWS)
+        held = [key for key, _ in rows if self._holds(key)]
+        if len(held) > count:
+            return [key[len(self._prefix) :] for key in held[:count]], held[count - 1] + b"\0", True
+        is_more = len(rows) == _FOREIGN_ROWS
+        return [key[len(self._prefix) :] for key in held], rows[-1][0] + b"\0" if is_more else max(begin, end), is_more
+
+    def _answered(
+        self, done: Done, items: list[bytes], first: bytes, behind: bytes, outcome: bytes | MetadError
+    ) -> None:
+        if isinstance(outcome, bytes):
+            reply, dues = TABLE_EXPIRE.decode_reply(outcome), self._driver.machine.parts[RecordDues]
+            self._counts["records"] += reply.ended
+            if dues.first == first and not reply.waiting:  # or an earlier row has come
+                dues.first = behind
+            done(None if reply.waiting else len(items))
+        else:
+            done(len(items) if isinstance(outcome, TooLargeError) else None)

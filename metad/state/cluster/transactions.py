@@ -15,9 +15,8 @@ from metad_wire.errors import InvalidItemError, MetadError, UnknownTableError
 from metad_wire.faults import MALFORMED, reason
 from metad_wire.key import text
 from metad_wire.methods import encode
-from metad_wire.tables.table import DECLARED, INDEXES
+from metad_wire.tables.table import DECLARED
 
-from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.plain import CommandHeads, DeclaredRecords, Plain
 from ..core.verb import Command, Reader, Verb, may_transact, operations_of, read_again
@@ -25,7 +24,6 @@ from ..core.view import Rows, View, crcs_of
 from .declarations import Declarations, KnownTables
 
 _ROWS: Final = Plain(DECLARED)
-_INDEX: Final = INDEXES.rows["index"]
 
 
 class _Step(NamedTuple):
@@ -56,7 +54,7 @@ class _Checked:
         self.holds = [self._condition(compare) for compare in transaction.compares]
         self.then = [self._step(operation) for operation in transaction.then]
         self.otherwise = [self._step(operation) for operation in transaction.otherwise]
-        self.reads = [self._place(read.table, read.key)[1] for read in transaction.reads]
+        self.reads = [self._place(read.table, read.key) for read in transaction.reads]
 
     def _place(self, number: int, key: Sequence[Any]) -> tuple[DeclaredRecords, bytes]:
         records = self._known.records(number)
@@ -92,13 +90,14 @@ class _Checked:
                 raise InvalidItemError(f"{compare.field}: {reason(error, types[compare.field])}") from None
 
         def holds(view: View, heads: CommandHeads, prefix: bytes) -> bool:
+            ended = bool(records.table.expires) and records.ended(view.get(prefix + key), view.now_ms)
             if compare.version is not None:
-                head = heads.get(prefix + key)
+                head = None if ended else heads.get(prefix + key)
                 if compare.version != (head[0] if head else 0):
                     return False
             if not compare.field:
                 return True
-            row = view.get(prefix + key)
+            row = None if ended else view.get(prefix + key)
             return row is not None and bool(getattr(records.decoded(row), compare.field) == wanted)
 
         return holds
@@ -127,8 +126,9 @@ def _evaluate(view: View, command: Command[m.TableTransact]) -> m.TableTransactR
         succeeded = all(holds(view, heads, prefix) for holds in checked.holds)
         versions = [_do(view, heads, prefix, step) for step in (checked.then if succeeded else checked.otherwise)]
         found: list[bytes | None] = []
-        for key in checked.reads:
+        for records, key in checked.reads:
             row = view.get(prefix + key)
+            row = None if records.ended(row, view.now_ms) else row
             found.append(row)
             read += 0 if row is None else len(row)
             check_reply(read, command.reply_bytes_max)
@@ -139,9 +139,11 @@ def _evaluate(view: View, command: Command[m.TableTransact]) -> m.TableTransactR
 def _do(view: View, heads: CommandHeads, prefix: bytes, step: _Step) -> int:
     """Do one operation. Returns the version that it writes; 0 for a deletion."""
     records, key, writes = step.records, prefix + step.key, view.writes_of(_ROWS.row)
+    if records.table.expires and records.end(view, step.key):
+        heads.written[key] = None
     fewer = step.record is not None and step.known < len(records.table.record.__struct_fields__)
     indexes = records.indexes_of(view, step.key)
-    old = view.get(key) if indexes or fewer else None
+    old = view.get(key) if indexes or fewer or records.table.expires else None
     version = 0
     if step.record is None:
         heads.delete(key, writes)
@@ -153,9 +155,8 @@ def _do(view: View, heads: CommandHeads, prefix: bytes, step: _Step) -> int:
         version, created = heads.next(key)
         new = writes[key] = encode((record, version, created, view.revision))
     view.grown += len(key) + len(new or b"")
-    if indexes:
-        prefix, was = keys.table_prefix(view.group, _INDEX), records.decoded_indexed(old)
-        view.grown += records.reindex(prefix, view.writes_of(_INDEX), indexes, was, new)
+    if indexes or records.table.expires:
+        view.grown += records.follow(view, indexes, step.key, records.decoded_indexed(old), new)
     check_change(view.grown)
     return version
 
@@ -167,15 +168,19 @@ def _forget(reply: m.TableTransactReply) -> m.TableTransactReply:
 
 
 def _recall(reader: Reader, command: Command[m.TableTransact], reply: m.TableTransactReply) -> m.TableTransactReply:
-    prefix, known = _ROWS.prefix(reader.group), reader.parts[Declarations].known
-    wanted = [
-        [prefix + known.records(read.table).table.key_of(read.key) for read in one.reads] if result is not None else []
+    prefix, known, now_ms = _ROWS.prefix(reader.group), reader.parts[Declarations].known, reader.now_ms()
+    places = [
+        [(known.records(read.table), read.key) for read in one.reads] if result is not None else []
         for (_, one, _), result in zip(command.rows, reply.results, strict=False)
     ]
-    found = read_again(reader, command, wanted, len(reply.results))
+    wanted = [[prefix + records.table.key_of(key) for records, key in one] for one in places]
+    found = [
+        [None if records.ended(row, now_ms) else row for row, (records, _) in zip(rows, one, strict=True)]
+        for rows, one in zip(read_again(reader, command, wanted, len(reply.results)), places, strict=False)
+    ]
     results = [
-        None if result is None else msgspec.structs.replace(result, found=records)
-        for result, records in zip(reply.results, found, strict=False)
+        None if result is None else msgspec.structs.replace(result, found=rows)
+        for result, rows in zip(reply.results, found, strict=False)
     ]
     return msgspec.structs.replace(reply, results=results) if found else reply
 

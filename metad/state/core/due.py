@@ -6,6 +6,9 @@ when the owner row goes. So whoever reads the rows from the first on finds what 
 A retained message that expires has a row, too. A put does not read the message that it replaces, so it cannot delete
 that one's row: the row stays until its time comes, and then says nothing. A topic with a put each second does not have
 a row for each, because rows stand at moments that are up to an eighth of the interval apart, behind the deadlines.
+
+Records of declared tables have rows of their own (:data:`metad_wire.tables.table.DUES`), written and deleted by whoever
+writes the record.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from typing import Final, NamedTuple
 
 from metad_wire import messages as m
 from metad_wire.tables.session import SESSION_DUE
+from metad_wire.tables.table import DUES
 
 from ...storage import keys
-from .part import Writes
+from .part import Origin, PartContext, StatePart, Writes
 
+RECORD_DUE = DUES.rows["due"]
 DUE = SESSION_DUE.rows["due"]
 _APART_MS_MIN: Final = 1024  # rows of a topic, where intervals are short
 
@@ -106,3 +111,20 @@ def _keys(group: bytes, session: bytes, owner: m.SessionOwner) -> list[bytes]:
     if owner.expires_ms:
         found.append(due_key(group, owner.expires_ms, DueKind.EXPIRY, session))
     return found
+
+
+class RecordDues(StatePart):
+    """Where the rows of records begin. A record may say any time, so a row may come in front of those that were looked
+    at; and the engine keeps deleted rows for a while, which nobody wants to pass again and again."""
+
+    rows = (RECORD_DUE,)
+
+    def __init__(self, context: PartContext) -> None:
+        self._prefix = keys.table_prefix(context.group, RECORD_DUE)
+
+    def load(self) -> None:
+        self.first = self._prefix
+        """There is no row in front of this. Whoever has had rows deleted puts it behind them."""
+
+    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
+        self.first = min([self.first, *(key for key, value in writes.items() if value is not None)])

@@ -27,10 +27,11 @@ from metad_wire.faults import MALFORMED, reason
 from metad_wire.key import SLOT_MASK, text, text_prefix
 from metad_wire.methods import encode
 from metad_wire.table import Table
-from metad_wire.tables.table import DECLARED, INDEXES, Index, PlainTable
+from metad_wire.tables.table import DECLARED, DUES, INDEXES, Index, PlainTable
 from metad_wire.text.fields import check_of
 
 from ...storage import keys
+from .due import RECORD_DUE
 from .indexes import IndexStates
 from .limits import LOOKED_AT_BYTES_MAX
 from .part import Writes
@@ -46,6 +47,7 @@ from .verb import (
     mismatch,
     page_of,
     read_records,
+    read_values,
     wanted_slots,
     written,
 )
@@ -247,7 +249,8 @@ class DeclaredRecords(Plain):
         self._names = table.record.__struct_fields__
         self._decode_record = msgspec.msgpack.Decoder(m.TableRecord[table.record]).decode  # type: ignore[name-defined]
         indexed = _first_fields(
-            table.record, [*table.key, *(name for i in table.indexes.values() for name in i.fields)]
+            table.record,
+            [*table.key, *filter(None, [table.expires]), *(name for i in table.indexes.values() for name in i.fields)],
         )
         self._decode_indexed = msgspec.msgpack.Decoder(m.TableRecord[indexed]).decode  # type: ignore[valid-type]
         self._decode_put = msgspec.msgpack.Decoder(table.record).decode
@@ -256,7 +259,7 @@ class DeclaredRecords(Plain):
         self.verbs: dict[int, Verb[Any, Any]] = {
             verb.method.code: verb
             for verb in (
-                Verb(plain.get, table, read=partial(read_records, row=self.row)),
+                Verb(plain.get, table, read=self.read_get if table.expires else partial(read_records, row=self.row)),
                 Verb(plain.put, table, evaluate=self.evaluate_put),
                 Verb(plain.delete, table, evaluate=self.evaluate_delete, grows=False),
                 Verb(plain.list, table, rows=self.list_rows, read=self.read_list),
@@ -283,13 +286,13 @@ class DeclaredRecords(Plain):
         return item.create_revision
 
     def _indexed(self, view: View, command: Command[Any], evaluate: Callable[[View, Command[Any]], Any]) -> Any:
-        """Write records, and with them their rows in the indexes that their slots keep."""
+        """Write records, and with them their rows in the indexes that their slots keep, and when they end."""
         states, table, suffixes = view.parts[IndexStates], self.table, command.rows.keys
-        if states.has_none(table):
+        if states.has_none(table) and not table.expires:
             return evaluate(view, command)
         slots = (command.rows.crcs & SLOT_MASK).tolist()
         kept = states.kept(view, table, slots)
-        prefix, index_prefix = self.prefix(view.group), keys.table_prefix(view.group, _INDEX)
+        prefix, now_ms = self.prefix(view.group), view.now_ms
         slot_of = dict(zip(map(prefix.__add__, suffixes), slots, strict=True))
         targets = [*slot_of]
         before = view.get_many(targets, LOOKED_AT_BYTES_MAX)
@@ -300,15 +303,56 @@ class DeclaredRecords(Plain):
             for key, old, head in zip(targets, decoded, cache.get_many(targets), strict=True)
             if isinstance(head, Missing)
         }
+        # What has ended is no record for who writes, as for who reads, also while its row is still there.
+        heads |= {key: None for key, old in zip(targets, decoded, strict=True) if old and _ended(table, old, now_ms)}
         cache.add(heads)  # or each record would be read once more for its head
         reply = evaluate(view, command)
-        written, rows = view.writes_of(self.row), view.writes_of(_INDEX)
+        written = view.writes_of(self.row)
         for key, value, old in zip(targets, before, decoded, strict=True):
             now = written.get(key, value)
             if now is not value:
                 indexes = self.indexes(kept[slot_of[key]])
-                view.beside += self.reindex(index_prefix, rows, indexes, None if old is None else old.record, now)
+                view.beside += self.follow(view, indexes, key[len(prefix) :], None if old is None else old.record, now)
         return reply
+
+    def follow(self, view: View, indexes: Sequence[Index], key: bytes, was: Any, now: bytes | None) -> int:
+        """Write what follows where what the record of this key was, as :meth:`decoded_indexed` says, becomes this row:
+        in these indexes, and in what is due. Returns how many bytes that is."""
+        new = self.decoded_indexed(now)
+        size = self._reindex(view, indexes, was, new) if indexes else 0
+        if not self.table.expires:
+            return size
+        old_ms, new_ms = (0 if one is None else getattr(one, self.table.expires) for one in (was, new))
+        if old_ms != new_ms:
+            prefix, writes = keys.table_prefix(view.group, RECORD_DUE), view.writes_of(RECORD_DUE)
+            for at_ms, row in ((old_ms, None), (new_ms, b"")):
+                if at_ms:
+                    due = prefix + DUES.key_for(at_ms, key)
+                    writes[due] = row
+                    size += len(due)
+        return size
+
+    def ended(self, value: bytes | None, now_ms: int) -> bool:
+        """Whether this is the row of a record that has ended by this time."""
+        return (
+            bool(self.table.expires) and value is not None and _ended(self.table, self._decode_indexed(value), now_ms)
+        )
+
+    def end(self, view: View, key: bytes, at_ms: int | None = None) -> bool:
+        """Delete the record of a key with what follows, if it has ended: by the time of the log, or ``at_ms`` as it
+        says itself. Whether it has."""
+        target = self.prefix(view.group) + key
+        value = view.get(target)
+        if value is None:
+            return False
+        row = self._decode_indexed(value)
+        if getattr(row.record, self.table.expires) != at_ms if at_ms else not _ended(self.table, row, view.now_ms):
+            return False
+        view.parts[HeadCache].add({target: (row.version, row.create_revision)})  # as the engine has it
+        view.writes_of(self.row)[target] = None
+        size = self.follow(view, self.indexes_of(view, key), key, row.record, None)
+        view.beside += size + len(target)
+        return True
 
     def indexes(self, kept: int, first: int = 0) -> list[Index]:
         """As many of the indexes as are kept, without the first."""
@@ -324,22 +368,20 @@ class DeclaredRecords(Plain):
 
     def build_indexes(self, view: View, rows: Rows) -> None:
         """Write the rows that these records lack in the indexes that were added, where their slots keep these."""
-        prefix, index_prefix = self.prefix(view.group), keys.table_prefix(view.group, _INDEX)
-        kept = view.parts[IndexStates].kept(view, self.table, rows.crcs.tolist())
-        writes = view.writes_of(_INDEX)
+        prefix, slots = self.prefix(view.group), rows.crcs.tolist()
+        kept = view.parts[IndexStates].kept(view, self.table, slots)
         found = view.get_many([prefix + key for key in rows.keys], LOOKED_AT_BYTES_MAX)
-        for value, slot in zip(found, rows.crcs.tolist(), strict=True):
+        for value, slot in zip(found, slots, strict=True):
             indexes = self.indexes(kept[slot], self.table.first_indexes)
-            view.beside += self.reindex(index_prefix, writes, indexes, None, value)
+            view.beside += self._reindex(view, indexes, None, self.decoded_indexed(value))
 
-    def reindex(self, prefix: bytes, rows: Writes, indexes: Sequence[Index], was: Any, now: bytes | None) -> int:
-        """Write the rows of these indexes where what a record was, as :meth:`decoded_indexed` says, becomes this row.
-        Returns how many bytes they are."""
-        new = self.decoded_indexed(now)
+    def _reindex(self, view: View, indexes: Sequence[Index], was: Any, new: Any) -> int:
+        """Write the rows of these indexes where what a record was becomes this. Returns how many bytes they are."""
         stay = was is not None and new is not None
         changed = [index for index in indexes if not stay or index.values(was) != index.values(new)]
         if not changed:
             return 0
+        prefix, rows = keys.table_prefix(view.group, _INDEX), view.writes_of(_INDEX)
         gone, come = _index_rows(was, changed), _index_rows(new, changed)
         rows.update((prefix + row, None) for row in gone - come)
         rows.update((prefix + row, b"") for row in come - gone)
@@ -376,7 +418,7 @@ class DeclaredRecords(Plain):
         items = list(rows.items)
         decode = self._decode_record
         for position, value in enumerate(stored):
-            if value is not None:
+            if value is not None and not self.ended(value, view.now_ms):
                 record = self.kept(items[position].record, decode(value).record, known)
                 items[position] = msgspec.structs.replace(items[position], record=record)
         command.rows = Rows(items, rows.keys, rows.crcs)
@@ -408,8 +450,10 @@ class DeclaredRecords(Plain):
         order = index or self.table
         start = order.key_of(body.fields) + text_prefix(body.prefix)
         after = order.key_of(body.after) + order.behind if body.after else b""
-        page = page_of(reader, command, self.row if index is None else _INDEX, start=start, after=after)
-        rows, cursor = page if index is None else self._records_of(reader, index, page)
+        keep = self._lasts(reader)
+        row, kept = (self.row, keep) if index is None else (_INDEX, None)
+        page = page_of(reader, command, row, kept, start=start, after=after)
+        rows, cursor = page if index is None else self._records_of(reader, index, page, keep)
         return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
 
     def _check_complete(self, reader: Reader, command: Command[m.TableList], index: Index) -> None:
@@ -434,10 +478,10 @@ class DeclaredRecords(Plain):
             raise InvalidRequestError("a count is in the order of the keys, and goes on behind a cursor")
         prefix, start = self.prefix(reader.group), self.table.key_of(body.fields) + text_prefix(body.prefix)
         begin = after_cursor(reader.group, self.row, start, body.page.cursor)
-        spent_max, limit = reader.spent + _COUNTED_MAX, body.page.limit
+        spent_max, limit, keep = reader.spent + _COUNTED_MAX, body.page.limit, self._lasts(reader)
         while True:
             room = min(SCAN_ROWS_MAX, limit - count)
-            rows, stopped_at = reader.scan(begin, keys.after_prefix(prefix + start), room, slots=body.slots)
+            rows, stopped_at = reader.scan(begin, keys.after_prefix(prefix + start), room, keep, body.slots)
             count += len(rows)
             if stopped_at is None:
                 return m.TableCountReply(count)
@@ -445,19 +489,40 @@ class DeclaredRecords(Plain):
                 return m.TableCountReply(count, stopped_at[len(prefix) :])
             begin = stopped_at + b"\0"
 
-    def _records_of(self, reader: Reader, index: Index, page: Page) -> Page:
-        """A page of the records of these rows of an index: as many as a page has room for."""
+    def read_get(self, reader: Reader, command: Command[Any]) -> m.GetReply[Any]:
+        """As :func:`.verb.read_records`, without those that have ended."""
+        now_ms, values = reader.now_ms(), read_values(reader, command, self.row)
+        found = [None if value is None or self.ended(value, now_ms) else msgspec.Raw(value) for value in values]
+        reply: m.GetReply[Any] = command.method.reply(found)
+        return reply
+
+    def _lasts(self, reader: Reader) -> Callable[[bytes], bool] | None:
+        """Whether a row is that of a record which has not ended; None if no record of the table ends."""
+        if not self.table.expires:
+            return None
+        now_ms = reader.now_ms()
+        return lambda value: not self.ended(value, now_ms)
+
+    def _records_of(self, reader: Reader, index: Index, page: Page, keep: Callable[[bytes], bool] | None) -> Page:
+        """A page of the records of these rows of an index that ``keep`` accepts: as many as a page has room for."""
         rows, prefix, size = [row for row, _ in page.rows], self.prefix(reader.group), 0
-        values: list[bytes] = []
+        found: list[tuple[bytes, bytes]] = []
+        names = iter(rows)
         for chunk, chunk_bytes in in_chunks(reader.engine, [prefix + index.record_key(row) for row in rows]):
             reader.spent += len(chunk) + chunk_bytes // SPENT_BYTES
-            for value in chunk:
+            for value, row in zip(chunk, names, strict=False):
                 assert value is not None  # one entry writes both
-                values.append(value)
                 size += len(value)
+                if keep is None or keep(value):
+                    found.append((row, value))
                 if size >= PAGE_BYTES_MAX:
-                    return Page([*zip(rows, values, strict=False)], rows[len(values) - 1])
-        return Page([*zip(rows, values, strict=True)], page.cursor)
+                    return Page(found, row)
+        return Page(found, page.cursor)
+
+
+def _ended(table: PlainTable[Any], row: Any, now_ms: int) -> bool:
+    """Whether a record has ended, by what was decoded of its row."""
+    return bool(table.expires) and 0 < getattr(row.record, table.expires) <= now_ms
 
 
 def _index_rows(record: Any, indexes: Iterable[Index]) -> set[bytes]:

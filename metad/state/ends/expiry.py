@@ -1,5 +1,5 @@
 """What the time of a log ends: sessions whose clients have been away for too long, the silence of their wills, and
-retained messages (:func:`.retained.expire`).
+retained messages (:func:`.retained.expire`), and records of declared tables.
 
 The sweep names what it has found in the rows of :mod:`..core.due`. Each item counts only if the session is still away
 with that very deadline, and only once the deadline has passed. An item that is no more what it was loses its row.
@@ -10,23 +10,30 @@ are many. The sweep names those, too, and they get their deadlines, which count 
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
+from typing import Any
+
 import msgspec
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.errors import NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.table import DECLARED, DUES, TableExpire, TableExpired
 
 from ...storage import keys
+from ..cluster.declarations import Declarations
 from ..cluster.fences import Fences
 from ..core import due as index
-from ..core.due import DUE, DueKind, due_key
+from ..core.due import DUE, RECORD_DUE, DueKind, due_key
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin
 from ..core.slot_assignment import SlotAssignment
 from ..core.verb import Command, Verb, written
-from ..core.view import Rows, View, column
+from ..core.view import HeadCache, Heads, Rows, View, column
 from ..retained import retained
 from ..session.owned import owner_left
 from ..session.owners import CONNECTED, SessionOwners
@@ -124,12 +131,44 @@ def _evaluate_lose(view: View, command: Command[c.SessionLose]) -> m.WriteReply:
     return written(view, [])
 
 
+def _evaluate_records(view: View, command: Command[TableExpire]) -> TableExpired:
+    """Of declared tables. A row whose record says another time, or whose table was dropped, says nothing any more."""
+    prefix, writes = keys.table_prefix(view.group, RECORD_DUE), view.writes_of(RECORD_DUE)
+    known = view.parts[Declarations].known
+    waiting, gone = 0, Heads()
+    for item in command.body.items:
+        at_ms, key = DUES.split(item)
+        if at_ms > view.past_ms:
+            waiting += 1
+            continue
+        with contextlib.suppress(NotFoundError):
+            records = known.records(DECLARED.number_of(key))
+            if records.end(view, key, at_ms):
+                gone[records.prefix(view.group) + key] = None
+        writes[prefix + item] = None
+    view.on_accept.append(partial(view.parts[HeadCache].add, gone))
+    return TableExpired([m.Revision(view.name, view.revision)], [], len(gone), waiting)
+
+
+def _record_rows(body: TableExpire) -> Rows:
+    return Rows(body.items, body.items, column(DUES.slots_of(body.items), len(body.items)))
+
+
 def _rows(body: c.SessionSweep | c.SessionLose) -> Rows:
     sessions, crcs = SESSION.keys(body.items)
     return Rows(body.items, sessions, column(crcs, len(sessions)))
 
 
-VERBS = (
+VERBS: tuple[Verb[Any, Any], ...] = (
+    Verb(
+        methods.TABLE_EXPIRE,
+        DECLARED,
+        rows=_record_rows,
+        evaluate=_evaluate_records,
+        origin=Origin.EXPIRY,
+        background=True,
+        grows=False,
+    ),
     Verb(
         methods.SESSION_SWEEP,
         SESSION,

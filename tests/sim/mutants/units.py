@@ -101,7 +101,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "an_index_keeps_what_a_record_said",
         "a record is listed by what it says now, and no more by what it said",
-        "metad.state.core.plain:DeclaredRecords.reindex",
+        "metad.state.core.plain:DeclaredRecords._reindex",
         "rows.update((prefix + row, None) for row in gone - come)",
         "pass",
         _DECLARED + "test_an_index_lists_what_the_records_say",
@@ -126,8 +126,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "a_page_of_an_index_ends_the_listing",
         "a listing goes on behind the last record that a page had room for",
         "metad.state.core.plain:DeclaredRecords._records_of",
-        "rows[len(values) - 1])",
-        "page.cursor)",
+        "return Page(found, row)",
+        "return Page(found, page.cursor)",
         _DECLARED + "test_a_page_of_an_index_has_no_more_than_it_has_room_for",
     ),
     _m(

@@ -9,7 +9,7 @@ import msgspec
 from plain_bodies import filled
 from typed_verbs import lists, namespace_of, tables
 
-from metad_client import Compare, Delete, NewSchema, Put, Resize, Setting, Transaction
+from metad_client import U63, Compare, Delete, NewSchema, Put, Resize, Setting, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
@@ -28,6 +28,7 @@ class Topic(Record, frozen=True):
 
     tenant: str
     topic: str
+    ends_ms: U63 = 0
 
 
 TOPICS = FAMILIES["topic"]
@@ -140,7 +141,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "retained.delete": {"tenant": "t", "topic": "a/b", "revision": 1},
     "tables.declare": {
         "table": "topic", "record": Topic, "key": ["tenant", "topic"], "routing": ["tenant"], "kind": "data",
-        "indexes": {"by_topic": ["topic"]}, "about": "Topics.",
+        "indexes": {"by_topic": ["topic"]}, "expires": "ends_ms", "about": "Topics.",
     },
     "tables.transact": {"transaction": OVER_TABLES},
     "tables.transact_many": {"items": [OVER_TABLES]},

@@ -21,8 +21,7 @@ from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence, slot_bits
-from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex
-from metad_wire.families import FAMILIES
+from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, Record
 from metad_wire.method import By, For
 from metad_wire.methods import METHODS, encode
 from metad_wire.tables import inflight as i
@@ -36,6 +35,7 @@ from metad_wire.tables.consumer import ConsumerJoin, JoinItem
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.table import PlainTable, TableIndexStep
+from metad_wire.text.fields import U63
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -64,18 +64,28 @@ def data() -> Rig:
     return rig
 
 
+class Ordered(Record, frozen=True):
+    """As a program declares it."""
+
+    tenant: str
+    topic: str
+    storage: str = ""
+    ends_ms: U63 = 0
+
+
 def put_declared(rig: Rig) -> None:
     """A record of a declared table."""
-    known = FAMILIES["topic_settings"]
     indexes = {"by_storage": ("tenant", "storage")}
-    table = PlainTable("ordered", number=7, kind="data", record=known.record, key=known.key, indexes=indexes)
+    table = PlainTable(
+        "ordered", number=7, kind="data", record=Ordered, key=("tenant", "topic"), indexes=indexes, expires="ends_ms"
+    )
     verb = DeclaredRecords(table).verbs[methods.TABLE_PUT.code]
     fields = [DeclaredField("tenant", "str")]
     grown = Declaration("grown", rig.group.group_id.kind, fields, ["tenant"], 1, "", [DeclaredIndex("one", ["tenant"])])
     rig.group.machine.parts[Declarations].known.add(DeclaredTable("grown", 1_024, grown, 2, 1, 2, 0))
     rig.write(methods.TABLE_INDEX, TableIndexStep(1_024, 1, [], slot_bits(range(4))))
-    record = table.record("t", "a")
-    rig.group.propose([(verb.command(verb.method.body(table.number, 2, [m.TablePutItem(record)])), None)], rig.now_ms)
+    record = Ordered("t", "a", ends_ms=rig.now_ms + 10 * DAY_MS)  # of the program's calendar, so it stays as it is
+    rig.group.propose([(verb.command(verb.method.body(table.number, 4, [m.TablePutItem(record)])), None)], rig.now_ms)
 
 
 def offset() -> Rig:

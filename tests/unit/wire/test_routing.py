@@ -115,6 +115,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "session.endings",
         "table.sweep",
         "table.index",
+        "table.expire",
         "table.transact",
         *(f"declaration.{verb}" for verb in ("declare", "drop", "get", "list")),
         "session.end_step",

@@ -23,7 +23,7 @@ from metad_wire.methods import BETWEEN_NODES
 from metad_wire.routing import KINDS, ROUTES
 from metad_wire.table import Table
 from metad_wire.tables import ROWS, TABLES, moving_rows
-from metad_wire.tables.table import DECLARED, INDEX_STATES, INDEXES, TABLE_GET, TABLE_TRANSACT, PlainTable
+from metad_wire.tables.table import DECLARED, DUES, INDEX_STATES, INDEXES, TABLE_GET, TABLE_TRANSACT, PlainTable
 from metad_wire.text.fields import U32
 
 KEYED = [table for table in KNOWN.values() if table.key]
@@ -95,7 +95,7 @@ def test_routes_and_kinds_are_those_of_the_tables() -> None:
     assert kinds.items() <= KINDS.items()
 
 
-SPREAD = (DECLARED, INDEXES, INDEX_STATES)
+SPREAD = (DECLARED, INDEXES, INDEX_STATES, DUES)
 """Their rows are of many tables, and say themselves how they route."""
 
 

@@ -1,4 +1,4 @@
-"""Declarations: the tables that programs declare at run time. In ``metadata-0``, so that every node follows them.
+"""The tables that programs declare at run time. In ``metadata-0``, so that every node follows them.
 
 A table has a name, which no other has, and a number, which is never given twice. To declare a table again changes
 nothing; with further fields at its end, each with a default, or further indexes, it grows. Whoever knows fewer reads
@@ -42,7 +42,6 @@ class DeclaredTable(m.Message, frozen=True):
     declaration: Declaration
     """The newest: it may have further fields than the one that was asked for."""
     version: U63
-    """How often it has changed: 1 after it was declared."""
     create_revision: U63
     mod_revision: U63
     first_indexes: U32 | None = None
@@ -59,6 +58,7 @@ class DeclaredTable(m.Message, frozen=True):
             key=known.key,
             routing=known.key[: known.routing],
             indexes=known.indexed(),
+            expires=known.expires,
         )
         if self.first_indexes is not None:
             table.first_indexes = self.first_indexes

@@ -12,15 +12,13 @@ not text, or if ``after`` lacks fields of the key. So is a count. Where a group 
 holds its slots now counts on from the same cursor.
 
 **Indexes.** A declaration may name other orders of its records. The entry that writes a record writes them, too: a
-listing by one shows what every other read shows. It asks one group if its fields name all that routes, else every group
-of the kind. Bounds: the fields of an index of one record take as many bytes as a key may, or the item is an
-``invalid_item``.
+listing by one shows what every other read shows. Bounds: the fields of an index of one record take as many bytes as a
+key may, or the item is an ``invalid_item``.
 
 **Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
 kind, as many routing fields, and the same values in them.
 
 A node may not have heard of a table yet that was declared a moment ago, or of its newest fields: ``unknown_table``.
-``not_found`` for a request as a whole: the table was dropped.
 """
 
 from __future__ import annotations
@@ -73,6 +71,10 @@ class DeclaredRows(SharedRows):
         parts: list[Any] = [*item.compares, *item.then, *item.otherwise, *item.reads]
         return max((HEADER_BYTES + sum(map(_field_bytes, part.key)) for part in parts), default=0)
 
+    def number_of(self, key: bytes) -> int:
+        """Of the table of a key."""
+        return int.from_bytes(key[: HEADER_BYTES - 1], "big")
+
     def slot_of(self, key: bytes) -> int:
         begin = end = HEADER_BYTES
         for _ in range(key[HEADER_BYTES - 1]):
@@ -123,6 +125,26 @@ class IndexStateRows(SharedRows):
 
 INDEX_STATES: Final = IndexStateRows("table_index_state", rows={"built": 0x62})
 """One for each slot, of tables to which indexes were added."""
+
+
+class DueRows(SharedRows):
+    """When records end: 8 bytes of milliseconds, and the key of the record as :data:`DECLARED` has it. It is the Unix
+    time that the record says itself, so it stays as it is where the slot moves to another log."""
+
+    def key_for(self, at_ms: int, record: bytes) -> bytes:
+        """The key of a time and a record."""
+        return at_ms.to_bytes(8, "big") + record
+
+    def split(self, key: bytes) -> tuple[int, bytes]:
+        """The reverse."""
+        return int.from_bytes(key[:8], "big"), key[8:]
+
+    def slot_of(self, key: bytes) -> int:
+        return DECLARED.slot_of(key[8:])
+
+
+DUES: Final = DueRows("table_due", rows={"due": 0x63})
+"""One for each record that ends. That of a record whose table was dropped goes when its time comes."""
 
 
 class Index:
@@ -297,6 +319,27 @@ class TableIndexStep(m.Message, frozen=True):
 TABLE_INDEX = DECLARED.writes(0x0608, "index", TableIndexStep, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
 
 
+class TableExpire(m.Message, frozen=True):
+    """Between nodes: end those of these records whose time has come."""
+
+    items: Batch[bytes]
+    """Keys of the rows that say when, behind the byte."""
+
+
+class TableExpired(m.Message, frozen=True):
+    """What has become of them."""
+
+    revisions: list[m.Revision]
+    errors: list[m.ItemError]
+    ended: U32
+    """Records that were deleted."""
+    waiting: U32
+    """Items whose time has not come."""
+
+
+TABLE_EXPIRE = DECLARED.writes(0x0609, "expire", TableExpire, TableExpired, Lane.SCANS, whose=For.NODES, routed=False)
+
+
 TABLE_TRANSACT = DECLARED.writes(0x0606, "transact", m.TableTransact, m.TableTransactReply, Lane.RECORDS, routed=False)
 
 
@@ -364,9 +407,12 @@ class PlainTable(Table[Record]):
         key: Sequence[str],
         routing: Sequence[str] | None = None,
         indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
+        expires: str = "",
     ) -> None:
         routing = key if routing is None else routing
         self.number = number
+        self.expires = expires
+        """The field that says when a record ends; empty: none does."""
         self.header = u32(number) + bytes((len(routing),))
         """What its keys begin with."""
         self._of_routing, self._of_key = attrgetter(*routing), attrgetter(*key)

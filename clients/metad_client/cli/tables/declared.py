@@ -183,6 +183,7 @@ def _row(table: DeclaredTable) -> Row:
         "routed by": declaration.key[: declaration.routing],
         "fields": len(declaration.fields),
         "indexes": [*declaration.indexed()],
+        "expires by": declaration.expires or None,
         "version": table.version,
     }
 
@@ -220,7 +221,8 @@ def read_declaration(text: str | bytes) -> Declaration:
         wanted["fields"] = [_read_field(field) for field in wanted.get("fields", [])]
         wanted.setdefault("routing", len(wanted.get("key", [])))
         indexes = [[name, fields] for name, fields in wanted.get("indexes", {}).items()]
-        return msgspec.convert([wanted[name] for name in _REQUIRED] + [wanted.get("about", ""), indexes], Declaration)
+        more = [wanted.get("about", ""), indexes, wanted.get("expires", "")]
+        return msgspec.convert([*(wanted[name] for name in _REQUIRED), *more], Declaration)
     except KeyError as error:
         raise InvalidRequestError(f"a declaration has {', '.join(_REQUIRED)}; {error} is missing") from None
     except (msgspec.MsgspecError, TypeError, AttributeError) as error:
