@@ -64,7 +64,11 @@ def leaves(
 ALIKE: Final = {*PLURALS.values()} - {"topics", "connector-tasks"}
 """Commands of the tables of families, which are those of ``records``."""
 COMMANDS: Final = {words: needs for words, needs in leaves(build_parser()) if words.split()[0] not in ALIKE}
-LISTS: Final = {"list kv", "list sequences", "topics list", "connector-tasks list"}
+COMMANDS["topics delete"] = [NAME, NAME]
+COMMANDS["connector-tasks delete"] = [NAME, NAME, "0"]
+LISTS: Final = {
+    *("list kv", "list sequences", "topics list", "topics count", "connector-tasks list", "connector-tasks count")
+}
 """Of a namespace or a tenant: that is no record, so any is there, and empty."""
 
 

@@ -53,7 +53,8 @@ async def _resize(m: Client, a: Arguments, printer: Printer) -> None:
     numbers = (a.partitions, a.read_queues, a.write_queues, a.fewer_partitions)
     done = await m.topics.resize_many([Resize(a.tenant, topic, *numbers) for topic in a.topics])
     names = ("tenant", "topic", "partitions", "read_queues", "write_queues")
-    printer.many([{name: getattr(one, name) for name in names} for one in done if one is not None])
+    if found := [{name: getattr(one, name) for name in names} for one in done if one is not None]:
+        printer.many(found)
     done.raise_for_error()
 
 
