@@ -131,9 +131,14 @@ def test_a_table_that_a_program_declares_is_read_and_written(spark: SparkSession
 
         found = read(tenant="t1")
         assert {
-            row.topic: (row.partitions, row.share, row.owner, row.labels, row.version) for row in found.collect()
-        } == {topic.topic: (topic.partitions, 0.5, None, ["a"], 1) for topic in topics if topic.tenant == "t1"}
-        assert read().count() == 500
+            (row.tenant, row.topic): (row.partitions, row.share, row.owner, row.labels, row.version)
+            for row in found.collect()
+        } == {("t1", topic.topic): (topic.partitions, 0.5, None, ["a"], 1) for topic in topics if topic.tenant == "t1"}
+        assert {row.tenant: row["count"] for row in read().groupBy("tenant").count().collect()} == {
+            "t0": 167,
+            "t1": 167,
+            "t2": 166,
+        }
         more = spark.createDataFrame([("t9", "one", 7, "ann"), ("t9", "two", 8, None)], _TOPIC_COLUMNS)
         more.write.format("metad").mode("append").option("table", "device").save(cluster)
         assert [(r.record.topic, r.record.partitions, r.record.owner) for r in m.table(table).list("t9")] == [

@@ -98,6 +98,21 @@ def test_keys_come_back_whatever_they_are_made_of(texts: tuple[str, str]) -> Non
     assert slot_column(SESSION, keys).to_pylist() == [slot_of(each) for each in keys]
 
 
+@pytest.mark.parametrize("name", [name for name in shapes.names() if shapes.shape_of(name).keys])
+@pytest.mark.parametrize("odd", ["plain", "a\0b", "\0\x01\xff", "日本"])
+def test_keys_of_every_table_come_back(name: str, odd: str) -> None:
+    """Those of declared tables have a header, which was taken for a part of the first field."""
+    shape = shapes.shape_of(name)
+    columns = [column.name for column in shape.keys]
+    records = [
+        [f"{odd}{number}{column}" if shape.table.is_text(at) else number for at, column in enumerate(columns)]
+        for number in range(3)
+    ]
+    keys = pa.array([shape.table.key_of(fields) for fields in records], pa.binary())
+    found = key_columns(shape, keys, arrow_of(schema_of(name)))
+    assert [list(row) for row in zip(*(found[column].to_pylist() for column in columns), strict=True)] == records
+
+
 def test_a_number_in_a_key_comes_back_and_does_not_choose_the_slot() -> None:
     shape = shapes.shape_of("offset")
     offset = Offset("acme", "billing", "orders", 0x0001_0001, 99, 4, 5, "note")
