@@ -23,6 +23,8 @@ from metad_client import (
 from metad_spark import register
 from metad_spark.cli import main
 from metad_spark.pipeline.context import Context
+from metad_wire.declaration import TABLE_KINDS
+from metad_wire.families.core import ACLS, Acl
 from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 
 SESSIONS = 3_000
@@ -147,6 +149,31 @@ def test_a_table_that_a_program_declares_is_read_and_written(spark: SparkSession
         ]
         with pytest.raises(Exception, match="no table 'topics' to read"):
             spark.read.format("metad").option("table", "topics").load(cluster).count()
+
+
+def test_an_export_has_families_and_what_programs_declare(
+    spark: SparkSession, cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with blocking.connect(cluster) as m:
+        for kind in TABLE_KINDS:
+            table = m.tables.declare(f"of_{kind}", Topic, key=("tenant", "topic"), kind=kind)
+            items = [TablePutItem(Topic("acme", f"{kind}-{at}", at)) for at in range(30)]
+            m.table(table).put_many(items).raise_for_error()
+        m.table(ACLS).put(Acl("acme", "10", "deny"))
+    out = tmp_path / "out"
+    assert main(["export", "--source", cluster, "--out", str(out)]) == 0
+    for kind in TABLE_KINDS:
+        found = spark.read.format("metad").option("table", f"of_{kind}").load(str(out)).collect()
+        assert {(one.tenant, one.topic, one.partitions) for one in found} == {
+            ("acme", f"{kind}-{at}", at) for at in range(30)
+        }
+    (acl,) = spark.read.format("metad").option("table", "acl").load(str(out)).collect()
+    assert (acl.tenant, acl.rule, acl.permission) == ("acme", "10", "deny")
+    one = ["export", "--source", cluster, "--out", str(tmp_path / "one"), "--tables"]
+    assert main([*one, "of_data"]) == 0
+    capsys.readouterr()
+    assert main([*one, "of_nothing"]) != 0
+    assert "no table 'of_nothing' can be exported" in capsys.readouterr().err
 
 
 _TOPIC_COLUMNS = "tenant string, topic string, partitions long, owner string"

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from metad_wire.families import KNOWN
 
+from .directory import listing_of
 from .errors import OptionError
 from .groups import declaration_of
 from .options import Settings, settings_of
@@ -32,9 +33,13 @@ class MetadDataSource(DataSource):
     def _settings(self) -> Settings:
         """The options, with what the cluster says of a table that a program has declared."""
         settings = settings_of(self.options)
-        if settings.table.partition(".")[0] in KNOWN or not settings.is_live:
+        if settings.table.partition(".")[0] in KNOWN:
             return settings
-        return msgspec.structs.replace(settings, declared=declaration_of(settings))
+        if settings.is_live:
+            declared = declaration_of(settings)
+        else:
+            declared = listing_of(settings.directory).declared.get(settings.table, b"")
+        return msgspec.structs.replace(settings, declared=declared)
 
     def schema(self) -> StructType:
         """The columns of the table, or those that the program names."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from metad_wire.tables.table import PlainTable
 
 from .errors import DirectoryError, OptionError
 from .shapes import Row, Shape, names, shape_of
@@ -46,6 +49,8 @@ class Listing(msgspec.Struct, frozen=True):
     cluster_id: str
     made_ms: int
     tables: dict[str, list[File]]
+    declared: dict[str, bytes] = {}
+    """The declarations of those that programs have declared, as ``declaration.get`` tells them."""
 
 
 class FilePart(msgspec.Struct, frozen=True):
@@ -63,7 +68,7 @@ def stored_names() -> list[str]:
 
 def home_of(shape: Shape) -> tuple[str, Row | None]:
     """The stored table that has a shape's records; and the row that a record of it must have to be one."""
-    if shape.name in stored_names():
+    if isinstance(shape.table, PlainTable) or shape.name in stored_names():
         return shape.name, None
     (row,) = shape.rows
     first = shape_of(shape.table.name).rows[0]
@@ -154,19 +159,22 @@ class Writer:
         except (pa.ArrowException, OSError) as error:
             raise DirectoryError(f"{whole}: {error}") from None
 
-    def finish(self, tables: Sequence[str]) -> Listing:
-        """Write the list: the directory is a snapshot of these tables from now on."""
+    def finish(self, tables: Sequence[str], declared: Mapping[str, bytes] = types.MappingProxyType({})) -> Listing:
+        """Write the list: the directory is a snapshot of these tables from now on. ``declared``: the declarations of
+        those that programs have declared."""
         files = {name: self._files.get(name, []) for name in tables}
-        made = Listing(FORMAT, self._cluster_id, int(time.time() * 1000), files)
+        known = {name: declaration for name, declaration in declared.items() if name in files}
+        made = Listing(FORMAT, self._cluster_id, int(time.time() * 1000), files, known)
         (self._directory / LIST).write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
         return made
 
 
-def check_names(wanted: Sequence[str]) -> None:
-    """Raises OptionError if a directory cannot have such a table."""
+def check_names(wanted: Sequence[str], declared: Collection[str] = ()) -> None:
+    """Raises OptionError if a directory cannot have such a table. ``declared``: those of programs."""
+    there = [*stored_names(), *sorted(declared)]
     for name in wanted:
-        if name not in stored_names():
-            raise OptionError(f"tables: no table {name!r} can be exported; there is {', '.join(stored_names())}")
+        if name not in there:
+            raise OptionError(f"tables: no table {name!r} can be exported; there is {', '.join(there)}")
 
 
 def _opened(path: Path) -> pq.ParquetFile:

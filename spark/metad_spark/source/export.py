@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
 from metad_client import Client, GroupId, Watched
+from metad_wire.methods import encode
 
 from .columns import listed_table
 from .directory import Listing, Writer, check_names, stored_names
@@ -16,42 +18,48 @@ from .errors import ClusterError
 from .groups import Share, moved, opened, shares, slots_of
 from .live import Collector, batches, collect
 from .options import Settings
-from .schema import arrow_of, schema_of
+from .schema import arrow_of, schema_of_shape
 from .shapes import LISTED, Shape, shape_of
+
+_AT_ONCE: Final = 500
+"""Tables of one snapshot of a group."""
 
 
 def export(source: Settings, out: Path, tables: Sequence[str], progress: Callable[[str], None]) -> Listing:
     """Write the tables of a cluster (none named: all) as they are. All tables of a group are of one moment. Raises
     ClusterError, DirectoryError, OptionError."""
-    wanted = list(tables) or stored_names()
-    check_names(wanted)
 
     async def exported() -> Listing:
         async with opened(source) as client:
             reply = await client.cluster.map()
             if reply.map is None:
                 raise ClusterError(f"{source.source}: the cluster is being formed")
+            declared = {one.declaration.name: encode(one) async for one in client.tables.list()}
+            wanted = list(tables) or [*stored_names(), *declared]
+            check_names(wanted, declared)
             writer = Writer(out, reply.map.cluster_id)
-            await _export(client, source, writer, wanted, progress)
-            return writer.finish(wanted)
+            await _export(
+                client, source, writer, [shape_of(name, declared.get(name, b"")) for name in wanted], progress
+            )
+            return writer.finish(wanted, declared)
 
     return asyncio.run(exported())
 
 
 async def _export(
-    client: Client, source: Settings, writer: Writer, wanted: Sequence[str], progress: Callable[[str], None]
+    client: Client, source: Settings, writer: Writer, wanted: Sequence[Shape], progress: Callable[[str], None]
 ) -> None:
     together: dict[tuple[str, bool], list[Shape]] = {}  # one snapshot of a group has the tables of its slots
-    for name in wanted:
-        shape = shape_of(name)
-        if name not in LISTED:
+    for shape in wanted:
+        if shape.name not in LISTED:
             together.setdefault((shape.table.kind, shape.slotted), []).append(shape)
         else:
             records = [record async for record in client.brokers.list()]
-            writer.write(name, "metadata-0", 0, listed_table(shape, records, arrow_of(schema_of(name))))
+            writer.write(shape.name, "metadata-0", 0, listed_table(shape, records, arrow_of(schema_of_shape(shape))))
     for shapes in together.values():
         for share in await shares(client, source, shapes[0]):
-            await _export_share(client, source, writer, share, shapes, progress)
+            for begin in range(0, len(shapes), _AT_ONCE):
+                await _export_share(client, source, writer, share, shapes[begin : begin + _AT_ONCE], progress)
 
 
 async def _export_share(
@@ -63,7 +71,8 @@ async def _export_share(
     progress: Callable[[str], None],
 ) -> None:
     """Every table of the share's slots, from one snapshot of each group that has them."""
-    collectors = {shape.name: Collector(shape, arrow_of(schema_of(shape.name))) for shape in shapes}
+    schemas = {shape.name: arrow_of(schema_of_shape(shape)) for shape in shapes}
+    collectors = {shape.name: Collector(shape, schemas[shape.name]) for shape in shapes}
     watched = [
         Watched(shape.table, source.tenant, source.prefix, rows=tuple(row.name for row in shape.rows))
         for shape in shapes
@@ -79,7 +88,7 @@ async def _export_share(
                 records = collector.table(snapshot.revision)
                 collector.clear()
                 if records.num_rows:
-                    whole = pa.Table.from_batches(batches(records, arrow_of(schema_of(name))))
+                    whole = pa.Table.from_batches(batches(records, schemas[name]))
                     writer.write(name, group.name, snapshot.revision, whole)
             progress(group.name)
         if left:

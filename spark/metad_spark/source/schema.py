@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from .errors import OptionError
-from .shapes import CHANGE, REVISION, ROW, SLOT, TIME_MS, Column, shape_of
+from .shapes import CHANGE, REVISION, ROW, SLOT, TIME_MS, Column, Shape, shape_of
 
 _SPARK = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType(), bytes: BinaryType()}
 _ARROW: dict[type[DataType], pa.DataType] = {
@@ -38,7 +38,11 @@ def schema_of(table: str, declared: bytes = b"") -> StructType:
     """The columns of ``TABLE`` or ``TABLE.ROW`` (``session``, ``offset``, ``offset.generation``): those of its key,
     which are never null; those of each of its rows, null where a record has no such row; ``slot``; and ``revision``.
     Raises OptionError if there is no such table."""
-    shape = shape_of(table, declared)
+    return schema_of_shape(shape_of(table, declared))
+
+
+def schema_of_shape(shape: Shape) -> StructType:
+    """The same of a shape."""
     never_null = {*(key.name for key in shape.keys), SLOT, REVISION}
     return StructType([_field(column, column.name not in never_null) for column in shape.columns])
 
