@@ -70,6 +70,8 @@ _GO_BYTES: Final = 1024 * 1024
 """So much is looked at in one go, and then the others have their turn."""
 _BATCH: Final = 100
 """Wills, or records of dropped tables, in one order to delete them."""
+_RECORDS: Final = 500
+"""In one order to build an index: they are read, which takes some two milliseconds."""
 
 
 class UnclaimedWills(Chore):
@@ -289,7 +291,7 @@ class Sweeps:
         self._chores: dict[GroupDriver, list[Chore]] = {}
         self._timer: Timer | None = None
         sessions = config.batch_sessions
-        of_tables = ((DroppedRecords, _BATCH), (IndexBuild, _BATCH), (RecordExpiry, _BATCH))
+        of_tables = ((DroppedRecords, _BATCH), (IndexBuild, _RECORDS), (RecordExpiry, sessions))
         self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
             SESSION.kind: (
                 (DueSweep, sessions),
