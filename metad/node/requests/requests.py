@@ -292,8 +292,8 @@ class Requests:
         else:
             payload = asked
             if verb is None and method.table is DECLARED:
-                verb = self._tables.verb(method, asked)
-                method = verb.method
+                verb, filled = self._tables.verb(method, asked)
+                method, size = verb.method, size + filled
             request, refused = method.decode_what_fits(asked)
         body = request.body
         if request.requires & ~FEATURES:

@@ -40,6 +40,7 @@ from ...config import Config
 from ...storage import keys
 from ...storage.engine import Engine
 from ..core.indexes import IndexStates
+from ..core.limits import check_change
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.plain import DeclaredRecords
 from ..core.slot_assignment import unpack
@@ -69,6 +70,23 @@ class _Named(m.Message, frozen=True):
 
 
 _decode_named = msgspec.msgpack.Decoder(m.Request[_Named]).decode
+
+
+class _Sent(m.Message, frozen=True):
+    """An item of a put whose record is not decoded."""
+
+    record: msgspec.Raw
+
+
+class _SentPut(m.Message, frozen=True):
+    """A put whose records are not decoded."""
+
+    table: int
+    known: int
+    items: list[_Sent]
+
+
+_decode_sent = msgspec.msgpack.Decoder(m.Request[_SentPut]).decode
 
 
 class KnownTables:
@@ -139,14 +157,32 @@ class KnownTables:
             return self._by_number[number]
         return self._by_name.get(name)
 
-    def verb(self, general: Method[Any, Any], payload: bytes) -> Verb[Any, Any]:
-        """What is done with the request of a general method, which names its table by its first field. Raises
-        UnknownTableError, NotFoundError, InvalidRequestError."""
+    def verb(self, general: Method[Any, Any], payload: bytes) -> tuple[Verb[Any, Any], int]:
+        """What is done with the request of a general method, which names its table by its first field, and how many
+        bytes of defaults come to it once it is decoded. Raises UnknownTableError, NotFoundError, InvalidRequestError,
+        and TooLargeError where those are too many."""
         try:
             number = _decode_named(payload).body.table
         except MALFORMED:
             number = general.decode_request(payload).body.table  # says what is wrong
-        return self.records(number).verbs[general.code]
+        records, filled = self.records(number), 0
+        if general is methods.TABLE_PUT and (filled := self._filled_bytes(records.table, payload)):
+            check_change(len(payload) + filled)
+        return records.verbs[general.code], filled
+
+    def _filled_bytes(self, table: PlainTable[Any], payload: bytes) -> int:
+        """How many bytes of defaults the records of an encoded put get for fields that were not sent; 0 where all
+        defaults are no more than the request."""
+        head = methods.TABLE_PUT.decode_head(payload)
+        if head is None:
+            return 0  # who decodes it says what is wrong
+        most = head.items * table.defaults_bytes[0]
+        if most <= len(payload):
+            return 0
+        try:
+            return sum([table.filled_bytes(item.record) for item in _decode_sent(payload).body.items])
+        except MALFORMED:
+            return most  # of an item that is wrong nobody knows; the others are decoded
 
 
 class Declarations(StatePart):

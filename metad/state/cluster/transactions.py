@@ -11,7 +11,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import GroupId
-from metad_wire.errors import InvalidItemError, MetadError, UnknownTableError
+from metad_wire.errors import InvalidItemError, MetadError, TooLargeError, UnknownTableError
 from metad_wire.faults import MALFORMED, reason
 from metad_wire.key import text
 from metad_wire.methods import encode
@@ -42,11 +42,14 @@ def _types_of(record: Any) -> dict[str, Any]:
 
 
 class _Checked:
-    """The parts of one transaction, each fit for its table. Raises InvalidItemError, NotFoundError and
-    UnknownTableError."""
+    """The parts of one transaction, each fit for its table. Raises InvalidItemError, NotFoundError,
+    UnknownTableError and TooLargeError."""
 
-    def __init__(self, known: KnownTables, kind: str, transaction: m.TableTransaction) -> None:
+    def __init__(self, known: KnownTables, kind: str, transaction: m.TableTransaction, filled: int) -> None:
+        """``filled``: bytes of defaults that the transactions before have been given."""
         self._known = known
+        self.filled = filled
+        """With its own."""
         self._kind = kind
         self._route = list(transaction.route)
         if kind != transaction.kind:
@@ -72,6 +75,8 @@ class _Checked:
         if operation.record is None:
             return _Step(*self._place(operation.table, operation.key), None, 0)
         records = self._known.records(operation.table)
+        self.filled += records.table.filled_bytes(operation.record)
+        check_change(self.filled)
         record = records.read_put(operation.record, operation.known)
         _, key = self._place(operation.table, [getattr(record, field) for field in records.table.key])
         return _Step(records, key, record, operation.known)
@@ -113,16 +118,17 @@ def _evaluate(view: View, command: Command[m.TableTransact]) -> m.TableTransactR
     known, heads = view.parts[Declarations].known, CommandHeads(_ROWS, view)
     results: list[m.TableTransactionResult | None] = []
     errors: list[m.ItemError] = []
-    read = 0
+    read = filled = 0
     for position, transaction, _ in command.rows:
         try:
-            checked = _Checked(known, "" if group is None else group.kind, transaction)
-        except UnknownTableError:
-            raise  # soon it is known, and the whole request may be asked again
+            checked = _Checked(known, "" if group is None else group.kind, transaction, filled)
+        except (UnknownTableError, TooLargeError):
+            raise  # soon it is known, or it is sent in parts: the whole request may be asked again
         except MetadError as error:
             errors.append(m.ItemError(position, error.code, error.message))
             results.append(None)
             continue
+        filled = checked.filled
         succeeded = all(holds(view, heads, prefix) for holds in checked.holds)
         versions = [_do(view, heads, prefix, step) for step in (checked.then if succeeded else checked.otherwise)]
         found: list[bytes | None] = []

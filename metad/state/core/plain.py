@@ -414,7 +414,8 @@ class DeclaredRecords(Plain):
     def _keep_the_rest(self, view: View, command: Command[Any], known: int) -> None:
         """Who writes knows ``known`` fields only: the others stay as they are."""
         prefix, rows = self.prefix(view.group), command.rows
-        stored = view.get_many([prefix + suffix for suffix in rows.keys], LOOKED_AT_BYTES_MAX)
+        stored = view.get_many([prefix + suffix for suffix in rows.keys], m.CHANGE_BYTES_MAX)  # it is written again
+        view.beside += sum(map(len, filter(None, stored)))
         items = list(rows.items)
         decode = self._decode_record
         for position, value in enumerate(stored):
@@ -531,13 +532,17 @@ def _index_rows(record: Any, indexes: Iterable[Index]) -> set[bytes]:
 
 
 def _first_fields(record: type[m.Message], names: Iterable[str]) -> Any:
-    """The type of a record of which nothing is looked at behind the last of these fields."""
+    """The type of a record of which only these fields are looked at, and nothing is behind the last of them."""
     wanted, fields, default_of = {*names}, msgspec.structs.fields(record), typing.cast("Any", msgspec.field)
     last = max(at for at, field in enumerate(fields) if field.name in wanted)
+    kind: Any
+    default: Any
     shape: list[Any] = []
     for field in fields[: last + 1]:
-        default = default_of(default=field.default, default_factory=field.default_factory)
-        shape.append((field.name, field.type) if field.required else (field.name, field.type, default))
+        kind, default = msgspec.Raw, msgspec.Raw()
+        if field.name in wanted:  # of others the default may be long, and would be made for each record
+            kind, default = field.type, default_of(default=field.default, default_factory=field.default_factory)
+        shape.append((field.name, kind) if field.required else (field.name, kind, default))
     return msgspec.defstruct(record.__name__, shape, bases=(m.Message,), frozen=True, array_like=True)
 
 

@@ -38,7 +38,7 @@ from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
-from metad_wire.tables.declaration import DeclarationKey
+from metad_wire.tables.declaration import DeclarationKey, Declare
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.retained import (
     RetainedDeleteItem,
@@ -384,4 +384,28 @@ async def test_who_waits_for_wills_takes_no_memory_from_those_who_write() -> Non
         await rig.settle()
     assert all(wait.done for wait in waits)
     assert waiting.held == 0
+    await rig.close()
+
+
+async def test_a_put_is_refused_for_its_defaults_before_its_records_are_made() -> None:
+    """Guards a leader's loop and memory: 30 KB of a table with long defaults became a thousand records of 12 KB."""
+    rig = Rig()
+    await rig.open()
+    long = [DeclaredField(f"f{i}", "list[str]", methods.encode(["x" * 235])) for i in range(50)]
+    ample = Declaration("ample", "data", [DeclaredField("k", "str"), *long], ["k"], 1)
+    (table,) = (await rig.ask(methods.DECLARATION_DECLARE, Declare([ample]))).found
+
+    def put(count: int) -> Answer:
+        items = [m.TablePutItem([f"k{i}"]) for i in range(count)]
+        body = methods.TABLE_PUT.body(table.number, 1, items)
+        answer = Answer()
+        payload = methods.TABLE_PUT.encode_request(body, group="data-0")
+        rig.node.requests.submit(methods.TABLE_PUT.code, payload, answer)
+        return answer
+
+    assert isinstance(put(1_000).error, TooLargeError)
+    answer = put(100)
+    assert rig.node.status().in_flight_bytes > 100 * 50 * 235
+    (reply,) = (await rig.answered(answer)).results
+    assert isinstance(reply, bytes)
     await rig.close()

@@ -19,7 +19,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import slot_bits
 from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, record_type
-from metad_wire.errors import InvalidRequestError, MetadError, NotFoundError, UnknownTableError
+from metad_wire.errors import InvalidRequestError, MetadError, NotFoundError, TooLargeError, UnknownTableError
 from metad_wire.families import FAMILIES
 from metad_wire.key import text, u32
 from metad_wire.methods import encode
@@ -501,3 +501,59 @@ def test_a_sweep_deletes_the_rows_of_indexes(group: Group) -> None:
 def test_the_general_methods_are_those_that_tables_share() -> None:
     assert d.DECLARATION.routing == ()
     assert methods.TABLE_GET.code + 3 == methods.TABLE_LIST.code
+
+
+# --- defaults that are longer than what is sent ----------------------------------------------------------------------
+
+LONG = encode([{"k" * 10: ["x" * 235]}])
+FILLED = [DeclaredField(f"f{number}", "list[dict[str, list[str]]]", LONG) for number in range(50)]
+AMPLE = msgspec.structs.replace(TOPIC, name="ample", fields=[*FIELDS, *FILLED])
+
+
+def put_payload(number: int, known: int, records: list[Any]) -> bytes:
+    body = methods.TABLE_PUT.body(number, known, [m.TablePutItem(record) for record in records])
+    return methods.TABLE_PUT.encode_request(body)
+
+
+def test_defaults_count_before_a_put_is_decoded() -> None:
+    """Guards leaders: 30 KB became records of 12 MB, a second for which the node did nothing else."""
+    tables = KnownTables()
+    tables.add(DeclaredTable("ample", 7_000, AMPLE, 1, 1, 1))
+    tables.add(DeclaredTable("topics", 7_001, GROWN, 1, 1, 1))
+
+    def filled(number: int, known: int, records: list[Any]) -> int:
+        return tables.verb(methods.TABLE_PUT, put_payload(number, known, records))[1]
+
+    each, short = 50 * len(LONG), [["a", f"{number}", 1] for number in range(1_000)]
+    assert filled(7_000, 3, short[:100]) == 100 * each
+    assert filled(7_000, 53, short[:100]) == 100 * each  # whatever it says that it knows
+    assert filled(7_000, 3, [*short[:99], 7]) >= 99 * each
+    assert filled(7_000, 43, [[*record, *[[]] * 40] for record in short[:100]]) == 100 * each // 5
+    assert filled(7_000, 53, [["a", "b", 1, *[msgspec.Raw(LONG)] * 50]] * 50) == 0
+    assert filled(7_001, 3, short) == 0
+    for wrong in (short, [*short[1:], 7]):
+        with pytest.raises(TooLargeError):
+            filled(7_000, 3, wrong)
+
+
+def test_what_a_program_of_before_leaves_as_it_is_counts_as_written(group: Group) -> None:
+    """Guards followers: a put of 30 KB wrote 12 MB again."""
+    wide = msgspec.structs.replace(TOPIC, fields=[*FIELDS, DeclaredField("note", "bytes", b"\xc4\x00")])
+    records = Records(group, wide)
+    many = [records.made("a", f"{number}", 1, bytes(15_000)) for number in range(400)]
+    for at in range(0, 400, 50):
+        records.put(*many[at : at + 50])
+    short = [records.made(record.tenant, record.topic, 2) for record in many]
+    with pytest.raises(TooLargeError):
+        records.put(*short, known=3)
+    assert records.put(*short[:100], known=3).versions == [2] * 100
+    one, other = records.get(("a", "99"), ("a", "100"))
+    assert (one.record.partitions, len(one.record.note), other.record.partitions) == (2, 15_000, 1)
+
+
+def test_no_default_is_made_for_an_index_of_other_fields(group: Group) -> None:
+    fields = [*FIELDS, *FILLED, DeclaredField("last", "str", b"\xa0")]
+    table = Records(group, msgspec.structs.replace(AMPLE, fields=fields, indexes=[DeclaredIndex("by_last", ["last"])]))
+    row = encode([["a", "b", 1], 1, 1, 1])
+    looked_at = table.records.decoded_indexed(row)
+    assert (looked_at.topic, looked_at.last, bytes(looked_at.f0)) == ("b", "", b"")

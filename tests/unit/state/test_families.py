@@ -83,7 +83,7 @@ def asked(group: Group, table: PlainTable[Any], general: Method[Any, Any], *item
     method = table.method(general)
     known = [len(table.record.__struct_fields__)] if general is TABLE_PUT else []
     payload = method.encode_request(method.body(table.number, *known, [*items]))
-    verb = KNOWN.verb(general, payload)
+    verb, _ = KNOWN.verb(general, payload)
     request, refused = method.decode_what_fits(payload)
     command = verb.command(request.body, len(payload), refused)
     if verb.read is not None:

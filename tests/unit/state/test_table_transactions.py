@@ -13,7 +13,7 @@ from metad.state.cluster.declarations import Declarations
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex
-from metad_wire.errors import UnknownTableError
+from metad_wire.errors import TooLargeError, UnknownTableError
 from metad_wire.tables.declaration import FIRST_NUMBER, DeclaredTable
 
 KEY = [DeclaredField("vhost", "str"), DeclaredField("name", "str")]
@@ -190,3 +190,18 @@ def test_bounds(rig: Rig) -> None:
     large = put(QUEUES, "v", "a", 0, "x" * 1_100_000)
     assert item_errors(transact(rig, transaction(large))) == {0: "invalid_item"}
     assert item_errors(transact(rig, transaction(*[put(QUEUES, "v", "a")] * 129))) == {0: "invalid_item"}
+
+
+def test_defaults_count_before_the_operations_of_a_request_are_decoded(rig: Rig) -> None:
+    """Guards leaders: they were made for both lists of operations, and for all of them before anything was counted."""
+    long = [DeclaredField(f"f{number}", "list[str]", msgspec.msgpack.encode(["x" * 235])) for number in range(50)]
+    ample = Declaration("ample", "data", [*KEY, *long], ["vhost", "name"], 1)
+    for machine in (rig.group.machine, rig.group.follower):
+        machine.parts[Declarations].known.add(DeclaredTable("ample", 7_000, ample, 1, 1, 1))
+    holds = [field(QUEUES, ["v", "none"], "value", 1)]
+    short = [put(7_000, "v", f"{number}", known=2) for number in range(100)]
+    refused = [transaction(*short, compares=holds)] * 2
+    with pytest.raises(TooLargeError):
+        transact(rig, *refused)
+    assert transact(rig, refused[0]).results[0].succeeded is False
+    assert transact(rig, transaction(*short)).results[0].versions == [1] * 100

@@ -23,6 +23,7 @@ A node may not have heard of a table yet that was declared a moment ago, or of i
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -35,11 +36,13 @@ import msgspec
 from .. import messages as m
 from ..declaration import TABLE_KINDS
 from ..errors import InvalidRequestError
+from ..faults import MALFORMED
 from ..key import SLOT_MASK, TEXT_END, number, text, truth, u32
 from ..method import For, Lane, Method, Route
 from ..table import ANY_KIND, Keyed, Keys, Listed, Shown, Table, named_message
 from ..text.fields import U32, Batch
 
+_fields_sent: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 Record = TypeVar("Record", bound=m.Message)
 _BETWEEN: Final = TEXT_END.decode()
 HEADER_BYTES: Final = 5
@@ -462,6 +465,27 @@ class PlainTable(Table[Record]):
         if b"".join(keys).count(0) != zeros * len(items):
             return self.general_keys(items)
         return keys, [crc32(key[HEADER_BYTES:]) for key in keys] if self.routing == self.key else self.crcs(items)
+
+    @functools.cached_property
+    def defaults_bytes(self) -> list[int]:
+        """What the defaults of the fields take, as encoded, that stand behind so many: behind none first."""
+        behind = [0]
+        for field in reversed(msgspec.structs.fields(self.record)):
+            made = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            behind.append(behind[-1] + (0 if field.required else len(msgspec.msgpack.encode(made))))
+        return behind[::-1]
+
+    def filled_bytes(self, record: bytes) -> int:
+        """What the defaults take of the fields that an encoded record lacks; 0 where all defaults are no longer than
+        the record. Whoever decodes it makes all of them."""
+        behind = self.defaults_bytes
+        if behind[0] <= len(record):
+            return 0
+        try:
+            sent = len(_fields_sent(record))
+        except MALFORMED:
+            sent = 0
+        return behind[min(sent, len(behind) - 1)]
 
     def key_of(self, fields: Sequence[Any]) -> bytes:
         return self.header + super().key_of(fields)
