@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from e2e_nodes import NAMES, Nodes
 
-from metad_client import Client, KvPutItem, connect
+from metad import embedded
+from metad_client import Client, InvalidRequestError, KvPutItem, Record, connect
 from metad_client.options import Options
 from metad_wire import messages as m
 from metad_wire.connection.frame import FrameType
@@ -242,3 +243,39 @@ async def until_watches(client: Client, count: int) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while (await client.status("n1")).watch_streams != count:  # noqa: ASYNC110 - the node does not call back
             await asyncio.sleep(0.02)
+
+
+class Row(Record, frozen=True):
+    name: str
+    value: int = 0
+
+
+async def test_a_token_is_of_the_declared_tables_that_its_watch_has_read() -> None:
+    """Dropped and declared anew, it is another one: a watch that went on there kept records that were gone."""
+    async with embedded.serve() as server, connect(server.url) as m:
+        first = await m.tables.declare("row", Row, key=("name",), kind="data")
+        await m.table(first).put(Row("old"))
+        tokens: list[str] = []
+        async with m.watch(first, start="snapshot") as watch:
+            async for batch in watch:
+                tokens.append(batch.token)
+                if batch.last:
+                    break
+            tokens.append(watch.token)
+        async with m.image(first) as image:
+            await image.caught_up()
+            tokens.append(image.token)
+        async with m.watch(first, token=tokens[0], start="now") as watch, asyncio.timeout(30):
+            await m.table(first).put(Row("old", 2))
+            async for batch in watch:
+                if [event.record.record.value for event in batch.events][-1:] == [2]:
+                    break
+        other = await m.tables.declare("other", Row, key=("name",), kind="data")
+        await m.tables.drop("row")
+        again = await m.tables.declare("row", Row, key=("name",), kind="data")
+        for token in tokens:
+            for table in (again, other):
+                with pytest.raises(InvalidRequestError, match=f"a watch without this {table.name}, which was declared"):
+                    m.watch(table, token=token)
+            async with m.watch("kv", token=token):
+                pass

@@ -10,6 +10,7 @@ import msgspec
 
 from metad_wire.messages import Revision
 from metad_wire.table import ROWS, Table
+from metad_wire.tables.declaration import FIRST_NUMBER
 from metad_wire.tables.table import DECLARED, PlainTable
 from metad_wire.watch import ChangeKind
 
@@ -104,6 +105,11 @@ class Shapes:
         """The watch may tell of this table."""
         place = table.header[:4]
         self.tables[place], self._declared[place] = table, _shape(table, _RECORD)
+
+    @property
+    def declared(self) -> dict[int, str]:
+        """The tables that programs have declared: their names by their numbers."""
+        return {table.number: table.name for table in self.tables.values() if table.number >= FIRST_NUMBER}
 
     @staticmethod
     def place(row: int, key: bytes) -> Place:

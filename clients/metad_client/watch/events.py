@@ -81,7 +81,7 @@ class WatchBatch(OfTables[Wanted]):
     def token(self) -> str:
         """Where a watch resumes, so that it delivers exactly what follows this batch."""
         if not self._token:
-            self._token = to_text(self._cluster_id, self._where)
+            self._token = to_text(self._cluster_id, self._where, self.shapes.declared)
         return self._token
 
     @property

@@ -293,7 +293,7 @@ class Image(ImageTables[Wanted]):
     def token(self) -> str:
         """Where a watch of these tables goes on from what the image shows; empty until it has begun."""
         streams = self._picture.streams
-        return to_text(streams.cluster_id, streams.where()) if streams.is_placed else ""
+        return to_text(streams.cluster_id, streams.where(), streams.shapes.declared) if streams.is_placed else ""
 
     @property
     def age_ms(self) -> float | None:

@@ -628,7 +628,7 @@ class Streams:
         if not self._proved.issuperset(stream for stream in self._turn if not stream.items):
             return True
         self._proved.clear()
-        return WatchBatch("progress", "", self._cluster_id, self.where(), age_ms=age_ms)
+        return WatchBatch("progress", "", self._cluster_id, self.where(), shapes=self.shapes, age_ms=age_ms)
 
     def _batch(
         self,

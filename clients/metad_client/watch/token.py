@@ -1,14 +1,15 @@
 """The token of a watch: its position as text, to be stored and to resume from. Pure.
 
 A token names its cluster, and the kinds of groups that the watch reads. It says nothing about filters: a program may
-resume with others, and then has the changes that these let pass.
+resume with others, and then has the changes that these let pass. But it names the tables that programs have declared:
+one that was dropped and declared anew is another table, of whose records the watch has heard nothing.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Final
 from zlib import crc32
 
@@ -41,6 +42,7 @@ class _Kind(msgspec.Struct, frozen=True, array_like=True):
 class _Token(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str
     kinds: dict[str, _Kind]
+    declared: list[U32] = []
 
 
 _decode = msgspec.msgpack.Decoder(_Token).decode
@@ -61,22 +63,30 @@ def packed_slots(position: Position) -> bytes:
     return encode(_Slots(readers, [(number, count) for _, number, count in runs]))  # type: ignore[arg-type]
 
 
-def to_text(cluster_id: str, kinds: Mapping[str, tuple[Mapping[int, int], bytes]]) -> str:
-    """The token of a position: per kind its indexes, and its :func:`packed_slots`."""
-    data = encode(
-        (
-            cluster_id,
-            {
-                kind: (dict(sorted(indexes.items())), msgspec.Raw(slots))
-                for kind, (indexes, slots) in sorted(kinds.items())
-            },
-        )
-    )
+def to_text(
+    cluster_id: str, kinds: Mapping[str, tuple[Mapping[int, int], bytes]], declared: Collection[int] = ()
+) -> str:
+    """The token of a position: per kind its indexes, and its :func:`packed_slots`; and the numbers of the declared
+    tables that the watch reads."""
+    positions = {
+        kind: (dict(sorted(indexes.items())), msgspec.Raw(slots)) for kind, (indexes, slots) in sorted(kinds.items())
+    }
+    data = encode((cluster_id, positions, sorted(declared)) if declared else (cluster_id, positions))
     return FORMAT + base64.urlsafe_b64encode(crc32(data).to_bytes(CHECK_BYTES, "big") + data).rstrip(b"=").decode()
 
 
 def from_text(text: str) -> tuple[str, dict[str, Position]]:
     """The cluster and the position per kind. Raises InvalidRequestError if this is no token."""
+    token, positions = _read(text)
+    return token.cluster_id, positions
+
+
+def declared_in(text: str) -> frozenset[int]:
+    """The numbers of the declared tables that the watch of a token has read. Raises InvalidRequestError."""
+    return frozenset(_read(text)[0].declared)
+
+
+def _read(text: str) -> tuple[_Token, dict[str, Position]]:
     if not text.startswith(FORMAT):
         raise InvalidRequestError(f"token: a token begins with {FORMAT!r}")
     encoded = text[len(FORMAT) :]
@@ -85,7 +95,7 @@ def from_text(text: str) -> tuple[str, dict[str, Position]]:
         if crc32(data[CHECK_BYTES:]) != int.from_bytes(data[:CHECK_BYTES], "big"):
             raise InvalidRequestError("token: it is damaged or cut off")
         token = _decode(data[CHECK_BYTES:])
-        return token.cluster_id, {kind: _position(part) for kind, part in token.kinds.items()}
+        return token, {kind: _position(part) for kind, part in token.kinds.items()}
     except (binascii.Error, ValueError, *MALFORMED) as error:
         raise InvalidRequestError(f"token: it is damaged or cut off ({error})") from None
 

@@ -20,7 +20,7 @@ from .events import WatchBatch
 from .filters import AnyWanted, Filters, filters_of
 from .position import Position
 from .streams import Start, Streams
-from .token import from_text, to_text
+from .token import declared_in, from_text, to_text
 
 BUFFER_BYTES: int = 4 * 1024 * 1024
 PROGRESS_MS_MAX = 0xFFFF_FFFF
@@ -55,7 +55,7 @@ class Watch(AsyncParts[WatchBatch[Wanted]]):
         given, or empty, until it has begun."""
         if not self._streams.is_placed:
             return self._given
-        return to_text(self._streams.cluster_id, self._streams.where())
+        return to_text(self._streams.cluster_id, self._streams.where(), self._streams.shapes.declared)
 
     @property
     def is_settled(self) -> bool:
@@ -165,4 +165,11 @@ def _of_token(name: str, token: str, filters: Filters) -> tuple[str, dict[str, P
     if positions.keys() != filters.keys():
         of, wanted = (" and ".join(sorted(kinds)) for kinds in (positions, filters))
         raise InvalidRequestError(f"{name}: it is of a watch of {of} groups, and these tables are in {wanted} groups")
+    known = declared_in(token)
+    for number, table in filters.shapes.declared.items() if known else ():
+        if number not in known:
+            raise InvalidRequestError(
+                f"{name}: it is of a watch without this {table}, which was declared since, or dropped and declared "
+                "anew: begin without it, with start='snapshot'"
+            )
     return cluster_id, positions
