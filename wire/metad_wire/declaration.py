@@ -43,6 +43,7 @@ INDEXED: Final = ("str", "bool", "int", "u32", "u63")
 
 _NESTED_MAX: Final = 4
 _NAME: Final = re.compile(rf"[a-z][a-z0-9_]{{0,{NAME_CHARACTERS_MAX - 1}}}")
+_NAMED: Final = f"a small letter, and behind it small letters, digits and _, {NAME_CHARACTERS_MAX} at most"
 _NUMBERS: Final = {"int": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1), "u63": (0, 2**63 - 1)}
 _SIMPLE: Final[dict[str, Any]] = {"str": str, "bytes": bytes, "bool": bool, "float": float, "u32": U32, "u63": U63}
 _SIMPLE["int"] = Annotated[int, Meta(ge=_NUMBERS["int"][0], le=_NUMBERS["int"][1])]
@@ -131,19 +132,37 @@ def declaration_of(
 ) -> Declaration:
     """The declaration that a Struct with ``array_like=True`` is. ``indexes``: the fields of each, by its name. Raises
     TypeError where it cannot be one."""
-    if not record.__struct_config__.array_like:
-        raise TypeError(f"{record.__name__} must be array_like, so that fields can be added at its end")
-    struct = inspect.type_info(record)
-    assert isinstance(struct, inspect.StructType)
-    routing = key if routing is None else routing
-    if [*key][: len(routing)] != [*routing]:
+    key = _names("key", key)
+    routing = key if routing is None else _names("routing", routing)
+    if not isinstance(indexes, Mapping):
+        raise TypeError(f"indexes: expected the fields of each by its name, got {indexes!r}")
+    if key[: len(routing)] != routing:
         raise TypeError(f"{name}: the routing fields are not the first of the key")
-    fields = [_field(f"{record.__name__}.{field.name}", field) for field in struct.fields]
-    ordered = [DeclaredIndex(index, [*names]) for index, names in indexes.items()]
-    found = Declaration(name, kind, fields, [*key], len(routing), about, ordered, expires)
+    ordered = [DeclaredIndex(index, _names(f"indexes: {index}", names)) for index, names in indexes.items()]
+    found = Declaration(name, kind, fields_of(record), key, len(routing), about, ordered, expires)
     if (why := fault_of(found)) is not None:
         raise TypeError(why)
     return found
+
+
+def fields_of(record: type[msgspec.Struct]) -> list[DeclaredField]:
+    """The fields of a Struct as a declaration has them. Raises TypeError where it can be that of no table."""
+    if not isinstance(record, type) or not issubclass(record, msgspec.Struct):
+        raise TypeError(f"record: expected a subclass of metad_client.Record, got {record!r}")
+    if not record.__struct_config__.array_like:
+        raise TypeError(
+            f"{record.__name__}: make it a subclass of metad_client.Record, to whose end fields can be added"
+        )
+    struct = inspect.type_info(record)
+    assert isinstance(struct, inspect.StructType)
+    return [_field(f"{record.__name__}.{field.name}", field) for field in struct.fields]
+
+
+def _names(place: str, given: Any) -> list[str]:
+    """Names of fields. Raises TypeError."""
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(name, str) for name in given):
+        return [*given]
+    raise TypeError(f'{place}: expected names of fields, as ("tenant", "queue"), got {given!r}')
 
 
 def _field(place: str, field: inspect.Field) -> DeclaredField:
@@ -289,7 +308,7 @@ def fault_of(declaration: Declaration) -> str | None:
     """Why this can be no table; None if it can."""
     name = declaration.name
     if not _NAME.fullmatch(name):
-        return f"a table cannot be called {name[:80]!r}: small letters, digits and _, {NAME_CHARACTERS_MAX} at most"
+        return f"a table cannot be called {name[:80]!r}: {_NAMED}"
     if declaration.kind not in TABLE_KINDS:
         return f"{name}: a table is kept by groups of kind {', '.join(TABLE_KINDS)}, not {declaration.kind[:80]!r}"
     if (size := len(_encode(declaration))) > DECLARATION_BYTES_MAX:
@@ -309,7 +328,7 @@ def fault_of(declaration: Declaration) -> str | None:
 
 def _field_fault(field: DeclaredField) -> str | None:
     if not _NAME.fullmatch(field.name) or keyword.iskeyword(field.name):
-        return f"a field is called by small letters, digits and _, {NAME_CHARACTERS_MAX} at most, and no word of Python"
+        return f"a field is called by {_NAMED}, and no word of Python"
     try:
         kind = _bounded(field)
     except ValueError as error:
@@ -331,7 +350,12 @@ def _key_fault(declaration: Declaration) -> str | None:
         field = fields.get(part)
         if field is None or part in key[:number]:
             return f"{name}: {part[:80]!r} stands in the key and is no field, or stands there twice"
-        if field.type != "str" and (field.type != "u32" or number < declaration.routing):
+        if field.type == "u32" and number < declaration.routing:
+            return (
+                f"{name}.{part}: a number does not route, and by default all fields of the key do: give routing=, the "
+                "texts in front of it"
+            )
+        if field.type not in ("str", "u32"):
             return f"{name}.{part}: a field of the key is a str or, behind those that route, a u32"
         if field.default is not None:
             return f"{name}.{part}: a field of the key has no default"
@@ -343,7 +367,7 @@ def _index_fault(declaration: Declaration) -> str | None:
     for number, index in enumerate(declaration.indexes):
         place = f"{declaration.name}: index {index.name[:80]}"
         if not _NAME.fullmatch(index.name) or any(index.name == one.name for one in declaration.indexes[:number]):
-            return f"{place}: another has this name, or it is not of small letters, digits and _"
+            return f"{place}: another has this name, or it is not of {_NAMED}"
         if not index.fields or len(set(index.fields)) < len(index.fields):
             return f"{place} has no field, or has one twice"
         for part in index.fields:

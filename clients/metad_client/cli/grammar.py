@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from metad_wire.transport import split_endpoint
 
@@ -22,11 +22,32 @@ Leaf = Callable[[str, str, Command], Parser]
 LIMIT_DEFAULT = 1_000
 
 
+class _Command(argparse.ArgumentParser):
+    """One whose options may stand anywhere among its arguments, also where there may be any number of these.
+    ``has_verbs``: commands follow it."""
+
+    has_verbs = False
+    _is_mixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """As of the base class, which takes `TABLE --index I KEY` for a table without a key."""
+        found, extra = super().parse_known_args(args, namespace)
+        if not extra or self.has_verbs or self._is_mixed:
+            return found, extra
+        self._is_mixed = True
+        try:
+            return self.parse_known_intermixed_args(args, None)
+        finally:
+            self._is_mixed = False
+
+
 class Commands:
     """Adds commands behind one word of the command line. ``common``: the options that every command has."""
 
     def __init__(self, parser: Parser, common: Parser, *, metavar: str, required: bool) -> None:
-        self._verbs = parser.add_subparsers(metavar=metavar, required=required)
+        if isinstance(parser, _Command):
+            parser.has_verbs = True
+        self._verbs = parser.add_subparsers(metavar=metavar, required=required, parser_class=_Command)
         self._common = common
 
     def add(self, name: str, help: str, command: Command, check: Check | None = None) -> Parser:

@@ -25,6 +25,7 @@ from metad_wire.cluster import MapReply
 from metad_wire.connection.frame import FRAME_BYTES_MAX, HANDSHAKE_BYTES_MAX, HEADER_BYTES
 from metad_wire.methods import AHEAD, WATCH_OPEN, Lane, Method
 from metad_wire.program.forks import Process
+from metad_wire.tables.table import PlainTable
 
 from ..errors import (
     CancelledError,
@@ -285,7 +286,8 @@ class Dispatcher:
         """The caller no longer waits. An attempt in flight is cancelled at the server."""
         self._suspects.give_up(call)
         call.release()
-        call.future.cancel()
+        if not call.future.cancel() and not call.future.cancelled():
+            call.future.exception()  # nobody else asks for it
 
     @property
     def body_bytes_max(self) -> int:
@@ -469,7 +471,11 @@ class Dispatcher:
                 call.turned_away()
 
     def _explained(self, call: Call, error: MetadError, final: MetadError) -> MetadError:
-        """The end of a call, told by the state of its group where that says more than what one node answered last."""
+        """The end of a call, told by the state of its group where that says more than what one node answered last, and
+        by the name of its table, of which nodes know the number."""
+        table = call.method.table
+        if isinstance(table, PlainTable) and isinstance(final, NotFoundError):
+            return another(final, text=final.message.replace(f"table {table.number}:", f"table {table.name}:"))
         # No other end is retold: a lost connection leaves the outcome open, and must still say so.
         if not call.group or not isinstance(final, DeadlineExceededError):
             return final

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from metad_wire.declaration import Declaration, declaration_of, difference
+from metad_wire.declaration import Declaration, declaration_of, difference, fault_of, fields_of
 from metad_wire.families import FAMILIES
 from metad_wire.messages import (
     TRANSACTIONS_MAX,
@@ -82,10 +82,16 @@ class Records(Facade, Generic[Record]):
             for name, index in table.indexes.items()
         }
 
-    async def put_many(self, items: Sequence[TablePutItem[Record]], *, deadline_s: float | None = None) -> PutResult:
-        """Write records. The result has their new ``versions``. Item errors: ConflictError."""
+    async def put_many(
+        self, items: Sequence[TablePutItem[Record] | Record], *, deadline_s: float | None = None
+    ) -> PutResult:
+        """Write records, or items that say which version they expect. The result has their new ``versions``. Item
+        errors: ConflictError."""
+        given = sequence_of(self._plain.put, items)
+        if {*map(type, given)} - {TablePutItem}:
+            given = [_item(item) for item in given]
         return PutResult(
-            await self._put.many(self._requests, items, deadline_s, table=self._table.number, known=self._known)
+            await self._put.many(self._requests, given, deadline_s, table=self._table.number, known=self._known)
         )
 
     async def get_many(
@@ -131,12 +137,15 @@ class Records(Facade, Generic[Record]):
         a record whose indexed fields change meanwhile may come twice, or not at all. Raises InvalidRequestError if
         there is no such index, and IndexBuildingError if it was added to the table and, when the deadline comes, is
         not built yet."""
-        listing = self._lists.get(index) if isinstance(index, str) else None
-        if listing is None:
+        number = self._index(index)
+        return self._pages(self._lists[index], fields, prefix, number, page_size, min_revisions, deadline_s)
+
+    def _index(self, name: str) -> int:
+        """Its number. Raises InvalidRequestError if there is none of this name."""
+        if not isinstance(name, str) or name not in self._lists:
             known = ", ".join(self._lists) or "none"
-            raise InvalidRequestError(f"{self._table.name} has no index {index!r}; its indexes: {known}")
-        number = self._table.indexes[index].number
-        return self._pages(listing, fields, prefix, number, page_size, min_revisions, deadline_s)
+            raise InvalidRequestError(f"{self._table.name} has no index {name!r}; its indexes: {known}")
+        return self._table.indexes[name].number
 
     def _pages(
         self,
@@ -154,17 +163,20 @@ class Records(Facade, Generic[Record]):
 
     async def count(
         self,
-        *fields: str | int,
+        *fields: str | int | bool,
         prefix: str = "",
+        index: str = "",
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
         on_progress: Callable[[int], object] | None = None,
     ) -> int:
-        """How many records :meth:`list` would list. The servers count them, some thousand in an answer; the deadline is
-        that of each answer. A record that stays counts once, wherever its slot moves; one that is written or deleted
-        meanwhile may count or not. ``on_progress`` is called with the number so far, in the client's loop."""
-        total, one = 0, self._table.routed_by(fields)
-        asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix}
+        """How many records :meth:`list` would list; with an ``index``, :meth:`list_by`. The servers count them, some
+        thousand in an answer; the deadline is that of each answer. A record that stays counts once, wherever its slot
+        moves; one that is written or deleted meanwhile may count or not. ``on_progress`` is called with the number so
+        far, in the client's loop."""
+        total, number = 0, self._index(index) if index != "" else 0
+        one = self._table.routed_by(fields, number)
+        asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix, "index": number}
         totals = self._count.totals(self._requests, deadline_s, min_revisions, one_group=one, **asked)
         async with aclosing(totals):
             async for total in totals:
@@ -174,23 +186,25 @@ class Records(Facade, Generic[Record]):
 
     async def delete_prefix(
         self,
-        *fields: str | int,
+        *fields: str | int | bool,
         prefix: str = "",
+        index: str = "",
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
         deadline_s: float | None = None,
         on_progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Delete the records that :meth:`list` would list, a page at a time, and return how many this call deleted.
+        """Delete the records that :meth:`list` would list, or with an ``index`` :meth:`list_by`, a page at a time, and
+        return how many this call deleted.
 
         It is not atomic: others see some of them gone and some not. A record is deleted as it was listed, or not at
         all: one that is written meanwhile stays, also if it was deleted and written anew. After an error, call it again
         for what is left. The deadline is that of each page. ``on_progress`` is called with the number so far, in the
         client's loop. Without fields and prefix it deletes all records of the table."""
         deleted, page = 0, list[TableRecord[Record]]()
-        listed = self.list(
-            *fields, prefix=prefix, page_size=page_size, min_revisions=min_revisions, deadline_s=deadline_s
-        )
+        number = self._index(index) if index != "" else 0
+        listing = self._lists[index] if number else self._list
+        listed = self._pages(listing, fields, prefix, number, page_size, min_revisions, deadline_s)
 
         async def delete() -> None:
             nonlocal deleted
@@ -258,6 +272,12 @@ class Records(Facade, Generic[Record]):
         return key
 
 
+def _item(given: Any) -> Any:
+    """Of a record; anything else as it is, which is refused as an item."""
+    is_record = isinstance(given, msgspec.Struct) and not isinstance(given, TablePutItem)
+    return TablePutItem(given) if is_record else given
+
+
 class Compare(msgspec.Struct, frozen=True):
     """A condition of a transaction. All that it says must hold."""
 
@@ -299,6 +319,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 def _wire(transaction: Transaction) -> TableTransaction:
     """As it goes over the wire. Raises InvalidItemError, and whatever values of wrong types do."""
     named = [(one.table, one.key) for one in transaction.compares]
+    then, otherwise = ([*map(_operation, steps)] for steps in (transaction.then, transaction.otherwise))
     for step in (*transaction.then, *transaction.otherwise):
         key = [getattr(step.record, field) for field in step.table.key] if isinstance(step, Put) else step.key
         named.append((step.table, key))
@@ -316,7 +337,6 @@ def _wire(transaction: Transaction) -> TableTransaction:
         )
         for one in transaction.compares
     ]
-    then, otherwise = ([*map(_operation, steps)] for steps in (transaction.then, transaction.otherwise))
     reads = [TableKey(one.number, [*key]) for one, key in transaction.reads]
     return TableTransaction(table.kind, [*key[: len(table.routing)]], compares, then, otherwise, reads)
 
@@ -325,6 +345,9 @@ def _operation(one: Put | Delete) -> TableOperation:
     number = one.table.number
     if isinstance(one, Delete):
         return TableOperation(number, key=[*one.key])
+    if not isinstance(one.record, one.table.record):
+        wanted, got = one.table.record.__name__, type(one.record).__name__
+        raise InvalidItemError(f"a record of {one.table.name} is a {wanted}, not a {got}")
     return TableOperation(number, msgspec.msgpack.encode(one.record), len(one.table.record.__struct_fields__))
 
 
@@ -411,19 +434,10 @@ class Tables(_DeclarationDeclared):
             return found.table()
         known = found.declaration
         try:
-            routing = known.key[: known.routing]
-            mine = declaration_of(
-                name,
-                record,
-                kind=known.kind,
-                key=known.key,
-                routing=routing,
-                indexes=known.indexed(),
-                expires=known.expires,
-            )
+            mine = msgspec.structs.replace(known, fields=fields_of(record))
         except UNFIT as error:
             raise InvalidRequestError(str(error)) from None
-        if (why := difference(known, mine)) is not None:
+        if (why := difference(known, mine) or fault_of(mine)) is not None:
             raise ConflictError(f"{name}: {why}")
         return found.table(record)
 

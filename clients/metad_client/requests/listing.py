@@ -225,8 +225,7 @@ class Counting:
                         left.append((group, slots, reply.cursor))
             finally:
                 for call in calls:
-                    if not call.future.done():
-                        requests.abandon(call)
+                    requests.abandon(call)
             if moved:
                 places = await self._places(requests, body_of, deadline_s, one_group=one_group)
                 for slots, cursor in moved:

@@ -68,11 +68,12 @@ def filters_of(
     *,
     tenant: str | None = None,
     prefix: str = "",
-    keys: Sequence[Message] | None = None,
+    keys: Sequence[Message | tuple[str | int, ...]] | None = None,
     broker: str = "",
 ) -> Filters:
     """The filters of a watch. What is given beside the tables holds for all that are named alone. ``keys`` name
-    records; they are of the tables that have such keys. Raises InvalidRequestError."""
+    records, of declared tables also by the fields of the key; they are of the tables that have such keys. Raises
+    InvalidRequestError."""
     wanted = [tables] if isinstance(tables, str | Table | Watched) else tables
     if not isinstance(wanted, Sequence | Set):
         raise InvalidRequestError(f"tables: expected names of tables, got {type(tables).__name__}")
@@ -109,7 +110,8 @@ def _table(wanted: AnyWanted) -> Table[Any]:
     if table is None or not table.shows or table.kind == ANY_KIND:
         known = ", ".join(sorted(name for name, table in KNOWN.items() if table.shows))
         raise InvalidRequestError(
-            f"tables: no table {name!r} can be watched; there is {known}, and what m.tables.open(NAME) returns"
+            f"tables: no table {name!r} can be watched by its name; if a program has declared it, pass what "
+            f"m.tables.open({name!r}) returns. By name there is {known}"
         )
     return table
 
@@ -139,11 +141,18 @@ _FITS: Final = "keys: {key!r} is the key of no table that is watched; {known}"
 
 def _of_key(key: Any, among: Sequence[Table[Any]]) -> list[tuple[Table[Any], WatchFilter]]:
     found: list[tuple[Table[Any], WatchFilter]] = []
-    for table in among or KNOWN.values():
-        rows = [name for name, row in table.rows.items() if row in table.shows and table.shows[row].key is type(key)]
+    for table in among or (() if isinstance(key, tuple) else KNOWN.values()):
+        if isinstance(key, tuple):
+            rows = [*table.rows] if isinstance(table, PlainTable) and len(key) == len(table.key) else []
+        else:
+            rows = [
+                name for name, row in table.rows.items() if row in table.shows and table.shows[row].key is type(key)
+            ]
         if rows:
-            fields = [getattr(key, field) for field in key.__struct_fields__]
+            fields = [*key] if isinstance(key, tuple) else [getattr(key, field) for field in key.__struct_fields__]
             try:
+                if isinstance(table, PlainTable) and (why := table.fields_fault(fields)) is not None:
+                    raise TypeError(why)
                 table.key_of(fields)
             except UNFIT as error:
                 raise InvalidRequestError(f"keys: {key!r}: {error}") from None

@@ -337,7 +337,7 @@ def open_image(
     *,
     tenant: str | None = None,
     prefix: str = "",
-    keys: Sequence[Message] | None = None,
+    keys: Sequence[Message | tuple[str | int, ...]] | None = None,
     broker: str = "",
     progress_s: float = PROGRESS_S,
     buffer_bytes: int = BUFFER_BYTES,

@@ -6,6 +6,7 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, Generic, Protocol, TypeVar
 
 from metad_wire.table import Table
+from metad_wire.tables.table import PlainTable
 
 from .event import Shape
 
@@ -26,7 +27,8 @@ class Shown(Protocol):
 
 
 class ImageTable(Mapping[Key, Record], Generic[Key, Record]):
-    """The records of one table as the image has them: key -> record, to read only. It changes while the event loop
+    """The records of one table as the image has them: key -> record, to read only. Of a declared table the fields of
+    the key are a key as well: ``("acme", "press")``. It changes while the event loop
     runs; to iterate over it shows the records that there were at the beginning of the iteration."""
 
     def __init__(self, name: str, table: Table[Any], row: int, shape: Shape, shown: Shown) -> None:
@@ -66,10 +68,17 @@ class ImageTable(Mapping[Key, Record], Generic[Key, Record]):
     def _encoded(self, key: Any) -> bytes:
         if self._type is None and key is None:
             return b""
+        table = self._table
+        if isinstance(table, PlainTable) and isinstance(key, tuple) and len(key) == len(table.key):
+            if (why := table.fields_fault(key)) is not None:
+                raise TypeError(f"a key of {self._name}: {why}")
+            return table.key_of(key)
         if self._type is None or type(key) is not self._type:
             wanted = "None" if self._type is None else self._type.__name__
+            if isinstance(table, PlainTable):
+                wanted = f"({', '.join(table.key)})"
             raise TypeError(f"a key of {self._name} is {wanted}, not {key!r}")
-        return self._table.key_of([getattr(key, field) for field in key.__struct_fields__])
+        return table.key_of([getattr(key, field) for field in key.__struct_fields__])
 
     def pairs(self) -> Iterator[tuple[Key, Record]]:
         """:meth:`items`, quickly."""

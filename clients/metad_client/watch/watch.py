@@ -111,7 +111,7 @@ def open_watch(
     *,
     tenant: str | None = None,
     prefix: str = "",
-    keys: Sequence[Message] | None = None,
+    keys: Sequence[Message | tuple[str | int, ...]] | None = None,
     broker: str = "",
     token: str | None = None,
     until: str | None = None,

@@ -125,13 +125,13 @@ class KnownTables:
             self._grown.pop(table.number, None)
             self._made.pop(table.number, None)
 
-    def check(self, number: int) -> None:
+    def check(self, number: int, name: str = "") -> None:
         """Raise UnknownTableError if the table may have been declared a moment ago, NotFoundError if there is none."""
         if number in self._by_number:
             return
         if number > self._last:
             raise UnknownTableError(f"this node has not heard of table {number} yet")
-        raise NotFoundError(f"there is no table {number}: it was dropped")
+        raise NotFoundError(f"there is no table {name or number}: it was dropped")
 
     def records(self, number: int) -> DeclaredRecords:
         """What is done with the records of this table. Raises as :meth:`check`."""
@@ -153,7 +153,7 @@ class KnownTables:
         """The table of this number; None if that is 0 and there is none of the name. Raises UnknownTableError if it may
         have been declared a moment ago, NotFoundError if it was dropped."""
         if number:
-            self.check(number)
+            self.check(number, name)
             return self._by_number[number]
         return self._by_name.get(name)
 

@@ -68,7 +68,8 @@ class _Checked:
         if why is not None:
             raise InvalidItemError(f"key of {table.name}: {why}")
         if list(key[:routing]) != self._route:
-            raise InvalidItemError(f"{table.name}: its routing fields are {', '.join(map(str, key[:routing]))}")
+            mine, others = (", ".join(map(str, route)) for route in (key[:routing], self._route))
+            raise InvalidItemError(f"{table.name}: its routing fields are {mine}, and those of the others {others}")
         return records, table.key_of(key)
 
     def _step(self, operation: m.TableOperation) -> _Step:

@@ -444,10 +444,7 @@ class DeclaredRecords(Plain):
 
     def read_list(self, reader: Reader, command: Command[m.TableList]) -> Any:
         """A page of records."""
-        body = command.body
-        index = self.table.index(body.index)
-        if index is not None and index.number > self.table.first_indexes:
-            self._check_complete(reader, command, index)
+        body, index = command.body, self._complete_index(reader, command)
         order = index or self.table
         start = order.key_of(body.fields) + text_prefix(body.prefix)
         after = order.key_of(body.after) + order.behind if body.after else b""
@@ -457,8 +454,12 @@ class DeclaredRecords(Plain):
         rows, cursor = page if index is None else self._records_of(reader, index, page, keep)
         return m.ListReply([msgspec.Raw(value) for _, value in rows], cursor)
 
-    def _check_complete(self, reader: Reader, command: Command[m.TableList], index: Index) -> None:
-        """Raise IndexBuildingError if a slot is not complete that a listing is about."""
+    def _complete_index(self, reader: Reader, command: Command[m.TableList]) -> Index | None:
+        """The index that a listing or a count goes by; None for the key. Raises IndexBuildingError if a slot is not
+        complete that it is about."""
+        index = self.table.index(command.body.index)
+        if index is None or index.number <= self.table.first_indexes:
+            return index
         lacking = reader.parts[IndexStates].incomplete(self.table, index.number)
         if len(command.rows):
             lacks = bool(lacking[command.rows.crcs & SLOT_MASK].any())
@@ -471,18 +472,26 @@ class DeclaredRecords(Plain):
                 retry_after_ms=_BUILDING_MS,
                 retry_jitter_ms=_BUILDING_MS // 4,
             )
+        return index
 
     def read_count(self, reader: Reader, command: Command[m.TableList]) -> m.TableCountReply:
         """How many records a page has that shows none, so that it has room for more of them."""
         body, count = command.body, 0
-        if body.index or body.after:
-            raise InvalidRequestError("a count is in the order of the keys, and goes on behind a cursor")
-        prefix, start = self.prefix(reader.group), self.table.key_of(body.fields) + text_prefix(body.prefix)
-        begin = after_cursor(reader.group, self.row, start, body.page.cursor)
-        spent_max, limit, keep = reader.spent + _COUNTED_MAX, body.page.limit, self._lasts(reader)
+        if body.after:
+            raise InvalidRequestError("after: a count goes on behind a cursor")
+        index = self._complete_index(reader, command)
+        start = (index or self.table).key_of(body.fields) + text_prefix(body.prefix)
+        row, keep = self.row if index is None else _INDEX, self._lasts(reader)
+        prefix, begin = keys.table_prefix(reader.group, row), after_cursor(reader.group, row, start, body.page.cursor)
+        end, of_row = keys.after_prefix(prefix + start), keep if index is None else None
+        spent_max, limit = reader.spent + _COUNTED_MAX, body.page.limit
         while True:
-            room = min(SCAN_ROWS_MAX, limit - count)
-            rows, stopped_at = reader.scan(begin, keys.after_prefix(prefix + start), room, keep, body.slots)
+            rows, stopped_at = reader.scan(begin, end, min(SCAN_ROWS_MAX, limit - count), of_row, body.slots)
+            if index is not None and keep is not None:
+                page = Page([(key[len(prefix) :], value) for key, value in rows], b"")
+                rows, short_of = self._records_of(reader, index, page, keep)
+                if short_of:
+                    return m.TableCountReply(count + len(rows), short_of)
             count += len(rows)
             if stopped_at is None:
                 return m.TableCountReply(count)

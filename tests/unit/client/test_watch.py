@@ -302,7 +302,10 @@ def test_a_table_is_named_by_its_declaration_as_well(table: Table[Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tables": "nope"}, "no table 'nope' can be watched; there is acl, auto_subscription, "),
+        (
+            {"tables": "nope"},
+            "no table 'nope' can be watched by its name; if a program has declared it, pass what m.tables.open('nope')",
+        ),
         ({"tables": "group"}, "no table 'group'"),
         ({"tables": []}, "needs at least one"),
         ({"tables": 7}, "tables"),

@@ -37,7 +37,9 @@ def add(commands: Commands) -> None:
     verbs.add("get", "what a table is", _get).add_argument("table", metavar="TABLE")
     parser = verbs.add("declare", "declare a table, or let it grow by fields and indexes at its end", _declare)
     parser.add_argument("file", metavar="FILE", help="a JSON document as `tables get --json` prints it; - reads stdin")
-    verbs.add("drop", "drop a table, with all its records", _drop).add_argument("table", metavar="TABLE")
+    parser = verbs.add("drop", "drop a table, with all its records", _drop)
+    parser.add_argument("table", metavar="TABLE")
+    _sure(parser, "without it, this only says how many records it would delete")
 
     _, verbs = commands.family("records", "records of a declared table: list, get, put, delete, count", _which)
     _add_verbs(verbs)
@@ -94,9 +96,7 @@ def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
 
     parser = verb("list", "records in order of their keys", _records)
     begins(parser)
-    parser.add_argument(
-        "--index", default="", metavar="INDEX", help="in the order of this index; KEY then begins with its fields"
-    )
+    _index(parser, "in the order of this index; KEY then begins with its fields")
     limit(parser)
     _secrets(parser, table)
     parser = verb("get", "one record", _record)
@@ -107,11 +107,22 @@ def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
     has = "" if table is None else f". FIELD: {', '.join(map(_told, msgspec.structs.fields(table.record)))}"
     parser.add_argument("fields", nargs="+", metavar="FIELD=VALUE", help=said + has)
     _expected(parser, "only if it has version N now; 0: only if it is absent")
-    parser = verb("delete", "delete one record; or with --prefix all that `list` shows", _delete)
+    parser = verb("delete", "delete one record; or with --prefix or --index all that `list` shows", _delete)
     begins(parser, None)
-    parser.add_argument("--yes", action="store_true", help="without it, --prefix only says how many it would delete")
+    _index(parser, "of what `list` shows by this index; KEY then begins with its fields")
+    _sure(parser, "without it, --prefix and --index only say how many they would delete")
     _expected(parser, "only if it has version N now")
-    begins(verb("count", "how many records `list` would show", _count))
+    parser = verb("count", "how many records `list` would show", _count)
+    begins(parser)
+    _index(parser, "KEY begins with the fields of this index")
+
+
+def _index(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--index", default="", metavar="INDEX", help=help)
+
+
+def _sure(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--yes", action="store_true", help=help)
 
 
 def _told(field: msgspec.structs.FieldInfo) -> str:
@@ -141,7 +152,7 @@ async def _list(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
-    found = present(await m.tables.get(a.table), f"no table {a.table}")
+    found = present(await m.tables.get(a.table), _no_table(a))
     fields, building = [_field_row(field) for field in found.declaration.fields], await _building(m, found)
     facts = _row(found) | {"being built": building, "about": found.declaration.about}
     printer.document(_document(found) | {"building": building}, facts, [("fields", fields)])
@@ -168,9 +179,19 @@ async def _declare(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _drop(m: Client, a: Arguments, printer: Printer) -> None:
-    with absent(f"no table {a.table}"):
+    if not a.yes:
+        table = present(await m.tables.get(a.table), _no_table(a)).table()
+        count = await m.table(table).count(on_progress=Progress("counted"))
+        raise InvalidRequestError(f"{a.table} would be dropped with {count} records: add --yes")
+    with absent(_no_table(a)):
         await m.tables.drop(a.table)
     printer.one({"dropped": True})
+
+
+def _no_table(a: Arguments) -> str:
+    if a.table in FAMILIES:
+        return f"nobody has declared {a.table}: metad has it itself, metadctl {PLURALS[a.table]} is for its records"
+    return f"no table {a.table}"
 
 
 def _row(table: DeclaredTable) -> Row:
@@ -266,16 +287,8 @@ async def _which(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _records(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
-    records, size = m.table(table), page_size(a.limit)
-    if not a.index:
-        listing = records.list(*_key(table, a.key), prefix=a.prefix, page_size=size)
-    elif a.index in table.indexes:
-        fields = _fields(table, table.indexes[a.index].names, a.key)
-        listing = records.list_by(a.index, *fields, prefix=a.prefix, page_size=size)
-    else:
-        raise InvalidRequestError(
-            f"{a.table} has no index {a.index}; its indexes: {', '.join(table.indexes) or 'none'}"
-        )
+    records, fields, asked = m.table(table), _first(table, a), {"prefix": a.prefix, "page_size": page_size(a.limit)}
+    listing = records.list_by(a.index, *fields, **asked) if a.index else records.list(*fields, **asked)
     found = await first(listing, a.limit)
     shown = [_flat(a, record) for record in found.records]
     printer.many(shown, [_for_people(a, record) for record in shown])
@@ -308,24 +321,24 @@ async def _put(m: Client, a: Arguments, printer: Printer) -> None:
 async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
     records = m.table(table)
-    if a.prefix is None:
+    if a.prefix is None and not a.index:
         with absent(_complaint(a)):
             await records.delete(*_whole(table, a.key), expected_version=a.expected_version)
         printer.one({"deleted": True})
         return
     if a.expected_version is not None:
-        raise InvalidRequestError("--expected-version is of one record: it does not go with --prefix")
-    fields = _key(table, a.key)
+        raise InvalidRequestError("--expected-version is of one record: it does not go with --prefix or --index")
+    fields, asked = _first(table, a), {"prefix": a.prefix or "", "index": a.index}
     if not a.yes:
-        count = await records.count(*fields, prefix=a.prefix, on_progress=Progress("counted"))
+        count = await records.count(*fields, **asked, on_progress=Progress("counted"))
         raise InvalidRequestError(f"{count} records of {a.table} would be deleted: add --yes")
-    printer.one({"deleted": await records.delete_prefix(*fields, prefix=a.prefix, on_progress=Progress("deleted"))})
+    printer.one({"deleted": await records.delete_prefix(*fields, **asked, on_progress=Progress("deleted"))})
 
 
 async def _count(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
-    counted = Progress("counted")
-    count = await m.table(table).count(*_key(table, a.key), prefix=a.prefix, on_progress=counted)
+    asked = {"prefix": a.prefix, "index": a.index}
+    count = await m.table(table).count(*_first(table, a), **asked, on_progress=Progress("counted"))
     printer.one({"records": count})
 
 
@@ -333,39 +346,62 @@ def _complaint(a: Arguments) -> str:
     return f"no {a.table} {'/'.join(a.key)}"
 
 
-def _key(table: PlainTable[Any], given: list[str]) -> list[Any]:
-    """The first fields of a key."""
-    if len(given) > len(table.key):
-        raise InvalidRequestError(f"the key of {table.name} is {', '.join(table.key)}: it has {len(table.key)} fields")
-    return _fields(table, table.key, given)
+def _first(table: PlainTable[Any], a: Arguments) -> list[Any]:
+    """The first fields of a key, or of what the index that is named orders by."""
+    if not a.index:
+        return _fields(table, f"the key of {table.name}", table.key, a.key)
+    if a.index not in table.indexes:
+        raise InvalidRequestError(
+            f"{a.table} has no index {a.index}; its indexes: {', '.join(table.indexes) or 'none'}"
+        )
+    return _fields(table, f"index {a.index}, with the key,", table.indexes[a.index].names, a.key)
 
 
-def _fields(table: PlainTable[Any], names: Sequence[str], given: list[str]) -> list[Any]:
+def _fields(table: PlainTable[Any], whose: str, names: Sequence[str], given: list[str], least: int = 0) -> list[Any]:
+    if not least <= len(given) <= len(names):
+        raise InvalidRequestError(f"{whose} is {', '.join(names)}: it has {len(names)} fields")
     types = {field.name: field.type for field in msgspec.structs.fields(table.record)}
     return [_read(name, text, types[name]) for name, text in zip(names, given, strict=False)]
 
 
 def _whole(table: PlainTable[Any], given: list[str]) -> list[Any]:
-    if len(given) < len(table.key):
-        raise InvalidRequestError(f"the key of {table.name} is {', '.join(table.key)}: it has {len(table.key)} fields")
-    return _key(table, given)
+    return _fields(table, f"the key of {table.name}", table.key, given, len(table.key))
 
 
 def _read(name: str, text: str, kind: Any, *, encoded: bool = False) -> Any:
     """A field's value of an argument. What is neither text nor bytes is read as JSON. ``encoded``: base64 of bytes."""
     read: Callable[[Any], Any] = lambda value: msgspec.convert(value, kind)  # noqa: E731
-    shape = msgspec.inspect.type_info(kind)
+    shape, optional = msgspec.inspect.type_info(kind), False
+    if isinstance(shape, msgspec.inspect.UnionType):
+        shape, optional = next(one for one in shape.types if not isinstance(one, msgspec.inspect.NoneType)), True
+    is_text = isinstance(shape, msgspec.inspect.StrType | msgspec.inspect.LiteralType)
+    try:
+        said = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        said = _NO_JSON
     try:
         if text == "-":
             given = sys.stdin.buffer.read()
             return read(given if isinstance(shape, msgspec.inspect.BytesType) else given.decode())
-        if isinstance(shape, msgspec.inspect.StrType | msgspec.inspect.LiteralType):
+        if is_text and not (optional and (said is None or isinstance(said, str))):
             return read(text)
-        if isinstance(shape, msgspec.inspect.BytesType):
+        if isinstance(shape, msgspec.inspect.BytesType) and not (optional and said is None):
             return read(base64.b64decode(text, validate=True) if encoded else text.encode())
+        if isinstance(shape, msgspec.inspect.BoolType) and text in ("yes", "no"):  # as it is shown
+            return text == "yes"
+        if said is _NO_JSON and type(shape) in _WORDS:
+            raise InvalidRequestError(f"{name}={text}: expected {_WORDS[type(shape)]}")
         return read(msgspec.json.decode(text))
     except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error) as error:
         raise InvalidRequestError(f"{name}={text}: {error}") from None
+
+
+_NO_JSON: Any = object()
+_WORDS: dict[type, str] = {
+    msgspec.inspect.BoolType: "true or false",
+    msgspec.inspect.IntType: "a number",
+    msgspec.inspect.FloatType: "a number",
+}
 
 
 def _flat(a: Arguments, found: TableRecord[Any]) -> dict[str, Any]:
@@ -382,14 +418,17 @@ _INSTANT_MS = 10**12
 
 
 def _for_people(a: Arguments, record: dict[str, Any]) -> Row:
-    """The same with units, a map in one line, and a word for each secret that is left out."""
+    """The same with a map in one line; of a table that metad has itself also with units, and a word for each secret
+    that is left out."""
+    if a.table not in FAMILIES:
+        return {name: _in_line(value) for name, value in record.items()}
     hidden = [] if a.secrets else sorted(SECRETS.get(a.table, ()))
     return dict(_told_of(name, value) for name, value in record.items()) | dict.fromkeys(hidden, "hidden")
 
 
 def _told_of(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(value, dict):
-        return name, [f"{key}={each}" for key, each in value.items()]
+        return name, _in_line(value)
     base, _, unit = name.rpartition("_")
     if isinstance(value, list) and unit in {"ms", "s", "bytes"}:
         return base, [_told_of(name, each)[1] for each in value]
@@ -401,3 +440,7 @@ def _told_of(name: str, value: Any) -> tuple[str, Any]:
             return base, None if ms is None else people.duration(ms)
         return base, people.when(ms, int(time.time() * 1_000))
     return name, value
+
+
+def _in_line(value: Any) -> Any:
+    return [f"{key}={each}" for key, each in value.items()] if isinstance(value, dict) else value
