@@ -330,7 +330,7 @@ def test_a_table_goes_from_one_program_to_another(nodes: Nodes, tmp_path: Path) 
         assert (both.record.payload, both.record.quality, both.record.note) == (b"2", 7, "late")
         with pytest.raises(ConflictError, match=r"field 2 is sensor"):
             m.tables.declare("reading", Other, kind="data", key=("tenant", "sensor"))
-        assert "reading would be dropped, with all that it has (1 records): add --yes" in ctl(url, "tables", "drop", "reading", status=1)
+        assert "1 records of reading would be deleted with it" in ctl(url, "tables", "drop", "reading", status=1)
         assert ctl(url, "tables", "drop", "reading", "--yes") == {"dropped": True}
 
         def is_refused() -> bool:

@@ -182,7 +182,7 @@ async def _drop(m: Client, a: Arguments, printer: Printer) -> None:
     if not a.yes:
         table = present(await m.tables.get(a.table), _no_table(a)).table()
         count = await m.table(table).count(on_progress=Progress("counted"))
-        raise InvalidRequestError(f"{a.table} would be dropped, with all that it has ({count} records): add --yes")
+        raise InvalidRequestError(f"{count} records of {a.table} would be deleted with it: add --yes")
     with absent(_no_table(a)):
         await m.tables.drop(a.table)
     printer.one({"dropped": True})
