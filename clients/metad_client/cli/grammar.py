@@ -29,7 +29,7 @@ class _Command(argparse.ArgumentParser):
     has_verbs = False
     _is_mixed = False
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As of the base class, which takes `TABLE --index I KEY` for a table without a key."""
         found, extra = super().parse_known_args(args, namespace)
         if not extra or self.has_verbs or self._is_mixed:
@@ -47,12 +47,12 @@ class Commands:
     def __init__(self, parser: Parser, common: Parser, *, metavar: str, required: bool) -> None:
         if isinstance(parser, _Command):
             parser.has_verbs = True
-        self._verbs = parser.add_subparsers(metavar=metavar, required=required, parser_class=_Command)
+        self._verbs: Any = parser.add_subparsers(metavar=metavar, required=required, parser_class=_Command)
         self._common = common
 
     def add(self, name: str, help: str, command: Command, check: Check | None = None) -> Parser:
         """Add a command."""
-        parser = self._verbs.add_parser(name, help=help, parents=[self._common])
+        parser: Parser = self._verbs.add_parser(name, help=help, parents=[self._common])
         parser.set_defaults(command=command, verify=check)
         return parser
 
