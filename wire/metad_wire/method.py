@@ -217,6 +217,14 @@ class Method(Generic[Body, Reply]):
             raise InvalidRequestError(f"{self.name} reply: {reason(error, self.reply)}") from None
         return reply
 
+    def without_items(self, body: bytes) -> bytes:
+        """An encoded body with none of its items. Raises InvalidRequestError."""
+        try:
+            decoded = msgspec.msgpack.decode(body, type=_headed(self.body))
+        except MALFORMED as error:
+            raise self._invalid(error) from None
+        return encode(msgspec.structs.replace(decoded, items=[]))
+
     def encode_request(
         self,
         body: Body,

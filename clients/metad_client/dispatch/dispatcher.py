@@ -387,6 +387,9 @@ class Dispatcher:
         if call.probes:
             self._lead(call.group or ANY, call.probes)
             self._router.release()
+        if call.whole is not None:
+            call.spent()
+            return
         try:
             reply = call.method.decode_reply(payload)
         except InvalidRequestError as error:  # the reply is malformed, which is not the fault of the caller's request
@@ -413,6 +416,8 @@ class Dispatcher:
         elif isinstance(error, TooEarlyError) and not call.was_early:
             call.was_early = True
             self._router.to_front(call, queue)  # the handshake is over by now
+        elif call.spends(error):
+            self._router.to_front(call, queue)
         elif not self._redirect(call, error, queue) and not self._moved(call):
             self._again(call, error)
             if call.astray or call.stale:

@@ -177,16 +177,66 @@ async def test_writes_refused_for_their_size_are_sent_in_halves(server, dial, co
     assert len(set(identities)) == len(identities)
 
 
-async def test_a_write_in_doubt_is_not_sent_in_halves(server, dial):
+PUTS = [KvPutItem("ns", f"k{i}", b"%d" % i) for i in range(4)]
+
+
+def sent(server):
+    """How many items each attempt had, and the number of its identity, from that of the first on."""
+    first = server.received[0].identity.seq
+    return [(len(received.body.items), received.identity.seq - first) for received in server.received]
+
+
+async def test_a_write_in_doubt_is_not_sent_in_halves_unless_its_identity_is_spent(server, dial):
     def answer(received):
         received.peer.cut() if len(server.received) == 1 else received.fail(TooLargeError("send it in parts"))
 
     server.answer = answer
     client = await dial()
     with pytest.raises(TooLargeError) as raised:
-        await client.kv.put_many([KvPutItem("ns", f"k{i}", b"") for i in range(4)])
+        await client.kv.put_many(PUTS)
     assert not raised.value.outcome_known
-    assert len(server.received) == 2
+    assert sent(server) == [(4, 0), (4, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("single", [False, True])
+async def test_a_write_that_is_too_large_and_in_doubt_spends_its_identity_and_is_sent_in_halves(server, dial, single):
+    """No attempt of before can be done any more, wherever it is: it has the same identity."""
+
+    def answer(received):
+        if len(server.received) in (1, 3):
+            received.peer.cut()
+        elif len(received.body.items) > 2:
+            received.fail(TooLargeError("send it in parts"))
+        else:
+            received.reply()
+
+    server.answer = answer
+    client = await dial()
+    if single:
+        versions = await asyncio.gather(*(client.kv.put(item.namespace, item.key, item.value) for item in PUTS))
+        assert versions == [0, 1, 2, 3]
+        assert sent(server)[:4] == [(4, 0), (4, 0), (0, 0), (0, 0)]
+    else:
+        result = await client.kv.put_many(PUTS)
+        assert (result.errors, result.versions) == ({}, [0, 1, 2, 3])
+        assert sent(server) == [(4, 0), (4, 0), (0, 0), (0, 0), (2, 1), (2, 2)]
+
+
+async def test_a_write_that_is_too_large_and_was_done_before_has_its_reply(server, dial):
+    def answer(received):
+        if len(server.received) == 1:
+            received.peer.cut()
+        elif len(server.received) == 2:
+            received.fail(TooLargeError("send it in parts"))
+        elif received.body.items:
+            received.reply()
+        else:
+            received.fail(InvalidRequestError("this identity was used for another request"))
+
+    server.answer = answer
+    client = await dial()
+    assert (await client.kv.put_many(PUTS)).versions == [0, 1, 2, 3]
+    assert sent(server) == [(4, 0), (4, 0), (0, 0), (4, 0)]
 
 
 async def test_items_that_do_not_fit_a_frame_are_cut_by_size(server, dial):

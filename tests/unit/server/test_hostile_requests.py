@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 from msgspec.structs import replace
 from plain_bodies import PLAIN, plain_body
 from server_rig import Answer, Rig
@@ -111,6 +112,27 @@ async def test_an_identity_reused_for_another_body_is_answered() -> None:
         await rig.settle()
         assert rig.node.failure is None
     await still_works(rig)
+    await rig.close()
+
+
+@pytest.mark.parametrize(
+    "method", [method for method in OPEN if method.item and method.mutates], ids=lambda method: method.name
+)
+async def test_a_write_without_items_spends_its_identity(method: Method[Any, Any]) -> None:
+    """So a client proves that an attempt in doubt is never done, and may send its items with other identities."""
+    rig = Rig()
+    await rig.open()
+    group = f"{kind_of(method)}-0"
+    whole = replace(body_of(method), items=[5] * 2)
+    none = method.decode_request(
+        methods.encode((0, None, Raw(method.without_items(methods.encode(whole))), group))
+    ).body
+    spent, used = Identity(1, 1, 1), Identity(1, 2, 1)
+    assert (await rig.answered(rig.send(method, none, spent, group=group))).reply(method).errors == []
+    assert type((await rig.answered(rig.send(method, whole, spent, group=group))).error) is InvalidRequestError
+    (await rig.answered(rig.send(method, whole, used, group=group))).reply(method)
+    again = replace(used, age_ms=5)
+    assert type((await rig.answered(rig.send(method, none, again, group=group))).error) is InvalidRequestError
     await rig.close()
 
 

@@ -16,10 +16,12 @@ import msgspec
 
 from metad_wire.errors import (
     DrainingError,
+    InvalidRequestError,
     MetadError,
     NotLeaderError,
     OverloadedError,
     StaleRouteError,
+    TooLargeError,
     UnknownOutcomeError,
 )
 from metad_wire.messages import BROKER_BYTES_MAX, Identity, Message, Owner, Request
@@ -188,6 +190,8 @@ class Call:
     stale: bool = False  # to the last attempt the group has answered that it does not hold the items any more
     turned_away: Callable[[], None] | None = None  # called when a node has no room and names a time to come back
     moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
+    too_large: MetadError | None = None  # why its identity was to be spent
+    whole: bytes | None = None  # the body, while one without items is sent in its place
 
     @property
     def undone(self) -> bool:
@@ -266,6 +270,29 @@ class Call:
         self.carrier, self.obstacle = None, error
         self.redirects = 0
         self.in_doubt = self.in_doubt or in_doubt
+
+    # --- the end of what is too large and in doubt ---
+
+    def spends(self, error: MetadError) -> bool:
+        """Whether another attempt is to be sent at once, because an earlier one may have been carried out, or may be
+        yet, and this one was refused as too large. It has the same identity and no items. If that is done, the identity
+        is spent, and no attempt with items can be carried out any more. If the identity was used, the whole request was
+        done: it is sent again for its reply."""
+        if self.whole is not None and type(error) is InvalidRequestError:
+            self.body, self.whole = self.whole, None
+            return True
+        if self.too_large is not None or not isinstance(error, TooLargeError) or self.identities is None:
+            return False
+        if not self.in_doubt or self.items < 2:
+            return False
+        self.too_large, self.whole, self.body = error, self.body, self.method.without_items(self.body)
+        return True
+
+    def spent(self) -> None:
+        """End, with nothing done: the attempt without items is answered."""
+        assert self.too_large is not None
+        self.carrier, self.in_doubt = None, False
+        self.fail(self.too_large)
 
     # --- waiting ---
 
