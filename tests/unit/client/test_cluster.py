@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from zlib import crc32
 
@@ -14,12 +15,14 @@ from metad_client import (
     ConnectionLostError,
     DeadlineExceededError,
     InvalidItemError,
+    InvalidRequestError,
     KvKey,
     KvPutItem,
     MetadError,
     NotFoundError,
     NotLeaderError,
     OverloadedError,
+    Record,
     SessionKey,
     StaleRouteError,
     UnknownOutcomeError,
@@ -34,6 +37,7 @@ from metad_wire.tables.offset import OFFSET, KnownGroup
 from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.subscription import SUBSCRIPTION, Subscription
+from metad_wire.tables.table import PlainTable
 from metad_wire.tables.will import WILL, DueWill
 
 
@@ -908,6 +912,37 @@ async def test_a_listing_of_all_groups_has_each_record_once_where_slots_move(ser
     await settle()
     assert [record async for record in records(client)] == [record_of(name) for name in NAMES]
     assert listed.moves == 2
+
+
+class Thing(Record, frozen=True):
+    """A record of a declared table."""
+
+    tenant: str
+    name: str
+
+
+THINGS = PlainTable("thing", number=1024, kind="data", record=Thing, key=("tenant", "name"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_groups_that_all_refuse_a_count_leave_no_complaint(server, nodes, dial, settle, order):
+    """Whichever answers first: one error is raised, and nobody has to fetch the others."""
+    loop, complaints = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    client = await dial()
+    await settle()
+    begun = len(server.received)
+    server.answer = None
+    call = start(client.table(THINGS).count())
+    asked = (await server.requests(begun + 4))[begun:]
+    for received in asked[::order]:
+        received.fail(InvalidRequestError("no"))
+    with pytest.raises(InvalidRequestError):
+        await call
+    del call
+    await settle()
+    gc.collect()
+    assert not complaints
 
 
 async def test_until_the_map_says_where_a_slot_is_its_items_wait(server, nodes, moving, dial, settle):
