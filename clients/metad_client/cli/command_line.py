@@ -83,7 +83,7 @@ examples:
   metadctl tables declare devices.json
   metadctl topics put tenant=acme topic=orders partitions=4
   metadctl topics list acme
-  metadctl topics resize acme orders --write-queues 4
+  metadctl topics resize acme orders --partitions 8
   metadctl schemas register acme orders-value orders.avsc
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders

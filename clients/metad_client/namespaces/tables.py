@@ -43,12 +43,13 @@ from ..requests.batcher import named
 from ..requests.listing import Counting, Listing
 from ..requests.requests import Requests, Verb
 from ..requests.transacting import items_max_of, transacted
-from ..requests.wrong import UNFIT, argument, sequence_of
+from ..requests.wrong import UNFIT, Misfit, argument, sequence_of
 from ..results import PutResult, ReadResult, TablesTransactResult, TransactionResult, WriteResult
 from . import Facade
 from .declared import _DeclarationDeclared
 
 Record = TypeVar("Record", bound=Message)
+_record_of = attrgetter("record")
 
 
 class Records(Facade, Generic[Record]):
@@ -88,8 +89,8 @@ class Records(Facade, Generic[Record]):
         """Write records, or items that say which version they expect. The result has their new ``versions``. Item
         errors: ConflictError."""
         given = sequence_of(self._plain.put, items)
-        if {*map(type, given)} - {TablePutItem}:
-            given = [_item(item) for item in given]
+        if {*map(type, given)} != {TablePutItem} or {*map(type, map(_record_of, given))} != {self._table.record}:
+            given = [self._item(item) for item in given]
         return PutResult(
             await self._put.many(self._requests, given, deadline_s, table=self._table.number, known=self._known)
         )
@@ -244,7 +245,7 @@ class Records(Facade, Generic[Record]):
     async def put(self, record: Record, *, expected_version: int | None = None, deadline_s: float | None = None) -> int:
         """Write one record and return its new version. With ``expected_version`` it is a compare-and-set; 0 expects
         that there is no record yet. Raises ConflictError."""
-        item, number = TablePutItem(record, expected_version), self._table.number
+        item, number = self._item(TablePutItem(record, expected_version)), self._table.number
         return await self._put.one(self._requests, item, deadline_s, table=number, known=self._known)
 
     async def get(
@@ -262,20 +263,27 @@ class Records(Facade, Generic[Record]):
         item = TableDeleteItem(self._key(key), expected_version)
         await self._delete.one(self._requests, item, deadline_s, table=self._table.number)
 
+    def _item(self, given: Any) -> Any:
+        """Of a record, or of an item with one; anything else as it is, which is refused as an item."""
+        item = (
+            TablePutItem(given) if isinstance(given, msgspec.Struct) and not isinstance(given, TablePutItem) else given
+        )
+        record = getattr(item, "record", None)
+        if isinstance(record, msgspec.Struct) and not isinstance(record, self._table.record):
+            wrong: Any = Misfit(f"record: expected {self._table.record.__name__}, got {type(record).__name__}")
+            return TablePutItem(wrong)
+        return item
+
     def _keys(self, method: Method[Any, Any], keys: Sequence[Sequence[str | int]]) -> Sequence[Any]:
         return [self._key(key) for key in sequence_of(method, keys)]
 
     def _key(self, key: Sequence[str | int]) -> Any:
-        """As a message, or as it is if it is none: then it is refused as an item."""
+        """As a message, or as what is refused as an item."""
         if isinstance(key, list | tuple) and len(key) == len(self._table.key):
             return self._plain.key(*key)
-        return key
-
-
-def _item(given: Any) -> Any:
-    """Of a record; anything else as it is, which is refused as an item."""
-    is_record = isinstance(given, msgspec.Struct) and not isinstance(given, TablePutItem)
-    return TablePutItem(given) if is_record else given
+        got = f"{len(key)}" if isinstance(key, list | tuple) else type(key).__name__
+        names = self._table.key
+        return Misfit(f"the key of {self._table.name} is {', '.join(names)}: {len(names)} fields, not {got}")
 
 
 class Compare(msgspec.Struct, frozen=True):

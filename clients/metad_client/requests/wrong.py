@@ -14,25 +14,27 @@ from metad_wire.faults import UNFIT as UNFIT
 from metad_wire.faults import fault
 from metad_wire.messages import Message
 from metad_wire.methods import Method, encode
-from metad_wire.tables.table import PlainTable
 
 from ..errors import InvalidItemError, InvalidRequestError, MetadError
 
 
-def _fault(method: Method[Any, Any], item: Any) -> str | None:
-    """What is wrong with an item. A key that does not fit its table is told by the names of the fields."""
-    why, table = fault(item, method.item), method.table
-    if why is None or not isinstance(table, PlainTable) or method not in (table.plain.get, table.plain.delete):
-        return why
-    key = getattr(item, "key", item)
-    if isinstance(key, list | tuple):
-        return f"the key of {table.name} is {', '.join(table.key)}: {len(table.key)} fields, not {len(key)}"
-    return why
+class Misfit:
+    """Stands for a key or record that is none of its table, and cannot be sent: its item fails, and says why."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def _fault(item: Any, kind: Any) -> str | None:
+    for given in (item, getattr(item, "key", None), getattr(item, "record", None)):
+        if isinstance(given, Misfit):
+            return given.why
+    return fault(item, kind)
 
 
 def wrong_items(method: Method[Any, Any], items: Sequence[Any]) -> dict[int, InvalidItemError]:
     """The errors of the items with a field of a wrong type, by position."""
-    faults = ((position, _fault(method, item)) for position, item in enumerate(items))
+    faults = ((position, _fault(item, method.item)) for position, item in enumerate(items))
     return {position: InvalidItemError(why) for position, why in faults if why is not None}
 
 
@@ -40,7 +42,7 @@ def wrong_item(
     method: Method[Any, Any], item: Any, body_of: Callable[[list[Any]], Message], error: Exception
 ) -> MetadError:
     """The error of a request of this item alone, which could not be routed or encoded."""
-    why = _fault(method, item)
+    why = _fault(item, method.item)
     return wrong_body(method, body_of([]), error) if why is None else InvalidItemError(why)
 
 
@@ -52,7 +54,7 @@ def wrong_body(method: Method[Any, Any], body: Message, error: Exception) -> Met
 
 def too_long(method: Method[Any, Any], item: Any) -> InvalidItemError | None:
     """The error of an item whose key or value is over the limit: it might not even fit a frame."""
-    why = fault(item, method.item) or (method.route.fault(item) if method.route is not None else None)
+    why = _fault(item, method.item) or (method.route.fault(item) if method.route is not None else None)
     return None if why is None else InvalidItemError(why)
 
 
@@ -68,7 +70,7 @@ def too_long_items(method: Method[Any, Any], items: Sequence[Any]) -> dict[int, 
             decode(encode(item))
             why = limits(item)
         except UNFIT:
-            why = _fault(method, item)
+            why = _fault(item, method.item)
         if why is not None:
             wrong[position] = InvalidItemError(why)
     return wrong

@@ -304,7 +304,7 @@ def test_a_table_is_named_by_its_declaration_as_well(table: Table[Any]) -> None:
     [
         (
             {"tables": "nope"},
-            "no table 'nope' can be watched by its name; if a program has declared it, pass what m.tables.open('nope')",
+            "no table 'nope' can be watched by its name; if a program has declared it",
         ),
         ({"tables": "group"}, "no table 'group'"),
         ({"tables": []}, "needs at least one"),
