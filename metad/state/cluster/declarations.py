@@ -24,6 +24,7 @@ from metad_wire.errors import (
 from metad_wire.families import FAMILIES
 from metad_wire.method import MALFORMED, Method
 from metad_wire.methods import encode
+from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.table import TABLES
 from metad_wire.tables.declaration import (
     DECLARATION,
@@ -186,7 +187,7 @@ class KnownTables:
 
 
 class Declarations(StatePart):
-    """Tells the node what entries of ``metadata-0`` declare and drop."""
+    """Tells the node what entries of ``metadata-0`` declare and drop, and the leader who has declared how much."""
 
     rows = (_TABLE, _COUNT)
 
@@ -196,11 +197,20 @@ class Declarations(StatePart):
         self._is_metadata = context.group == _GROUP
 
     def load(self) -> None:
+        self.room = FairRoom("declared tables", TABLES_MAX, ends="when it is dropped")
+        """Shared by those who declared them."""
+        self._places: dict[bytes, Place] = {}
+        self._in_flight: dict[bytes, Place] = {}  # of tables that are not committed yet
         if not self._is_metadata:
             return
         stored = self._engine.get(_COUNT_KEY)
         count = _Counted() if stored is None else _decode_count(stored)
-        self.known.replace((_decode(value) for _, value in _rows(self._engine, _PREFIX)), count)
+        self.known.replace((self._placed(key, _decode(value)) for key, value in _rows(self._engine, _PREFIX)), count)
+
+    def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
+        for key, value in writes.items():
+            if key != _COUNT_KEY and value is not None and key not in self._places and key not in self._in_flight:
+                self._in_flight[key] = self.room.hold(_decode(value).declared_by, 1)
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
         for key, value in writes.items():
@@ -209,8 +219,21 @@ class Declarations(StatePart):
             if value is None:
                 (name,) = DECLARATION.fields_of(key[len(_PREFIX) :], 1)
                 self.known.drop(name)
+                self.room.forget(self._places.pop(key, None))
             else:
-                self.known.add(_decode(value))
+                self.room.forget(self._in_flight.pop(key, None))
+                self.known.add(self._placed(key, _decode(value)))
+
+    def forget(self) -> None:
+        for place in self._in_flight.values():
+            self.room.give(place)
+        self._in_flight = {}
+
+    def _placed(self, key: bytes, declared: DeclaredTable) -> DeclaredTable:
+        """A table that has its place from now on."""
+        if key not in self._places:
+            self._places[key] = self.room.hold(declared.declared_by, 1)
+        return declared
 
 
 def _rows(engine: Engine, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -221,19 +244,36 @@ def _rows(engine: Engine, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _evaluate_declare(view: View, command: Command[Declare]) -> DeclareReply:
+    room, taken = view.parts[Declarations].room, list[Place]()
+    try:
+        return _declare(view, command, room, taken)
+    finally:  # the room hears of what is accepted
+        for place in taken:
+            room.give(place)
+
+
+def _declare(view: View, command: Command[Declare], room: FairRoom, taken: list[Place]) -> DeclareReply:
     stored = view.get(_COUNT_KEY)
     before = count = _Counted() if stored is None else _decode_count(stored)
     writes = view.writes_of(_TABLE)
     errors: list[m.ItemError] = []
     found: list[DeclaredTable | None] = []
+    holder = command.holder
     for position, declaration in enumerate(command.body.items):
         try:
             known = _known(view, declaration)
             if known is None and count.tables >= TABLES_MAX:
                 raise QuotaExceededError(f"there are {TABLES_MAX} tables already: drop some")
             if known is None:
+                place = room.take(holder, 1)
+                if place is None:
+                    raise QuotaExceededError(
+                        f"{holder or 'this node'} has declared {room.held_by(holder)} of the {room.size_max} tables "
+                        "that there may be, and may have no more than are left free: have some dropped"
+                    )
+                taken.append(place)
                 count = msgspec.structs.replace(count, last=count.last + 1, tables=count.tables + 1)
-            table = _declared(view, known, declaration, count.last)
+            table = _declared(view, known, declaration, count.last, holder)
         except (InvalidItemError, ConflictError, QuotaExceededError) as error:
             errors.append(m.ItemError(position, error.code, error.message))
             found.append(None)
@@ -260,11 +300,13 @@ def _known(view: View, declaration: Declaration) -> DeclaredTable | None:
     return known
 
 
-def _declared(view: View, known: DeclaredTable | None, declaration: Declaration, number: int) -> DeclaredTable:
+def _declared(
+    view: View, known: DeclaredTable | None, declaration: Declaration, number: int, holder: str
+) -> DeclaredTable:
     """The table, once it is declared."""
     revision = view.revision
     if known is None:
-        return DeclaredTable(declaration.name, number, declaration, 1, revision, revision)
+        return DeclaredTable(declaration.name, number, declaration, 1, revision, revision, None, holder)
     before = known.declaration
     newer = declaration if len(declaration.fields) > len(before.fields) else before
     grown = msgspec.structs.replace(newer, indexes=max(before.indexes, declaration.indexes, key=len))

@@ -23,11 +23,13 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import SLOTS
 from metad_wire.connection.frame import FrameType, encode_frame
+from metad_wire.declaration import Declaration, DeclaredField
 from metad_wire.errors import OverloadedError, QuotaExceededError, TooLargeError
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.tables import broker as b
 from metad_wire.tables import lease as w
 from metad_wire.tables import will
+from metad_wire.tables.declaration import Declare
 from metad_wire.transport.fair_share import TURN, FairShare
 from metad_wire.watch import WatchEvents, WatchFilter, WatchOpen
 from sim.memory import MemoryTransport
@@ -77,6 +79,11 @@ def _grant(number: int) -> Asked:
     return methods.LEASE_GRANT, w.LeaseGrant([w.LeaseGrantItem(f"l{number}", HOUR_MS)]), "data-0"
 
 
+def _declare(number: int) -> Asked:
+    declared = Declaration(f"t{number}", "data", [DeclaredField("k", "str")], ["k"], 1)
+    return methods.DECLARATION_DECLARE, Declare([declared]), ""
+
+
 def _end(number: int) -> Asked:
     return methods.SESSION_END_TENANT, m.SessionEndTenant(f"t{number}", False), "data-0"
 
@@ -92,6 +99,7 @@ ROOMS = {
     "snapshots of watches": Room(24, _watch(snapshot=b"\xff" * (SLOTS // 8))),
     "bytes of names of brokers": Room(24 * 2_048, _register, kept=0.4),
     "bytes of leases of a group": Room(200 * 1_024, _grant, kept=0.4),
+    "declared tables": Room(24, _declare, kept=0.4),
     "bytes of orders to end tenants": Room(24 * 1_024, _end, kept=0.4),
 }
 

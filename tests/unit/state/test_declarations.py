@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from state_rig import Group, Rig, item_errors
+from state_rig import Group, Rig, command_of, item_errors
 
 from metad.config import DedupeConfig
 from metad.state.cluster.declarations import Declarations, KnownTables
@@ -25,7 +25,14 @@ from metad_wire.key import text, u32
 from metad_wire.methods import encode
 from metad_wire.table import ROWS
 from metad_wire.tables import declaration as d
-from metad_wire.tables.declaration import FIRST_NUMBER, DeclarationKey, DeclarationList, Declare, DeclaredTable
+from metad_wire.tables.declaration import (
+    FIRST_NUMBER,
+    TABLES_MAX,
+    DeclarationKey,
+    DeclarationList,
+    Declare,
+    DeclaredTable,
+)
 from metad_wire.tables.table import PlainTable, TableSweep
 
 FIELDS = [DeclaredField("tenant", "str"), DeclaredField("topic", "str"), DeclaredField("partitions", "u32", b"\x01")]
@@ -106,6 +113,42 @@ def test_there_are_only_so_many(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> No
     assert item_errors(declare(rig, named("a"), named("b"), named("c"), named("a"))) == {2: "quota_exceeded"}
     drop(rig, "a")
     assert item_errors(declare(rig, named("c"), named("d"))) == {1: "quota_exceeded"}
+
+
+def declare_as(rig: Rig, holder: str, *names: str) -> int:
+    """How many tables a holder may declare of these; those refused have no room."""
+    command = command_of(methods.DECLARATION_DECLARE, Declare([named(name) for name in names]))
+    command.holder = holder
+    (outcome,) = rig.group.propose([(command, None)], rig.group.now_ms)
+    assert isinstance(outcome, bytes)
+    reply = methods.DECLARATION_DECLARE.decode_reply(outcome)
+    assert {*item_errors(reply).values()} <= {"quota_exceeded"}
+    return len(names) - len(reply.errors)
+
+
+def test_nobody_declares_more_tables_than_are_left_free(rig: Rig) -> None:
+    """Guards everybody else: one client used up all tables that there may be."""
+    many = [f"h{number}" for number in range(TABLES_MAX)]
+    some = [f"o{number}" for number in range(300)]
+    assert declare_as(rig, "hog", *many[:1_000]) == 512
+    assert declare_as(rig, "hog", *many[1_000:]) == 0  # also where the first are not committed
+    room = rig.group.machine.parts[Declarations].room
+    rig.group.lose()
+    assert room.held == 0
+    assert declare_as(rig, "hog", *many[:1_000]) == 512
+    assert declare_as(rig, "other", *some) == 256
+    rig.group.apply(len(rig.group.in_flight))
+    assert (room.held_by("hog"), room.held) == (512, 768)
+    first = known(rig)._by_name["h0"]
+    assert declare_as(rig, "other", "h0") == 1  # nothing new
+    read = rig.read(methods.DECLARATION_GET, m.Get([DeclarationKey("h0")]))
+    assert (read.found[0].declared_by, known(rig)._by_name["h0"]) == ("hog", first)
+    rig.group.restart()
+    assert declare_as(rig, "hog", "h600") == 0
+    drop(rig, *many[:300])
+    rig.settle()
+    assert declare_as(rig, "other", *some[256:]) == 44
+    assert declare_as(rig, "hog", "h600", "h601") == 2
 
 
 def test_a_retry_declares_nothing_twice(rig: Rig) -> None:
@@ -319,7 +362,7 @@ def test_a_count_is_bounded_and_goes_on_behind_its_cursor(group: Group) -> None:
     some = [slot for slot in range(1_024) if slot % 3 == 0]
     keys = [table.key_of([tenant, f"{number:04}"]) for tenant in "abc" for number in range(900)]
     assert sum(counts(10_000, slots=slot_bits(some))) == sum(table.slot_of(key) in some for key in keys)
-    for wrong, why in (({"index": 9}, "has 0 indexes"), ({"after": ["a", "b"]}, "order of the keys")):
+    for wrong, why in (({"index": 9}, "has 0 indexes"), ({"after": ["a", "b"]}, "behind a cursor")):
         with pytest.raises(InvalidRequestError, match=why):
             counts(1, **wrong)
 

@@ -65,7 +65,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
             for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
         ),
         *("cluster.store", "group.command", "group.fence", "group.read_index"),
-        *("lease.keep_alive", "lease.expire", "consumer.heartbeat", "declaration.declare"),
+        *("lease.keep_alive", "lease.expire", "consumer.heartbeat"),
     }
     for method in METHODS.values():
         if "page" in method.body.__struct_fields__ and method.lane is not Lane.CONTROL:

@@ -22,7 +22,7 @@ from ..text.fields import U32, U63, Batch
 from .table import PlainTable
 
 TABLES_MAX: Final = 1_024
-"""Declared tables of a cluster: ``quota_exceeded``."""
+"""Declared tables of a cluster, shared by those who declare them (see "Shared room"): ``quota_exceeded``."""
 FIRST_NUMBER: Final = 1_024
 """The tables in the code have lower numbers."""
 
@@ -46,6 +46,8 @@ class DeclaredTable(m.Message, frozen=True):
     mod_revision: U63
     first_indexes: U32 | None = None
     """How many of its indexes it was declared with; nil: all."""
+    declared_by: str = ""
+    """Who declared it first, as ``granted_by`` of a lease: its place counts to them (see "Shared room")."""
 
     def table(self, record: type[m.Message] | None = None) -> PlainTable[Any]:
         """The table. ``record``: a Struct of its records; without one they are of a Struct that is made here."""
@@ -100,7 +102,7 @@ DECLARATION = Table(
     shows={"table": Shown(DeclarationKey, DeclaredTable, counted=True)},
 )
 DECLARATION_DECLARE = DECLARATION.writes(
-    0x0610, "declare", Declare, DeclareReply, Lane.CONTROL, by=By.METADATA, routed=False
+    0x0610, "declare", Declare, DeclareReply, Lane.RECORDS, by=By.METADATA, routed=False
 )
 DECLARATION_DROP = DECLARATION.batches(
     0x0611,
