@@ -252,7 +252,7 @@ class Client:
 
         ``tables``: names of tables, declarations of plain ones, or :class:`Watched` for what is wanted of one.
         ``tenant``, ``prefix`` and ``broker`` are those of :class:`Watched`, and hold for all tables that are named
-        alone. ``keys``: these records only (:class:`KvKey`, :class:`SessionKey`, …).
+        alone. ``keys``: these records only (:class:`KvKey`, …; of a declared table the fields).
 
         It begins behind ``token``, which an earlier watch of the same kinds of tables gave; else now, or with
         ``start="snapshot"`` with the records as they are, followed by all changes. Freshness: what was acknowledged
