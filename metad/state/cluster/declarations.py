@@ -94,37 +94,46 @@ class KnownTables:
     """The declared tables as one node knows them: those in its copy of ``metadata-0``, and those in the code."""
 
     def __init__(self, config: Config | None = None) -> None:
-        self._by_number: dict[int, PlainTable[Any]] = {}
-        self._made: dict[int, DeclaredRecords] = {}  # when they were first asked for: most are not
-        self._by_name: dict[str, PlainTable[Any]] = {}
+        # A table, and what is done with its records, is made when it is first asked for: it takes a millisecond or two,
+        # and most tables have their records in other nodes' groups.
+        self._by_number: dict[int, PlainTable[Any] | DeclaredTable] = {}
+        self._made: dict[int, DeclaredRecords] = {}
+        self._numbers: dict[str, int] = {}
         self._last = 0
-        self._grown: dict[int, PlainTable[Any]] = {}
+        self._grown: dict[int, str] = {}  # the kinds of their groups
         self.replace((), _Counted())
 
     def replace(self, tables: Iterable[DeclaredTable], count: _Counted) -> None:
         """Forget all, and know these."""
         self._by_number, self._made = {table.number: table for table in FAMILIES.values()}, {}
-        self._by_name, self._grown = dict(FAMILIES), {}
+        self._numbers, self._grown = {name: table.number for name, table in FAMILIES.items()}, {}
         for table in tables:
             self.add(table)
         self._last = count.last
 
     def add(self, declared: DeclaredTable) -> None:
         """A table is declared, or has grown."""
-        table = self._by_number[declared.number] = self._by_name[declared.name] = declared.table()
-        self._grown.pop(declared.number, None)
-        if table.first_indexes < len(table.indexes):
-            self._grown[declared.number] = table
-        self._made.pop(declared.number, None)
-        self._last = max(self._last, declared.number)
+        number = declared.number
+        self._by_number[number], self._numbers[declared.name] = declared, number
+        self._grown.pop(number, None)
+        if declared.first_indexes is not None:
+            self._grown[number] = declared.declaration.kind
+        self._made.pop(number, None)
+        self._last = max(self._last, number)
 
     def drop(self, name: str) -> None:
         """A table is no more."""
-        table = self._by_name.pop(name, None)
-        if table is not None:
-            del self._by_number[table.number]
-            self._grown.pop(table.number, None)
-            self._made.pop(table.number, None)
+        number = self._numbers.pop(name, None)
+        if number is not None:
+            del self._by_number[number]
+            self._grown.pop(number, None)
+            self._made.pop(number, None)
+
+    def _table(self, number: int) -> PlainTable[Any]:
+        found = self._by_number[number]
+        if isinstance(found, DeclaredTable):
+            found = self._by_number[number] = found.table()
+        return found
 
     def check(self, number: int, name: str = "") -> None:
         """Raise UnknownTableError if the table may have been declared a moment ago, NotFoundError if there is none."""
@@ -139,12 +148,12 @@ class KnownTables:
         made = self._made.get(number)
         if made is None:
             self.check(number)
-            made = self._made[number] = DeclaredRecords(self._by_number[number])
+            made = self._made[number] = DeclaredRecords(self._table(number))
         return made
 
     def with_added_indexes(self, kind: str) -> list[PlainTable[Any]]:
         """The tables of this kind of groups that have more indexes than they were declared with."""
-        return [table for table in self._grown.values() if table.kind == kind]
+        return [self._table(number) for number, of_kind in self._grown.items() if of_kind == kind]
 
     def is_dropped(self, number: int) -> bool:
         """Whether there was a table of this number, and is none any more."""
@@ -155,8 +164,9 @@ class KnownTables:
         have been declared a moment ago, NotFoundError if it was dropped."""
         if number:
             self.check(number, name)
-            return self._by_number[number]
-        return self._by_name.get(name)
+        elif not (number := self._numbers.get(name, 0)):
+            return None
+        return self._table(number)
 
     def verb(self, general: Method[Any, Any], payload: bytes) -> tuple[Verb[Any, Any], int]:
         """What is done with the request of a general method, which names its table by its first field, and how many

@@ -139,16 +139,40 @@ def test_nobody_declares_more_tables_than_are_left_free(rig: Rig) -> None:
     assert declare_as(rig, "other", *some) == 256
     rig.group.apply(len(rig.group.in_flight))
     assert (room.held_by("hog"), room.held) == (512, 768)
-    first = known(rig)._by_name["h0"]
+    first = known(rig).watched("h0", 0)
     assert declare_as(rig, "other", "h0") == 1  # nothing new
     read = rig.read(methods.DECLARATION_GET, m.Get([DeclarationKey("h0")]))
-    assert (read.found[0].declared_by, known(rig)._by_name["h0"]) == ("hog", first)
+    assert (read.found[0].declared_by, known(rig).watched("h0", 0)) == ("hog", first)
     rig.group.restart()
     assert declare_as(rig, "hog", "h600") == 0
     drop(rig, *many[:300])
     rig.settle()
     assert declare_as(rig, "other", *some[256:]) == 44
     assert declare_as(rig, "hog", "h600", "h601") == 2
+
+
+def test_no_table_is_made_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
+    """Guards every node of a cluster: a thousand tables in a request took half a second and more for their types."""
+    made: list[str] = []
+    make = DeclaredTable.table
+
+    def noted(declared: DeclaredTable) -> PlainTable[Any]:
+        made.append(declared.name)
+        return make(declared)
+
+    monkeypatch.setattr(DeclaredTable, "table", noted)
+    declare(rig, *(named(f"t{number}") for number in range(1_000)))
+    rig.settle()
+    assert made == []
+    number = FIRST_NUMBER + 7
+    assert known(rig).records(number).table is known(rig).watched("t7", number) is known(rig).watched("t7", 0)
+    assert made == ["t7"]
+    grown = msgspec.structs.replace(named("t7"), indexes=[DeclaredIndex("by_topic", ["topic"])])
+    declare(rig, grown)
+    rig.settle()
+    assert [table.name for table in known(rig).with_added_indexes("data")] == ["t7"]
+    assert known(rig).with_added_indexes("offset") == []
+    assert made == ["t7", "t7"]
 
 
 def test_a_retry_declares_nothing_twice(rig: Rig) -> None:
