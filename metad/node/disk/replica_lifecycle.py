@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from metad_wire.cluster import METADATA, GroupId
+from metad_wire.cluster import METADATA, ClusterMap, GroupId
 from metad_wire.errors import NotReplicaError
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.fair_queue import Precedence
@@ -12,6 +12,7 @@ from metad_wire.policy.slices import Slices
 
 from ... import log_events
 from ...config import Config
+from ...control.map.leaving import Asked
 from ...errors import DamagedStoreError, ServerError
 from ...logs import event
 from ...raft.log.journal import RaftLog, was_here
@@ -107,17 +108,29 @@ class ReplicaLifecycle:
             self._health.fail(error)
             return
         self._groups.follow(known)
+        me = self._config.node_id
+        was_member = self._was_member(known)
         for record in known.groups:
-            group, me = record.group_id, self._config.node_id
+            group = record.group_id
             if group in self._groups.drivers or group in self._coming:
                 continue
             # A replica that is here stays until its group has let it go, whatever the map wants: it may be needed to
             # elect a leader. The first configuration is only for nodes that never had a replica.
             here = was_here(self._stores.log, group)
-            if here is False and me in record.initial:
+            if here is False and was_member and me in record.initial:
                 self._open(group, Configuration(tuple(record.initial)))
             elif here or me in (*record.replicas, *record.learners):
                 self._open(group, Configuration(()))
+
+    def _was_member(self, known: ClusterMap) -> bool:
+        """Whether the node of this name in a map is this data directory. A node that is taken in reads the log of
+        metadata-0 from its beginning: the node of its name in the first maps may have been another one, whose
+        acknowledgements it has not. A founder asks nobody to take it in, and is in maps that do not say yet which
+        directory it has."""
+        record = known.node(self._config.node_id)
+        if record is None:
+            return False
+        return record.store_id == self._stores.store_id or (not record.store_id and self._stores.asked == Asked())
 
     def _map_changed(self) -> None:
         self.load_map()

@@ -533,6 +533,15 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "lost_disk_is_replaced_while_others_die",
     ),
     _m(
+        "who_is_taken_in_believes_the_first_maps",
+        "a node that is taken in was not there in maps that name another one's directory, or none",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle.load_map",
+        "here is False and was_member and",
+        "here is False and",
+        "lost_disk_is_replaced_under_the_same_name",
+        "lost_disk_is_replaced_while_others_die",
+    ),
+    _m(
         "who_is_needed_is_forgotten",
         "a node is a member until the leaders of all groups say that they do not need it",
         "metad.control.map.leaving:still_needed",

@@ -125,7 +125,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "an_index_that_is_being_built_is_listed",
         "a list by an index that was added is whole, or refused",
-        "metad.state.core.plain:DeclaredRecords._check_complete",
+        "metad.state.core.plain:DeclaredRecords._complete_index",
         "if lacks:",
         "if False:",
         "unit/state/test_added_indexes.py::test_whoever_writes_moves_and_leads_meanwhile_a_list_is_whole_or_refused",
