@@ -259,11 +259,14 @@ class World:
                 try:
                     found = self.listed(leader, index.number, held)
                 except IndexBuildingError:
+                    with pytest.raises(IndexBuildingError):
+                        self.count(leader, held, index.number)
                     assert index.number > 1
                     assert not complete
                     refused += 1
                     continue
                 assert found == [*map(msgspec.structs.astuple, wanted)]
+                assert not any(held) or self.count(leader, held, index.number) == len(wanted)
             if any(held):
                 assert self.count(leader, held) == len(here)
             for key, (one, _) in self.stored.items():
@@ -293,8 +296,9 @@ class World:
         (found,) = self.read(leader, plain.get, plain.get.body(FIRST_NUMBER, [plain.key(*key)])).found
         return None if found is None else msgspec.structs.astuple(found.record)
 
-    def count(self, leader: Leader, held: bytes) -> Any:
-        return self.read(leader, leader.records.table.plain.counts, m.TableList(FIRST_NUMBER, slots=held)).count
+    def count(self, leader: Leader, held: bytes, index: int = 0) -> Any:
+        body = m.TableList(FIRST_NUMBER, slots=held, index=index)
+        return self.read(leader, leader.records.table.plain.counts, body).count
 
     def read(self, leader: Leader, method: Any, body: Any) -> Any:
         verb = leader.records.verbs[method.code]
