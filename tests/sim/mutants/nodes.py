@@ -524,15 +524,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "lost_disk_is_replaced_under_the_same_name",
     ),
     _m(
-        "who_comes_back_was_there_at_the_beginning",
-        "a node that has left was not there when its groups began",
-        "metad.control.map.leaving:forget",
-        "if node != node_id])",
-        "])",
-        "lost_disk_is_replaced_under_the_same_name",
-        "lost_disk_is_replaced_while_others_die",
-    ),
-    _m(
         "who_is_taken_in_believes_the_first_maps",
         "a node that is taken in was not there in maps that name another one's directory, or none",
         "metad.node.disk.replica_lifecycle:ReplicaLifecycle.load_map",

@@ -123,6 +123,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "unit/state/test_record_expiry.py::test_a_write_moves_the_time_and_leaves_no_row_behind",
     ),
     _m(
+        "who_comes_back_was_there_at_the_beginning",
+        "a node that has left was not there when its groups began",
+        "metad.control.map.leaving:forget",
+        "if node != node_id])",
+        "])",
+        "unit/control/test_controller.py::test_a_node_that_nobody_counts_on_is_forgotten",
+    ),
+    _m(
         "an_index_that_is_being_built_is_listed",
         "a list by an index that was added is whole, or refused",
         "metad.state.core.plain:DeclaredRecords._complete_index",
