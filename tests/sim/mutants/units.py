@@ -36,6 +36,7 @@ _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
 _TRANSACTIONS = "unit/state/test_table_transactions.py::"
 _DECLARED = "unit/state/test_declarations.py::"
+_CUTTING = "unit/client/test_cutting.py::"
 _RETURNS = "unit/server/test_return_slots.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
@@ -185,6 +186,30 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "number <= self._last and",
         "True and",
         _DECLARED + "test_a_node_tells_what_it_has_not_heard_of_from_what_is_no_more",
+    ),
+    _m(
+        "defaults_are_made_before_they_are_counted",
+        "a put is refused for its defaults before any of its records is made",
+        "metad.state.cluster.declarations:KnownTables.verb",
+        "check_change(len(payload) + filled)",
+        "pass",
+        _DECLARED + "test_defaults_count_before_a_put_is_decoded",
+    ),
+    _m(
+        "tables_in_flight_take_no_room",
+        "what is declared counts to its holder as soon as it is evaluated",
+        "metad.state.cluster.declarations:Declarations.evaluated",
+        "key not in self._in_flight:",
+        "False:",
+        _DECLARED + "test_nobody_declares_more_tables_than_are_left_free",
+    ),
+    _m(
+        "a_batch_in_doubt_is_halved_before_its_identity_is_spent",
+        "items go out with other identities only once the first can do nothing any more",
+        "metad_client.dispatch.calls.call:Call.spends",
+        "if not self.in_doubt or self.items < 2:",
+        "self.in_doubt = False\n    if True:",
+        _CUTTING + "test_a_write_in_doubt_is_not_sent_in_halves_unless_its_identity_is_spent",
     ),
     _m(
         "the_last_number_is_forgotten",
