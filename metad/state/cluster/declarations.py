@@ -87,6 +87,8 @@ class _SentPut(m.Message, frozen=True):
     items: list[_Sent]
 
 
+_ITEM_BYTES = 3  # of an item with its record at least
+_SLIGHT_BYTES = 4 * 1024
 _decode_sent = msgspec.msgpack.Decoder(m.Request[_SentPut]).decode
 
 
@@ -183,12 +185,15 @@ class KnownTables:
 
     def _filled_bytes(self, table: PlainTable[Any], payload: bytes) -> int:
         """How many bytes of defaults the records of an encoded put get for fields that were not sent; 0 where all
-        defaults are no more than the request."""
+        defaults are no more than the request, or than :data:`_SLIGHT_BYTES`."""
+        slight = max(len(payload), _SLIGHT_BYTES)
+        if min(m.BATCH_ITEMS_MAX, len(payload) // _ITEM_BYTES) * table.defaults_bytes[0] <= slight:
+            return 0  # as nearly always, and known without a look at the items
         head = methods.TABLE_PUT.decode_head(payload)
         if head is None:
             return 0  # who decodes it says what is wrong
         most = head.items * table.defaults_bytes[0]
-        if most <= len(payload):
+        if most <= slight:
             return 0
         try:
             return sum([table.filled_bytes(item.record) for item in _decode_sent(payload).body.items])
