@@ -43,6 +43,7 @@ ASKED: Final = {
     "tables get": ["x"],
     "records list": ["x"],
     "records get": ["x", "x"],
+    "records count": ["x"],
     "get kv": ["x", "x"],
     "get offset": ["x", "x", "x", "0"],
     "get sequence": ["x", "x"],
