@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -13,12 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from e2e_metadctl import metadctl, printed
 from golden_rows import MESSAGES, message_value, rows
 from test_metadctl_units import RAW
 
 from metad import embedded
 from metad_client import ConflictError, InvalidItemError, TablePutItem, blocking
-from metad_client.cli.command_line import main
 from metad_wire.families import FAMILIES, PLURALS, SECRETS
 from metad_wire.families.amqp import BINDINGS, EXCHANGES, Binding, Exchange
 from metad_wire.families.core import ACLS, TOPICS, USERS, Acl, Topic, User
@@ -30,20 +28,6 @@ GOLDEN = {row.name: message_value(row) for row in rows(MESSAGES)}
 def server() -> Iterator[embedded.Server]:
     with embedded.serve_in_thread() as server:
         yield server
-
-
-def metadctl(server: embedded.Server, *arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["--endpoint", server.endpoint, *arguments])
-    return status, out.getvalue(), err.getvalue()
-
-
-def printed(server: embedded.Server, *arguments: str) -> Any:
-    """The document of a command that succeeds."""
-    status, out, err = metadctl(server, *arguments, "--json")
-    assert (status, err) == (0, ""), arguments
-    return json.loads(out)
 
 
 def said(record: Any) -> list[str]:

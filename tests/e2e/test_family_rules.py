@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from e2e_metadctl import metadctl, printed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -69,20 +70,6 @@ def m(server: embedded.Server) -> Iterator[blocking.BlockingClient]:
 @pytest.fixture
 def tenant() -> str:
     return next(TENANTS)
-
-
-def metadctl(server: embedded.Server, *arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["--endpoint", server.endpoint, *arguments])
-    return status, out.getvalue(), err.getvalue()
-
-
-def printed(server: embedded.Server, *arguments: str) -> Any:
-    """The document of a command that succeeds."""
-    status, out, err = metadctl(server, *arguments, "--json")
-    assert (status, err) == (0, ""), arguments
-    return json.loads(out)
 
 
 def overtaken(

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from e2e_metadctl import metadctl, printed
 
 from metad import embedded
 from metad_client import (
@@ -72,20 +73,6 @@ def m(server: embedded.Server) -> Iterator[blocking.BlockingClient]:
 
 def declared(m: blocking.BlockingClient, name: str) -> PlainTable[Queue]:
     return m.tables.declare(name, Queue, key=("tenant", "queue"), indexes=INDEXES, expires="until_ms")
-
-
-def metadctl(server: embedded.Server, *arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["--endpoint", server.endpoint, *arguments])
-    return status, out.getvalue(), err.getvalue()
-
-
-def printed(server: embedded.Server, *arguments: str) -> Any:
-    """The document of a command that succeeds."""
-    status, out, err = metadctl(server, *arguments, "--json")
-    assert (status, err) == (0, ""), arguments
-    return json.loads(out)
 
 
 def test_what_an_index_lists_is_counted_and_deleted(m: blocking.BlockingClient) -> None:

@@ -115,6 +115,28 @@ def contents(engine: MemoryEngine) -> list[tuple[bytes, bytes]]:
     return engine.scan(b"", b"\xff" * 16, 10**9)
 
 
+class ChoreNode:
+    """What a chore of a group asks of its node: the group's time, and a request at a time."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.pending: Any = None
+        """The request that is not answered: method, body, and whom to tell."""
+
+    def now(self) -> float:
+        return self.group.now_s
+
+    def wall_ms(self) -> int:
+        return self.group.now_ms
+
+    def call_soon(self, callback: Any) -> None:
+        callback()
+
+    def request(self, method: Any, body: Any, done: Any, *, group: str) -> None:
+        assert self.pending is None
+        self.pending = method, body, done
+
+
 class Rig:
     """A group. ``lag`` entries stay in flight behind a write until :meth:`settle`."""
 

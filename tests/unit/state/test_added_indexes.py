@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import test_slot_migration
-from state_rig import Group
+from state_rig import ChoreNode, Group
 from test_declarations import INDEXED
 from test_slot_migration import Pair
 
@@ -58,19 +58,19 @@ def pass_time(pair: Pair, passed_ms: int) -> None:
     test_slot_migration.NOW_MS = pair.source.now_ms
 
 
-class Leader:
+class Leader(ChoreNode):
     """Of a group: a node that knows one of the declarations, and whose chore builds indexes. What it asks for is done
     when the test says so."""
 
     def __init__(self, group: Group, pair: Pair, known: int) -> None:
-        self.group = group
+        super().__init__(group)
         self.pair = pair
         self.known = -1
         self.changes(known)
 
     def changes(self, known: int) -> None:
         """Another node leads, or this one hears of an index. What was asked for and not done is lost."""
-        self.pending: tuple[Any, Any, Any] | None = None
+        self.pending = None
         self.answer: Callable[[], None] | None = None
         self.learn(known)
         raft = SimpleNamespace(accepting=True, prefix=self.group.prefix, name=self.group.name)
@@ -88,20 +88,9 @@ class Leader:
     def records(self) -> DeclaredRecords:
         return self.group.machine.parts[Declarations].known.records(FIRST_NUMBER)
 
-    # What the chore asks of a node.
-
-    def now(self) -> float:
-        return self.group.now_s
-
-    def wall_ms(self) -> int:
-        return self.group.now_ms
-
-    def call_soon(self, callback: Any) -> None:
-        callback()
-
     def request(self, method: Any, body: Any, done: Any, *, group: str) -> None:
-        assert (self.pending, self.answer) == (None, None)
-        self.pending = method, body, done
+        assert self.answer is None
+        super().request(method, body, done, group=group)
 
     # What the test does.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from state_rig import Rig
+from state_rig import ChoreNode, Rig
 from test_declarations import TOPIC, declare
 
 from metad.node.chores.chore import Means
@@ -34,12 +34,13 @@ ENDING = msgspec.structs.replace(
 )
 
 
-class World:
+class World(ChoreNode):
     """A group that this node leads, and its chore. An order waits until :meth:`answer`."""
 
     def __init__(self) -> None:
         self.rig = Rig()
-        group = self.group = self.rig.group
+        group = self.rig.group
+        super().__init__(group)
         self.known = group.machine.parts[Declarations].known
         self.known.add(DeclaredTable("topics", FIRST_NUMBER, ENDING, 1, 1, 1))
         self.records = self.known.records(FIRST_NUMBER)
@@ -47,21 +48,8 @@ class World:
         raft = SimpleNamespace(accepting=True, prefix=group.prefix, name=group.name)
         driver: Any = SimpleNamespace(machine=group.machine, installing=False, group=raft)
         self.chore = RecordExpiry(driver, 10, Means(self, self, Counter()))  # type: ignore[arg-type]
-        self.pending: Any = None
         self.put("first", 0)
         self.rig.advance(600_000)  # no amnesty any more
-
-    def now(self) -> float:
-        return self.group.now_s
-
-    def wall_ms(self) -> int:
-        return self.group.now_ms
-
-    def call_soon(self, callback: Any) -> None:
-        callback()
-
-    def request(self, method: Any, body: Any, done: Any, *, group: str) -> None:
-        self.pending = method, body, done
 
     def answer(self) -> Any:
         (method, body, done), self.pending = self.pending, None
