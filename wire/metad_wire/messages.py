@@ -793,6 +793,12 @@ class KvTransaction(Message, frozen=True):
     """Keys to return, as of after the operations."""
 
 
+def operations_of(transaction: KvTransaction | TableTransaction) -> int:
+    """How many things a transaction asks for, of key-values or of declared tables."""
+    t = transaction
+    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
+
+
 class KvTransact(Message, frozen=True):
     """Each transaction is atomic and sees the effects of the transactions before it in the batch. Its ``succeeded``
     says which branch was executed. Taking the ``otherwise`` branch is not an error. Item errors, after which nothing

@@ -106,6 +106,9 @@ class Table(Generic[Record]):
     ``crcs`` and ``keys`` may be given where the general encoding is too slow: they must yield the same.
     """
 
+    header: bytes = b""
+    """What its keys begin with, in front of their fields."""
+
     moves: bool
     """Whether its rows go with their slots."""
     fits_bytes: int

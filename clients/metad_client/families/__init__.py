@@ -19,11 +19,11 @@ import msgspec
 from metad_wire.faults import fault
 from metad_wire.methods import encode
 
-from ..errors import ConflictError, InvalidItemError, InvalidRequestError, MetadError
+from ..errors import ConflictError, InvalidItemError, MetadError
 from ..namespaces import Facade
 from ..namespaces.tables import Tables, Transaction
 from ..requests.requests import Requests
-from ..requests.wrong import UNFIT
+from ..requests.wrong import UNFIT, decoder_of, sequence
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -89,17 +89,9 @@ class Rules(Facade):
         return [found[at] for at in range(len(items))]
 
 
-def sequence(name: str, given: object, what: str) -> list[Any]:
-    """An argument, in a list of our own. Raises InvalidRequestError if it is none of several ``what``."""
-    with suppress(*UNFIT):  # an object may raise anything when it is looked at
-        if isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray | memoryview):
-            return list(given)
-    raise InvalidRequestError(f"{name}: expected a sequence of {what}, got {type(given).__name__}")
-
-
 def checked(items: object, kind: type[Item]) -> list[Item | InvalidItemError]:
     """The items of a batch, each as it is or what is wrong with it. Raises InvalidRequestError if it is no batch."""
-    decode = msgspec.msgpack.Decoder(kind).decode
+    decode = decoder_of(cast("Any", kind))
 
     def looked_at(item: Any) -> Item | InvalidItemError:
         with suppress(*UNFIT):  # most are right, and this is quick

@@ -16,9 +16,9 @@ from metad_wire.messages import TableRecord
 from ..errors import InvalidRequestError, MetadError
 from ..namespaces.tables import Compare, Delete, Put, Records, Transaction
 from ..requests.requests import Requests
-from ..requests.wrong import argument
+from ..requests.wrong import argument, sequence
 from ..results import RuleResult
-from . import Rules, Step, checked, of_fit, only, sequence
+from . import Rules, Step, checked, of_fit, only
 
 ScopeKind = Literal["cluster", "region", "broker", "tenant", "namespace", "topic", "group", "client"]
 WIDTH: Final = {kind: at for at, kind in enumerate(get_args(ScopeKind))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from metad_wire.messages import BATCH_ITEMS_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX
+from metad_wire.messages import BATCH_ITEMS_MAX, TRANSACTION_ITEMS_MAX, TRANSACTIONS_MAX, operations_of
 
 from ..errors import MetadError, error_of_item
 from .wrong import UNFIT
@@ -21,8 +21,7 @@ def items_max_of(transactions: Iterable[Any]) -> int:
 
 def _parts_of(transaction: Any) -> int:
     try:
-        t = transaction
-        parts = len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
+        parts = operations_of(transaction)
     except UNFIT:
         return 0  # it is refused, by the client or by the server, and so is one with more parts than it may have
     return parts if parts <= _PARTS_MAX else 0

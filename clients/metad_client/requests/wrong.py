@@ -63,7 +63,7 @@ def too_long_items(method: Method[Any, Any], items: Sequence[Any]) -> dict[int, 
 
     Most are right, and a thousand fail at once while a group has no leader: a decoder looks first, which is quick.
     """
-    decode, limits = _decoder(method.item), method.route.fault if method.route is not None else _fits
+    decode, limits = decoder_of(method.item), method.route.fault if method.route is not None else _fits
     wrong: dict[int, InvalidItemError] = {}
     for position, item in enumerate(items):
         try:
@@ -81,18 +81,22 @@ def _fits(item: Any) -> None:
 
 
 @functools.lru_cache(4_096)
-def _decoder(kind: Any) -> Callable[[bytes], object]:
+def decoder_of(kind: Any) -> Callable[[bytes], object]:
+    """Raises one of :data:`UNFIT` for what is no ``kind``."""
     return msgspec.msgpack.Decoder(kind).decode
 
 
 def sequence_of(method: Method[Any, Any], items: Any) -> list[Any]:
     """The items of a batch, in a list of our own. Raises InvalidRequestError."""
+    return sequence(method.name, items, method.item.__name__)
+
+
+def sequence(name: str, given: object, what: str) -> list[Any]:
+    """An argument, in a list of our own. Raises InvalidRequestError if it is none of several ``what``."""
     with suppress(*UNFIT):  # an object may raise anything when it is looked at
-        if isinstance(items, Sequence) and not isinstance(items, str | bytes | bytearray | memoryview):
-            return list(items)
-    raise InvalidRequestError(
-        f"{method.name}: expected a sequence of {method.item.__name__}, got {type(items).__name__}"
-    )
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray | memoryview):
+            return list(given)
+    raise InvalidRequestError(f"{name}: expected a sequence of {what}, got {type(given).__name__}")
 
 
 def argument(name: str, value: object, kind: Any) -> None:

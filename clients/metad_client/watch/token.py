@@ -77,16 +77,11 @@ def to_text(
 
 def from_text(text: str) -> tuple[str, dict[str, Position]]:
     """The cluster and the position per kind. Raises InvalidRequestError if this is no token."""
-    token, positions = _read(text)
-    return token.cluster_id, positions
+    return read(text)[:2]
 
 
-def declared_in(text: str) -> frozenset[int]:
-    """The numbers of the declared tables that the watch of a token has read. Raises InvalidRequestError."""
-    return frozenset(_read(text)[0].declared)
-
-
-def _read(text: str) -> tuple[_Token, dict[str, Position]]:
+def read(text: str) -> tuple[str, dict[str, Position], list[int]]:
+    """As :func:`from_text`, and the numbers of the declared tables that the watch has read."""
     if not text.startswith(FORMAT):
         raise InvalidRequestError(f"token: a token begins with {FORMAT!r}")
     encoded = text[len(FORMAT) :]
@@ -95,7 +90,8 @@ def _read(text: str) -> tuple[_Token, dict[str, Position]]:
         if crc32(data[CHECK_BYTES:]) != int.from_bytes(data[:CHECK_BYTES], "big"):
             raise InvalidRequestError("token: it is damaged or cut off")
         token = _decode(data[CHECK_BYTES:])
-        return token, {kind: _position(part) for kind, part in token.kinds.items()}
+        positions = {kind: _position(part) for kind, part in token.kinds.items()}
+        return token.cluster_id, positions, token.declared
     except (binascii.Error, ValueError, *MALFORMED) as error:
         raise InvalidRequestError(f"token: it is damaged or cut off ({error})") from None
 

@@ -20,7 +20,7 @@ from .events import WatchBatch
 from .filters import AnyWanted, Filters, filters_of
 from .position import Position
 from .streams import Start, Streams
-from .token import declared_in, from_text, to_text
+from .token import read, to_text
 
 BUFFER_BYTES: int = 4 * 1024 * 1024
 PROGRESS_MS_MAX = 0xFFFF_FFFF
@@ -161,11 +161,10 @@ def _of_token(name: str, token: str, filters: Filters) -> tuple[str, dict[str, P
     """The cluster and the position of a token of these kinds of groups. Raises InvalidRequestError."""
     if not isinstance(token, str):
         raise InvalidRequestError(f"{name}: expected str, got {type(token).__name__}")
-    cluster_id, positions = from_text(token)
+    cluster_id, positions, known = read(token)
     if positions.keys() != filters.keys():
         of, wanted = (" and ".join(sorted(kinds)) for kinds in (positions, filters))
         raise InvalidRequestError(f"{name}: it is of a watch of {of} groups, and these tables are in {wanted} groups")
-    known = declared_in(token)
     for number, table in filters.shapes.declared.items() if known else ():
         if number not in known:
             raise InvalidRequestError(

@@ -547,12 +547,12 @@ class Brokers:
                 retry_jitter_ms=_AGAIN_MS,
             )
 
-    def _check_room(self, asked: b.BrokerRegister, holder: str) -> Place | None:
-        """Take room for the time in which a registration is written. Raises an error where there is none."""
+    def _check_room(self, asked: b.BrokerRegister, size: int, holder: str) -> Place | None:
+        """Take room for the time in which a registration is written. ``size``: what its name takes. Raises an error
+        where there is none."""
         known = self._records.get(asked.broker)
         if known is None and (no_room := self._groups.drivers[METADATA].no_room()):
             raise NoRoomError(no_room)
-        size = bytes_of(asked.broker, len(encode(asked)) + _RECORD_BYTES)
         total = self._taken.total - self._taken.sizes.get(asked.broker, 0) + size
         held = self._places.get(asked.broker)
         if held is not None and held.holder == holder:
@@ -583,11 +583,12 @@ class Brokers:
         _check(asked)
         self._check_few(asked.broker)
         self._make_room()
-        room, place = self._room, self._check_room(asked, holder)
+        size = bytes_of(asked.broker, len(encode(asked)) + _RECORD_BYTES)
+        room, place = self._room, self._check_room(asked, size, holder)
         is_new = asked.broker not in self._records
         if is_new:
             self._new[asked.broker] = self._new.get(asked.broker, 0) + 1
-            self._taken.by(asked.broker, bytes_of(asked.broker, len(encode(asked)) + _RECORD_BYTES))
+            self._taken.by(asked.broker, size)
 
         def written() -> None:
             room.forget(place)

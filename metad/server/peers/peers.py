@@ -399,12 +399,13 @@ class Peers:
         """The nodes named in the configuration, and those that services there have now."""
         found: list[str] = []
         for endpoint in list(self.config.cluster.join):
+            if not is_service(endpoint):
+                found.append(endpoint)
+                continue
             try:
-                several = await endpoints_of(endpoint) if is_service(endpoint) else [split_endpoint(endpoint)]
+                found += [join_endpoint(*each) for each in await endpoints_of(endpoint)]
             except OSError as error:
                 event(log_events.CANNOT_JOIN_YET, through=endpoint, error=str(error))
-            else:
-                found += [join_endpoint(*each) for each in several]
         return found
 
     def _introduce(self, newer: ClusterMap) -> None:

@@ -19,7 +19,7 @@ from metad_wire.tables.table import DECLARED
 
 from ..core.limits import check_change, check_reply
 from ..core.plain import CommandHeads, DeclaredRecords, Plain
-from ..core.verb import Command, Reader, Verb, may_transact, operations_of, read_again
+from ..core.verb import Command, Reader, Verb, may_transact, read_again
 from ..core.view import Rows, View, crcs_of
 from .declarations import Declarations, KnownTables
 
@@ -201,7 +201,7 @@ VERBS = (
         methods.TABLE_TRANSACT,
         DECLARED,
         rows=_rows_of,
-        operations=operations_of,
+        operations=m.operations_of,
         evaluate=_evaluate,
         grows=_puts,
         forget=_forget,

@@ -411,12 +411,6 @@ def read_records(reader: Reader, command: Command[Any], row: int) -> m.GetReply[
     return reply
 
 
-def operations_of(transaction: Any) -> int:
-    """How many things a transaction asks for."""
-    t = transaction
-    return len(t.compares) + len(t.then) + len(t.otherwise) + len(t.reads)
-
-
 def may_transact(body: Any) -> bool:
     """Whether transactions can change anything. If all items were wrong by themselves, another body under this identity
     has to be refused, as for other verbs."""

@@ -11,6 +11,7 @@ are many. The sweep names those, too, and they get their deadlines, which count 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -159,32 +160,9 @@ def _rows(body: c.SessionSweep | c.SessionLose) -> Rows:
     return Rows(body.items, sessions, column(crcs, len(sessions)))
 
 
-VERBS: tuple[Verb[Any, Any], ...] = (
-    Verb(
-        methods.TABLE_EXPIRE,
-        DECLARED,
-        rows=_record_rows,
-        evaluate=_evaluate_records,
-        origin=Origin.EXPIRY,
-        background=True,
-        grows=False,
-    ),
-    Verb(
-        methods.SESSION_SWEEP,
-        SESSION,
-        rows=_rows,
-        evaluate=_evaluate,
-        origin=Origin.EXPIRY,
-        background=True,
-        grows=False,
-    ),
-    Verb(
-        methods.SESSION_LOSE,
-        SESSION,
-        rows=_rows,
-        evaluate=_evaluate_lose,
-        origin=Origin.EXPIRY,
-        background=True,
-        grows=False,
-    ),
+_verb: Callable[..., Verb[Any, Any]] = partial(Verb, origin=Origin.EXPIRY, background=True, grows=False)
+VERBS = (
+    _verb(methods.TABLE_EXPIRE, DECLARED, rows=_record_rows, evaluate=_evaluate_records),
+    _verb(methods.SESSION_SWEEP, SESSION, rows=_rows, evaluate=_evaluate),
+    _verb(methods.SESSION_LOSE, SESSION, rows=_rows, evaluate=_evaluate_lose),
 )

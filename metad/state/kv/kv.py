@@ -17,7 +17,7 @@ from ...storage import keys
 from ..core.limits import check_change, check_reply
 from ..core.part import Writes
 from ..core.plain import CommandHeads
-from ..core.verb import Command, Reader, Verb, may_transact, operations_of, read_again, read_list, read_records
+from ..core.verb import Command, Reader, Verb, may_transact, read_again, read_list, read_records
 from ..core.view import Rows, View, crcs_of
 from ..live.live_leases import LiveLeases
 from .kv_records import RECORDS, LeasedRecords, decode_head, lease_of
@@ -158,7 +158,7 @@ VERBS = (
         methods.KV_TRANSACT,
         KV,
         rows=_rows_of_transactions,
-        operations=operations_of,
+        operations=m.operations_of,
         evaluate=_evaluate_transact,
         grows=_puts,
         forget=_forget_reads,

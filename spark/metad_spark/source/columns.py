@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from metad_client.watch.events import array_of
 from metad_wire.key import ESCAPED, TEXT_END
-from metad_wire.tables.table import HEADER_BYTES, PlainTable
 
 from .shapes import REVISION, SLOT, Row, Shape
 
@@ -68,7 +67,7 @@ def key_columns(shape: Shape, keys: pa.BinaryArray, schema: pa.Schema) -> dict[s
     if not wanted:
         return {}
     texts = [shape.table.is_text(number) for number in range(len(names))]
-    header = HEADER_BYTES if isinstance(shape.table, PlainTable) else 0
+    header = len(shape.table.header)
     data = b"".join([key[header:] for key in keys.to_pylist()])
     if all(texts) and ESCAPED not in data:
         parts = data.decode().split(TEXT_END.decode())

@@ -417,7 +417,6 @@ class PlainTable(Table[Record]):
         self.expires = expires
         """The field that says when a record ends; empty: none does."""
         self.header = u32(number) + bytes((len(routing),))
-        """What its keys begin with."""
         self._of_routing, self._of_key = attrgetter(*routing), attrgetter(*key)
         super().__init__(
             name,
