@@ -3,6 +3,7 @@ the examples of metadctl's help."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -20,6 +21,7 @@ from metad import embedded
 from metad_client import (
     U32,
     U63,
+    Client,
     ConflictError,
     InvalidItemError,
     InvalidRequestError,
@@ -34,8 +36,11 @@ from metad_client import (
     connect,
 )
 from metad_client.cli.command_line import EPILOG, main
+from metad_wire.cluster import unpack_slots
+from metad_wire.families import FAMILIES
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.tables.table import PlainTable
+from waiting import until
 
 
 class Queue(Record, frozen=True):
@@ -91,6 +96,67 @@ def test_what_an_index_lists_is_counted_and_deleted(m: blocking.BlockingClient) 
     for call in (records.count, records.delete_prefix):
         with pytest.raises(InvalidRequestError, match="no index 'by_size'; its indexes: by_owner"):
             call("acme", index="by_size")
+
+
+class Part(Record, frozen=True):
+    """Of a table in the code, as there is none of a program: it has an index by the elements of a list."""
+
+    tenant: str
+    name: str
+    number: U32
+    replicas: list[str] = []  # noqa: RUF012 - msgspec copies it
+
+
+PARTS: Final[PlainTable[Part]] = PlainTable(
+    "part",
+    number=1_023,
+    kind="data",
+    record=Part,
+    key=("tenant", "name", "number"),
+    routing=("tenant", "name"),
+    indexes={"by_replica": ("replicas",)},
+)
+
+
+async def rebalanced(client: Client, groups: int) -> bool:
+    """Have the slots of data move until so many groups hold them all."""
+    with contextlib.suppress(ConflictError):
+        await client.cluster.rebalance()
+    known = (await client.cluster.map()).map
+    return known is not None and not known.moves and len({*unpack_slots(known.slots["data"])}) == groups
+
+
+async def test_a_record_is_listed_by_each_element_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAMILIES, PARTS.name, PARTS)
+    brokers = [f"b{number}" for number in range(5)]
+    wanted = [
+        Part("acme", f"t{at:02}", at % 3, [brokers[at % 5], brokers[(at + 1) % 5], brokers[at % 5]]) for at in range(60)
+    ]
+    of_b1 = [part for part in wanted if "b1" in part.replicas]
+    async with embedded.serve(groups={"data": 2}) as server, connect(server.url) as client:
+        parts = client.table(PARTS)
+        (await parts.put_many(wanted[::-1])).raise_for_error()
+        assert [one.record async for one in parts.list_by("by_replica", "b1", page_size=7)] == of_b1
+        assert [one.record async for one in parts.list_by("by_replica", "b1", "acme", "t01")] == wanted[1:2]
+        assert [await parts.count(broker, index="by_replica") for broker in (*brokers, "b", "")] == [24] * 5 + [0, 0]
+        for call in (parts.count, parts.delete_prefix):
+            with pytest.raises(InvalidRequestError, match="names an element of replicas"):
+                await call(index="by_replica")
+
+        # Slots move between two pages: the listing goes on behind the last record, with the same element.
+        listing = parts.list_by("by_replica", "b1", page_size=4)
+        listed = [(await anext(listing)).record for _ in range(3)]
+        await client.cluster.add_group("data")
+        await until(lambda: rebalanced(client, 3), "the slots' move")
+        assert [*listed, *[one.record async for one in listing]] == of_b1
+        assert await parts.delete_prefix("b1", index="by_replica", page_size=5) == len(of_b1)
+        left = [part for part in wanted if part not in of_b1]
+        assert [one.record async for one in parts.list()] == left
+        of_b2 = [part for part in left if "b2" in part.replicas]
+        assert [one.record async for one in parts.list_by("by_replica", "b2")] == of_b2
+        words = ("records", "list", "part", "--index", "by_replica", "b2")
+        shown = await asyncio.to_thread(printed, server, *words)
+        assert [row["name"] for row in shown] == [part.name for part in of_b2]
 
 
 def test_records_are_put_as_they_are(m: blocking.BlockingClient) -> None:

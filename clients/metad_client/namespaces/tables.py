@@ -79,7 +79,11 @@ class Records(Facade, Generic[Record]):
         self._list: Listing[TableRecord[Record]] = Listing(table.plain.list)
         self._count = Counting(table.plain.counts)
         self._lists: dict[str, Listing[TableRecord[Record]]] = {
-            name: Listing(table.plain.list, [f"record.{field}" for field in index.names])
+            name: Listing(
+                table.plain.list,
+                [f"record.{field}" for field in index.names[index.of_elements :]],
+                alike=int(index.of_elements),
+            )
             for name, index in table.indexes.items()
         }
 
@@ -134,7 +138,8 @@ class Records(Facade, Generic[Record]):
         deadline_s: float | None = None,
     ) -> AsyncIterator[TableRecord[Record]]:
         """List the records in the order of an index: those that have these values in its first fields, and whose next
-        field starts with ``prefix``. Behind the fields of the index come those of the key. Otherwise as :meth:`list`;
+        field starts with ``prefix``. Behind the fields of the index come those of the key. Where its first field is a
+        list, give an element: those that have it are listed. Otherwise as :meth:`list`;
         a record whose indexed fields change meanwhile may come twice, or not at all. Raises InvalidRequestError if
         there is no such index, and IndexBuildingError if it was added to the table and, when the deadline comes, is
         not built yet."""

@@ -96,10 +96,11 @@ class _Pages(Generic[Record]):
 class Listing(Generic[Record]):
     """The listing of such records that a method is for, as its table declares it."""
 
-    def __init__(self, method: Method[Any, ListReply[Record]], names: Sequence[str] = ()) -> None:
-        """``names``: the fields by which the records are in order, if not by those of the table."""
+    def __init__(self, method: Method[Any, ListReply[Record]], names: Sequence[str] = (), *, alike: int = 0) -> None:
+        """``names``: the fields by which the records are in order, if not by those of the table. ``alike``: how many
+        fields are in front of them that the request gives and all records share."""
         names = names or method.table.listed[method].order
-        self._method = method
+        self._method, self._alike = method, alike
         order: Callable[[Record], Any] = attrgetter(*names)
         self._key_of: Callable[[Record], Key] = order if len(names) > 1 else lambda record: (order(record),)
         self._after = next((field.type for field in fields(method.body) if field.name == "after"), None)
@@ -167,7 +168,7 @@ class Listing(Generic[Record]):
                 if not any(stream.moved for stream in streams):
                     raise
             if last is not None:
-                key = self._key_of(last)
+                key = (*asked["fields"][: self._alike], *self._key_of(last)) if self._alike else self._key_of(last)
                 behind = {"after": key[0] if self._after is str else convert(key, self._after)}
 
     def _body_of(self, asked: dict[str, Any], min_revisions: Sequence[Revision] | None) -> Callable[..., Message]:

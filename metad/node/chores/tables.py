@@ -213,8 +213,8 @@ class IndexBuild(Chore):
                     one.todo[slot] = False
                     self._again_s[one.records.table.number] = self._environment.now() + _PASS_S
                     event(log_events.INDEX_WAITS, table=one.records.table.name, index=index.name, key=repr(key[skip:]))
-                elif (row := index.row_of(record)) is not None:
-                    wanted.append((index_prefix + row, key[skip:]))
+                else:
+                    wanted += [(index_prefix + row, key[skip:]) for row in index.rows_of(record)]
         there = engine.get_many([row for row, _ in wanted])
         items = [*dict.fromkeys(key for (_, key), value in zip(wanted, there, strict=True) if value is None)]
         if len(items) > self._batch.size:

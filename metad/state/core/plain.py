@@ -431,6 +431,8 @@ class DeclaredRecords(Plain):
             raise UnknownTableError(f"this node knows {len(table.indexes)} indexes of {table.name}")
         order = table.index(body.index) or table
         names = order.names
+        if order.of_elements and not fields:
+            raise InvalidRequestError(f"fields: a listing by this index names an element of {names[0]}")
         if body.after and len(body.after) < len(names):
             raise InvalidRequestError(f"after: {len(body.after)} of {len(names)} fields")
         for given in (fields, body.after):
@@ -537,7 +539,7 @@ def _ended(table: PlainTable[Any], row: Any, now_ms: int) -> bool:
 
 def _index_rows(record: Any, indexes: Iterable[Index]) -> set[bytes]:
     """The rows of the indexes that a record has, or none has."""
-    return set() if record is None else {row for index in indexes if (row := index.row_of(record)) is not None}
+    return set() if record is None else {row for index in indexes for row in index.rows_of(record)}
 
 
 def _first_fields(record: type[m.Message], names: Iterable[str]) -> Any:

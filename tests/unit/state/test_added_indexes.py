@@ -275,8 +275,8 @@ class World:
         for key, (one, _) in self.stored.items():
             record = table.key_of([*key])
             if self.version(key) and leader is self.leader_of(key[0]):
-                rows = [index.row_of(one) for index in table.indexes.values()]
-                wanted |= {b"\x60" + record} | {b"\x61" + row for row in rows if row is not None}
+                rows = [row for index in table.indexes.values() for row in index.rows_of(one)]
+                wanted |= {b"\x60" + record} | {b"\x61" + row for row in rows}
                 wanted |= {b"\x63" + DUES.key_for(one.ends_ms, record)} if one.ends_ms else set()
         return wanted
 

@@ -524,12 +524,14 @@ def test_a_page_of_an_index_has_no_more_than_it_has_room_for(group: Group) -> No
         ([DeclaredIndex("one", ["owner"]), DeclaredIndex("one", ["size"])], "another has this name"),
         ([DeclaredIndex("One", ["owner"])], "small letters"),
         ([DeclaredIndex("one", ["nothing"])], "no field of type str"),
+        ([DeclaredIndex("one", ["places"])], "no field of type str"),
         ([DeclaredIndex("by_owner", ["owner", "tenant"])], "by_owner (owner, tenant)"),
     ],
 )
 def test_an_index_is_of_fields_and_stays_as_it_is(rig: Rig, indexes: list[DeclaredIndex], why: str) -> None:
     declare(rig, INDEXED)
-    reply = declare(rig, msgspec.structs.replace(INDEXED, indexes=indexes))
+    fields = [*INDEXED.fields, DeclaredField("places", "list[str]", b"\x90")]
+    reply = declare(rig, msgspec.structs.replace(INDEXED, fields=fields, indexes=indexes))
     assert why in reply.errors[0].message
 
 
@@ -568,8 +570,7 @@ def test_a_sweep_deletes_the_rows_of_indexes(group: Group) -> None:
     topics = Records(group, INDEXED)
     topics.put(topics.made("a", "x", 1, "o"), topics.made("b", "x", 1, "o"))
     table = topics.records.table
-    row = table.indexes["by_owner"].row_of(topics.made("a", "x", 1, "o"))
-    assert row is not None
+    (row,) = table.indexes["by_owner"].rows_of(topics.made("a", "x", 1, "o"))
     rig = Rig()
     rig.group = group
     rig.write(methods.TABLE_SWEEP, TableSweep([row], indexed=True))

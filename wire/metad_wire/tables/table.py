@@ -12,8 +12,9 @@ not text, or if ``after`` lacks fields of the key. So is a count. Where a group 
 holds its slots now counts on from the same cursor.
 
 **Indexes.** A declaration may name other orders of its records. The entry that writes a record writes them, too: a
-listing by one shows what every other read shows. Bounds: the fields of an index of one record take as many bytes as a
-key may, or the item is an ``invalid_item``.
+listing by one shows what every other read shows. Bounds: its fields in one record take as many bytes as a key may, or
+the item is an ``invalid_item``. In the code, the first field may be a list of texts: a record is listed by each, and a
+listing names one.
 
 **Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
 kind, as many routing fields, and the same values in them.
@@ -151,7 +152,8 @@ DUES: Final = DueRows("table_due", rows={"due": 0x63})
 
 
 class Index:
-    """One index of a table. ``names``: its fields, and behind them the other fields of the key."""
+    """One index of a table. ``names``: its fields, and behind them the other fields of the key. Where the first field
+    is a list, a record has a row for each different element, and a listing gives an element for it."""
 
     behind: Final = b"\xff"
     """What follows all fields in a row is less."""
@@ -166,7 +168,11 @@ class Index:
         self.header = u32(table.number) + bytes((number,))
         """What its keys begin with."""
         types = {field.name: field.type for field in msgspec.structs.fields(table.record)}
-        self._encoders = [_encoder_of(types[field]) for field in self.fields]
+        self.of_elements = _is_of_texts(types[fields[0]])
+        """Whether its first field is a list."""
+        self._encoders = [
+            text if self.of_elements and field == fields[0] else _encoder_of(types[field]) for field in fields
+        ]
         of_key = dict(zip(table.key, table.encoders, strict=True))
         self.encoders = [*self._encoders, *(of_key[field] for field in self.names[len(fields) :])]
         """Of :attr:`names`."""
@@ -182,30 +188,40 @@ class Index:
             [known[field] for field in takewhile(known.__contains__, self._table.key)]
         )
 
-    def row_of(self, record: Any) -> bytes | None:
-        """The key of a record's row; None if a field is nil, or if they are too long, in a record that was written
-        before the index was added."""
-        begin, table = self._begin_of(record), self._table
-        if begin is None or len(begin) > m.KEY_BYTES_MAX:
-            return None
-        key = table.fields_key([getattr(record, field) for field in table.key])
-        return begin + key + len(begin).to_bytes(2, "big") + bytes((len(table.routing),))
+    def rows_of(self, record: Any) -> list[bytes]:
+        """The keys of a record's rows: one, or one for each element. None if a field is nil, or if they are too long,
+        in a record that was written before the index was added."""
+        begins = self._begins_of(record)
+        if not begins:
+            return []
+        key = self._table.fields_key([getattr(record, field) for field in self._table.key])
+        routing = bytes((len(self._table.routing),))
+        return [
+            begin + key + len(begin).to_bytes(2, "big") + routing for begin in begins if len(begin) <= m.KEY_BYTES_MAX
+        ]
 
     def record_key(self, row: bytes) -> bytes:
         """The key of the record that a row is for."""
         return self._table.header + row[int.from_bytes(row[-3:-1], "big") : -3]
 
     def bytes_of(self, record: Any) -> int:
-        """At least what its fields in a record take as encoded, and exactly that where it may be too much."""
+        """At least what its fields in a record take as encoded, and exactly that where it may be too much; of a list
+        its longest element."""
         values = [getattr(record, field) for field in self.fields]
+        if self.of_elements:
+            values[0] = max(values[0] or (), key=len, default=None)
         most = 16 * (len(values) + 1) + 4 * sum([len(value) for value in values if type(value) is str])
-        return most if most <= m.KEY_BYTES_MAX else len(self._begin_of(record) or b"")
+        return most if most <= m.KEY_BYTES_MAX else max(map(len, self._begins_of(record)), default=0)
 
-    def _begin_of(self, record: Any) -> bytes | None:
+    def _begins_of(self, record: Any) -> list[bytes]:
+        """What its rows begin with: the header and the fields of the index."""
         values = [getattr(record, field) for field in self.fields]
         if None in values:
-            return None
-        return self.header + b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
+            return []
+        first, *others = self._encoders
+        behind = b"".join([encode(value) for encode, value in zip(others, values[1:], strict=True)])
+        heads = dict.fromkeys(values[0]) if self.of_elements else values[:1]
+        return [self.header + first(head) + behind for head in heads]
 
     def fields_fault(self, given: Sequence[Any]) -> str | None:
         """Why these are not values of the first of :attr:`names`; None if they are."""
@@ -215,12 +231,25 @@ class Index:
 _RANGES: Final[dict[Any, tuple[int, int]]] = {u32: (0, 2**32 - 1), number: (-(2**63), 2**63 - 1)}
 
 
-def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
-    """Of a field of an index. Raises TypeError."""
+def _shape_of(kind: Any) -> msgspec.inspect.Type:
+    """Of a field of an index, which may be nil."""
     shape = msgspec.inspect.type_info(kind)
     if isinstance(shape, msgspec.inspect.UnionType):
         (shape,) = [one for one in shape.types if not isinstance(one, msgspec.inspect.NoneType)]
-    match shape:
+    return shape
+
+
+def _is_of_texts(kind: Any) -> bool:
+    """Whether a field is a list of texts."""
+    match _shape_of(kind):
+        case msgspec.inspect.ListType(item_type=msgspec.inspect.StrType()):
+            return True
+    return False
+
+
+def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
+    """Of a field of an index. Raises TypeError."""
+    match _shape_of(kind):
         case msgspec.inspect.StrType() | msgspec.inspect.LiteralType():
             return text
         case msgspec.inspect.BoolType():
@@ -399,6 +428,7 @@ class PlainTable(Table[Record]):
     record: type[Record]
     plain: Plain
     behind: Final = b""
+    of_elements: Final = False
 
     def __init__(
         self,

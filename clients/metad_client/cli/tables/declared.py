@@ -354,13 +354,25 @@ def _first(table: PlainTable[Any], a: Arguments) -> list[Any]:
         raise InvalidRequestError(
             f"{a.table} has no index {a.index}; its indexes: {', '.join(table.indexes) or 'none'}"
         )
-    return _fields(table, f"index {a.index}, with the key,", table.indexes[a.index].names, a.key)
+    index = table.indexes[a.index]
+    return _fields(table, f"index {a.index}, with the key,", index.names, a.key, elements=index.of_elements)
 
 
-def _fields(table: PlainTable[Any], whose: str, names: Sequence[str], given: list[str], least: int = 0) -> list[Any]:
+def _fields(
+    table: PlainTable[Any],
+    whose: str,
+    names: Sequence[str],
+    given: list[str],
+    least: int = 0,
+    *,
+    elements: bool = False,
+) -> list[Any]:
+    """The values of these fields; ``elements``: an element stands for the first of them, a list of texts."""
     if not least <= len(given) <= len(names):
         raise InvalidRequestError(f"{whose} is {', '.join(names)}: it has {len(names)} fields")
     types = {field.name: field.type for field in msgspec.structs.fields(table.record)}
+    if elements:
+        types[names[0]] = str
     return [_read(name, text, types[name]) for name, text in zip(names, given, strict=False)]
 
 
