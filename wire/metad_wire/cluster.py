@@ -247,7 +247,10 @@ class ReturnGrant(Message, frozen=True):
 class FenceItem(Message, frozen=True):
     """A fence of a broker: its lives with an epoch below ``least_epoch`` are over, since ``age_ms`` ago by the log that
     tells it. ``at_ms`` is that moment by the same log, which means nothing to another; it counts only where an older
-    node does not say the age."""
+    node does not say the age.
+
+    Two fences of a broker are merged: the greater pair of ``least_epoch`` and ``live`` counts, and each of the other
+    epochs is the greater one."""
 
     broker: str
     """Its name."""
@@ -257,13 +260,33 @@ class FenceItem(Message, frozen=True):
     """Since when the lives before are over, by the log that tells it; it counts only without ``age_ms``."""
     age_ms: U63 | None = None
     """How long ago that was, by the log that tells it; nil from an older node."""
+    live: bool = False
+    """Whether exactly the life ``least_epoch`` is registered and has not ended."""
+    unclean_epoch: U63 = 0
+    """The newest life that began without all that the one before had; 0: none."""
+    quiet_epoch: U63 = 0
+    """No life below it serves any more: its lease is over, or it is dead, or gone."""
+
+    @property
+    def values(self) -> tuple[int, bool, int, int]:
+        """What it says; two fences with the same say the same."""
+        return self.least_epoch, self.live, self.unclean_epoch, self.quiet_epoch
+
+    def merged(self, other: FenceItem) -> FenceItem:
+        """This one of a broker and another one. The time is that of the higher ``least_epoch``, this one's if they are
+        equal."""
+        newer = other if other.least_epoch > self.least_epoch else self
+        least_epoch, live = max((self.least_epoch, self.live), (other.least_epoch, other.live))
+        unclean_epoch = max(self.unclean_epoch, other.unclean_epoch)
+        quiet_epoch = max(self.quiet_epoch, other.quiet_epoch)
+        return FenceItem(self.broker, least_epoch, newer.at_ms, newer.age_ms, live, unclean_epoch, quiet_epoch)
 
 
 class GroupFence(Message, frozen=True):
-    """Between nodes: the group that the request names does no write any more in the name of lives that are over. A
-    fence that is as high already stays as it is. ``forget``: fences that the group need not keep, for their brokers
+    """Between nodes: the group that the request names does no write any more in the name of lives that are over. It
+    merges each fence with the one that it has. ``forget``: fences that the group need not keep, for their brokers
     ended long ago; ``errors`` of the reply has the positions of those it has to keep. They are a ``conflict``: raised
-    since, or with sessions that look connected."""
+    since, with sessions that look connected, or with partitions that name the broker."""
 
     items: Batch[FenceItem]
     """To raise."""

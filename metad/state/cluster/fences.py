@@ -9,14 +9,19 @@ entry of its own, which may have many brokers. A group that adopts slots also ta
 had them, as they were when the slots were sealed or later; else a life could write there where the fence came only to
 the source.
 
+A fence also says whether the broker's newest life lives, which life began without all that the one before had, and
+which lives do not serve any more. A group that places partitions on brokers decides by these and by nothing else. It
+goes through the partitions that name a broker when the broker's fence has changed, and notes that in the fence's row.
+
 Every life that metad registered has a fence in every group, so memory would grow with each name ever used. A fence may
-be forgotten once its broker ended long ago and none of its sessions looks connected. A request says whether its life
-was registered; such a life is over where its broker has no fence.
+be forgotten once its broker ended long ago, none of its sessions looks connected, and no partition names it. A request
+says whether its life was registered; such a life is over where its broker has no fence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -24,33 +29,67 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence, GroupId
 from metad_wire.errors import ConflictError, FencedError
+from metad_wire.key import u32
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
+from metad_wire.tables.table import INDEXES
 
 from ...storage import keys
+from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.verb import Command, Verb, written
 from ..core.view import View
 
 _FENCE = GROUP.rows["fence"]
 _LOAD_ROWS = 1_000
+_INDEX: Final = INDEXES.rows["index"]
+_BY_REPLICA: Final = u32(502) + bytes((1,))
+"""What the rows begin with of the index of partitions by the brokers that have a replica."""
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
     """The row of one broker: lives with an epoch below ``least_epoch`` are over since ``at_ms``, by the group's log. Of
-    those below ``swept_epoch``, no session looks connected any more in this group."""
+    those below ``swept_epoch``, no session looks connected any more in this group. ``live``, ``unclean_epoch`` and
+    ``quiet_epoch`` are those of ``FenceItem``. ``stepped`` has the ``values`` of the fence for which all partitions of
+    this group that name the broker have been gone through; nil if they have not, or if slots have come since."""
 
     least_epoch: int
     at_ms: int
     swept_epoch: int = 0
+    live: bool = False
+    unclean_epoch: int = 0
+    quiet_epoch: int = 0
+    stepped: tuple[int, bool, int, int] | None = None
+
+    @property
+    def values(self) -> tuple[int, bool, int, int]:
+        """What it says, as in ``FenceItem``."""
+        return self.least_epoch, self.live, self.unclean_epoch, self.quiet_epoch
+
+    def item(self, broker: str) -> FenceItem:
+        """As it is told."""
+        return FenceItem(broker, self.least_epoch, self.at_ms, None, *self.values[1:])
 
 
+_NONE: Final = Fence(0, 0)
 _decode = msgspec.msgpack.Decoder(Fence).decode
 
 
 def aged(items: Iterable[FenceItem], now_ms: int) -> list[FenceItem]:
     """Fences of a log whose time is ``now_ms``, as they are told to other groups."""
     return [msgspec.structs.replace(item, age_ms=max(0, now_ms - item.at_ms)) if item.at_ms else item for item in items]
+
+
+def names_broker(view: View, broker: str) -> bool:
+    """Whether a partition of the group names a broker as a replica. What is in flight counts, but for a row that an
+    entry in flight deletes: that broker is named until the entry is applied."""
+    prefix = keys.table_prefix(view.group, _INDEX) + _BY_REPLICA + keys.text(broker)
+    applied, _ = view.scan(prefix, keys.after_prefix(prefix), 1, LOOKED_AT_BYTES_MAX)
+    return bool(applied or view.keys_under(_INDEX, prefix, 1))
+
+
+def _decoded(prefix: bytes, rows: Iterable[tuple[bytes, bytes | None]]) -> Iterable[tuple[str, Fence | None]]:
+    return [(keys.split_text(key, len(prefix))[0], None if value is None else _decode(value)) for key, value in rows]
 
 
 def _set(fences: dict[str, Fence], broker: str, fence: Fence | None) -> None:
@@ -76,7 +115,7 @@ class Fences(StatePart):
         begin, end = self._prefix, keys.after_prefix(self._prefix)
         while True:
             found = self._engine.scan(begin, end, _LOAD_ROWS)
-            self._applied.update({self._broker(key): _decode(value) for key, value in found})
+            self._applied.update({broker: fence for broker, fence in _decoded(self._prefix, found) if fence})
             if len(found) < _LOAD_ROWS:
                 break
             begin = found[-1][0] + b"\0"
@@ -87,13 +126,13 @@ class Fences(StatePart):
         self._changed: dict[str, int] = {}  # broker -> the entry in flight that changed its fence last
 
     def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
-        for broker, fence in self._decoded(writes):
+        for broker, fence in _decoded(self._prefix, writes.items()):
             _set(self._newest, broker, fence)
             self._changed[broker] = index
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
         raised = False
-        for broker, fence in self._decoded(writes):
+        for broker, fence in _decoded(self._prefix, writes.items()):
             known = self._applied.get(broker)
             raised = raised or (fence is not None and (known is None or fence.least_epoch > known.least_epoch))
             _set(self._applied, broker, fence)
@@ -101,12 +140,6 @@ class Fences(StatePart):
                 _set(self._newest, broker, fence)
                 self._changed.pop(broker, None)
         self.entries += raised
-
-    def _decoded(self, writes: Writes) -> Iterable[tuple[str, Fence | None]]:
-        return [(self._broker(key), None if value is None else _decode(value)) for key, value in writes.items()]
-
-    def _broker(self, key: bytes) -> str:
-        return keys.split_text(key, len(self._prefix))[0]
 
     # --- asked while commands are evaluated --------------------------------------------------------------
 
@@ -146,26 +179,54 @@ class Fences(StatePart):
         fence = self._newest.get(owner.broker) if owner.connected else None
         return fence if fence is not None and owner.broker_epoch < fence.least_epoch else None
 
+    def of_all(self) -> Mapping[str, Fence]:
+        """All fences, by broker."""
+        return self._newest
+
+    def alive(self, broker: str, epoch: int) -> bool:
+        """Whether this life is registered and has not ended."""
+        fence = self._newest.get(broker)
+        return fence is not None and fence.live and fence.least_epoch == epoch
+
+    def life(self, broker: str) -> int | None:
+        """The epoch of the broker's life that is registered and has not ended; None if there is none."""
+        fence = self._newest.get(broker)
+        return fence.least_epoch if fence is not None and fence.live else None
+
+    def clean(self, broker: str, epoch: int) -> bool:
+        """Whether the broker still has all that this life had."""
+        fence = self._newest.get(broker)
+        return fence is not None and fence.unclean_epoch <= epoch
+
+    def quiet(self, broker: str, epoch: int) -> bool:
+        """Whether this life does not serve any more."""
+        fence = self._newest.get(broker)
+        return fence is not None and fence.quiet_epoch > epoch
+
     # --- asked by reads ----------------------------------------------------------------------------------
 
     def applied_of(self, broker: str) -> Fence | None:
         """The fence of a broker in the applied state, for reads."""
         return self._applied.get(broker)
 
+    def applied_of_all(self) -> Mapping[str, Fence]:
+        """All fences of the applied state, by broker."""
+        return self._applied
+
     def unswept(self) -> list[FenceItem]:
         """Those of the applied state that have lives whose sessions may look connected."""
-        return [
-            FenceItem(broker, fence.least_epoch, fence.at_ms)
-            for broker, fence in self._applied.items()
-            if fence.swept_epoch < fence.least_epoch
-        ]
+        return [fence.item(broker) for broker, fence in self._applied.items() if fence.swept_epoch < fence.least_epoch]
+
+    def unstepped(self) -> list[FenceItem]:
+        """Those of the applied state that have changed since the partitions were gone through that name the broker."""
+        return [fence.item(broker) for broker, fence in self._applied.items() if fence.stepped != fence.values]
 
     def carried(self, now_ms: int) -> list[FenceItem]:
         """All fences of the applied state, for the group that adopts slots of this one, at this time of the log."""
-        found = [FenceItem(broker, fence.least_epoch, fence.at_ms) for broker, fence in self._applied.items()]
+        found = [fence.item(broker) for broker, fence in self._applied.items()]
         return aged(found, now_ms)
 
-    # --- swept -------------------------------------------------------------------------------------------
+    # --- swept, stepped ----------------------------------------------------------------------------------
 
     def swept(self, view: View, items: Iterable[FenceItem]) -> None:
         """Let the command that is evaluated note that no session of these lives looks connected any more."""
@@ -176,27 +237,45 @@ class Fences(StatePart):
                 row = msgspec.structs.replace(fence, swept_epoch=item.least_epoch)
                 writes[self._prefix + keys.text(item.broker)] = encode(row)
 
-    def sessions_came(self, view: View) -> None:
-        """Let the command that is evaluated note that sessions have come from another group, of whatever lives."""
+    def stepped(self, view: View, items: Iterable[FenceItem]) -> None:
+        """Let the command that is evaluated note that all partitions were gone through that name the brokers of these
+        fences. It counts only for a fence that still says the same."""
+        writes = view.writes_of(_FENCE)
+        for item in items:
+            fence = self._newest.get(item.broker)
+            if fence is not None and fence.values == item.values != fence.stepped:
+                writes[self._prefix + keys.text(item.broker)] = encode(
+                    msgspec.structs.replace(fence, stepped=item.values)
+                )
+
+    def slots_came(self, view: View) -> None:
+        """Let the command that is evaluated note that sessions and partitions have come from another group, of whatever
+        lives. It may have raised fences."""
         writes = view.writes_of(_FENCE)
         for broker, fence in self._newest.items():
             key = self._prefix + keys.text(broker)
-            if fence.swept_epoch and key not in writes:
-                writes[key] = encode(msgspec.structs.replace(fence, swept_epoch=0))
+            raised = writes.get(key)
+            now = fence if raised is None else _decode(raised)
+            if now.swept_epoch or now.stepped:
+                writes[key] = encode(msgspec.structs.replace(now, swept_epoch=0, stepped=None))
 
     # --- forgotten ---------------------------------------------------------------------------------------
 
     def forgotten(self, view: View, items: Iterable[FenceItem]) -> list[m.ItemError]:
         """Let the command that is evaluated drop these fences. Not one that was raised since, and not one that has
-        sessions which look connected: those are the errors."""
+        sessions which look connected, or partitions that name the broker: those are the errors."""
         writes, errors = view.writes_of(_FENCE), []
         group = GroupId.parse(view.name)
-        has_sessions = group is not None and group.kind == "data"
+        kind = "" if group is None else group.kind
         for position, item in enumerate(items):
             fence = self._newest.get(item.broker)
             if fence is None:
                 continue
-            if fence.least_epoch > item.least_epoch or (has_sessions and fence.swept_epoch < fence.least_epoch):
+            if (
+                fence.values[:2] > item.values[:2]
+                or (kind == "data" and fence.swept_epoch < fence.least_epoch)
+                or (kind == "metadata" and names_broker(view, item.broker))
+            ):
                 errors.append(m.ItemError(position, ConflictError.code, current=fence.least_epoch))
             else:
                 writes[self._prefix + keys.text(item.broker)] = None
@@ -205,18 +284,20 @@ class Fences(StatePart):
     # --- raised ------------------------------------------------------------------------------------------
 
     def raised(self, view: View, items: Iterable[FenceItem]) -> None:
-        """Let the command that is evaluated raise these fences, as far as they are not as high already."""
-        writes = view.writes_of(_FENCE)
-        highest: dict[str, FenceItem] = {}
+        """Let the command that is evaluated merge these fences with those that there are. One that says nothing new
+        leaves no write."""
+        told: dict[str, FenceItem] = {}
         for item in items:
-            known = highest.get(item.broker)
-            if known is None or item.least_epoch > known.least_epoch:
-                highest[item.broker] = item
-        for item in highest.values():
-            fence = self._newest.get(item.broker)
-            if fence is None or item.least_epoch > fence.least_epoch:
-                at_ms = item.at_ms if item.age_ms is None else max(1, view.now_ms - item.age_ms)
-                writes[self._prefix + keys.text(item.broker)] = encode(Fence(item.least_epoch, at_ms))
+            known = told.get(item.broker)
+            told[item.broker] = item if known is None else known.merged(item)
+        writes = view.writes_of(_FENCE)
+        for broker, item in told.items():
+            fence = self._newest.get(broker, _NONE)
+            at_ms = item.at_ms if item.age_ms is None else max(1, view.now_ms - item.age_ms)
+            now = fence.item(broker).merged(msgspec.structs.replace(item, at_ms=at_ms))
+            if now.values != fence.values:
+                row = Fence(now.least_epoch, now.at_ms, fence.swept_epoch, *now.values[1:], fence.stepped)
+                writes[self._prefix + keys.text(broker)] = encode(row)
 
 
 def _evaluate(view: View, command: Command[GroupFence]) -> m.WriteReply:

@@ -194,7 +194,7 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     view.marker = SlotMarker(MarkerStep.ADOPTED, body.move, body.slots, body.other, body.sealed_index)
     fences = view.parts[Fences]
     fences.raised(view, body.fences)
-    fences.sessions_came(view)
+    fences.slots_came(view)
     view.parts[TenantEnds].adopted(view, body.move, body.slots, body.ends)
     base = _base_above(held.base, view.revision, body.revision)
     view.now_ms = max(view.now_ms, body.sealed_ms)

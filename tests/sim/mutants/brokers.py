@@ -146,7 +146,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "forgotten_before_the_sweep",
         "a fence stays while sessions look connected that are its business",
         "metad.state.cluster.fences:Fences.forgotten",
-        "(has_sessions and fence.swept_epoch < fence.least_epoch)",
+        '(kind == "data" and fence.swept_epoch < fence.least_epoch)',
         "False",
         "a_broker_whose_sessions_are_not_swept_is_not_forgotten",
     ),

@@ -375,8 +375,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "sessions_that_come_are_not_looked_at",
         "a group that adopts slots looks for sessions of lives that are over again",
-        "metad.state.cluster.fences:Fences.sessions_came",
-        "if fence.swept_epoch and key not in writes:",
+        "metad.state.cluster.fences:Fences.slots_came",
+        "if now.swept_epoch or now.stepped:",
         "if False:",
         "sessions_of_a_dead_broker_end_where_their_slots_have_moved_to",
     ),

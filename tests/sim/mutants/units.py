@@ -27,6 +27,7 @@ _SNAPSHOTS = "unit/raft/test_snapshots.py::"
 _ROOM = "unit/wire/test_fair_room.py::"
 _TURNS = "unit/server/test_turns.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
+_FENCES = "unit/state/test_fences.py::"
 _BROKERS = "unit/control/test_brokers.py::"
 _DECISIONS = "unit/control/test_decisions.py::"
 _LEAVING = "unit/control/test_leaving.py::"
@@ -48,6 +49,38 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "for record in known.groups]",
         "for record in known.groups if record.kind != 'metadata']",
         _BROKERS + "test_a_registration_is_answered_once_every_group_has_the_fence",
+    ),
+    _m(
+        "a_fence_is_merged_by_its_epoch_alone",
+        "the greater pair of least epoch and live counts",
+        "metad_wire.cluster:FenceItem.merged",
+        "max((self.least_epoch, self.live), (other.least_epoch, other.live))",
+        "(newer.least_epoch, newer.live)",
+        _FENCES + "test_a_registration_may_have_the_least_epoch_of_the_death_before",
+    ),
+    _m(
+        "an_adoption_overwrites_fences",
+        "a fence that is told is merged with the one that is there",
+        "metad.state.cluster.fences:Fences.raised",
+        "fence.item(broker).merged(msgspec.structs.replace(item, at_ms=at_ms))",
+        "msgspec.structs.replace(item, at_ms=at_ms)",
+        _FENCES + "test_all_of_a_fence_is_carried_and_merged",
+    ),
+    _m(
+        "a_fence_is_forgotten_that_a_partition_needs",
+        "a fence stays while a partition names the broker",
+        "metad.state.cluster.fences:Fences.forgotten",
+        '(kind == "metadata" and names_broker(view, item.broker))',
+        "False",
+        _FENCES + "test_a_fence_stays_while_a_partition_names_the_broker",
+    ),
+    _m(
+        "partitions_that_come_are_not_gone_through",
+        "a group that adopts slots goes through the partitions of all fences again",
+        "metad.state.cluster.fences:Fences.slots_came",
+        "swept_epoch=0, stepped=None",
+        "swept_epoch=0",
+        _FENCES + "test_slots_that_come_are_gone_through_and_swept_again",
     ),
     # --- metadata-0 and the others of its kind
     _m(

@@ -14,6 +14,7 @@ from metad.state.core.slot_assignment import ALL_SLOTS
 from metad.state.core.verb import Command
 from metad.state.machine import Known
 from metad.state.registry import VERBS
+from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits
 from metad_wire.errors import FencedError, MetadError
@@ -57,6 +58,13 @@ def do(
 
 def fence(on: Group, *items: tuple[str, int], apply: bool = True) -> None:
     do(on, GROUP_FENCE, GroupFence([FenceItem(broker, epoch, NOW_MS) for broker, epoch in items]), apply=apply)
+
+
+def adopt(on: Group, carried: list[FenceItem]) -> None:
+    """All slots come."""
+    slots = slot_bits(range(SLOTS))
+    do(on, GROUP_COMMAND, GroupCommand("open", 1, 1, 0, slots))
+    do(on, GROUP_COMMAND, GroupCommand("adopt", 1, 1, 1, slots, revision=9, fences=carried))
 
 
 def put(name: str = "n") -> m.KvPut:
@@ -166,6 +174,115 @@ def test_a_retry_of_what_was_done_before_the_fence_hears_that_it_was_done() -> N
     assert isinstance(outcome, Known)
 
 
+# --- what else a fence says ------------------------------------------------------------------------------
+
+
+def tell(on: Group, *items: FenceItem, apply: bool = True) -> None:
+    do(on, GROUP_FENCE, GroupFence([*items]), apply=apply)
+
+
+def row(on: Group, broker: str = "b1") -> Fence:
+    found = fences(on).of(broker)
+    assert found is not None
+    return found
+
+
+def writes(on: Group) -> int:
+    """Rows that the last entry wrote."""
+    return sum(map(len, (on.in_flight[-1][2].writes, *on.in_flight[-1][2].heard.values())))
+
+
+def test_the_greater_pair_counts_and_each_other_epoch_by_itself() -> None:
+    one = group("metadata")
+    tell(one, FenceItem("b1", 5, NOW_MS, live=True, unclean_epoch=2, quiet_epoch=5))
+    assert fences(one).life("b1") == 5
+    assert fences(one).alive("b1", 5)
+    assert not fences(one).alive("b1", 4)
+    tell(one, FenceItem("b1", 6, NOW_MS + 7, unclean_epoch=1, quiet_epoch=4))
+    assert row(one) == Fence(6, NOW_MS + 7, 0, False, 2, 5)
+    assert fences(one).life("b1") is None
+    assert not fences(one).alive("b1", 6)
+    assert not fences(one).quiet("b1", 5), "fenced is not quiet"
+    assert fences(one).quiet("b1", 4)
+    tell(one, FenceItem("b1", 3, NOW_MS + 9, live=True, unclean_epoch=3, quiet_epoch=6))
+    assert row(one) == Fence(6, NOW_MS + 7, 0, False, 3, 6), "an older life that lived is not alive again"
+    assert fences(one).quiet("b1", 5)
+    assert [fences(one).clean("b1", epoch) for epoch in (2, 3, 6)] == [False, True, True]
+
+
+def test_a_registration_may_have_the_least_epoch_of_the_death_before() -> None:
+    one = group("metadata")
+    tell(one, FenceItem("b1", 6, NOW_MS, quiet_epoch=6))
+    tell(one, FenceItem("b1", 6, NOW_MS + 7, live=True, quiet_epoch=6), apply=False)
+    assert writes(one) == 1
+    assert row(one) == Fence(6, NOW_MS, 0, True, 0, 6), "the lives below are over since the death"
+    assert not fences(one).applied_of_all()["b1"].live
+    one.apply(1)
+    assert fences(one).of_all() == fences(one).applied_of_all() == {"b1": row(one)}
+    tell(one, FenceItem("b1", 6, NOW_MS + 9, quiet_epoch=6))
+    assert fences(one).alive("b1", 6), "what comes late is no death"
+
+
+def test_nothing_is_known_of_a_broker_without_a_fence() -> None:
+    one = fences(group("metadata"))
+    assert not one.alive("b1", 0)
+    assert not one.clean("b1", 0)
+    assert not one.quiet("b1", 0)
+    assert one.life("b1") is None
+
+
+def test_what_says_nothing_new_writes_nothing() -> None:
+    one = group("metadata")
+    items = [FenceItem("b1", 6, NOW_MS, live=True, unclean_epoch=2, quiet_epoch=5), FenceItem("b1", 4, 1)]
+    tell(one, *items)
+    tell(one, *items, FenceItem("b1", 6, NOW_MS + 5, unclean_epoch=1), apply=False)
+    assert writes(one) == 0
+
+
+def test_all_of_a_fence_is_carried_and_merged() -> None:
+    source, target = group(), group(ordinal=1, initial_slots=slot_bits(()))
+    tell(source, FenceItem("b1", 5, NOW_MS, live=True, quiet_epoch=3), FenceItem("b2", 9, NOW_MS, unclean_epoch=8))
+    tell(target, FenceItem("b1", 4, NOW_MS, unclean_epoch=4, quiet_epoch=4), FenceItem("b2", 2, NOW_MS, live=True))
+    adopt(target, fences(source).carried(NOW_MS))
+    assert (row(target).values, row(target, "b2").values) == ((5, True, 4, 4), (9, False, 8, 0))
+    assert target.follower.parts[Fences].of("b1") == row(target)
+
+
+# --- whose partitions were gone through ------------------------------------------------------------------
+
+
+def step(on: Group, items: list[FenceItem], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note that the partitions were gone through, in an entry of its own."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Fences, "raised", Fences.stepped)
+        do(on, GROUP_FENCE, GroupFence(items))
+
+
+def test_a_fence_is_stepped_until_it_says_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = group("metadata")
+    tell(one, FenceItem("b1", 5, NOW_MS, live=True, quiet_epoch=5), FenceItem("b2", 2, NOW_MS))
+    items = fences(one).unstepped()
+    assert [item.broker for item in items] == ["b1", "b2"], "a first life counts as well"
+    step(one, items, monkeypatch)
+    assert fences(one).unstepped() == []
+    assert fences(one).applied_of("b1") == row(one) == Fence(5, NOW_MS, 0, True, 0, 5, (5, True, 0, 5))
+    one.restart()
+    assert fences(one).unstepped() == []
+    tell(one, FenceItem("b1", 5, NOW_MS, live=True, quiet_epoch=5), FenceItem("b2", 2, NOW_MS, quiet_epoch=2))
+    assert [item.values for item in fences(one).unstepped()] == [(2, False, 0, 2)]
+    step(one, [items[1]], monkeypatch)
+    assert len(fences(one).unstepped()) == 1, "it was gone through for what the fence said before"
+
+
+def test_slots_that_come_are_gone_through_and_swept_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = group(ordinal=1, initial_slots=slot_bits(()))
+    tell(one, FenceItem("b1", 5, NOW_MS), FenceItem("b2", 5, NOW_MS), FenceItem("b3", 5, NOW_MS))
+    step(one, fences(one).unstepped()[1:], monkeypatch)
+    adopt(one, [FenceItem("b2", 5, NOW_MS, quiet_epoch=5)])
+    assert len(fences(one).unstepped()) == 3
+    assert row(one, "b2") == Fence(5, NOW_MS, 0, False, 0, 5)
+
+
 # --- forgotten -------------------------------------------------------------------------------------------
 
 
@@ -246,6 +363,35 @@ def test_a_fence_that_is_raised_behind_a_forgetting_in_flight_stays() -> None:
     assert fences(one).applied_of("b1") is None
     one.apply(1)
     assert fences(one).applied_of("b1") == Fence(9, NOW_MS)
+
+
+def named(broker: str) -> bytes:
+    """The key of a row of the index of partitions by replica, for some resource of some tenant."""
+    fields = (502).to_bytes(4, "big") + b"\x01" + keys.text(broker)
+    return b"\x61" + fields + keys.text2("t", "r") + len(fields).to_bytes(2, "big") + b"\x02"
+
+
+def test_a_fence_stays_while_a_partition_names_the_broker() -> None:
+    slots = slot_bits([keys.slot_of_key(named("b1")) or 0])
+    one = group("metadata", 1, initial_slots=slot_bits(()))
+    fence(one, ("b", 5), ("b1", 5), ("b11", 5))
+    do(one, GROUP_COMMAND, GroupCommand("open", 1, 1, 0, slots))
+    do(one, GROUP_COMMAND, GroupCommand("import", 1, 1, 1, slots, {named("b1"): b""}), apply=False)
+    assert forget(one, ("b1", 5), apply=False) == [0], "what is in flight names it"
+    one.apply(2)
+    assert forget(one, ("b", 5), ("b1", 5), ("b11", 5)) == [1]
+    do(one, GROUP_COMMAND, GroupCommand("import", 1, 1, 2, slots, {named("b1"): None}), apply=False)
+    assert forget(one, ("b1", 5), apply=False) == [0], "the entry may never be applied"
+    one.apply(2)
+    assert forget(one, ("b1", 5)) == []
+    assert not fences(one)
+
+
+def test_the_fence_of_a_life_that_lives_stays() -> None:
+    """It may have the very epoch of the death that was to be forgotten."""
+    one = group("metadata")
+    tell(one, FenceItem("b1", 5, NOW_MS, live=True))
+    assert forget(one, ("b1", 5)) == [0]
 
 
 # --- in flight, lost, loaded -----------------------------------------------------------------------------
@@ -332,11 +478,8 @@ def test_an_adoption_takes_over_the_higher_of_both_fences() -> None:
     source, target = group(), group(ordinal=1, initial_slots=slot_bits(()))
     fence(source, ("b1", 5), ("b2", 2))
     fence(target, ("b2", 4), ("b3", 3))
-    slots = slot_bits(range(SLOTS))
-    do(target, GROUP_COMMAND, GroupCommand("open", 1, 1, 0, slots))
-    do(source, GROUP_COMMAND, GroupCommand("seal", 1, 1, 0, slots))
-    carried = fences(source).carried(NOW_MS)
-    do(target, GROUP_COMMAND, GroupCommand("adopt", 1, 1, 1, slots, revision=9, fences=carried))
+    do(source, GROUP_COMMAND, GroupCommand("seal", 1, 1, 0, slot_bits(range(SLOTS))))
+    adopt(target, fences(source).carried(NOW_MS))
     assert {item.broker: item.least_epoch for item in fences(target).carried(NOW_MS)} == {"b1": 5, "b2": 4, "b3": 3}
     assert target.in_flight == target.in_flight.__class__()
     with pytest.raises(FencedError):
