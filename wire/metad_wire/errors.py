@@ -237,6 +237,22 @@ class NoRoomError(QuotaExceededError, code=209, name="no_room"):
     """The disks of the group's nodes are too full for what takes more room; nothing was done. Deletes make room."""
 
 
+class NoPlaceError(_Coded, code=210, name="no_place", retryable=True):
+    """Fewer brokers live that may have a replica than are needed."""
+
+
+class NoReplicaError(_Coded, code=211, name="no_replica"):
+    """The broker has no replica of the partition."""
+
+
+class IneligibleError(_Coded, code=212, name="ineligible"):
+    """The life of a broker that the item names is over, or not known to the group yet."""
+
+
+class NoCandidateError(_Coded, code=213, name="no_candidate"):
+    """Nobody who lives may lead the partition."""
+
+
 def error_of(body: ErrorBody, current: int | None = None) -> MetadError:
     """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
     known = ERRORS.get(body.code)

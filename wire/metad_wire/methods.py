@@ -16,6 +16,7 @@ from .method import Method as Method
 from .method import Reply as Reply
 from .method import encode as encode
 from .tables import broker, consumer, lease
+from .tables.assignment import *  # noqa: F403
 from .tables.broker import *  # noqa: F403
 from .tables.cluster import *  # noqa: F403
 from .tables.consumer import *  # noqa: F403
@@ -24,6 +25,7 @@ from .tables.inflight import *  # noqa: F403
 from .tables.kv import *  # noqa: F403
 from .tables.lease import *  # noqa: F403
 from .tables.offset import *  # noqa: F403
+from .tables.plan import *  # noqa: F403
 from .tables.retained import *  # noqa: F403
 from .tables.sequence import *  # noqa: F403
 from .tables.session import *  # noqa: F403

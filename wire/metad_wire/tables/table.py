@@ -441,8 +441,11 @@ class PlainTable(Table[Record]):
         routing: Sequence[str] | None = None,
         indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
         expires: str = "",
+        ruled_by: str = "",
     ) -> None:
         routing = key if routing is None else routing
+        self.ruled_by = ruled_by
+        """The table whose methods alone write the records; empty: they are put and deleted."""
         self.number = number
         self.expires = expires
         """The field that says when a record ends; empty: none does."""

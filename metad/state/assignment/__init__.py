@@ -1,0 +1,1 @@
+"""Assignment: the engine that decides which brokers have a partition, and which of them leads it."""

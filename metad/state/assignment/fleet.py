@@ -1,0 +1,218 @@
+"""The brokers that a group may choose from: who lives, by its own fences, and what a node's copy of ``metadata-0`` says
+of them. That copy may be old, and gives preferences only: racks, weights, attributes, and who drains.
+
+What each broker has of a group's partitions is counted in memory, by whoever leads. A new leader begins with nothing
+and counts by the index, some thousand rows at a time (:meth:`Placing.count_on`); until it is done brokers count as
+equally full.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from metad_wire.policy.seats import Candidate, Placer, SeatTable, replacement
+
+from metad_wire.cluster import METADATA
+from metad_wire.errors import NoPlaceError
+from metad_wire.families.assignment import PARTITIONS
+from metad_wire.key import text
+from metad_wire.tables.assignment import Resource
+from metad_wire.tables.broker import BROKER, DRAINING, Broker
+from metad_wire.tables.table import INDEXES
+
+from ...config import Config
+from ...storage import keys
+from ...storage.engine import Engine
+from ..cluster.fences import Fences
+from ..core.part import PartContext, Parts, StatePart
+from .plans import Plans
+
+_RECORD: Final = BROKER.rows["record"]
+_PREFIX: Final = keys.table_prefix(keys.group_prefix(METADATA), _RECORD)
+_INDEX: Final = INDEXES.rows["index"]
+BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
+WEIGHT: Final = "weight"
+"""The attribute of a broker that says how much of the load it should have, as a decimal number; by default 1."""
+_TABLES_MAX: Final = 64
+_decode = msgspec.msgpack.Decoder(Broker).decode
+
+
+class Known(NamedTuple):
+    """What is known of a broker beside its fence."""
+
+    broker_epoch: int
+    """Of the life that it is known of."""
+    weight: float = 1.0
+    rack: str = ""
+    region: str = ""
+    draining: bool = False
+    attributes: Mapping[str, str] = {}
+
+
+class Fleet:
+    """What a node's copy of ``metadata-0`` says of brokers."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self._engine: Engine | None = None
+        self._known: dict[str, Known] = {}
+        self.version = 0
+        """Grows with each change."""
+
+    def read_from(self, engine: Engine) -> None:
+        """Where the copy is, from now on."""
+        self._engine = engine
+        self._known = {}
+        self.version += 1
+
+    def of(self, broker: str, life: int) -> Known:
+        """What is known of a broker whose newest life is this."""
+        known = self._known.get(broker)
+        if known is None or known.broker_epoch != life:
+            known = self.look(broker)
+        return known or Known(life)
+
+    def look(self, broker: str) -> Known | None:
+        """Read what the copy says now; None if it does not know the broker."""
+        value = None if self._engine is None else self._engine.get(_PREFIX + keys.text(broker))
+        found = None if value is None else _known(_decode(value))
+        if found != self._known.get(broker):
+            self.version += 1
+            if found is None:
+                del self._known[broker]
+            else:
+                self._known[broker] = found
+        return found
+
+
+def _known(record: Broker) -> Known:
+    try:
+        weight = min(1e6, max(1e-3, float(record.attributes.get(WEIGHT, 1))))
+    except ValueError:
+        weight = 1.0
+    draining = record.state == DRAINING
+    return Known(record.broker_epoch, weight, record.rack, record.region, draining, record.attributes)
+
+
+class Placing(StatePart):
+    """Where the replicas of a group's partitions are, and where new ones go."""
+
+    def __init__(self, context: PartContext) -> None:
+        self.fleet: Fleet = context.memory.shared(Fleet)
+        self._engine = context.engine
+        self._prefix = keys.table_prefix(context.group, _INDEX) + BY_REPLICA.header
+        self._is_metadata = context.group == keys.group_prefix(METADATA)
+
+    def load(self) -> None:
+        if self._is_metadata:
+            self.fleet.read_from(self._engine)
+        self.forget()
+
+    def forget(self) -> None:
+        self.counts: Counter[str] = Counter()
+        """Replicas by broker, as far as they are counted."""
+        self._at: bytes | None = self._prefix
+        self._tables: dict[Any, tuple[Any, SeatTable]] = {}
+
+    # --- counts ---
+
+    @property
+    def counted(self) -> bool:
+        """Whether all replicas are."""
+        return self._at is None
+
+    def count_on(self, limit: int) -> None:
+        """Count the next replicas of the applied state."""
+        if self._at is None:
+            return
+        rows = self._engine.scan(self._at, keys.after_prefix(self._prefix), limit)
+        for key, _ in rows:
+            broker, _ = keys.split_text(key, len(self._prefix))
+            self.counts[broker] += 1
+        self._at = rows[-1][0] + b"\0" if len(rows) == limit else None
+
+    def seats(self, candidates: Sequence[Candidate], replication: int, spread: str) -> SeatTable:
+        """The seats of these brokers, made when they are not known yet."""
+        known, table = self._tables.get((replication, spread), (None, None))
+        if table is None or known != candidates:
+            table = SeatTable(candidates, replication, spread)
+            if len(self._tables) >= _TABLES_MAX:
+                self._tables.clear()
+            self._tables[replication, spread] = (candidates, table)
+        return table
+
+
+class Choices:
+    """The choices of one command, or for one answer."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._placing = parts[Placing]
+        self._fences = parts[Fences]
+        self._plans = parts[Plans].shared
+        self._candidates: dict[frozenset[tuple[str, str]], list[Candidate]] = {}
+        self._placers: dict[Any, Placer] = {}
+        self.counts = self._placing.counts.copy() if self._placing.counted else Counter[str]()
+        """Replicas by broker, also those that the command places."""
+        self._delta: Counter[str] = Counter()
+
+    def accepted(self) -> None:
+        """The command is a part of an entry."""
+        self._placing.counts.update(self._delta)
+
+    def changed(self, before: Iterable[str], after: Iterable[str]) -> None:
+        """The command changes who has a partition."""
+        gone, come = {*before} - {*after}, {*after} - {*before}
+        self._delta.update(come)
+        self._delta.subtract(gone)
+
+    def candidates(self, resource: Resource) -> list[Candidate]:
+        """The brokers that may be given a replica of a resource: they live, do not drain, and have its labels. All that
+        live and have them if all drain."""
+        labels = frozenset(resource.labels.items())
+        if (known := self._candidates.get(labels)) is not None:
+            return known
+        able: list[Candidate] = []
+        drained: list[Candidate] = []
+        for broker, life in self._fences.lives():
+            known_of = self._placing.fleet.of(broker, life)
+            if all(known_of.attributes.get(name) == value for name, value in labels):
+                found = Candidate(broker, known_of.weight, known_of.rack, known_of.region)
+                (drained if known_of.draining or self._plans.drains(broker) else able).append(found)
+        found_all = self._candidates[labels] = sorted(able or drained)
+        return found_all
+
+    def place(self, resource: Resource, first: int, number: int) -> list[list[str]]:
+        """Where so many partitions go, the preferred leader first. Raises NoPlaceError."""
+        candidates = self.candidates(resource)
+        if len(candidates) < resource.replication:
+            raise NoPlaceError(
+                f"{len(candidates)} brokers live that may have a replica, {resource.replication} are needed"
+            )
+        key = (resource.replication, resource.spread, frozenset(resource.labels.items()))
+        placer = self._placers.get(key)
+        if placer is None:
+            table = self._placing.seats(candidates, resource.replication, resource.spread)
+            placer = self._placers[key] = Placer(table, self.counts)
+        name = f"{resource.tenant}\0{resource.resource}\0{resource.kind}"
+        return [[*found] for found in placer.place(name, first, number)]
+
+    def replacement(self, resource: Resource, replicas: Sequence[str], gone: str) -> str | None:
+        """A broker for the replica of one that has to leave; None if there is none."""
+        found = replacement(self.candidates(resource), [*replicas], gone, self.counts, resource.spread)
+        if found is not None:
+            self.counts[found] += 1
+        return found
+
+    def draining(self, broker: str) -> bool:
+        """Whether a broker wants to lead nothing."""
+        if self._plans.drains(broker):
+            return True
+        life = self._fences.life(broker)
+        return life is not None and self._placing.fleet.of(broker, life).draining
+
+
+def replica_rows(group: bytes, broker: str) -> bytes:
+    """What the rows of the index begin with that name the partitions of a broker."""
+    return keys.table_prefix(group, _INDEX) + BY_REPLICA.header + text(broker)

@@ -1,0 +1,175 @@
+"""The rows of resources and partitions, as one command reads and writes them: with their rows in the indexes, and when
+a partition is looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire.families.assignment import PARTITIONS, RESOURCES
+from metad_wire.methods import encode
+from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, Partition, Resource
+from metad_wire.tables.table import INDEXES
+
+from ...storage import keys
+from ..cluster.declarations import Declarations
+from ..cluster.fences import Fences
+from ..core.limits import LOOKED_AT_BYTES_MAX, check_change
+from ..core.view import HeadCache, View
+from .decide import Hints, Now, settle
+from .fleet import Choices
+from .plans import Plans
+
+DUE: Final = ASSIGNMENT_DUES.rows["due"]
+_ROW: Final = PARTITIONS.rows["record"]
+_INDEX: Final = INDEXES.rows["index"]
+_BY: Final = [*PARTITIONS.indexes.values()]
+Record = TypeVar("Record", Resource, Partition)
+INLINE_MAX: Final = 256
+"""Of a change of a resource with no more partitions, these change in the same entry."""
+
+
+class Stored(NamedTuple, Generic[Record]):
+    """A record as stored, with its numbers."""
+
+    record: Record
+    version: int
+    create_revision: int
+
+
+decode_partition = msgspec.msgpack.Decoder(m.TableRecord[Partition]).decode
+decode_resource = msgspec.msgpack.Decoder(m.TableRecord[Resource]).decode
+
+
+def resource_key(named: Any) -> bytes:
+    """The key of the resource that a message names."""
+    return RESOURCES.key_of((named.tenant, named.resource, named.kind))
+
+
+def partition_key(named: Any, number: int) -> bytes:
+    """The key of a partition of the resource that a message names."""
+    return PARTITIONS.key_of((named.tenant, named.resource, named.kind, number))
+
+
+class Records:
+    """Those that one command reads and writes."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._prefix = keys.table_prefix(view.group, _ROW)
+        self._writes = view.writes_of(_ROW)
+        self._indexes, self._index_prefix = view.writes_of(_INDEX), keys.table_prefix(view.group, _INDEX)
+        self._dues, self._due_prefix = view.writes_of(DUE), keys.table_prefix(view.group, DUE)
+        self._changed: dict[bytes, None] = {}
+        view.on_accept.append(partial(view.parts[HeadCache].overwritten, self._changed))
+        self.lives = view.parts[Fences]
+        self.choices = Choices(view.parts)
+        view.on_accept.append(self.choices.accepted)
+        cancelled = view.parts[Plans].shared.cancelled
+        self.hints = Hints(self.choices.draining, self.choices.replacement, cancelled)
+        self.now = Now(view.now_ms, view.past_ms)
+        self._known = view.parts[Declarations].known
+        self._resources: dict[bytes, Stored[Resource] | None] = {}
+
+    # --- reading ---
+
+    def resource(self, named: Any) -> Stored[Resource] | None:
+        """The resource that a message names; None if there is none."""
+        key = resource_key(named)
+        if key not in self._resources:
+            value = self._view.get(self._prefix + key)
+            row = None if value is None else decode_resource(value)
+            self._resources[key] = None if row is None else Stored(row.record, row.version, row.create_revision)
+        return self._resources[key]
+
+    def partitions(self, wanted: Sequence[bytes]) -> list[Stored[Partition] | None]:
+        """The partitions of these keys, by position."""
+        values = self._view.get_many([self._prefix + key for key in wanted], LOOKED_AT_BYTES_MAX)
+        rows = [None if value is None else decode_partition(value) for value in values]
+        return [None if row is None else Stored(row.record, row.version, row.create_revision) for row in rows]
+
+    def partition(self, named: Any, number: int) -> Stored[Partition] | None:
+        """The partition of this number of the resource that a message names; None if there is none."""
+        return self.partitions([partition_key(named, number)])[0]
+
+    # --- writing ---
+
+    def put_resource(self, old: Stored[Resource] | None, new: Resource) -> None:
+        """Write a resource."""
+        key = resource_key(new)
+        version = 1 if old is None else old.version + 1
+        created = self._view.revision if old is None else old.create_revision
+        self._write(key, encode((new, version, created, self._view.revision)))
+        self._resources[key] = Stored(new, version, created)
+
+    def delete_resource(self, named: Any) -> None:
+        """Delete a resource that has no partitions."""
+        key = resource_key(named)
+        self._write(key, None)
+        self._resources[key] = None
+
+    def put(self, old: Stored[Partition] | None, new: Partition, resource: Resource) -> Partition | None:
+        """Write a partition with all that is decided about it now. Nothing is written if nothing changes. Returns it as
+        it is then; None if all that had some of it have deleted that, and it is no more."""
+        new = settle(new, resource, self.lives, self.hints, self.now)
+        was = None if old is None else old.record
+        key = partition_key(new, new.partition)
+        gone = new.state == DELETING and not new.replicas
+        if new == was and not gone:
+            return new
+        left = None if gone else new
+        version = 1 if old is None else old.version + 1
+        created = self._view.revision if old is None else old.create_revision
+        self._write(key, None if gone else encode((new, version, created, self._view.revision)))
+        self._reindex(was, left)
+        old_due, new_due = (0 if one is None else one.due_ms for one in (was, left))
+        if old_due != new_due:
+            self._set_due(old_due, key, None)
+            self._set_due(new_due, key, b"")
+        return left
+
+    def _reindex(self, was: Partition | None, new: Partition | None) -> None:
+        before, after = [] if was is None else was.replicas, [] if new is None else new.replicas
+        self.choices.changed(before, after)
+        old: set[bytes] = set()
+        come: set[bytes] = set()
+        for index in _BY:
+            if was is not None and new is not None and index.values(was) == index.values(new):
+                continue
+            old.update(() if was is None else index.rows_of(was))
+            come.update(() if new is None else index.rows_of(new))
+        prefix, writes = self._index_prefix, self._indexes
+        writes.update((prefix + row, None) for row in old - come)
+        writes.update((prefix + row, b"") for row in come - old)
+        self._grow(sum(map(len, old ^ come)))
+
+    def set_due(self, at_ms: int, named: Any) -> None:
+        """Have a change of a resource carried out for all its partitions, by whoever leads."""
+        self._set_due(at_ms, resource_key(named), b"")
+
+    def clear_due(self, at_ms: int, key: bytes) -> None:
+        """What was due at this time is done."""
+        self._set_due(at_ms, key, None)
+
+    def _set_due(self, at_ms: int, key: bytes, value: bytes | None) -> None:
+        if at_ms:
+            self._dues[self._due_prefix + ASSIGNMENT_DUES.key_for(at_ms, key)] = value
+            self._grow(len(key) + 8)
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        self._writes[self._prefix + key] = value
+        self._changed[self._prefix + key] = None
+        self._grow(len(key) + len(value or b""))
+
+    def _grow(self, size: int) -> None:
+        self._view.grown += size
+        check_change(self._view.grown)
+
+
+def numbered(resource: Resource, numbers: Iterable[int]) -> list[bytes]:
+    """The keys of partitions of a resource."""
+    return [partition_key(resource, number) for number in numbers]

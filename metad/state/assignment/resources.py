@@ -1,0 +1,240 @@
+"""Resources: made with all their partitions, changed, and deleted in two phases.
+
+A change of a resource is its row. Its partitions follow: those of a small resource in the same entry, those of a large
+one by and by, as the rule :func:`.decide.follow` finds them. Until then the resource is *due*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import (
+    ConflictError,
+    InvalidItemError,
+    MetadError,
+    NoPlaceError,
+    NotFoundError,
+    TooLargeError,
+)
+from metad_wire.messages import Owner
+from metad_wire.tables import assignment as a
+from metad_wire.tables.assignment import ASSIGNMENT, Partition, Resource, ResourceAlter, ResourceCreate, ResourceResize
+
+from ..core.verb import Command, Verb, check_broker, written
+from ..core.view import View
+from .records import INLINE_MAX, Records, Stored, numbered
+
+
+class Outcome(NamedTuple):
+    """What has become of the items of one command."""
+
+    errors: list[m.ItemError]
+    records: Records
+
+
+def each(view: View, items: Sequence[Any], do: Callable[[Records, Any], None]) -> m.WriteReply:
+    """Do something with each item. One that fails changes nothing, and is an error of the reply."""
+    errors: list[m.ItemError] = []
+    records = Records(view)
+    for position, item in enumerate(items):
+        try:
+            do(records, item)
+        except TooLargeError:
+            raise  # the whole request may be asked again, in parts
+        except MetadError as error:
+            errors.append(m.ItemError(position, error.code, error.message, error.current))
+    return written(view, errors)
+
+
+def _check(resource: Resource) -> None:
+    """Raise InvalidItemError where a resource makes no sense."""
+    why = None
+    if resource.min_isr > resource.replication:
+        why = f"min_isr: {resource.min_isr}, with {resource.replication} replicas"
+    elif resource.copies > resource.replication:
+        why = f"copies: {resource.copies}, with {resource.replication} replicas"
+    elif resource.write_partitions > resource.partitions:
+        why = f"write_partitions: {resource.write_partitions} of {resource.partitions}"
+    elif resource.first_partition > resource.partitions:
+        why = f"first_partition: {resource.first_partition} of {resource.partitions}"
+    if why is not None:
+        raise InvalidItemError(why)
+
+
+def _check_replicas(named: Sequence[Sequence[str]] | None, count: int) -> None:
+    if named is None:
+        return
+    if len(named) != count:
+        raise InvalidItemError(f"replicas: of {len(named)} partitions, not of {count}")
+    for replicas in named:
+        if not replicas or len({*replicas}) != len(replicas) or len(replicas) > a.REPLICAS_MAX // 2:
+            raise InvalidItemError(f"replicas: 1 to {a.REPLICAS_MAX // 2} different brokers, not {len(replicas)}")
+        for broker in replicas:
+            check_broker(broker)
+
+
+def first_of(resource: Resource, number: int, replicas: Sequence[str], records: Records) -> Partition:
+    """A new partition, of which nobody has anything yet: so all replicas that live are in sync. Raises NoPlaceError if
+    none does, or fewer than ``min_isr``."""
+    lives = records.lives
+    alive = [Owner(broker, life) for broker in replicas if (life := lives.life(broker)) is not None]
+    if len(alive) < min(resource.min_isr, len(replicas)):
+        raise NoPlaceError(f"{len(alive)} of the brokers {', '.join(replicas)} live, {resource.min_isr} are needed")
+    ready = sorted(alive, key=lambda member: records.choices.draining(member.broker))
+    leader = None if resource.election == "external" else ready[0]
+    return Partition(
+        resource.tenant,
+        resource.resource,
+        resource.kind,
+        number,
+        resource.resource_id,
+        [*replicas],
+        leader,
+        1,
+        1,
+        [] if leader is None else [leader] if resource.election == "owner" else alive,
+        alive if resource.election == "position" else [],
+        resource.min_isr,
+        a.READABLE if leader is None else a.ONLINE,
+        why="it is new",
+        changed_ms=records.now.ms,
+    )
+
+
+def grow(records: Records, resource: Resource, first: int, named: Sequence[Sequence[str]] | None) -> None:
+    """Write the partitions of a resource from ``first`` on. Raises NoPlaceError, and TooLargeError if they are too many
+    for an entry."""
+    count = resource.partitions - first
+    places = records.choices.place(resource, first, count) if named is None else named
+    new = [first_of(resource, first + at, replicas, records) for at, replicas in enumerate(places)]
+    for partition in new:
+        records.put(None, partition, resource)
+
+
+def _create(records: Records, item: ResourceCreate, revision: int) -> None:
+    if records.resource(item) is not None:
+        raise ConflictError(f"there is a {item.kind} {item.resource!r} already, or it is being deleted")
+    _check_replicas(item.replicas, item.partitions)
+    resource = Resource(
+        item.tenant,
+        item.resource,
+        item.kind,
+        revision,
+        item.partitions,
+        0,
+        item.partitions if item.write_partitions is None else item.write_partitions,
+        item.replication,
+        item.min_isr,
+        item.election,
+        item.copies,
+        item.force_after_ms,
+        item.repair_after_ms,
+        item.spread,
+        item.labels,
+        item.attributes,
+    )
+    _check(resource)
+    if not item.kind or not item.resource:
+        raise InvalidItemError("kind, resource: neither may be empty")
+    grow(records, resource, 0, item.replicas)
+    records.put_resource(None, resource)
+
+
+def _evaluate_create(view: View, command: Command[m.Items[ResourceCreate]]) -> m.WriteReply:
+    return each(view, command.body.items, lambda records, item: _create(records, item, view.revision))
+
+
+def the_resource(records: Records, named: Any) -> Stored[Resource]:
+    """The resource that a message names. Raises NotFoundError; ConflictError if it is being deleted."""
+    found = records.resource(named)
+    if found is None:
+        raise NotFoundError(f"there is no {named.kind} {named.resource!r}")
+    if found.record.state == "deleting":
+        raise ConflictError(f"{named.kind} {named.resource!r} is being deleted")
+    return found
+
+
+def _changed(records: Records, old: Stored[Resource], new: Resource) -> None:
+    """Write a resource, and let its partitions follow."""
+    _check(new)
+    records.put_resource(old, new)
+    first, end = min(old.record.first_partition, new.first_partition), max(old.record.partitions, new.partitions)
+    if end - first > INLINE_MAX:
+        records.set_due(records.now.ms, new)
+        return
+    for partition in records.partitions(numbered(new, range(first, end))):
+        if partition is not None:
+            records.put(partition, partition.record, new)
+
+
+def _alter(records: Records, item: ResourceAlter) -> None:
+    old = the_resource(records, item)
+    named = {name: value for name in _ALTERED if (value := getattr(item, name)) is not None}
+    if named.get("force_after_ms") == 0:
+        named["force_after_ms"] = None
+    _changed(records, old, msgspec.structs.replace(old.record, **named))
+
+
+_ALTERED = [name for name in ResourceAlter.__struct_fields__ if name not in a.ResourceKey.__struct_fields__]
+
+
+def _resize(records: Records, item: ResourceResize) -> None:
+    old = the_resource(records, item)
+    was = old.record
+    first = was.first_partition if item.first_partition is None else item.first_partition
+    if first < was.first_partition:
+        raise InvalidItemError(f"first_partition: {first}, and those before {was.first_partition} are deleted")
+    new = msgspec.structs.replace(
+        was,
+        partitions=item.partitions,
+        first_partition=first,
+        write_partitions=item.partitions if item.write_partitions is None else item.write_partitions,
+    )
+    if new.partitions < was.partitions and was.write_partitions > new.partitions:
+        raise ConflictError(
+            f"{was.write_partitions} partitions take records: let fewer of them do first (write_partitions)",
+            current=was.write_partitions,
+        )
+    _check(new)
+    come = new.partitions - was.partitions
+    if item.replicas is not None and come <= 0:
+        raise InvalidItemError("replicas: there are no new partitions")
+    if come > 0:
+        _check_replicas(item.replicas, come)
+        left = [p for p in records.partitions(numbered(was, range(was.partitions, new.partitions))) if p is not None]
+        if left:
+            raise ConflictError(f"partition {left[0].record.partition} is still being deleted")
+        grow(records, new, was.partitions, item.replicas)
+    _changed(records, old, new)
+
+
+def _delete(records: Records, item: a.ResourceKey) -> None:
+    old = records.resource(item)
+    if old is None:
+        raise NotFoundError(f"there is no {item.kind} {item.resource!r}")
+    if old.record.state != "deleting":
+        _changed(records, old, msgspec.structs.replace(old.record, state="deleting"))
+        records.set_due(records.now.ms, item)
+
+
+VERBS: tuple[Verb[Any, Any], ...] = (
+    Verb(methods.ASSIGNMENT_CREATE, ASSIGNMENT, evaluate=_evaluate_create),
+    Verb(
+        methods.ASSIGNMENT_ALTER,
+        ASSIGNMENT,
+        evaluate=lambda view, command: each(view, command.body.items, _alter),
+        grows=False,
+    ),
+    Verb(methods.ASSIGNMENT_RESIZE, ASSIGNMENT, evaluate=lambda view, command: each(view, command.body.items, _resize)),
+    Verb(
+        methods.ASSIGNMENT_DELETE,
+        ASSIGNMENT,
+        evaluate=lambda view, command: each(view, command.body.items, _delete),
+        grows=False,
+    ),
+)
