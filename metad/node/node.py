@@ -41,6 +41,7 @@ from ..raft.replicas import PeerProtocolError, Replicas
 from ..storage.log import LogWriter
 from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
+from .chores.assignments import Assignments
 from .chores.leases import LeaseEnds
 from .chores.sweeps import Sweeps
 from .disk.checkpoints import Checkpoints, DiskRoom
@@ -197,6 +198,7 @@ class Node:
         self._to_more_room = Handover(self._led_without_room, environment.now)
         self._statuses.listen(self._lead_with_room)
         leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
+        self._assignments = Assignments(groups, self.requests, leaders, environment, health)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
         standstills.listeners += [replicas.overslept, self._overslept, self.brokers.overslept]
@@ -407,6 +409,7 @@ class Node:
         self._statuses.start()
         self.sweeps.start()
         self._lease_ends.start()
+        self._assignments.start()
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -558,6 +561,7 @@ class Node:
         self._statuses.stop()
         self.sweeps.stop()
         self._lease_ends.stop()
+        self._assignments.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.will_turns.stop()

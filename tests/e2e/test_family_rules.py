@@ -48,7 +48,8 @@ from metad_client.cli.command_line import main
 from metad_client.families import topics as topic_rules
 from metad_client.families.users import Mechanism, derive
 from metad_wire.families.core import DYNAMIC_CONFIG, SCHEMAS, TOPICS, USERS, DynamicConfig, Schema, SchemaBinding, Topic
-from metad_wire.families.stream import PARTITIONS, Partition
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.stream import TopicPartition as Partition
 
 TENANTS = (f"tenant-{number}" for number in itertools.count())
 """Examples of one property share a node, and no records."""

@@ -24,7 +24,8 @@ from metad_client import (
 )
 from metad_client import routes as module
 from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import PARTITIONS, Partition
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.stream import TopicPartition as Partition
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import PARTITIONS, Partition
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.stream import TopicPartition as Partition
 from metad_wire.messages import TRANSACTION_ITEMS_MAX, TableRecord
 from metad_wire.text.fields import U32
 

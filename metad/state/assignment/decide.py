@@ -241,11 +241,10 @@ def _position(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -
             state=a.ELECTING,
             reports=[],
             isr=[],
-            changed_ms=now.ms,
         )
-    there = [report for report in p.reports if is_alive(report.member, lives)]
-    if there and len([report for report in there if _counts(p, report, lives)]) >= needed(p, r):
-        return _positioned(p, there, lives, hints, now, "the greatest position of enough replicas", [])
+    reports = [report for report in p.reports if is_alive(report.member, lives)]
+    if reports and len([report for report in reports if _counts(p, report, lives)]) >= needed(p, r):
+        return _positioned(p, reports, lives, hints, now, "the greatest position of enough replicas", [])
     return None
 
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
-from metad_wire.policy.seats import Candidate, Placer, SeatTable, replacement
 
 from metad_wire.cluster import METADATA
 from metad_wire.errors import NoPlaceError
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.key import text
+from metad_wire.policy.seats import Candidate, Placer, SeatTable, Spread
 from metad_wire.tables.assignment import Resource
 from metad_wire.tables.broker import BROKER, DRAINING, Broker
 from metad_wire.tables.table import INDEXES
@@ -37,6 +38,8 @@ BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
 WEIGHT: Final = "weight"
 """The attribute of a broker that says how much of the load it should have, as a decimal number; by default 1."""
 _TABLES_MAX: Final = 64
+_RETURNS_MS: Final = 3_600_000
+"""A dead broker has its seats for so long, and others take them meanwhile: its return changes nothing."""
 _decode = msgspec.msgpack.Decoder(Broker).decode
 
 
@@ -50,6 +53,9 @@ class Known(NamedTuple):
     region: str = ""
     draining: bool = False
     attributes: Mapping[str, str] = {}
+
+
+_UNKNOWN: Final = Known(0)
 
 
 class Fleet:
@@ -67,12 +73,12 @@ class Fleet:
         self._known = {}
         self.version += 1
 
-    def of(self, broker: str, life: int) -> Known:
-        """What is known of a broker whose newest life is this."""
+    def of(self, broker: str, life: int | None) -> Known:
+        """What is known of a broker whose newest life is this; None: it is dead."""
         known = self._known.get(broker)
-        if known is None or known.broker_epoch != life:
+        if known is None or (life is not None and known.broker_epoch != life):
             known = self.look(broker)
-        return known or Known(life)
+        return known or _UNKNOWN
 
     def look(self, broker: str) -> Known | None:
         """Read what the copy says now; None if it does not know the broker."""
@@ -133,7 +139,7 @@ class Placing(StatePart):
             self.counts[broker] += 1
         self._at = rows[-1][0] + b"\0" if len(rows) == limit else None
 
-    def seats(self, candidates: Sequence[Candidate], replication: int, spread: str) -> SeatTable:
+    def seats(self, candidates: Sequence[Candidate], replication: int, spread: Spread) -> SeatTable:
         """The seats of these brokers, made when they are not known yet."""
         known, table = self._tables.get((replication, spread), (None, None))
         if table is None or known != candidates:
@@ -147,15 +153,16 @@ class Placing(StatePart):
 class Choices:
     """The choices of one command, or for one answer."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, now_ms: int) -> None:
         self._placing = parts[Placing]
         self._fences = parts[Fences]
         self._plans = parts[Plans].shared
-        self._candidates: dict[frozenset[tuple[str, str]], list[Candidate]] = {}
-        self._placers: dict[Any, Placer] = {}
-        self.counts = self._placing.counts.copy() if self._placing.counted else Counter[str]()
+        self._now_ms = now_ms
+        self._placers: dict[Any, Placer | None] = {}
+        self._counts = self._placing.counts.copy() if self._placing.counted else Counter[str]()
         """Replicas by broker, also those that the command places."""
         self._delta: Counter[str] = Counter()
+        self._shares: dict[str, float] | None = None
 
     def accepted(self) -> None:
         """The command is a part of an entry."""
@@ -167,42 +174,70 @@ class Choices:
         self._delta.update(come)
         self._delta.subtract(gone)
 
-    def candidates(self, resource: Resource) -> list[Candidate]:
-        """The brokers that may be given a replica of a resource: they live, do not drain, and have its labels. All that
-        live and have them if all drain."""
-        labels = frozenset(resource.labels.items())
-        if (known := self._candidates.get(labels)) is not None:
+    def placer(self, resource: Resource) -> Placer:
+        """What chooses brokers for the replicas of a resource: those that live, have its labels, and do not drain. If
+        too few do not, also those that do. Raises NoPlaceError."""
+        key = (resource.replication, resource.spread, frozenset(resource.labels.items()))
+        if (known := self._placers.get(key)) is not None:
             return known
-        able: list[Candidate] = []
-        drained: list[Candidate] = []
-        for broker, life in self._fences.lives():
-            known_of = self._placing.fleet.of(broker, life)
-            if all(known_of.attributes.get(name) == value for name, value in labels):
-                found = Candidate(broker, known_of.weight, known_of.rack, known_of.region)
-                (drained if known_of.draining or self._plans.drains(broker) else able).append(found)
-        found_all = self._candidates[labels] = sorted(able or drained)
-        return found_all
+        found: list[Candidate] = []
+        dead: set[str] = set()
+        drained: set[str] = set()
+        for broker, fence in self._fences.of_all().items():
+            if not fence.live and fence.at_ms + _RETURNS_MS < self._now_ms:
+                continue
+            about = self._placing.fleet.of(broker, fence.least_epoch if fence.live else None)
+            if any(about.attributes.get(name) != value for name, value in resource.labels.items()):
+                continue
+            found.append(Candidate(broker, about.weight, about.rack, about.region))
+            if not fence.live:
+                dead.add(broker)
+            elif about.draining or self._plans.drains(broker):
+                drained.add(broker)
+        left = len(found) - len(dead)
+        if left < resource.replication:
+            raise NoPlaceError(f"{left} brokers live that may have a replica, {resource.replication} are needed")
+        avoided = dead | drained if left - len(drained) >= resource.replication else dead
+        table = self._placing.seats(sorted(found), resource.replication, resource.spread)
+        placer = self._placers[key] = Placer(table, self._counts, avoided)
+        return placer
+
+    def _surplus(self, broker: str) -> float:
+        """How many replicas a broker has beyond its share by weight."""
+        if self._shares is None:
+            live = {
+                broker: self._placing.fleet.of(broker, fence.least_epoch).weight
+                for broker, fence in self._fences.of_all().items()
+                if fence.live
+            }
+            total = sum(live.values())
+            self._shares = {broker: weight / total for broker, weight in live.items()}
+        total = sum(self._counts[broker] for broker in self._shares)
+        return self._counts[broker] - self._shares.get(broker, 0.0) * total
+
+    def givers(self) -> list[str]:
+        """The brokers that have more than their share, the fullest first."""
+        self._surplus("")
+        over = [(self._surplus(broker), broker) for broker in self._shares or ()]
+        return [broker for surplus, broker in sorted(over, reverse=True) if surplus >= 1]
+
+    def gives(self, broker: str) -> bool:
+        """Whether it still has more than its share."""
+        return self._surplus(broker) >= 1
 
     def place(self, resource: Resource, first: int, number: int) -> list[list[str]]:
         """Where so many partitions go, the preferred leader first. Raises NoPlaceError."""
-        candidates = self.candidates(resource)
-        if len(candidates) < resource.replication:
-            raise NoPlaceError(
-                f"{len(candidates)} brokers live that may have a replica, {resource.replication} are needed"
-            )
-        key = (resource.replication, resource.spread, frozenset(resource.labels.items()))
-        placer = self._placers.get(key)
-        if placer is None:
-            table = self._placing.seats(candidates, resource.replication, resource.spread)
-            placer = self._placers[key] = Placer(table, self.counts)
-        name = f"{resource.tenant}\0{resource.resource}\0{resource.kind}"
-        return [[*found] for found in placer.place(name, first, number)]
+        number_of = crc32(f"{resource.tenant}\0{resource.resource}\0{resource.kind}".encode())
+        return [[*found] for found in self.placer(resource).place(number_of, first, number)]
 
     def replacement(self, resource: Resource, replicas: Sequence[str], gone: str) -> str | None:
         """A broker for the replica of one that has to leave; None if there is none."""
-        found = replacement(self.candidates(resource), [*replicas], gone, self.counts, resource.spread)
+        try:
+            found = self.placer(resource).replacement(replicas, gone)
+        except NoPlaceError:
+            return None
         if found is not None:
-            self.counts[found] += 1
+            self._counts[found] += 1
         return found
 
     def draining(self, broker: str) -> bool:

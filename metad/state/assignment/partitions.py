@@ -38,8 +38,17 @@ from .decide import change, is_alive, names
 from .explain import explained
 from .fleet import Choices
 from .plans import Plans
-from .records import Records, Stored, decode_partition, decode_resource, partition_key, resource_key
-from .resources import each, grow, the_resource
+from .records import (
+    Records,
+    Stored,
+    decode_partition,
+    decode_resource,
+    each,
+    grow,
+    partition_key,
+    resource_key,
+    the_resource,
+)
 
 
 def _found(records: Records, item: Any) -> tuple[Stored[Partition], Resource]:
@@ -298,9 +307,9 @@ def _read_explain(reader: Reader, command: Command[m.Get[a.PartitionKey]]) -> m.
     items = command.body.items
     rows = reader.get_many([prefix + partition_key(item, item.partition) for item in items], command.reply_bytes_max)
     owners = reader.get_many([prefix + resource_key(item) for item in items], command.reply_bytes_max)
-    choices, cancelled = Choices(reader.parts), reader.parts[Plans].shared.cancelled
-    hints = decide.Hints(choices.draining, choices.replacement, cancelled)
     now_ms = reader.now_ms()
+    choices, cancelled = Choices(reader.parts, now_ms), reader.parts[Plans].shared.cancelled
+    hints = decide.Hints(choices.draining, choices.replacement, cancelled)
     found: list[a.Explanation | None] = []
     for row, owner in zip(rows, owners, strict=True):
         if row is None or owner is None:

@@ -3,22 +3,25 @@ a partition is looked at again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from metad_wire import messages as m
+from metad_wire.errors import ConflictError, MetadError, NoPlaceError, NotFoundError, TooLargeError
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
+from metad_wire.messages import Owner
 from metad_wire.methods import encode
-from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, Partition, Resource
+from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, ONLINE, READABLE, Partition, Resource
 from metad_wire.tables.table import INDEXES
 
 from ...storage import keys
 from ..cluster.declarations import Declarations
 from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_change
+from ..core.verb import written
 from ..core.view import HeadCache, View
 from .decide import Hints, Now, settle
 from .fleet import Choices
@@ -28,6 +31,7 @@ DUE: Final = ASSIGNMENT_DUES.rows["due"]
 _ROW: Final = PARTITIONS.rows["record"]
 _INDEX: Final = INDEXES.rows["index"]
 _BY: Final = [*PARTITIONS.indexes.values()]
+BY_PLAN: Final = PARTITIONS.indexes["by_plan"]
 Record = TypeVar("Record", Resource, Partition)
 INLINE_MAX: Final = 256
 """Of a change of a resource with no more partitions, these change in the same entry."""
@@ -67,7 +71,7 @@ class Records:
         self._changed: dict[bytes, None] = {}
         view.on_accept.append(partial(view.parts[HeadCache].overwritten, self._changed))
         self.lives = view.parts[Fences]
-        self.choices = Choices(view.parts)
+        self.choices = Choices(view.parts, view.now_ms)
         view.on_accept.append(self.choices.accepted)
         cancelled = view.parts[Plans].shared.cancelled
         self.hints = Hints(self.choices.draining, self.choices.replacement, cancelled)
@@ -173,3 +177,65 @@ class Records:
 def numbered(resource: Resource, numbers: Iterable[int]) -> list[bytes]:
     """The keys of partitions of a resource."""
     return [partition_key(resource, number) for number in numbers]
+
+
+def each(view: View, items: Sequence[Any], do: Callable[[Records, Any], None]) -> m.WriteReply:
+    """Do something with each item. One that fails changes nothing, and is an error of the reply."""
+    errors: list[m.ItemError] = []
+    records = Records(view)
+    for position, item in enumerate(items):
+        try:
+            do(records, item)
+        except TooLargeError:
+            raise  # the whole request may be asked again, in parts
+        except MetadError as error:
+            errors.append(m.ItemError(position, error.code, error.message, error.current))
+    return written(view, errors)
+
+
+def first_of(resource: Resource, number: int, replicas: Sequence[str], records: Records) -> Partition:
+    """A new partition, of which nobody has anything yet: so all replicas that live are in sync. Raises NoPlaceError if
+    none does, or fewer than ``min_isr``."""
+    lives = records.lives
+    alive = [Owner(broker, life) for broker in replicas if (life := lives.life(broker)) is not None]
+    if len(alive) < min(resource.min_isr, len(replicas)):
+        raise NoPlaceError(f"{len(alive)} of the brokers {', '.join(replicas)} live, {resource.min_isr} are needed")
+    ready = sorted(alive, key=lambda member: records.choices.draining(member.broker))
+    leader = None if resource.election == "external" else ready[0]
+    return Partition(
+        resource.tenant,
+        resource.resource,
+        resource.kind,
+        number,
+        resource.resource_id,
+        [*replicas],
+        leader,
+        1,
+        1,
+        [] if leader is None else [leader] if resource.election == "owner" else alive,
+        alive if resource.election == "position" else [],
+        resource.min_isr,
+        READABLE if leader is None else ONLINE,
+        why="it is new",
+        changed_ms=records.now.ms,
+    )
+
+
+def grow(records: Records, resource: Resource, first: int, named: Sequence[Sequence[str]] | None) -> None:
+    """Write the partitions of a resource from ``first`` on. Raises NoPlaceError, and TooLargeError if they are too many
+    for an entry."""
+    count = resource.partitions - first
+    places = records.choices.place(resource, first, count) if named is None else named
+    new = [first_of(resource, first + at, replicas, records) for at, replicas in enumerate(places)]
+    for partition in new:
+        records.put(None, partition, resource)
+
+
+def the_resource(records: Records, named: Any) -> Stored[Resource]:
+    """The resource that a message names. Raises NotFoundError; ConflictError if it is being deleted."""
+    found = records.resource(named)
+    if found is None:
+        raise NotFoundError(f"there is no {named.kind} {named.resource!r}")
+    if found.record.state == "deleting":
+        raise ConflictError(f"{named.kind} {named.resource!r} is being deleted")
+    return found

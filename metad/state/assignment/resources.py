@@ -6,8 +6,8 @@ one by and by, as the rule :func:`.decide.follow` finds them. Until then the res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,39 +16,14 @@ from metad_wire import methods
 from metad_wire.errors import (
     ConflictError,
     InvalidItemError,
-    MetadError,
-    NoPlaceError,
     NotFoundError,
-    TooLargeError,
 )
-from metad_wire.messages import Owner
 from metad_wire.tables import assignment as a
-from metad_wire.tables.assignment import ASSIGNMENT, Partition, Resource, ResourceAlter, ResourceCreate, ResourceResize
+from metad_wire.tables.assignment import ASSIGNMENT, Resource, ResourceAlter, ResourceCreate, ResourceResize
 
-from ..core.verb import Command, Verb, check_broker, written
+from ..core.verb import Command, Verb, check_broker
 from ..core.view import View
-from .records import INLINE_MAX, Records, Stored, numbered
-
-
-class Outcome(NamedTuple):
-    """What has become of the items of one command."""
-
-    errors: list[m.ItemError]
-    records: Records
-
-
-def each(view: View, items: Sequence[Any], do: Callable[[Records, Any], None]) -> m.WriteReply:
-    """Do something with each item. One that fails changes nothing, and is an error of the reply."""
-    errors: list[m.ItemError] = []
-    records = Records(view)
-    for position, item in enumerate(items):
-        try:
-            do(records, item)
-        except TooLargeError:
-            raise  # the whole request may be asked again, in parts
-        except MetadError as error:
-            errors.append(m.ItemError(position, error.code, error.message, error.current))
-    return written(view, errors)
+from .records import INLINE_MAX, Records, Stored, each, grow, numbered, the_resource
 
 
 def _check(resource: Resource) -> None:
@@ -76,44 +51,6 @@ def _check_replicas(named: Sequence[Sequence[str]] | None, count: int) -> None:
             raise InvalidItemError(f"replicas: 1 to {a.REPLICAS_MAX // 2} different brokers, not {len(replicas)}")
         for broker in replicas:
             check_broker(broker)
-
-
-def first_of(resource: Resource, number: int, replicas: Sequence[str], records: Records) -> Partition:
-    """A new partition, of which nobody has anything yet: so all replicas that live are in sync. Raises NoPlaceError if
-    none does, or fewer than ``min_isr``."""
-    lives = records.lives
-    alive = [Owner(broker, life) for broker in replicas if (life := lives.life(broker)) is not None]
-    if len(alive) < min(resource.min_isr, len(replicas)):
-        raise NoPlaceError(f"{len(alive)} of the brokers {', '.join(replicas)} live, {resource.min_isr} are needed")
-    ready = sorted(alive, key=lambda member: records.choices.draining(member.broker))
-    leader = None if resource.election == "external" else ready[0]
-    return Partition(
-        resource.tenant,
-        resource.resource,
-        resource.kind,
-        number,
-        resource.resource_id,
-        [*replicas],
-        leader,
-        1,
-        1,
-        [] if leader is None else [leader] if resource.election == "owner" else alive,
-        alive if resource.election == "position" else [],
-        resource.min_isr,
-        a.READABLE if leader is None else a.ONLINE,
-        why="it is new",
-        changed_ms=records.now.ms,
-    )
-
-
-def grow(records: Records, resource: Resource, first: int, named: Sequence[Sequence[str]] | None) -> None:
-    """Write the partitions of a resource from ``first`` on. Raises NoPlaceError, and TooLargeError if they are too many
-    for an entry."""
-    count = resource.partitions - first
-    places = records.choices.place(resource, first, count) if named is None else named
-    new = [first_of(resource, first + at, replicas, records) for at, replicas in enumerate(places)]
-    for partition in new:
-        records.put(None, partition, resource)
 
 
 def _create(records: Records, item: ResourceCreate, revision: int) -> None:
@@ -147,16 +84,6 @@ def _create(records: Records, item: ResourceCreate, revision: int) -> None:
 
 def _evaluate_create(view: View, command: Command[m.Items[ResourceCreate]]) -> m.WriteReply:
     return each(view, command.body.items, lambda records, item: _create(records, item, view.revision))
-
-
-def the_resource(records: Records, named: Any) -> Stored[Resource]:
-    """The resource that a message names. Raises NotFoundError; ConflictError if it is being deleted."""
-    found = records.resource(named)
-    if found is None:
-        raise NotFoundError(f"there is no {named.kind} {named.resource!r}")
-    if found.record.state == "deleting":
-        raise ConflictError(f"{named.kind} {named.resource!r} is being deleted")
-    return found
 
 
 def _changed(records: Records, old: Stored[Resource], new: Resource) -> None:

@@ -29,7 +29,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence, GroupId
 from metad_wire.errors import ConflictError, FencedError
-from metad_wire.key import u32
+from metad_wire.families.assignment import PARTITIONS
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.table import INDEXES
@@ -43,7 +43,7 @@ from ..core.view import View
 _FENCE = GROUP.rows["fence"]
 _LOAD_ROWS = 1_000
 _INDEX: Final = INDEXES.rows["index"]
-_BY_REPLICA: Final = u32(502) + bytes((1,))
+_BY_REPLICA: Final = PARTITIONS.indexes["by_replica"].header
 """What the rows begin with of the index of partitions by the brokers that have a replica."""
 
 
@@ -109,6 +109,8 @@ class Fences(StatePart):
         self._engine = context.engine
         self.entries = 0
         """How many entries that raise fences were applied here, since the start of the node."""
+        self.changes = 0
+        """How many entries that change fences in whatever way."""
 
     def load(self) -> None:
         self._applied: dict[str, Fence] = {}
@@ -140,6 +142,7 @@ class Fences(StatePart):
                 _set(self._newest, broker, fence)
                 self._changed.pop(broker, None)
         self.entries += raised
+        self.changes += 1
 
     # --- asked while commands are evaluated --------------------------------------------------------------
 
@@ -202,6 +205,11 @@ class Fences(StatePart):
         """Whether this life does not serve any more."""
         fence = self._newest.get(broker)
         return fence is not None and fence.quiet_epoch > epoch
+
+    def ended_ms(self, broker: str) -> int | None:
+        """Since when, by the group's log, the lives below its fence are over; None if the broker has no fence."""
+        fence = self._newest.get(broker)
+        return None if fence is None else fence.at_ms
 
     # --- asked by reads ----------------------------------------------------------------------------------
 

@@ -73,9 +73,10 @@ class _Checked:
         return records, table.key_of(key)
 
     def _step(self, operation: m.TableOperation) -> _Step:
+        records = self._known.records(operation.table)
+        records.check_ruled()
         if operation.record is None:
             return _Step(*self._place(operation.table, operation.key), None, 0)
-        records = self._known.records(operation.table)
         self.filled += records.table.filled_bytes(operation.record)
         check_change(self.filled)
         record = records.read_put(operation.record, operation.known)

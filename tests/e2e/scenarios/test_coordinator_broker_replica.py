@@ -23,7 +23,8 @@ from e2e_nodes import Nodes
 
 from metad_client import Client, Compare, FencedError, Put, StaleRouteError, Transaction, connect
 from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import PARTITIONS, Partition
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.stream import TopicPartition as Partition
 from waiting import until
 
 SHOWS = """

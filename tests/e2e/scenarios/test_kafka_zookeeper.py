@@ -20,7 +20,8 @@ from e2e_nodes import Nodes
 
 from metad_client import Client, Compare, Put, Transaction, connect
 from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import PARTITIONS, Partition
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.stream import TopicPartition as Partition
 
 SHOWS = """
 broker.list watch.open kv.transact lease.grant table.transact table.list
@@ -29,7 +30,7 @@ PARTS = 6
 BROKER = """
 import asyncio, sys
 from metad_client import connect
-from metad_wire.families.stream import PARTITIONS
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
 
 async def main(url, name):
     async with connect(url) as m, m.watch(PARTITIONS, tenant="kafka", start="snapshot") as watch:

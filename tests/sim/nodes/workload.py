@@ -27,7 +27,8 @@ from metad_judge.history import History, Seen
 from metad_judge.invariants import Violation
 from metad_judge.linearizability import Kind, Operation
 from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
-from metad_wire.families.stream import PARTITIONS, Partition
+from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.stream import TopicPartition as Partition
 
 from .loop import VirtualLoop
 

@@ -40,13 +40,13 @@ be lost.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from .. import messages as m
 from ..cluster import FenceItem
-from ..method import For, Lane
+from ..method import For, Lane, Method
 from ..table import Table
 from ..text.fields import U32, U63, Batch
 from .broker import Attributes
@@ -66,8 +66,13 @@ Election = Literal["isr", "owner", "position", "external"]
 Spread = Literal["rack", "region", "none"]
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
 
-ONLINE, OFFLINE, RELEASING, ELECTING = "online", "offline", "releasing", "electing"
-SEALED, DELETING, READABLE = "sealed", "deleting", "readable"
+ONLINE: Final = "online"
+OFFLINE: Final = "offline"
+RELEASING: Final = "releasing"
+ELECTING: Final = "electing"
+SEALED: Final = "sealed"
+DELETING: Final = "deleting"
+READABLE: Final = "readable"
 
 
 class ResourceKey(m.Message, frozen=True):
@@ -433,7 +438,9 @@ ASSIGNMENT_DUES = DueRows("assignment_due", rows={"due": 0x64})
 """When a group looks at a partition again: the time by its log, and the key of the partition."""
 
 
-def _batches(code: int, verb: str, item: type, about: str, *, named: str = "items", whose: For = For.CLIENTS):
+def _batches(
+    code: int, verb: str, item: type[Any], about: str, *, named: str = "items", whose: For = For.CLIENTS
+) -> Method[m.Items[Any], m.WriteReply]:
     return ASSIGNMENT.batches(code, verb, item, about, named=named, whose=whose)
 
 
