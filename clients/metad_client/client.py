@@ -16,6 +16,8 @@ from metad_wire.messages import Message, SessionProperties, SessionTakeoverItem,
 from metad_wire.tables.table import PlainTable
 from metad_wire.transport import Transport
 
+from .assignment.assignments import Assignments
+from .assignment.plans import Plans
 from .broker_life import counting_clock
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
@@ -132,6 +134,8 @@ class Client:
         self.sequences = Sequences(self._requests)
         self.retained = RetainedMessages(self._requests)
         self.tables = Tables(self._requests)
+        self.assignments = Assignments(self._requests)
+        self.plans = Plans(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)
         self.users = Users(self._requests)

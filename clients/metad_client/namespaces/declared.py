@@ -8,6 +8,33 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from metad_wire.messages import InflightState, Kv, KvKey, Offset, OffsetKey, Revision, Session, SessionKey, Subscribed
+from metad_wire.tables.assignment import (
+    ASSIGNMENT_ALTER,
+    ASSIGNMENT_CLAIM,
+    ASSIGNMENT_CREATE,
+    ASSIGNMENT_DELETE,
+    ASSIGNMENT_ELECT,
+    ASSIGNMENT_EXPLAIN,
+    ASSIGNMENT_IN_SYNC,
+    ASSIGNMENT_MOVE,
+    ASSIGNMENT_RELEASE,
+    ASSIGNMENT_REPORT,
+    ASSIGNMENT_RESIZE,
+    ASSIGNMENT_SEAL,
+    Claim,
+    Elect,
+    Explanation,
+    InSync,
+    MovePartition,
+    PartitionKey,
+    Release,
+    ReportPosition,
+    ResourceAlter,
+    ResourceCreate,
+    ResourceKey,
+    ResourceResize,
+    Seal,
+)
 from metad_wire.tables.consumer import CONSUMER_GET, CONSUMER_LEAVE, CONSUMER_MEMBERS, Member, MemberKey
 from metad_wire.tables.declaration import DECLARATION_DROP, DECLARATION_GET, DeclarationKey, DeclaredTable
 from metad_wire.tables.inflight import INFLIGHT_GET
@@ -24,6 +51,7 @@ from metad_wire.tables.lease import (
     LeaseKeyItem,
 )
 from metad_wire.tables.offset import OFFSET_DELETE, OFFSET_FETCH, OFFSET_GROUPS, OFFSET_LIST, KnownGroup
+from metad_wire.tables.plan import PLAN_CREATE, PLAN_DELETE, PLAN_GET, PLAN_SET, Plan, PlanCreate, PlanKey, PlanState
 from metad_wire.tables.retained import RETAINED_GET, RETAINED_MATCH, Retained, RetainedKey
 from metad_wire.tables.sequence import SEQUENCE_DELETE, SEQUENCE_GET, SEQUENCE_LIST, SequenceKey, SequenceRecord
 from metad_wire.tables.session import SESSION_GET, SESSION_LIST
@@ -34,6 +62,173 @@ from ..requests.listing import Listing
 from ..requests.requests import Verb
 from ..results import ReadResult, WriteResult
 from . import Facade
+
+
+class _AssignmentDeclared(Facade):
+    async def explain_many(
+        self, keys: Sequence[PartitionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> ReadResult[Explanation | None]:
+        """What is decided about each partition, and why. None if there is none, or if it could not be read:
+        ``raise_for_error`` says why."""
+        return await _ASSIGNMENT_EXPLAIN.read(self._requests, keys, deadline_s, min_revisions)
+
+    async def explain(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        deadline_s: float | None = None,
+    ) -> Explanation | None:
+        """Read one, as :meth:`explain_many` does; None if there is none."""
+        return await _ASSIGNMENT_EXPLAIN.one_read(
+            self._requests, PartitionKey(tenant, resource, kind, partition), deadline_s, min_revisions
+        )
+
+    async def create_many(self, resources: Sequence[ResourceCreate], *, deadline_s: float | None = None) -> WriteResult:
+        """Make resources. Item errors: ConflictError (there is one), NoPlaceError, InvalidItemError,
+        QuotaExceededError."""
+        return WriteResult(await _ASSIGNMENT_CREATE.many(self._requests, resources, deadline_s))
+
+    async def alter_many(self, items: Sequence[ResourceAlter], *, deadline_s: float | None = None) -> WriteResult:
+        """Change resources. Item errors: NotFoundError, ConflictError, InvalidItemError."""
+        return WriteResult(await _ASSIGNMENT_ALTER.many(self._requests, items, deadline_s))
+
+    async def resize_many(self, items: Sequence[ResourceResize], *, deadline_s: float | None = None) -> WriteResult:
+        """Give resources more partitions, or fewer. Item errors: NotFoundError, ConflictError, NoPlaceError,
+        InvalidItemError."""
+        return WriteResult(await _ASSIGNMENT_RESIZE.many(self._requests, items, deadline_s))
+
+    async def delete_many(self, keys: Sequence[ResourceKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete resources, in two phases. Item errors: NotFoundError."""
+        return WriteResult(await _ASSIGNMENT_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(self, tenant: str, resource: str, kind: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _ASSIGNMENT_DELETE.one(self._requests, ResourceKey(tenant, resource, kind), deadline_s)
+
+    async def in_sync_many(self, items: Sequence[InSync], *, deadline_s: float | None = None) -> WriteResult:
+        """Say who is in sync. Item errors: NotFoundError, FencedError, ConflictError, NoReplicaError,
+        IneligibleError."""
+        return WriteResult(await _ASSIGNMENT_IN_SYNC.many(self._requests, items, deadline_s))
+
+    async def release_many(self, items: Sequence[Release], *, deadline_s: float | None = None) -> WriteResult:
+        """Give partitions back. Item errors: NotFoundError, FencedError, ConflictError."""
+        return WriteResult(await _ASSIGNMENT_RELEASE.many(self._requests, items, deadline_s))
+
+    async def release(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        broker: str,
+        broker_epoch: int,
+        leader_epoch: int,
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """The same with one, as :meth:`release_many` does it. Raises the error of its item."""
+        await _ASSIGNMENT_RELEASE.one(
+            self._requests, Release(tenant, resource, kind, partition, broker, broker_epoch, leader_epoch), deadline_s
+        )
+
+    async def report_many(self, items: Sequence[ReportPosition], *, deadline_s: float | None = None) -> WriteResult:
+        """Report positions. Item errors: NotFoundError, FencedError, ConflictError, NoReplicaError."""
+        return WriteResult(await _ASSIGNMENT_REPORT.many(self._requests, items, deadline_s))
+
+    async def report(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        broker: str,
+        broker_epoch: int,
+        leader_epoch: int,
+        last_epoch: int,
+        length: int,
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """The same with one, as :meth:`report_many` does it. Raises the error of its item."""
+        await _ASSIGNMENT_REPORT.one(
+            self._requests,
+            ReportPosition(tenant, resource, kind, partition, broker, broker_epoch, leader_epoch, last_epoch, length),
+            deadline_s,
+        )
+
+    async def claim_many(self, items: Sequence[Claim], *, deadline_s: float | None = None) -> WriteResult:
+        """Say who was elected elsewhere. Item errors: NotFoundError, FencedError, ConflictError, NoReplicaError."""
+        return WriteResult(await _ASSIGNMENT_CLAIM.many(self._requests, items, deadline_s))
+
+    async def claim(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        broker: str,
+        broker_epoch: int,
+        term: int,
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """The same with one, as :meth:`claim_many` does it. Raises the error of its item."""
+        await _ASSIGNMENT_CLAIM.one(
+            self._requests, Claim(tenant, resource, kind, partition, broker, broker_epoch, term), deadline_s
+        )
+
+    async def seal_many(self, items: Sequence[Seal], *, deadline_s: float | None = None) -> WriteResult:
+        """End partitions, and begin the next ones. Item errors: NotFoundError, FencedError, ConflictError,
+        NoPlaceError."""
+        return WriteResult(await _ASSIGNMENT_SEAL.many(self._requests, items, deadline_s))
+
+    async def seal(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        broker: str,
+        broker_epoch: int,
+        leader_epoch: int,
+        end: int,
+        *,
+        successor: bool = True,
+        deadline_s: float | None = None,
+    ) -> None:
+        """The same with one, as :meth:`seal_many` does it. Raises the error of its item."""
+        await _ASSIGNMENT_SEAL.one(
+            self._requests,
+            Seal(tenant, resource, kind, partition, broker, broker_epoch, leader_epoch, end, successor),
+            deadline_s,
+        )
+
+    async def elect_many(self, items: Sequence[Elect], *, deadline_s: float | None = None) -> WriteResult:
+        """Let partitions have other leaders. Item errors: NotFoundError, ConflictError, NoCandidateError."""
+        return WriteResult(await _ASSIGNMENT_ELECT.many(self._requests, items, deadline_s))
+
+    async def elect(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        *,
+        broker: str = "",
+        force: bool = False,
+        deadline_s: float | None = None,
+    ) -> None:
+        """The same with one, as :meth:`elect_many` does it. Raises the error of its item."""
+        await _ASSIGNMENT_ELECT.one(self._requests, Elect(tenant, resource, kind, partition, broker, force), deadline_s)
+
+    async def move_many(self, items: Sequence[MovePartition], *, deadline_s: float | None = None) -> WriteResult:
+        """Move partitions, or cancel that. Item errors: NotFoundError, ConflictError, InvalidItemError,
+        NoReplicaError."""
+        return WriteResult(await _ASSIGNMENT_MOVE.many(self._requests, items, deadline_s))
 
 
 class _ConsumerDeclared(Facade):
@@ -282,6 +477,36 @@ class _OffsetDeclared(Facade):
         )
 
 
+class _PlanDeclared(Facade):
+    async def get_many(
+        self, keys: Sequence[PlanKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> ReadResult[Plan | None]:
+        """Each plan as it is. None if there is none, or if it could not be read: ``raise_for_error`` says why."""
+        return await _PLAN_GET.read(self._requests, keys, deadline_s, min_revisions)
+
+    async def get(
+        self, plan: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> Plan | None:
+        """Read one, as :meth:`get_many` does; None if there is none."""
+        return await _PLAN_GET.one_read(self._requests, PlanKey(plan), deadline_s, min_revisions)
+
+    async def create_many(self, plans: Sequence[PlanCreate], *, deadline_s: float | None = None) -> WriteResult:
+        """Begin plans. Item errors: ConflictError (there is one of the name), InvalidItemError, QuotaExceededError."""
+        return WriteResult(await _PLAN_CREATE.many(self._requests, plans, deadline_s))
+
+    async def set_many(self, items: Sequence[PlanState], *, deadline_s: float | None = None) -> WriteResult:
+        """Let plans pause, go on, or be cancelled. Item errors: NotFoundError, ConflictError (it has ended)."""
+        return WriteResult(await _PLAN_SET.many(self._requests, items, deadline_s))
+
+    async def delete_many(self, keys: Sequence[PlanKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete plans that have ended. Item errors: NotFoundError, ConflictError (it has not)."""
+        return WriteResult(await _PLAN_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(self, plan: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _PLAN_DELETE.one(self._requests, PlanKey(plan), deadline_s)
+
+
 class _RetainedDeclared(Facade):
     async def get_many(
         self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
@@ -441,6 +666,18 @@ class _WillDeclared(Facade):
         )
 
 
+_ASSIGNMENT_EXPLAIN: Verb[PartitionKey, Explanation | None] = Verb(ASSIGNMENT_EXPLAIN)
+_ASSIGNMENT_CREATE: Verb[ResourceCreate, None] = Verb(ASSIGNMENT_CREATE)
+_ASSIGNMENT_ALTER: Verb[ResourceAlter, None] = Verb(ASSIGNMENT_ALTER)
+_ASSIGNMENT_RESIZE: Verb[ResourceResize, None] = Verb(ASSIGNMENT_RESIZE)
+_ASSIGNMENT_DELETE: Verb[ResourceKey, None] = Verb(ASSIGNMENT_DELETE)
+_ASSIGNMENT_IN_SYNC: Verb[InSync, None] = Verb(ASSIGNMENT_IN_SYNC)
+_ASSIGNMENT_RELEASE: Verb[Release, None] = Verb(ASSIGNMENT_RELEASE)
+_ASSIGNMENT_REPORT: Verb[ReportPosition, None] = Verb(ASSIGNMENT_REPORT)
+_ASSIGNMENT_CLAIM: Verb[Claim, None] = Verb(ASSIGNMENT_CLAIM)
+_ASSIGNMENT_SEAL: Verb[Seal, None] = Verb(ASSIGNMENT_SEAL)
+_ASSIGNMENT_ELECT: Verb[Elect, None] = Verb(ASSIGNMENT_ELECT)
+_ASSIGNMENT_MOVE: Verb[MovePartition, None] = Verb(ASSIGNMENT_MOVE)
 _CONSUMER_GET: Verb[MemberKey, Member | None] = Verb(CONSUMER_GET)
 _CONSUMER_LEAVE: Verb[MemberKey, None] = Verb(CONSUMER_LEAVE)
 _CONSUMER_MEMBERS: Listing[Member] = Listing(CONSUMER_MEMBERS)
@@ -459,6 +696,10 @@ _OFFSET_FETCH: Verb[OffsetKey, Offset | None] = Verb(OFFSET_FETCH)
 _OFFSET_DELETE: Verb[OffsetKey, None] = Verb(OFFSET_DELETE)
 _OFFSET_LIST: Listing[Offset] = Listing(OFFSET_LIST)
 _OFFSET_GROUPS: Listing[KnownGroup] = Listing(OFFSET_GROUPS)
+_PLAN_GET: Verb[PlanKey, Plan | None] = Verb(PLAN_GET)
+_PLAN_CREATE: Verb[PlanCreate, None] = Verb(PLAN_CREATE)
+_PLAN_SET: Verb[PlanState, None] = Verb(PLAN_SET)
+_PLAN_DELETE: Verb[PlanKey, None] = Verb(PLAN_DELETE)
 _RETAINED_GET: Verb[RetainedKey, Retained | None] = Verb(RETAINED_GET)
 _RETAINED_MATCH: Listing[Retained] = Listing(RETAINED_MATCH)
 _SEQUENCE_GET: Verb[SequenceKey, SequenceRecord | None] = Verb(SEQUENCE_GET)

@@ -29,6 +29,7 @@ from metad_wire.tables.consumer import ConsumerGroupInfo, Member, MemberKey
 from metad_wire.tables.declaration import DeclarationKey, DeclaredTable
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.lease import Lease, LeaseKey
+from metad_wire.tables.plan import Plan, PlanKey
 from metad_wire.tables.retained import Retained, RetainedKey
 from metad_wire.tables.sequence import SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
@@ -48,6 +49,7 @@ TableName = Literal[
     "kv",
     "lease",
     "offset",
+    "plan",
     "retained",
     "sequence",
     "session",
@@ -65,6 +67,7 @@ _InflightEvent: TypeAlias = WatchEvent[InflightKey, bytes, Literal["inflight"]]
 _KvEvent: TypeAlias = WatchEvent[KvKey, Kv, Literal["kv"]]
 _LeaseEvent: TypeAlias = WatchEvent[LeaseKey, Lease, Literal["lease"]]
 _OffsetEvent: TypeAlias = WatchEvent[OffsetKey | ConsumerGroup, Offset | int, Literal["offset"]]
+_PlanEvent: TypeAlias = WatchEvent[PlanKey, Plan, Literal["plan"]]
 _RetainedEvent: TypeAlias = WatchEvent[RetainedKey, Retained, Literal["retained"]]
 _SequenceEvent: TypeAlias = WatchEvent[SequenceKey, SequenceRecord, Literal["sequence"]]
 _SessionEvent: TypeAlias = WatchEvent[SessionKey, SessionOwner | SessionProperties, Literal["session"]]
@@ -79,6 +82,7 @@ AnyEvent: TypeAlias = (
     | _KvEvent
     | _LeaseEvent
     | _OffsetEvent
+    | _PlanEvent
     | _RetainedEvent
     | _SequenceEvent
     | _SessionEvent
@@ -117,6 +121,8 @@ class OfTables(Generic[Wanted]):
     def _told(self: OfTables[Literal["lease"] | Table[Lease]]) -> list[_LeaseEvent]: ...
     @overload
     def _told(self: OfTables[Literal["offset"] | Table[Offset]]) -> list[_OffsetEvent]: ...
+    @overload
+    def _told(self: OfTables[Literal["plan"] | Table[Plan]]) -> list[_PlanEvent]: ...
     @overload
     def _told(self: OfTables[Literal["retained"] | Table[Retained]]) -> list[_RetainedEvent]: ...
     @overload
@@ -175,6 +181,8 @@ class ImageTables(OfTables[Wanted]):
     def __getitem__(self, table: Literal["offset"] | Table[Offset]) -> ImageTable[OffsetKey, Offset]: ...
     @overload
     def __getitem__(self, table: Literal["offset/generation"]) -> ImageTable[ConsumerGroup, int]: ...
+    @overload
+    def __getitem__(self, table: Literal["plan"] | Table[Plan]) -> ImageTable[PlanKey, Plan]: ...
     @overload
     def __getitem__(self, table: Literal["retained"] | Table[Retained]) -> ImageTable[RetainedKey, Retained]: ...
     @overload

@@ -14,9 +14,9 @@ import msgspec
 from typed_tables import Names, formatted
 
 import metad_client
-from metad_client import families, namespaces
+from metad_client import assignment, families, namespaces
 from metad_wire.errors import ERRORS
-from metad_wire.method import By, Method
+from metad_wire.method import By, For, Method
 from metad_wire.table import TABLES, Listed, Table
 
 DECLARED = Path(metad_client.__path__[0]) / "namespaces" / "declared.py"
@@ -54,11 +54,12 @@ METHODS = '''
         """Read one, as :meth:`{verb}_many` does{none}."""
         return await _{constant}.one_read(self._requests, {key}({names}), deadline_s, min_revisions)
 '''
-BATCH = '''
+BATCH = """
     async def {verb}_many(self, {named}: Sequence[{item}], *, deadline_s: float | None = None) -> WriteResult:
         {many}
         return WriteResult(await _{constant}.many(self._requests, {named}, deadline_s))
-
+"""
+ONE = '''
     async def {verb}(self, {fields}, {defaults}deadline_s: float | None = None) -> None:
         """The same with one, as :meth:`{verb}_many` does it. Raises the error of its item."""
         await _{constant}.one(self._requests, {item}({names}), deadline_s)
@@ -100,9 +101,20 @@ def tables() -> list[Table[Any]]:
 def verbs(table: Table[Any]) -> dict[str, str]:
     """The methods of the SDK that a table declares, and how the blocking client turns each."""
     found: dict[str, str] = {}
-    for name in [method.name.partition(".")[2] for method in [*table.got, *table.batched]]:
-        found |= {name: "Call", f"{name}_many": "Call"}
+    for method in [*table.got, *table.batched]:
+        name = method.name.partition(".")[2]
+        if method.whose is not For.NODES:
+            found |= {name: "Call"} if method in table.got or is_plain(method) else {}
+            found |= {f"{name}_many": "Call"}
     return found | {method.name.partition(".")[2]: "Listing" for method in lists(table)}
+
+
+def is_plain(method: Method[Any, Any]) -> bool:
+    """Whether an item is made of plain values, so that a method takes them one by one."""
+    try:
+        return bool([plain_name(field.type) for field in msgspec.structs.fields(method.item)])
+    except KeyError:
+        return False
 
 
 def lists(table: Table[Any]) -> dict[Method[Any, Any], Listed]:
@@ -136,17 +148,20 @@ def declared() -> str:
             )
             constants += f"_{constant}: Verb[{name(got.key)}, {one}] = Verb({constant})\n"
         for method, batched in table.batched.items():
+            if method.whose is For.NODES:
+                continue
             constant = method.name.upper().replace(".", "_")
             names.add(f"metad_wire.tables.{table.name}", constant)
             fields = msgspec.structs.fields(method.item)
-            classes += BATCH.format(
+            plain = is_plain(method)
+            classes += (BATCH + ONE * plain).format(
                 verb=method.name.partition(".")[2],
                 named=batched.named,
                 item=name(method.item),
                 many=docstring(_ERROR.sub(lambda found: errors[found[0]], batched.about)),
                 constant=constant,
-                fields=", ".join(parameter(field) for field in fields if field.required),
-                defaults="*, " + "".join(f"{parameter(field)}, " for field in fields if not field.required),
+                fields=", ".join(parameter(field) for field in fields if plain and field.required),
+                defaults="*, " + "".join(f"{parameter(field)}, " for field in fields if plain and not field.required),
                 names=", ".join(field.name for field in fields),
             )
             constants += f"_{constant}: Verb[{name(method.item)}, None] = Verb({constant})\n"
@@ -208,7 +223,7 @@ def faces() -> str:
 
 def imported(name: str) -> Any:
     """A module with a namespace, which may be one of rules."""
-    package = families if hasattr(families, name) else namespaces
+    package = next((one for one in (families, assignment) if hasattr(one, name)), namespaces)
     return importlib.import_module(f"{package.__name__}.{name}")
 
 
@@ -236,7 +251,7 @@ def is_listing(method: Any) -> bool:
 def namespace_of(table: Table[Any]) -> str:
     """The attribute of a client that has the methods of a table."""
     (owner,) = getattr(imported("declared"), f"_{table.name.title()}Declared").__subclasses__()
-    return str(owner.__module__).removeprefix(f"{namespaces.__name__}.")
+    return str(owner.__module__).rpartition(".")[2]
 
 
 def readme() -> str:
@@ -245,6 +260,8 @@ def readme() -> str:
     text = README.read_text(encoding="utf-8")
     for table in tables():
         for method in [*table.got, *table.batched, *lists(table)]:
+            if method.whose is For.NODES:
+                continue
             verb, attribute = method.name.partition(".")[2], namespace_of(table)
             name = f"`{verb}_many`" if method not in table.listed else f"`{verb}`"
             if not re.search(rf"^\| `m\.{attribute}` \| [^|]*{name}", text, re.MULTILINE):

@@ -1,0 +1,1 @@
+"""What metad assigns to brokers: resources and plans, and what a broker does that serves partitions."""

@@ -1,0 +1,183 @@
+"""``m.assignments``: resources whose partitions metad places on brokers, elects leaders of, and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from metad_wire.families.assignment import PARTITIONS, RESOURCES
+from metad_wire.messages import Owner
+from metad_wire.tables.assignment import (
+    ASSIGNMENT_ALTER,
+    ASSIGNMENT_CREATE,
+    ASSIGNMENT_IN_SYNC,
+    ASSIGNMENT_MOVE,
+    ASSIGNMENT_RESIZE,
+    Election,
+    InSync,
+    MovePartition,
+    Partition,
+    Resource,
+    ResourceAlter,
+    ResourceCreate,
+    ResourceResize,
+    Spread,
+)
+
+from ..namespaces.declared import _AssignmentDeclared
+from ..namespaces.tables import Records
+from ..requests.requests import Requests, Verb
+
+
+class Assignments(_AssignmentDeclared):
+    """Resources by (tenant, resource, kind), and their partitions.
+
+    A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed.
+    The other methods raise the error of their item. ``deadline_s`` counts from now, and None means the client's
+    default. A broker that leads or follows partitions uses :meth:`metad_client.Client.serve`.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        super().__init__(requests)
+        self.resources: Records[Resource] = Records(requests, RESOURCES)
+        """Resources as they are: to be read, listed and counted."""
+        self.partitions: Records[Partition] = Records(requests, PARTITIONS)
+        """Partitions as they are; ``by_replica`` lists those of a broker."""
+
+    async def create(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        *,
+        partitions: int = 1,
+        write_partitions: int | None = None,
+        replication: int = 1,
+        min_isr: int = 1,
+        election: Election = "isr",
+        copies: int = 1,
+        force_after_ms: int | None = None,
+        repair_after_ms: int = 30 * 60_000,
+        spread: Spread = "rack",
+        labels: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str] | None = None,
+        replicas: Sequence[Sequence[str]] | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Make one resource with its partitions, as :meth:`create_many` does. Raises ConflictError, NoPlaceError,
+        InvalidItemError."""
+        item = ResourceCreate(
+            tenant,
+            resource,
+            kind,
+            partitions,
+            write_partitions,
+            replication,
+            min_isr,
+            election,
+            copies,
+            force_after_ms,
+            repair_after_ms,
+            spread,
+            {**(labels or {})},
+            {**(attributes or {})},
+            None if replicas is None else [[*each] for each in replicas],
+        )
+        await _CREATE.one(self._requests, item, deadline_s)
+
+    async def alter(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        *,
+        min_isr: int | None = None,
+        copies: int | None = None,
+        force_after_ms: int | None = None,
+        repair_after_ms: int | None = None,
+        spread: Spread | None = None,
+        labels: Mapping[str, str] | None = None,
+        attributes: Mapping[str, str] | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Change one resource; None stays as it is. Raises NotFoundError, ConflictError, InvalidItemError."""
+        item = ResourceAlter(
+            tenant,
+            resource,
+            kind,
+            min_isr,
+            copies,
+            force_after_ms,
+            repair_after_ms,
+            spread,
+            None if labels is None else {**labels},
+            None if attributes is None else {**attributes},
+        )
+        await _ALTER.one(self._requests, item, deadline_s)
+
+    async def resize(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partitions: int,
+        *,
+        write_partitions: int | None = None,
+        first_partition: int | None = None,
+        replicas: Sequence[Sequence[str]] | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Give one resource more partitions, or fewer. Raises NotFoundError, ConflictError, NoPlaceError,
+        InvalidItemError."""
+        places = None if replicas is None else [[*each] for each in replicas]
+        item = ResourceResize(tenant, resource, kind, partitions, write_partitions, first_partition, places)
+        await _RESIZE.one(self._requests, item, deadline_s)
+
+    async def in_sync(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        leader: Owner,
+        *,
+        leader_epoch: int,
+        partition_epoch: int,
+        isr: Sequence[Owner],
+        deadline_s: float | None = None,
+    ) -> None:
+        """The leader says who is in sync. Raises NotFoundError, FencedError, ConflictError, NoReplicaError,
+        IneligibleError."""
+        item = InSync(
+            tenant,
+            resource,
+            kind,
+            partition,
+            leader.broker,
+            leader.broker_epoch,
+            leader_epoch,
+            partition_epoch,
+            [*isr],
+        )
+        await _IN_SYNC.one(self._requests, item, deadline_s)
+
+    async def move(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        partition: int,
+        wanted: Sequence[str],
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Give one partition to these brokers; none: give up what moves it. For administrators. Raises NotFoundError,
+        ConflictError, InvalidItemError, NoReplicaError."""
+        item = MovePartition(tenant, resource, kind, partition, [*wanted])
+        await _MOVE.one(self._requests, item, deadline_s)
+
+
+_CREATE: Verb[ResourceCreate, None] = Verb(ASSIGNMENT_CREATE)
+_ALTER: Verb[ResourceAlter, None] = Verb(ASSIGNMENT_ALTER)
+_RESIZE: Verb[ResourceResize, None] = Verb(ASSIGNMENT_RESIZE)
+_IN_SYNC: Verb[InSync, None] = Verb(ASSIGNMENT_IN_SYNC)
+_MOVE: Verb[MovePartition, None] = Verb(ASSIGNMENT_MOVE)

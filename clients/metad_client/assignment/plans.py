@@ -1,0 +1,49 @@
+"""``m.plans``: orders to move partitions between brokers, which metad carries out at its own pace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from metad_wire.tables.plan import MOVES_DEFAULT, PLAN_CREATE, PLAN_LIST, PLAN_SET, Plan, PlanCreate, PlanState, Rule
+
+from ..namespaces.declared import _PlanDeclared
+from ..requests.listing import Listing
+from ..requests.requests import Verb
+
+
+class Plans(_PlanDeclared):
+    """Plans by name. Only administrators change them. A ``*_many`` method reports errors per item in its result."""
+
+    async def create(
+        self,
+        plan: str,
+        rule: Rule,
+        brokers: Sequence[str] = (),
+        *,
+        moves: int = MOVES_DEFAULT,
+        throttle_bytes: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Begin one plan. Raises ConflictError, InvalidItemError, QuotaExceededError."""
+        await _CREATE.one(self._requests, PlanCreate(plan, rule, [*brokers], moves, throttle_bytes), deadline_s)
+
+    async def pause(self, plan: str, *, deadline_s: float | None = None) -> None:
+        """Let no further move begin. Raises NotFoundError, ConflictError."""
+        await _SET.one(self._requests, PlanState(plan, "paused"), deadline_s)
+
+    async def resume(self, plan: str, *, deadline_s: float | None = None) -> None:
+        """Let moves begin again. Raises NotFoundError, ConflictError."""
+        await _SET.one(self._requests, PlanState(plan, "running"), deadline_s)
+
+    async def cancel(self, plan: str, *, deadline_s: float | None = None) -> None:
+        """Give up the moves that are under way, and begin no others. Raises NotFoundError, ConflictError."""
+        await _SET.one(self._requests, PlanState(plan, "cancelled"), deadline_s)
+
+    def list(self, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None) -> AsyncIterator[Plan]:
+        """Plans whose names start with ``prefix``, in order."""
+        return _LIST.of_group(self._requests, page_size, deadline_s, (), prefix=prefix)
+
+
+_CREATE: Verb[PlanCreate, None] = Verb(PLAN_CREATE)
+_SET: Verb[PlanState, None] = Verb(PLAN_SET)
+_LIST: Listing[Plan] = Listing(PLAN_LIST)
