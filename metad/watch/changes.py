@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from metad_wire import messages as m
+from metad_wire.families.assignment import PARTITIONS
+from metad_wire.key import split_text
 from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import CLUSTER
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.table import DECLARED, INDEXES
 from metad_wire.watch import ChangeKind
 
 from ..state.core.entry import Entry
@@ -42,6 +45,33 @@ def broker_of(owner: bytes | None) -> str:
     return _decode_owner(owner).broker if owner else ""
 
 
+class _Replicas(msgspec.Struct, frozen=True, array_like=True):
+    """The first fields of a partition."""
+
+    tenant: msgspec.Raw
+    resource: msgspec.Raw
+    kind: msgspec.Raw
+    partition: msgspec.Raw
+    resource_id: msgspec.Raw
+    replicas: list[str]
+
+
+class _PartitionRow(msgspec.Struct, frozen=True, array_like=True):
+    record: _Replicas
+
+
+_decode_partition = msgspec.msgpack.Decoder(_PartitionRow).decode
+_RECORD, _INDEX = DECLARED.rows["record"], INDEXES.rows["index"]
+_BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
+
+
+def brokers_in(row: int, value: bytes | None) -> Iterable[str]:
+    """The brokers that a row names to which it is told: the owner of a session, the replicas of a partition."""
+    if row == OWNER:
+        return {broker_of(value)} - {""}
+    return _decode_partition(value).record.replicas if value else ()
+
+
 @functools.cache
 def _revisions_of(row: int) -> Callable[[bytes], Any] | None:
     """Decodes the two revisions of a record that has them, and nothing else of it; None for rows without."""
@@ -59,10 +89,11 @@ def _revisions_of(row: int) -> Callable[[bytes], Any] | None:
 class EntryChanges:
     """The changes of one entry, made when they are asked for."""
 
-    __slots__ = ("_owners", "entry")
+    __slots__ = ("_gone", "_owners", "entry")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
+        self._gone: dict[bytes, list[str]] | None = None
         self._owners: dict[bytes, bytes] | None = None
 
     def change(self, key: bytes, value: bytes | None) -> Change:
@@ -83,8 +114,23 @@ class EntryChanges:
         return row, kind, key[KEY_AT:], value, None, False
 
     def brokers(self, key: bytes, value: bytes | None) -> set[str]:
-        """The brokers that an owner row names, now and before."""
+        """The brokers to which a change of an owner row or a partition is told: those that it names, now and before."""
+        if key[ROW_AT] == _RECORD:
+            return {*brokers_in(_RECORD, value), *self._left(key)}
         return {broker_of(value), broker_of(self.owner_before(key))} - {""}
+
+    def _left(self, key: bytes) -> Iterable[str]:
+        """The brokers that a partition names no longer: the entry deletes their rows in the index."""
+        if self._gone is None:
+            self._gone = {}
+            begin = key[:ROW_AT] + bytes((_INDEX,))
+            header = begin + _BY_REPLICA.header
+            for row, value in self.entry.writes.items():
+                if value is None and row.startswith(header):
+                    broker, _ = split_text(row, len(header))
+                    record = key[:KEY_AT] + _BY_REPLICA.record_key(row[len(begin) :])
+                    self._gone.setdefault(record, []).append(broker)
+        return self._gone.get(key, ())
 
     def owner_before(self, key: bytes) -> bytes | None:
         """The owner row that the entry replaces; empty if there was none, None if the entry does not say."""

@@ -22,7 +22,8 @@ up once for each length, before an entry is applied."""
 
 
 class Interest(NamedTuple):
-    """Rows whose keys, encoded, begin so. ``broker``: only owners that are this broker, or were; empty: all."""
+    """Rows whose keys, encoded, begin so. ``broker``: only owners that are this broker, or were, and
+    partitions of which it has a replica, or had; empty: all."""
 
     row: int
     prefix: bytes
@@ -89,10 +90,10 @@ def _rows(filter: WatchFilter, table: Table[Any]) -> list[int]:
     """The rows that a filter names, or all that the table shows."""
     named = [*filter.rows]
     if filter.broker:
-        if table is not SESSION:
-            raise InvalidRequestError(f"only sessions have a broker; table {table.name} has none")
-        named = named or ["owner"]
-        if named != ["owner"]:
+        if table is not SESSION and not table.hears:
+            raise InvalidRequestError(f"only sessions and partitions have brokers; table {table.name} has none")
+        named = named or (["owner"] if table is SESSION else [])
+        if table is SESSION and named != ["owner"]:
             raise InvalidRequestError("a filter by broker is about the row owner, and no other")
     for name in named:
         if table.rows.get(name) not in table.shows:

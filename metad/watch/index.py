@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from ..state.core.part import Origin, Writes
-from .changes import KEY_AT, Change, EntryChanges, broker_of
+from .changes import KEY_AT, Change, EntryChanges, brokers_in
 from .filters import Interest
 
 Member = TypeVar("Member")
@@ -188,7 +188,12 @@ class Index(Generic[Member]):
                 break
             interested = of_length.by_prefix.get(stem)
             if interested is not None and (
-                interested.all or interested.some or (interested.by_broker and broker_of(value) in interested.by_broker)
+                interested.all
+                or interested.some
+                or (
+                    interested.by_broker
+                    and not interested.by_broker.keys().isdisjoint(brokers_in(key[KEY_AT - 1], value))
+                )
             ):
                 return True
         return False

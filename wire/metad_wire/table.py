@@ -109,6 +109,9 @@ class Table(Generic[Record]):
     header: bytes = b""
     """What its keys begin with, in front of their fields."""
 
+    hears: str = ""
+    """The field of a record with the names of brokers that a watch by broker tells of it; empty: there is none. A
+    session is told to its owner, and to who owned it before."""
     moves: bool
     """Whether its rows go with their slots."""
     fits_bytes: int

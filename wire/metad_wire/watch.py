@@ -73,7 +73,8 @@ class WatchFilter(Message, frozen=True):
     rows: Annotated[list[str], Meta(max_length=16)] = []  # noqa: RUF012
     """Names of rows; none: all rows of the table."""
     broker: str = ""
-    """Of sessions: only changes of owners to this broker or from it."""
+    """Of sessions: only changes of owners to this broker or from it. Of partitions: only those of which it has a
+    replica, or had until this change."""
     number: U32 = 0
     """Of a declared table: its number."""
 

@@ -46,7 +46,7 @@ class Watched(msgspec.Struct, Generic[WatchedTable], frozen=True):
 
     ``tenant``: the first field of their key, exactly (of ``kv`` the namespace, of ``broker`` its name). ``prefix``:
     what the next field starts with; without a tenant, the first. ``broker``: of sessions, only what a broker has come
-    to own or owns no more. ``rows``: only these rows of the table, by name: ``owner`` or ``properties`` of a session,
+    to own or owns no more; of partitions, only those of which it has a replica, or had. ``rows``: only these rows of the table, by name: ``owner`` or ``properties`` of a session,
     ``offset`` or ``generation`` of a consumer group.
     """
 
@@ -130,8 +130,8 @@ def _of_table(table: Table[Any], watched: Watched[Any], place: str) -> WatchFilt
         raise InvalidRequestError(f"tables: {table.name} has no tenant and no prefix")
     if watched.prefix and (len(fields) >= len(table.key) or not table.is_text(len(fields))):
         raise InvalidRequestError(f"tables: the key of {table.name} has no text behind {table.key[0]}")
-    if watched.broker and table.name != "session":
-        raise InvalidRequestError(f"tables: only sessions have a broker, {table.name} has none")
+    if watched.broker and table.name != "session" and not table.hears:
+        raise InvalidRequestError(f"tables: only sessions and partitions have brokers, {table.name} has none")
     number = table.number if isinstance(table, PlainTable) else 0
     return WatchFilter(table.name, list(fields), watched.prefix, list(watched.rows), watched.broker, number)
 

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from metad_wire.key import u32
@@ -92,7 +92,10 @@ class _Sessions:
 class Picture:
     """What an image holds, and what fills it. The program holds the :class:`Image`, which may be dropped."""
 
-    def __init__(self, streams: Streams, rows: Mapping[Place, _Row], brokers: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, streams: Streams, rows: Mapping[Place, _Row], brokers: Mapping[str, frozenset[str]] = MappingProxyType({})
+    ) -> None:
+        """``brokers``: by the name of a table, whose records are wanted, if not all are."""
         self.streams = streams
         self._brokers = brokers
         self.rows = rows
@@ -153,7 +156,7 @@ class Picture:
             for change in changes:
                 row = self.rows[place(change.row, change.key)]
                 record = None if change.value is None else row.shape.record(change.value)
-                if record is None or (self._brokers and self._is_foreign(row, record)):
+                if record is None or (row.table.name in self._brokers and self._is_foreign(row, record)):
                     row.data.pop(change.key, None)
                 else:
                     row.data[change.key] = record
@@ -161,8 +164,11 @@ class Picture:
             self._tell(batch.events)
 
     def _is_foreign(self, row: _Row, record: Any) -> bool:
-        """Whether a session has gone to a broker that is not asked for: nothing more will be heard of it."""
-        return row.row == SESSION.rows["owner"] and record.broker not in self._brokers
+        """Whether a record has gone to brokers that are not asked for: nothing more will be heard of it."""
+        brokers = self._brokers[row.table.name]
+        if row.table.hears:
+            return brokers.isdisjoint(getattr(record.record, row.table.hears))
+        return row.row == SESSION.rows["owner"] and record.broker not in brokers
 
     def _apply_snapshot(self, batch: WatchBatch) -> None:
         if batch.first:
@@ -359,7 +365,7 @@ def open_image(
         for one in each
         for place, table, row in _rows_of(one, filters.shapes)
     }
-    picture = Picture(streams, rows, _brokers(filters.get(SESSION.kind, ())))
+    picture = Picture(streams, rows, _brokers([one for each in filters.values() for one in each]))
     views: dict[str, ImageTable[Any, Any]] = {}
     owners, properties = SESSION.rows["owner"], SESSION.rows["properties"]
     are_whole = _are_whole(filters.get(SESSION.kind, ()), filters.shapes)
@@ -388,7 +394,7 @@ def _rows_of(one: WatchFilter, shapes: Shapes) -> list[tuple[Place, Table[Any], 
         return [(place, table, row) for row in table.shows]
     table = TABLES[one.table]
     shown = [(name, row) for name, row in table.rows.items() if row in table.shows]
-    rows = one.rows or (["owner"] if one.broker else [])  # nothing else says whose a session is
+    rows = one.rows or (["owner"] if one.broker and table is SESSION else [])  # nothing else says whose a session is
     return [(row, table, row) for name, row in shown if not rows or name in rows]
 
 
@@ -397,7 +403,9 @@ def _are_whole(filters: Iterable[WatchFilter], shapes: Shapes) -> bool:
     return all(len(_rows_of(one, shapes)) == len(SESSION.shows) for one in filters if one.table == SESSION.name)
 
 
-def _brokers(filters: Iterable[WatchFilter]) -> frozenset[str]:
-    """Those whose sessions are wanted; none if all are."""
-    of_sessions = [one.broker for one in filters if one.table == SESSION.name]
-    return frozenset(of_sessions) if all(of_sessions) else frozenset()
+def _brokers(filters: Iterable[WatchFilter]) -> dict[str, frozenset[str]]:
+    """By the name of a table, the brokers whose records are wanted, if not all are."""
+    found: dict[str, set[str]] = {}
+    for one in filters:
+        found.setdefault(one.table, set()).add(one.broker)
+    return {table: frozenset(brokers) for table, brokers in found.items() if "" not in brokers}

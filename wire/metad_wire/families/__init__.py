@@ -40,10 +40,11 @@ def family(
     plural: str = "",
     secret: Sequence[str] = (),
     ruled_by: str = "",
+    hears: str = "",
 ) -> PlainTable[Record]:
     """Declare a table. ``plural``: what its records are called, by default its name with an s; ``metadctl`` has a
-    command of that name. ``secret``: fields that it prints only if it is told to. ``ruled_by``: as in
-    :class:`PlainTable`. Raises TypeError if it makes no
+    command of that name. ``secret``: fields that it prints only if it is told to. ``ruled_by``, ``hears``:
+    as in :class:`PlainTable`. Raises TypeError if it makes no
     sense, or another has its name, number or plural."""
     plural = plural or f"{name.replace('_', '-')}s"
     if name in TABLES or name in FAMILIES or plural in PLURALS.values():
@@ -51,7 +52,15 @@ def family(
     if not 0 < number < FIRST_NUMBER or any(table.number == number for table in FAMILIES.values()):
         raise TypeError(f"{name}: number {number} is taken, or none of a table in the code")
     table = FAMILIES[name] = PlainTable(
-        name, number=number, kind=kind, record=record, key=key, routing=routing, indexes=indexes, ruled_by=ruled_by
+        name,
+        number=number,
+        kind=kind,
+        record=record,
+        key=key,
+        routing=routing,
+        indexes=indexes,
+        ruled_by=ruled_by,
+        hears=hears,
     )
     PLURALS[name], SECRETS[name] = plural, frozenset(secret)
     return table

@@ -22,4 +22,5 @@ PARTITIONS = family(
     routing=("tenant", "resource"),
     indexes={"by_replica": ("replicas",), "by_plan": ("plan",)},
     ruled_by=ASSIGNMENT.name,
+    hears="replicas",
 )

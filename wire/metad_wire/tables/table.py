@@ -442,10 +442,12 @@ class PlainTable(Table[Record]):
         indexes: Mapping[str, Sequence[str]] = types.MappingProxyType({}),
         expires: str = "",
         ruled_by: str = "",
+        hears: str = "",
     ) -> None:
         routing = key if routing is None else routing
         self.ruled_by = ruled_by
         """The table whose methods alone write the records; empty: they are put and deleted."""
+        self.hears = hears
         self.number = number
         self.expires = expires
         """The field that says when a record ends; empty: none does."""
