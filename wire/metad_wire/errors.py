@@ -237,6 +237,10 @@ class NoRoomError(QuotaExceededError, code=209, name="no_room"):
     """The disks of the group's nodes are too full for what takes more room; nothing was done. Deletes make room."""
 
 
+class NoPlaceError(_Coded, code=210, name="no_place"):
+    """There are fewer brokers that may have a replica than replicas; nothing was done."""
+
+
 def error_of(body: ErrorBody, current: int | None = None) -> MetadError:
     """The exception for a received error; a code from a newer peer becomes a plain :class:`InternalError`."""
     known = ERRORS.get(body.code)

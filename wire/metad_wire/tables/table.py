@@ -18,8 +18,6 @@ listing names one.
 
 **Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
 kind, as many routing fields, and the same values in them.
-
-A node may not have heard of a table yet that was declared a moment ago, or of its newest fields: ``unknown_table``.
 """
 
 from __future__ import annotations
