@@ -49,7 +49,7 @@ class Family(Protocol):
         """Add the commands."""
 
 
-FAMILIES: Final[tuple[Family, ...]] = (*(groups, brokers, sessions, wills, retained, leases, declared, records),)
+FAMILIES: Final[tuple[Family, ...]] = (groups, brokers, sessions, wills, retained, leases, declared, records)
 """In the order of ``metadctl --help``."""
 
 PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "password_file", "out", "file"})
