@@ -94,6 +94,7 @@ CAUSES: Final = (
     Cause(e.InvalidItemError, "the item makes no sense", _CALL),
     Cause(e.QuotaExceededError, "there are as many as there may be", _CALL),
     Cause(e.NoRoomError, "the disks are too full for what grows", _CALL),
+    Cause(e.NoPlaceError, "there are too few brokers for the replicas", _CALL),
     Cause(e.ShrinkError, "a topic would lose what is not read", _CALL),
     Cause(e.IncompatibleSchemaError, "a schema does not go with earlier versions", _CALL),
     Cause(e.MissingExtraError, "a package of an extra is not installed", _CALL),

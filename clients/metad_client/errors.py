@@ -27,6 +27,7 @@ from metad_wire.errors import (
     InvalidRequestError as InvalidRequestError,
     LogCutError as LogCutError,
     MetadError as MetadError,
+    NoPlaceError as NoPlaceError,
     NoRoomError as NoRoomError,
     NotFoundError as NotFoundError,
     NotLeaderError as NotLeaderError,

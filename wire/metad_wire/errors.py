@@ -237,8 +237,8 @@ class NoRoomError(QuotaExceededError, code=209, name="no_room"):
     """The disks of the group's nodes are too full for what takes more room; nothing was done. Deletes make room."""
 
 
-class NoPlaceError(_Coded, code=210, name="no_place", retryable=True):
-    """Fewer brokers live that may have a replica than are needed."""
+class NoPlaceError(_Coded, code=210, name="no_place"):
+    """There are fewer brokers that may have a replica than replicas; nothing was done."""
 
 
 class NoReplicaError(_Coded, code=211, name="no_replica"):

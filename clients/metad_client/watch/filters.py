@@ -46,8 +46,8 @@ class Watched(msgspec.Struct, Generic[WatchedTable], frozen=True):
 
     ``tenant``: the first field of their key, exactly (of ``kv`` the namespace, of ``broker`` its name). ``prefix``:
     what the next field starts with; without a tenant, the first. ``broker``: of sessions, only what a broker has come
-    to own or owns no more; of partitions, only those of which it has a replica, or had. ``rows``: only these rows of the table, by name: ``owner`` or ``properties`` of a session,
-    ``offset`` or ``generation`` of a consumer group.
+    to own or owns no more; of partitions, only those of which it has a replica, or had. ``rows``: only these rows of
+    the table, by name: ``owner`` or ``properties`` of a session, ``offset`` or ``generation`` of a consumer group.
     """
 
     table: WatchedTable

@@ -310,7 +310,7 @@ def test_a_table_is_named_by_its_declaration_as_well(table: Table[Any]) -> None:
         ({"tables": []}, "needs at least one"),
         ({"tables": 7}, "tables"),
         ({"tables": Watched("kv", rows=("owner",))}, "kv has no row 'owner'; it has record"),
-        ({"tables": "kv", "broker": "b1"}, "only sessions have a broker"),
+        ({"tables": "kv", "broker": "b1"}, "only sessions and partitions have brokers"),
         ({"tables": "cluster", "tenant": "t"}, "cluster has no tenant"),
         ({"tables": Watched("kv", tenant=7)}, "kv: "),  # type: ignore[arg-type]
         ({"tables": "kv", "tenant": 7}, "^tenant: expected str | None, got int"),

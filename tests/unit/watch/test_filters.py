@@ -61,7 +61,7 @@ def test_a_filter_is_rows_and_the_beginning_of_their_keys(
         (WatchFilter("offset", ["t", "g", "p"], rows=["generation"]), "offset", "has 3 fields; the key has 2"),
         (WatchFilter("cluster", ["x"]), "metadata", "has 1 fields; the key has 0"),
         (WatchFilter("cluster", prefix="x"), "metadata", "a prefix where the key has no further field of text"),
-        (WatchFilter("kv", broker="b"), "data", "only sessions have a broker; table kv has none"),
+        (WatchFilter("kv", broker="b"), "data", "only sessions and partitions have brokers; table kv has none"),
         (WatchFilter("session", rows=["properties"], broker="b"), "data", "about the row owner, and no other"),
         (WatchFilter("kv", prefix="x" * (m.KEY_BYTES_MAX + 1)), "data", "but a key takes 4096 at most"),
     ],

@@ -2,7 +2,8 @@
 
 Each is written once, here. :mod:`metad_wire.policy.vector` has draws and backoffs for millions of clients at a time: it
 needs numpy and computes the same bits. So does the simulation's machine code (``metad_spark/models/vector_steps.py``).
-Nothing else here needs numpy or imports that module. Times are seconds unless the name says otherwise.
+Besides, only :mod:`metad_wire.policy.seats`, which places replicas, needs numpy. Times are seconds unless the name says
+otherwise.
 """
 
 from __future__ import annotations

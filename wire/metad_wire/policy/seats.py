@@ -3,8 +3,8 @@
 A *seat* is an ordered choice of brokers, the first of them the preferred leader. A class of resources, which have the
 same replication, spread and candidates, has a table of thousands of seats. A partition takes one by the id of its
 resource and its number: so a placement costs the same, however many partitions there are, and a broker more or less
-changes about its share of the seats. Seats are chosen by weighted rendezvous hashing (Schindelhauer and Schomaker,
-"Weighted Distributed Hash Tables", SPAA 2005).
+changes about its share of the seats. Where the number of seats changes, all do; what was placed stays. Seats are chosen
+by weighted rendezvous hashing (Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005).
 
 **Spread.** ``rack``: a rack comes again in a seat only when no other is left, then all as often. ``region``: the same
 with regions, and with racks within them. ``none``: brokers only differ. A rack is one of its region; a broker with no
@@ -152,13 +152,14 @@ class Placer:
 
     def _replaced(self, seat: tuple[str, ...]) -> tuple[str, ...]:
         """A seat, with others instead of those that are avoided."""
-        brokers = [*seat]
-        for at, broker in enumerate(seat):
-            if broker in self._avoided:
-                found = self.replacement(brokers, broker)
-                assert found is not None  # as many are left as a seat has
-                brokers[at] = found
-        return tuple(brokers)
+        brokers = [broker for broker in seat if broker not in self._avoided]
+        others: dict[str, str] = {}
+        for broker in filter(self._avoided.__contains__, seat):
+            other = self.replacement(brokers, broker)
+            assert other is not None  # as many are left as a seat has
+            others[broker] = other
+            brokers.append(other)
+        return tuple([others.get(broker, broker) for broker in seat])
 
     def replacement(self, replicas: Sequence[str], gone: str) -> str | None:
         """The broker that gets the replica of one that has to leave: none of ``replicas``; of those that spread the
@@ -177,7 +178,7 @@ class Placer:
 
     def gains(self, giver: str, taker: str) -> bool:
         """Whether it is worth it that a replica moves from one broker to another."""
-        return self.surplus(giver) - self.surplus(taker) >= GAIN_MIN
+        return self.surplus(giver) - self.surplus(taker) >= GAIN_MIN - _ROUNDED
 
     def excess(self, most: int = 1_000) -> dict[str, int]:
         """How many replicas the brokers should give away (over 0) or take (under 0), 0 in sum, by the moves that gain
@@ -190,7 +191,7 @@ class Placer:
         for _ in range(most):
             over, giver = givers[0]
             under, taker = takers[0]
-            if -over - under < GAIN_MIN:
+            if -over - under < GAIN_MIN - _ROUNDED:
                 break
             heapq.heapreplace(givers, (over + 1.0, giver))
             heapq.heapreplace(takers, (under + 1.0, taker))

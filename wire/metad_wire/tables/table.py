@@ -18,8 +18,6 @@ listing names one.
 
 **Transactions.** ``table.transact`` compares records, and writes some, of any tables that live together: they have one
 kind, as many routing fields, and the same values in them.
-
-A node may not have heard of a table yet that was declared a moment ago, or of its newest fields: ``unknown_table``.
 """
 
 from __future__ import annotations
@@ -176,7 +174,7 @@ class Index:
         of_key = dict(zip(table.key, table.encoders, strict=True))
         self.encoders = [*self._encoders, *(of_key[field] for field in self.names[len(fields) :])]
         """Of :attr:`names`."""
-        self._table = table
+        self._table, self._routing = table, bytes((len(table.routing),))
 
     def key_of(self, given: Sequence[Any]) -> bytes:
         """The values of the first of :attr:`names`, encoded."""
@@ -191,14 +189,12 @@ class Index:
     def rows_of(self, record: Any) -> list[bytes]:
         """The keys of a record's rows: one, or one for each element. None if a field is nil, or if they are too long,
         in a record that was written before the index was added."""
-        begins = self._begins_of(record)
-        if not begins:
-            return []
-        key = self._table.fields_key([getattr(record, field) for field in self._table.key])
-        routing = bytes((len(self._table.routing),))
-        return [
-            begin + key + len(begin).to_bytes(2, "big") + routing for begin in begins if len(begin) <= m.KEY_BYTES_MAX
-        ]
+        table, rows = self._table, []
+        for begin in self._begins_of(record):
+            if (size := len(begin)) <= m.KEY_BYTES_MAX:
+                key = table.fields_key([getattr(record, field) for field in table.key])
+                rows.append(begin + key + size.to_bytes(2, "big") + self._routing)
+        return rows
 
     def record_key(self, row: bytes) -> bytes:
         """The key of the record that a row is for."""
@@ -218,10 +214,12 @@ class Index:
         values = [getattr(record, field) for field in self.fields]
         if None in values:
             return []
-        first, *others = self._encoders
-        behind = b"".join([encode(value) for encode, value in zip(others, values[1:], strict=True)])
-        heads = dict.fromkeys(values[0]) if self.of_elements else values[:1]
-        return [self.header + first(head) + behind for head in heads]
+        if not self.of_elements:
+            return [
+                self.header + b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=True)])
+            ]
+        behind = b"".join([encode(value) for encode, value in zip(self._encoders[1:], values[1:], strict=True)])
+        return [self.header + text(element) + behind for element in dict.fromkeys(values[0])]
 
     def fields_fault(self, given: Sequence[Any]) -> str | None:
         """Why these are not values of the first of :attr:`names`; None if they are."""

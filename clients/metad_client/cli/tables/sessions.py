@@ -1,4 +1,5 @@
-"""``metadctl sessions``: who serves the clients, who is away and until when, and everything of one client."""
+"""``metadctl sessions``: who serves the clients, who is away and until when, and everything of one client; ``metadctl
+subscriptions``: the topic filters of clients."""
 
 from __future__ import annotations
 
@@ -9,16 +10,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from metad_wire.messages import NEVER_S, Session, SessionProperties, TenantEnd, Will
+from metad_wire.tables.subscription import Subscription, SubscriptionOptions
 
 from ...client import Client
 from ...errors import NotFoundError
 from .. import people
-from ..grammar import Arguments, Commands, broker_life, check_prefix, count, limit, tenant_and_prefix
+from ..grammar import Arguments, Commands, Parser, broker_life, check_prefix, count, limit, tenant_and_prefix
 from ..printing import Printer
-from .bounded import Bounded, Kind, Row, first, page_size, present, say_more, show
+from .bounded import Bounded, Kind, Row, absent, first, page_size, present, say_more, show
 from .wills import row_of_due
 
 _SESSION = Kind("session", ("tenant", "client_id"))
+_SUBSCRIPTION = Kind("subscription", ("tenant", "client_id", "filter"))
 COUNTED_DEFAULT = 100_000
 SHOWN_MAX = 100
 """Subscriptions, and things in flight, that a person sees of one client."""
@@ -56,6 +59,23 @@ def add(commands: Commands) -> None:
     ending.add_argument("--wait", action="store_true", help="until the groups have cleared up")
     endings = verbs.add("endings", "the tenants that are being ended, and how far that is", _endings)
     endings.add_argument("--tenant", metavar="T", help="only this one")
+    _add_subscriptions(commands)
+
+
+def _add_subscriptions(commands: Commands) -> None:
+    """Those of one client are in ``sessions get``, too."""
+    help = "the topic filters of clients; or change some"
+    listing, verbs = commands.family("subscriptions", help, _list_subscriptions, check_prefix)
+    tenant_and_prefix(listing)
+    limit(listing)
+    _filter(parser := verbs.add("add", "subscribe a client, in the name of its broker", _subscribe))
+    parser.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="default 0")
+    _filter(verbs.add("remove", "unsubscribe a client, in the name of its broker", _unsubscribe))
+
+
+def _filter(parser: Parser) -> None:
+    _SUBSCRIPTION.key(parser)
+    broker_life(parser, "the owner of the session")
 
 
 def _choice(parser: Any) -> None:
@@ -252,6 +272,27 @@ def _filter_row(one: Any) -> Row:
         "retain handling": options.retain_handling,
         "id": options.subscription_id or None,
     }
+
+
+async def _list_subscriptions(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await first(m.subscriptions.list(a.tenant, a.prefix, page_size=page_size(a.limit)), a.limit)
+    show(printer, "subscriptions", found, _subscription_row, a.limit)
+
+
+async def _subscribe(m: Client, a: Arguments, printer: Printer) -> None:
+    options = SubscriptionOptions(a.qos)
+    created = await m.subscriptions.add(a.broker, a.epoch, a.tenant, a.client_id, a.filter, options)
+    printer.one({"created": created})
+
+
+async def _unsubscribe(m: Client, a: Arguments, printer: Printer) -> None:
+    with absent(_SUBSCRIPTION.missing(a)):
+        await m.subscriptions.remove(a.broker, a.epoch, a.tenant, a.client_id, a.filter)
+    printer.one({"deleted": True})
+
+
+def _subscription_row(one: Subscription) -> Row:
+    return {"tenant": one.tenant, "client": one.client_id, "filter": one.filter, "qos": one.options.qos}
 
 
 def _title(what: str, count: int) -> str:
