@@ -18,6 +18,7 @@ from metad_wire.transport import Transport
 
 from .assignment.assignments import Assignments
 from .assignment.plans import Plans
+from .assignment.serving import OnElect, OnFollow, OnLead, OnRelease, Serving
 from .broker_life import counting_clock
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
@@ -228,6 +229,26 @@ class Client:
         route = Route(records, known.name, key, known.key[len(key) :])
         await route.refresh(deadline_s=deadline_s)
         return route
+
+    def serve(
+        self,
+        *kinds: str,
+        on_lead: OnLead,
+        on_release: OnRelease,
+        on_follow: OnFollow | None = None,
+        on_elect: OnElect | None = None,
+    ) -> Serving:
+        """The partitions that this broker leads and follows, as metad assigns them: see :mod:`.assignment.serving`.
+
+        ``kinds``: of resources; none: all. ``on_lead``: it leads, or owns, a partition from now on. ``on_follow``:
+        another broker does, or nobody; not needed for resources with one owner. ``on_release``: it has nothing to do
+        with the partition any more, and stops; of one that is deleted it deletes what it has. ``on_elect``: for
+        elections by position. The functions of one partition are called one after the other. Raises
+        InvalidRequestError if no life was registered, FencedError if it is over."""
+        life = self.brokers.life
+        if life is None:
+            raise InvalidRequestError("a broker serves in its life: register one first")
+        return Serving(self.assignments, self.watch, life, kinds, on_lead, on_follow, on_release, on_elect, self._clock)
 
     def watch(
         self,
