@@ -47,6 +47,8 @@ class Brokers(Facade):
         wait_s: float = b.WAIT_MS_DEFAULT / 1000,
         probe_port: int = 0,
         loading_s: float = 0.0,
+        clean_epoch: int = 0,
+        sole: bool = False,
         deadline_s: float | None = None,
     ) -> BrokerLife:
         """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
@@ -62,6 +64,14 @@ class Brokers(Facade):
 
         ``loading_s``: how long the broker may take to read its image before it serves. Until it calls
         :meth:`BrokerLife.serve`, others see it in state ``loading``, and it is not ended for silence before that time.
+
+        ``clean_epoch``: the epoch of the life after which this broker has closed in order, and since when it has lost
+        nothing. A broker writes it down as the last thing when it closes, and erases it when it starts. For a life
+        that was lost while this process went on, it is the epoch of that life. If it is the last life that was
+        registered, the broker counts as having all that it had. A registration that failed may have begun a life too.
+
+        ``sole``: this process holds a lock that every process of this broker holds while it runs, such as that of its
+        directory. So the one before has ended, and what it was the only one to do may be given to another at once.
 
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
         InvalidRequestError, ConflictError.
@@ -84,6 +94,8 @@ class Brokers(Facade):
             _ms("wait_s", wait_s),
             probe_port,
             _ms("loading_s", loading_s),
+            clean_epoch,
+            sole,
         )
         self._registering = True
         try:

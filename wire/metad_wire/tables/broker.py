@@ -51,6 +51,12 @@ the life ends before its lease is over, provided that
 
 A client that registers a port **should** connect again at once when it loses a connection, and send a heartbeat.
 
+**Quiet and clean.** Who places partitions on brokers must know more than which lives are over. A life that an
+administrator or a registration has ended serves on until its lease is over: it becomes *quiet* by the clock of
+metadata-0's leader. One that ends for silence, by evidence or by itself is quiet at once, and so is the last one
+when a registration is ``sole``. A registration is *clean* if the broker has all that its last registered life had: it
+names that life as ``clean_epoch``. Every group learns both.
+
 **Whose name it is.** A certificate ``metad://broker/NAME`` binds its name. Its holder speaks for no other broker, and
 once it has registered NAME, every request of another client that names it is ``permission_denied``, whatever the epoch;
 only an administrator may fence it. A server judges by its own copy of ``metadata-0``, which may be a moment old. A name
@@ -63,6 +69,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ..cluster import FenceItem
 from ..messages import ItemError, Message, Page, Revision
 from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Shown, Table
@@ -125,6 +132,14 @@ class Broker(Message, frozen=True):
     """How long it may be silent while it is ``loading``."""
     load_class: U32 = 0
     """How many binary digits its load has, give or take a quarter; watches show it. Written within some ten seconds."""
+    unclean_epoch: U63 = 0
+    """The last life that did not begin clean; 0: none."""
+    quiet_epoch: U63 = 0
+    """No life below it serves any more."""
+    quiet_ms: U32 = 0
+    """For how long lives below ``least_epoch`` may serve on, from when a leader learns of them; 0: none does."""
+    told: bool = False
+    """Whether all groups know its fence, and what is quiet and unclean, as they are now."""
 
 
 class BrokerRegister(Message, frozen=True):
@@ -132,7 +147,7 @@ class BrokerRegister(Message, frozen=True):
     lease, 3,600,000 ms of ``loading_ms``, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``.
     ``conflict`` if other names take all of 16 MiB, or ``overloaded`` while some are being forgotten. ``quota_exceeded``
     if the holder's take more of it than it may have (see "Shared room"). A name takes the most of 1,024 bytes, its
-    record, and 520 and 13 times its length; it counts to the holder of its last life (``registered_by``) until it is
+    record, and 624 and 13 times its length; it counts to the holder of its last life (``registered_by``) until it is
     freed or forgotten.
 
     From 14 MiB on, brokers that have ended are forgotten with their fences: those that are freed at once, the
@@ -160,6 +175,11 @@ class BrokerRegister(Message, frozen=True):
     loading_ms: U32 = 0
     """The life begins as ``loading``, and does not end for silence before so long, nor before its lease; 0: it may
     serve at once. A new leader counts anew."""
+    clean_epoch: U63 = 0
+    """The life that last closed in order, which a broker notes on its disk and erases when it starts; or the one that
+    this process still lives."""
+    sole: bool = False
+    """The process holds the lock of the life before, which has ended."""
 
 
 class BrokerRegistered(Message, frozen=True):
@@ -272,10 +292,11 @@ class BrokerStep(Message, frozen=True):
     """What happens. A step of a life that is not its broker's last one, or is over, fails with ``fenced``.
 
     ``register`` begins a life. ``serve``, ``load``, ``drain``, ``deregister``, ``fence`` and ``expire`` change the life
-    ``broker_epoch``; ``fence`` with 0: the last one. ``fenced`` notes that all groups have the fence
-    ``broker_epoch``; ``conflict`` if it was raised since, or the map's version is not ``map_version``. ``forget``
-    deletes the record, because no group has that fence any more; ``conflict`` as with ``fenced``, and for a life that
-    is not over. The broker in the answer is ``forgotten``."""
+    ``broker_epoch``; ``fence`` with 0: the last one. ``quiet`` notes that no life below ``broker_epoch`` serves any
+    more. ``fenced`` notes that all groups have ``told``; ``conflict`` if it has changed since, or the map's
+    version is not ``map_version``. ``forget`` deletes the record, because no group has the fence ``broker_epoch`` any
+    more; ``conflict`` as with ``fenced``, and for a life that is not over. The broker in the answer is
+    ``forgotten``."""
     broker: str
     """Its name."""
     broker_epoch: U63 = 0
@@ -286,6 +307,8 @@ class BrokerStep(Message, frozen=True):
     """With ``register``: who asked for it, as in ``registered_by`` of ``Broker``."""
     load_class: U32 = 0
     """With ``load``: as in ``Broker``."""
+    told: FenceItem | None = None
+    """With ``fenced``: what all groups have."""
 
 
 class BrokerChange(Message, frozen=True):
