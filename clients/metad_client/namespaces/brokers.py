@@ -65,21 +65,16 @@ class Brokers(Facade):
         ``loading_s``: how long the broker may take to read its image before it serves. Until it calls
         :meth:`BrokerLife.serve`, others see it in state ``loading``, and it is not ended for silence before that time.
 
-        ``clean_epoch``: the epoch of the life after which this broker has closed in order, and since when it has lost
-        nothing. A broker writes it down as the last thing when it closes, and erases it when it starts. For a life
-        that was lost while this process went on, it is the epoch of that life. If it is the last life that was
-        registered, the broker counts as having all that it had. A registration that failed may have begun a life too.
+        ``clean_epoch``: the epoch of the life that closed in order, which a broker notes last of all when it closes,
+        and erases when it starts; or of the life that this very process has lost. If it is the life that was
+        registered last, the broker counts as having all that it had.
 
-        ``sole``: this process holds a lock that every process of this broker holds while it runs, such as that of its
-        directory. So the one before has ended, and what it was the only one to do may be given to another at once.
+        ``sole``: this process holds a lock that each process of the broker holds while it runs, such as that of its
+        directory, so the one before has ended. What only that may do is given to another at once.
 
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
         InvalidRequestError, ConflictError.
         """
-        if self._life is not None and self._life.state is not LifeState.LOST:
-            raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
-        if self._registering:
-            raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         attributes = {} if attributes is None else attributes
         argument("attributes", attributes, dict[str, str])
         argument("probe_port", probe_port, b.Port)
@@ -97,6 +92,13 @@ class Brokers(Facade):
             clean_epoch,
             sole,
         )
+        return await self._alone(body, deadline_s)
+
+    async def _alone(self, body: b.BrokerRegister, deadline_s: float | None) -> BrokerLife:
+        if self._life is not None and self._life.state is not LifeState.LOST:
+            raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
+        if self._registering:
+            raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         self._registering = True
         try:
             life = await self._begun(body, deadline_s)

@@ -149,6 +149,43 @@ class _Loads:
         return steps
 
 
+class _Serving:
+    """The lives that are over and may serve on, of one leader, until they are quiet."""
+
+    def __init__(self) -> None:
+        self._waits: Liveness[str] = Liveness()  # by broker
+        self._below: dict[str, int] = {}  # broker -> the epoch below which it has lives that are waited for
+        self._noting: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def learn(self, record: Broker, now_s: float) -> None:
+        """A broker is now so. Lives that end while others are waited for are waited for behind them: a broker that
+        registers again and again becomes quiet, too."""
+        name = record.broker
+        if self._below.get(name, 0) <= record.quiet_epoch:
+            self._waits.remove(name)
+            self._below.pop(name, None)
+            if record.quiet_epoch < record.least_epoch:
+                self._waits.add(name, (record.quiet_ms or LEASE_MS_MAX) / 1000, now_s)
+                self._below[name] = record.least_epoch
+
+    def overslept(self, now_s: float) -> None:
+        """This node stood still: wait as long again."""
+        self._waits.amnesty(now_s)
+
+    def to_note(self, now_s: float) -> list[BrokerStep]:
+        """What has become quiet."""
+        quiet = [name for name in self._waits.over(now_s) if name not in self._noting]
+        self._noting.update(quiet)
+        return [BrokerStep("quiet", name, self._below[name]) for name in quiet]
+
+    def noted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        """It was written, or failed: then it is tried again."""
+        self._noting.difference_update(step.broker for step in steps)
+
+
 class _Waiter:
     """A request that is answered once all groups have a fence."""
 
@@ -183,9 +220,7 @@ class Brokers:
         self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
         self._loads = _Loads()
         self._lives: Liveness[str] = Liveness()
-        self._serving: Liveness[str] = Liveness()  # for how long lives may serve on that are over, by broker
-        self._serve_below: dict[str, int] = {}  # the lives that are waited for: those below this epoch
-        self._quieting: set[str] = set()  # of which it is being written that they are quiet
+        self._serving = _Serving()
         self._evidence = Evidence()
         self._silence = self._judge()
         self._ending: set[str] = set()  # whose end is being written
@@ -241,7 +276,7 @@ class Brokers:
         self._room, self._places = _room(), {}
         self._taken = Taken()
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
-        self._serving, self._serve_below, self._quieting = Liveness(), {}, set()
+        self._serving = _Serving()
         self._silence = self._judge()
         self._noting = False
         self._ending, self._new = set(), {}
@@ -273,7 +308,7 @@ class Brokers:
         elif before.state == b.LOADING != record.state:
             self._lives.remove(record.broker)  # it knows: it has asked for that
             self._begin_lease(record)
-        self._wait_for_quiet(record)
+        self._serving.learn(record, self._clock.now())
         if record.told:
             self._fencing.done(fence_of(record))
         else:
@@ -291,21 +326,10 @@ class Brokers:
         loading_s = record.loading_ms / 1000 if record.state == b.LOADING else 0.0
         self._lives.add(record.broker, record.lease_ms / 1000, self._clock.now(), loading_s)
 
-    def _wait_for_quiet(self, record: Broker) -> None:
-        """Wait for lives that are over and may serve. Those that end meanwhile are waited for behind them: a broker
-        that registers again and again becomes quiet, too."""
-        name = record.broker
-        if self._serve_below.get(name, 0) <= record.quiet_epoch:
-            self._serving.remove(name)
-            self._serve_below.pop(name, None)
-            if record.quiet_epoch < record.least_epoch:
-                self._serving.add(name, (record.quiet_ms or LEASE_MS_MAX) / 1000, self._clock.now())
-                self._serve_below[name] = record.least_epoch
-
     def overslept(self) -> None:
         """This node stood still: brokers may have lost their connections, and could not be heard."""
         self._amnesty()
-        self._serving.amnesty(self._clock.now())
+        self._serving.overslept(self._clock.now())
         self._evidence.excuse()
 
     def _amnesty(self) -> None:
@@ -334,16 +358,11 @@ class Brokers:
             self._dial(dial)
         gone = [name for name in self._evidence.over(self._clock.now()) if name not in self._ending]
         self._expire(gone, "its connection has ended, and its host refuses connections")
-        quiet = [name for name in self._serving.over(self._clock.now()) if name not in self._quieting]
-        if quiet:
-            self._quieting.update(quiet)
-            self._change([BrokerStep("quiet", name, self._serve_below[name]) for name in quiet], self._quieted)
+        if quiet := self._serving.to_note(self._clock.now()):
+            self._change(quiet, self._serving.noted)
         if loads := self._loads.to_note(self._records, self._clock.now()):
             self._change(loads, lambda steps, brokers, error: None)
         self._tick_soon()
-
-    def _quieted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
-        self._quieting.difference_update(step.broker for step in steps)  # what was not written is written later
 
     def _over(self) -> list[str]:
         """Whose leases are over. Who waits for the answer to its registration does not know yet which life to speak

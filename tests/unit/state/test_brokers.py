@@ -236,7 +236,7 @@ def test_of_lives_that_end_one_after_the_other_the_first_are_quiet_first() -> No
         registry.register("b1")
     (second,) = registry.change(BrokerStep("quiet", "b1", 2))
     assert quiet(second) == (3, 2, 10_000)
-    (ended,) = registry.change(BrokerStep("fence", "b1"))
+    registry.change(BrokerStep("fence", "b1"))
     (third,) = registry.change(BrokerStep("quiet", "b1", 3))
     assert quiet(third) == (4, 3, 10_000), "an administrator has ended the last, and it may serve"
 
