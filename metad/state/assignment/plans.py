@@ -19,7 +19,7 @@ from metad_wire.tables.plan import PLAN, Plan
 from ...config import Config
 from ...storage import keys
 from ..core.part import Origin, PartContext, StatePart, Writes
-from ..core.verb import Command, Verb, read_list, read_records, written
+from ..core.verb import Command, Reader, Verb, read_list, written
 from ..core.view import View
 
 _ROW: Final = PLAN.rows["plan"]
@@ -145,11 +145,18 @@ def _evaluate(step: Step, view: View, command: Command[m.Items[Any]]) -> m.Write
     return written(view, errors)
 
 
+def _read(reader: Reader, command: Command[m.Get[w.PlanKey]]) -> m.GetReply[Any]:
+    wanted = [_PREFIX + keys.text(item.plan) for item in command.body.items]
+    found = reader.get_many(wanted, command.reply_bytes_max)
+    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in found])
+    return reply
+
+
 VERBS: tuple[Verb[Any, Any], ...] = (
     Verb(methods.PLAN_CREATE, PLAN, evaluate=partial(_evaluate, _create)),
     Verb(methods.PLAN_SET, PLAN, evaluate=partial(_evaluate, _set), grows=False),
     Verb(methods.PLAN_DELETE, PLAN, evaluate=partial(_evaluate, _delete), grows=False),
     Verb(methods.PLAN_PROGRESS, PLAN, evaluate=partial(_evaluate, _progress), grows=False),
-    Verb(methods.PLAN_GET, PLAN, read=partial(read_records, row=_ROW)),
+    Verb(methods.PLAN_GET, PLAN, read=_read),
     Verb(methods.PLAN_LIST, PLAN, read=partial(read_list, row=_ROW)),
 )
