@@ -9,7 +9,7 @@ equally full.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -163,13 +163,17 @@ class Choices:
         """Replicas by broker, also those that the command places."""
         self._delta: Counter[str] = Counter()
         self._shares: dict[str, float] | None = None
+        self._draining: dict[str, bool] = {}
 
     def accepted(self) -> None:
         """The command is a part of an entry."""
         self._placing.counts.update(self._delta)
 
-    def changed(self, before: Iterable[str], after: Iterable[str]) -> None:
+    def changed(self, before: Sequence[str], after: Sequence[str]) -> None:
         """The command changes who has a partition."""
+        if not before:
+            self._delta.update(after)
+            return
         gone, come = {*before} - {*after}, {*after} - {*before}
         self._delta.update(come)
         self._delta.subtract(gone)
@@ -242,10 +246,12 @@ class Choices:
 
     def draining(self, broker: str) -> bool:
         """Whether a broker wants to lead nothing."""
-        if self._plans.drains(broker):
-            return True
-        life = self._fences.life(broker)
-        return life is not None and self._placing.fleet.of(broker, life).draining
+        known = self._draining.get(broker)
+        if known is None:
+            life = self._fences.life(broker)
+            known = self._plans.drains(broker) or (life is not None and self._placing.fleet.of(broker, life).draining)
+            self._draining[broker] = known
+        return known
 
 
 def replica_rows(group: bytes, broker: str) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, MetadError, NoPlaceError, NotFoundError, TooLargeError
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
+from metad_wire.key import u32
 from metad_wire.messages import Owner
 from metad_wire.methods import encode
 from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, ONLINE, READABLE, Partition, Resource
@@ -32,6 +33,7 @@ _ROW: Final = PARTITIONS.rows["record"]
 _INDEX: Final = INDEXES.rows["index"]
 _BY: Final = [*PARTITIONS.indexes.values()]
 BY_PLAN: Final = PARTITIONS.indexes["by_plan"]
+BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
 Record = TypeVar("Record", Resource, Partition)
 INLINE_MAX: Final = 256
 """Of a change of a resource with no more partitions, these change in the same entry."""
@@ -56,7 +58,7 @@ def resource_key(named: Any) -> bytes:
 
 def partition_key(named: Any, number: int) -> bytes:
     """The key of a partition of the resource that a message names."""
-    return PARTITIONS.key_of((named.tenant, named.resource, named.kind, number))
+    return PARTITIONS.key_of((named.tenant, named.resource, named.kind)) + u32(number)
 
 
 class Records:
@@ -116,12 +118,22 @@ class Records:
         self._write(key, None)
         self._resources[key] = None
 
-    def put(self, old: Stored[Partition] | None, new: Partition, resource: Resource) -> Partition | None:
-        """Write a partition with all that is decided about it now. Nothing is written if nothing changes. Returns it as
-        it is then; None if all that had some of it have deleted that, and it is no more."""
-        new = settle(new, resource, self.lives, self.hints, self.now)
+    def put(
+        self,
+        old: Stored[Partition] | None,
+        new: Partition,
+        resource: Resource,
+        key: bytes = b"",
+        *,
+        settled: bool = False,
+    ) -> Partition | None:
+        """Write a partition with all that is decided about it now, unless that is ``settled``. Nothing is written if
+        nothing changes. Returns it as it is then; None if all that had some of it have deleted that, and it is no
+        more."""
+        if not settled:
+            new = settle(new, resource, self.lives, self.hints, self.now)
         was = None if old is None else old.record
-        key = partition_key(new, new.partition)
+        key = key or partition_key(new, new.partition)
         gone = new.state == DELETING and not new.replicas
         if new == was and not gone:
             return new
@@ -129,24 +141,29 @@ class Records:
         version = 1 if old is None else old.version + 1
         created = self._view.revision if old is None else old.create_revision
         self._write(key, None if gone else encode((new, version, created, self._view.revision)))
-        self._reindex(was, left)
+        self._reindex(was, left, key)
         old_due, new_due = (0 if one is None else one.due_ms for one in (was, left))
         if old_due != new_due:
             self._set_due(old_due, key, None)
             self._set_due(new_due, key, b"")
         return left
 
-    def _reindex(self, was: Partition | None, new: Partition | None) -> None:
+    def _reindex(self, was: Partition | None, new: Partition | None, key: bytes) -> None:
         before, after = [] if was is None else was.replicas, [] if new is None else new.replicas
         self.choices.changed(before, after)
+        prefix, writes = self._index_prefix, self._indexes
+        if was is None and new is not None and new.plan is None:  # as nearly all that are made
+            rows = BY_REPLICA.rows_of(new, key)
+            writes.update(dict.fromkeys([prefix + row for row in rows], b""))
+            self._grow(sum(map(len, rows)))
+            return
         old: set[bytes] = set()
         come: set[bytes] = set()
         for index in _BY:
             if was is not None and new is not None and index.values(was) == index.values(new):
                 continue
-            old.update(() if was is None else index.rows_of(was))
-            come.update(() if new is None else index.rows_of(new))
-        prefix, writes = self._index_prefix, self._indexes
+            old.update(() if was is None else index.rows_of(was, key))
+            come.update(() if new is None else index.rows_of(new, key))
         writes.update((prefix + row, None) for row in old - come)
         writes.update((prefix + row, b"") for row in come - old)
         self._grow(sum(map(len, old ^ come)))
@@ -200,8 +217,9 @@ def first_of(resource: Resource, number: int, replicas: Sequence[str], records: 
     alive = [Owner(broker, life) for broker in replicas if (life := lives.life(broker)) is not None]
     if len(alive) < min(resource.min_isr, len(replicas)):
         raise NoPlaceError(f"{len(alive)} of the brokers {', '.join(replicas)} live, {resource.min_isr} are needed")
-    ready = sorted(alive, key=lambda member: records.choices.draining(member.broker))
-    leader = None if resource.election == "external" else ready[0]
+    leader = None
+    if resource.election != "external":
+        leader = next((member for member in alive if not records.choices.draining(member.broker)), alive[0])
     return Partition(
         resource.tenant,
         resource.resource,
@@ -227,8 +245,12 @@ def grow(records: Records, resource: Resource, first: int, named: Sequence[Seque
     count = resource.partitions - first
     places = records.choices.place(resource, first, count) if named is None else named
     new = [first_of(resource, first + at, replicas, records) for at, replicas in enumerate(places)]
+    prefix = PARTITIONS.key_of((resource.tenant, resource.resource, resource.kind))
     for partition in new:
-        records.put(None, partition, resource)
+        # Where all replicas live and the first of them leads, there is nothing to decide, and nothing is due.
+        settled = partition.leader is not None and len(partition.isr) == len(partition.replicas)
+        settled = settled and partition.isr[0] == partition.leader and partition.leader.broker == partition.replicas[0]
+        records.put(None, partition, resource, prefix + u32(partition.partition), settled=settled)
 
 
 def the_resource(records: Records, named: Any) -> Stored[Resource]:

@@ -186,14 +186,15 @@ class Index:
             [known[field] for field in takewhile(known.__contains__, self._table.key)]
         )
 
-    def rows_of(self, record: Any) -> list[bytes]:
+    def rows_of(self, record: Any, key: bytes = b"") -> list[bytes]:
         """The keys of a record's rows: one, or one for each element. None if a field is nil, or if they are too long,
-        in a record that was written before the index was added."""
+        in a record that was written before the index was added. ``key``: the record's, if it is known."""
         table, rows = self._table, []
+        fields = key[HEADER_BYTES:]
         for begin in self._begins_of(record):
             if (size := len(begin)) <= m.KEY_BYTES_MAX:
-                key = table.fields_key([getattr(record, field) for field in table.key])
-                rows.append(begin + key + size.to_bytes(2, "big") + self._routing)
+                fields = fields or table.fields_key([getattr(record, field) for field in table.key])
+                rows.append(begin + fields + size.to_bytes(2, "big") + self._routing)
         return rows
 
     def record_key(self, row: bytes) -> bytes:
@@ -211,6 +212,9 @@ class Index:
 
     def _begins_of(self, record: Any) -> list[bytes]:
         """What its rows begin with: the header and the fields of the index."""
+        if self.of_elements and len(self.fields) == 1:
+            header = self.header
+            return [_begin(header, element) for element in dict.fromkeys(self.values(record) or ())]
         values = [getattr(record, field) for field in self.fields]
         if None in values:
             return []
@@ -224,6 +228,11 @@ class Index:
     def fields_fault(self, given: Sequence[Any]) -> str | None:
         """Why these are not values of the first of :attr:`names`; None if they are."""
         return _fields_fault(f"index {self.name}, with the key,", self.names, self.encoders, given)
+
+
+@functools.lru_cache(8_192)  # the same brokers have the replicas of all partitions
+def _begin(header: bytes, element: str) -> bytes:
+    return header + text(element)
 
 
 _RANGES: Final[dict[Any, tuple[int, int]]] = {u32: (0, 2**32 - 1), number: (-(2**63), 2**63 - 1)}
