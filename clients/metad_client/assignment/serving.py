@@ -30,7 +30,7 @@ from metad_wire.tables.assignment import DELETING, ELECTING, RELEASING, Partitio
 
 from ..broker_life import BrokerLife, LifeState
 from ..dispatch.reports import log
-from ..errors import FencedError, IneligibleError, InvalidRequestError, MetadError
+from ..errors import ConflictError, FencedError, IneligibleError, InvalidRequestError, MetadError
 from ..watch.filters import Watched
 from .assignments import Assignments
 from .in_sync import LAG_S, InSyncReplicas
@@ -89,10 +89,10 @@ class Led(Held):
 
     @property
     def serves(self) -> bool:
-        """Whether the broker may serve it, at this moment. For one owner the lease counts, too: look whenever it is
-        served from memory."""
-        life = self._serving.life
-        return not self.over and life.state is LifeState.SERVING
+        """Whether the broker may serve it, at this moment: look whenever it is served. By in-sync replicas no lease is
+        needed, for nothing is acknowledged without them: so an outage of metad stops nothing. Otherwise it counts."""
+        may = (LifeState.SERVING,) if self.in_sync is None else (LifeState.SERVING, LifeState.SUSPENDED)
+        return not self.over and self._serving.life.state in may
 
     def check(self) -> None:
         """Raise FencedError if the broker does not lead it any more, or cannot be sure."""
@@ -245,8 +245,7 @@ class Serving:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for slot in [*self._slots.values()]:
-            await self._stop(slot)
+        await asyncio.gather(*map(self._stop, [*self._slots.values()]))
 
     # --- what is known ----------------------------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class Serving:
             found[key_of(row.record)] = row
         for row in found.values():
             self._heard(row.record, row)
-        for key, slot in self._slots.items():
+        for key, slot in [*self._slots.items()]:
             if key not in found and slot.row is not None:
                 again = await self.assignments.partitions.get(*key)
                 self._heard(slot.row.record, again)
@@ -289,14 +288,14 @@ class Serving:
         if self._kinds and place[2] not in self._kinds:
             return
         slot = self._slots.get(place)
+        if row is not None and slot is not None and slot.row is not None and row.mod_revision <= slot.row.mod_revision:
+            return
         if row is not None and self.life.broker not in row.record.replicas:
             row = None
         if slot is None:
             if row is None:
                 return
             slot = self._slots[place] = _Slot()
-        if row is not None and slot.row is not None and row.mod_revision <= slot.row.mod_revision:
-            return
         slot.row = row
         held = slot.held
         if held is not None and (row is None or not _goes_on(held, row.record)):
@@ -488,15 +487,18 @@ class Serving:
                 isr=wanted,
                 deadline_s=_ANSWER_S,
             )
+            replicas.doubted()
         except MetadError as error:
-            if error.outcome_known and not error.retryable:
+            if error.outcome_known and not isinstance(error, ConflictError):
                 replicas.refused(isinstance(error, IneligibleError))
+            else:
+                replicas.doubted()
         finally:
             self._proposing.discard(key)
-        if replicas.is_pending:  # accepted, or nobody knows: the record says it
+        if replicas.in_doubt:
             with contextlib.suppress(MetadError):
                 row = await self.assignments.partitions.get(*key, deadline_s=_ANSWER_S)
-                if row is not None and row.record.partition_epoch > partition_epoch:
+                if row is not None:
                     self._heard(row.record, row)
 
 
