@@ -5,7 +5,7 @@ functions, for each partition one after the other, always with the newest record
 
     async def lead(led: Led) -> None: ...      # serve it, under led.leader_epoch, while led.check() raises nothing
     async def follow(followed: Followed) -> None: ...  # fetch from followed.leader, under followed.leader_epoch
-    async def release(held: Held) -> None: ...  # stop; of one that is deleted, delete what there is
+    async def release(held: Held) -> None: ...  # stop; if held.gone, delete what there is
 
     async with m.serve("topic", on_lead=lead, on_follow=follow, on_release=release) as serving:
         await serving.lost()
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -54,6 +55,8 @@ class Held:
         self.me = me
         self.over = False
         """Whether another record, or the end of the life, has taken its place."""
+        self.gone = False
+        """Whether the broker has no replica of it any more, so that what it has of it may go."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.record.kind} {self.record.resource!r}/{self.record.partition}>"
@@ -86,6 +89,7 @@ class Led(Held):
         self._serving = serving
         self.in_sync: InSyncReplicas | None = None
         """Once :meth:`begin` was called."""
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
 
     @property
     def serves(self) -> bool:
@@ -111,7 +115,9 @@ class Led(Held):
 
     def appended(self, end: int) -> int:
         """The log has so many records. Returns the high watermark: those before it are acknowledged."""
-        return self._leading().appended(end)
+        reached = self._leading().appended(end)
+        self._advanced()
+        return reached
 
     def fetched(self, follower: Owner, leader_epoch: int, position: int) -> int:
         """A follower has the records before ``position``, as its fetch says: its own life, and the ``leader_epoch``
@@ -119,7 +125,33 @@ class Led(Held):
         self.check()
         if leader_epoch != self.leader_epoch:
             raise FencedError(f"{self!r}: leader_epoch is {self.leader_epoch}", current=self.leader_epoch)
-        return self._leading().fetched(follower, position, self._serving.now_s())
+        reached = self._leading().fetched(follower, position, self._serving.now_s())
+        self._advanced()
+        return reached
+
+    async def acknowledged(self, end: int) -> None:
+        """Wait until the records before ``end`` are acknowledged. Raises FencedError once the broker leads no more:
+        then nobody knows what becomes of them."""
+        replicas = self._leading()
+        while replicas.high_watermark < end:
+            if self.over:
+                raise FencedError(f"{self!r}: its leader_epoch {self.leader_epoch} ended before that was acknowledged")
+            came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, waits := (end, id(came), came))
+            try:
+                await came
+            finally:
+                if came.cancelled():
+                    self._waiting.remove(waits)
+                    heapq.heapify(self._waiting)
+
+    def _advanced(self) -> None:
+        """Wake up who waits for what is acknowledged now; everybody, if it is over."""
+        reached = 0 if self.in_sync is None else self.in_sync.high_watermark
+        while self._waiting and (self.over or self._waiting[0][0] <= reached):
+            came = heapq.heappop(self._waiting)[2]
+            if not came.done():
+                came.set_result(None)
 
     async def seal(self, end: int, *, successor: bool = True, deadline_s: float | None = None) -> None:
         """End the partition at so many records; with ``successor`` the next one begins in the same entry. Raises
@@ -304,11 +336,18 @@ class Serving:
             held.record = row.record
             if isinstance(held, Led) and held.in_sync is not None:
                 held.in_sync.learned(row.record)
+                held._advanced()
         self._turn(slot)
 
     def _revoke(self, slot: _Slot) -> None:
         if slot.held is not None:
-            slot.held.over = True
+            self._end(slot.held)
+
+    @staticmethod
+    def _end(held: Held) -> None:
+        held.over = True
+        if isinstance(held, Led):
+            held._advanced()
 
     # --- what the author is told ------------------------------------------------------------------------------
 
@@ -333,13 +372,16 @@ class Serving:
     async def _step(self, slot: _Slot) -> bool:
         """Tell the author one thing; False if there is nothing to tell."""
         row, held, me = slot.row, slot.held, self.life.owner
-        if row is None or self.life.state is LifeState.LOST:
+        other = row is None or (held is not None and held.record.resource_id != row.record.resource_id)
+        if other or self.life.state is LifeState.LOST:
             if held is None:
                 return False
-            held.over = True
+            self._end(held)
+            held.gone = other
             await self._called(self._on_release, held)
             slot.held = None
             return slot.row is not None and self.life.state is not LifeState.LOST
+        assert row is not None
         record = row.record
         if record.state == DELETING:
             return await self._delete(slot, record)
@@ -355,7 +397,7 @@ class Serving:
             return await self._elect(slot, record)
         if self._on_follow is None:
             if isinstance(held, Led):
-                held.over = True
+                self._end(held)
                 await self._called(self._on_release, held)
                 slot.held = Followed(record, me)
                 return True
@@ -373,7 +415,7 @@ class Serving:
         if slot.said == ("release", record.leader_epoch):
             return False
         if isinstance(held, Led):
-            held.over = True
+            self._end(held)
             await self._called(self._on_release, held)
             slot.held = Followed(record, self.life.owner)
         if slot.row is not None and slot.row.record.leader_epoch == record.leader_epoch:
@@ -384,7 +426,8 @@ class Serving:
         held = slot.held or Followed(record, self.life.owner)
         if slot.said == ("delete", record.partition_epoch):
             return False
-        held.over = True
+        self._end(held)
+        held.gone = True
         if not await self._called(self._on_release, held):
             await asyncio.sleep(_AGAIN_S)
             return True
@@ -395,7 +438,7 @@ class Serving:
     async def _elect(self, slot: _Slot, record: Partition) -> bool:
         held = slot.held
         if held is not None:
-            held.over = True
+            self._end(held)
         slot.held = followed = Followed(record, self.life.owner)
         followed.over = True  # until the record says who leads, nothing is taken from anybody
         assert self._on_elect is not None
@@ -447,7 +490,7 @@ class Serving:
         if held is None:
             return
         led = isinstance(held, Led) and not held.over
-        held.over = True
+        self._end(held)
         await self._called(self._on_release, held)
         slot.held = None
         if led and row is not None and self.life.state is not LifeState.LOST:
@@ -491,6 +534,7 @@ class Serving:
         except MetadError as error:
             if error.outcome_known and not isinstance(error, ConflictError):
                 replicas.refused(isinstance(error, IneligibleError))
+                led._advanced()
             else:
                 replicas.doubted()
         finally:
@@ -504,6 +548,8 @@ class Serving:
 
 def _goes_on(held: Held, record: Partition) -> bool:
     """Whether what the author was told still holds by a newer record."""
+    if record.resource_id != held.record.resource_id:
+        return False
     if isinstance(held, Led):
         return (
             record.leader == held.me
