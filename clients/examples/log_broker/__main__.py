@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,7 +56,7 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
     port = server.sockets[0].getsockname()[1]
     epoch = taken(folder / "clean")
     while not ended.is_set():
-        with suppress(MetadError):
+        try:
             async with connect(url) as metad:
                 life = await metad.brokers.register(
                     name,
@@ -77,7 +78,8 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
                 epoch = life.epoch  # all that it had is in the folder
                 if ended.is_set():
                     await life.end()
-        if not ended.is_set():
+        except MetadError as error:
+            print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(_AGAIN_S)
     server.close()
     noted(folder / "clean", epoch)

@@ -68,9 +68,11 @@ class Topic:
 
         async with self.metad.consume(self.tenant, group, assign=share_out, session_s=session_s) as member:
             async for generation in member:
+                share = msgspec.msgpack.decode(generation.assignment, type=list[int])
                 async with asyncio.TaskGroup() as tasks:
-                    for partition in msgspec.msgpack.decode(generation.assignment, type=list[int]):
+                    for partition in share:
                         tasks.create_task(self._work(group, generation, partition, handle))
+                if not share:
                     await generation.ended()
 
     async def _work(
@@ -80,7 +82,7 @@ class Topic:
         partition: int,
         handle: Callable[[int, Sequence[Record]], Awaitable[None]],
     ) -> None:
-        offset = None
+        offset: int | None = None
         with suppress(FencedError):
             while generation.is_current:
                 try:
