@@ -107,6 +107,7 @@ class Readings:
 
     def __init__(self, route: Route[Any], monkeypatch: pytest.MonkeyPatch) -> None:
         self.count, self.error = 0, None
+        self.late: MetadError | None = None
         self.read, self.free = asyncio.Event(), asyncio.Event()
         self.free.set()
         real = route._source.list
@@ -119,6 +120,9 @@ class Readings:
                 yield one
             self.read.set()
             await self.free.wait()
+            late, self.late = self.late, None
+            if late is not None:
+                raise late
 
         monkeypatch.setattr(route._source, "list", listed)
 
@@ -197,3 +201,22 @@ def test_a_blocking_program_has_routes_too(server: embedded.Server) -> None:
         assert route.check(route[()].mod_revision) == route.get() == route.records[()]
         with pytest.raises(StaleRouteError):
             route.check(1 << 40)
+
+
+async def test_a_reading_that_fails_does_not_hold_up_who_waits_for_the_next(
+    m: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await m.table(TOPICS).put(Topic("acme", "held-up"))
+    route = await m.routes(TOPICS, "acme", "held-up")
+    readings = Readings(route, monkeypatch)
+    readings.free.clear()
+    first = asyncio.create_task(route.refresh())
+    await readings.read.wait()
+    others = [asyncio.create_task(route.refresh()) for _ in range(3)]
+    await asyncio.sleep(0)
+    readings.late = MetadError("no")
+    readings.free.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*others)
+    with pytest.raises(MetadError, match="no"):
+        await first

@@ -381,7 +381,10 @@ class _Run:
         victim.start()
         self._down.discard(victim.name)
         async with asyncio.timeout(_SETTLE_S):
-            while (now := await self._metad.brokers.get(victim.name)) is None or now.broker_epoch <= epoch:
+            while True:
+                now = await self._metad.brokers.get(victim.name)
+                if now is not None and now.broker_epoch > epoch:
+                    break
                 await asyncio.sleep(_LOOK_S)
         return victim.name
 
