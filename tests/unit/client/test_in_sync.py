@@ -1,5 +1,5 @@
-"""What the leader of a partition by in-sync replicas acknowledges, and whom it proposes. Each rule by itself, and all of
-them against an adversary: whoever is in sync by the record has every acknowledged record."""
+"""What the leader of a partition by in-sync replicas acknowledges, and whom it proposes. Each rule by itself, and all
+against an adversary: whoever is in sync by the record has every acknowledged record."""
 
 from __future__ import annotations
 
