@@ -42,7 +42,7 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
     broker: Broker | None = None
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(*ERRORS):
+        with suppress(*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
             while True:
                 asked = await request(reader)
                 if broker is None:

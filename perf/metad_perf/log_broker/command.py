@@ -421,4 +421,5 @@ class _Run:
         for name in names:
             with suppress(ConflictError, NotFoundError):
                 await self._metad.plans.cancel(name)
-        return f"{victim.name}, drained"
+        states = ", ".join(f"{plan.rule} {plan.state} after {plan.begun} moves" for plan in plans)
+        return f"{victim.name}: {states}"
