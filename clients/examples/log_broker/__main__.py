@@ -86,7 +86,7 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="log_broker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="log_broker", description="One broker, until SIGTERM.")
     parser.add_argument("--metad", required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--folder", type=Path, required=True)

@@ -23,7 +23,7 @@ import contextlib
 import heapq
 from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.messages import Owner, TableRecord
@@ -54,7 +54,7 @@ class Held:
         self.record = record
         self.me = me
         self.over = False
-        """Whether another record, or the end of the life, has taken its place."""
+        """Whether it has ended."""
         self.gone = False
         """Whether the broker has no replica of it any more, so that what it has of it may go."""
 
@@ -70,6 +70,10 @@ class Held:
     def leader_epoch(self) -> int:
         """What requests about its records name."""
         return self.record.leader_epoch
+
+    def end(self) -> None:
+        """Another record, or the end of the life, has taken its place."""
+        self.over = True
 
 
 class Followed(Held):
@@ -145,6 +149,10 @@ class Led(Held):
                     self._waiting.remove(waits)
                     heapq.heapify(self._waiting)
 
+    def end(self) -> None:
+        super().end()
+        self._advanced()
+
     def _advanced(self) -> None:
         """Wake up who waits for what is acknowledged now; everybody, if it is over."""
         reached = 0 if self.in_sync is None else self.in_sync.high_watermark
@@ -188,6 +196,15 @@ OnElect = Callable[[Followed], Awaitable[tuple[int, int]]]
 records there are."""
 
 
+class Author(NamedTuple):
+    """The author's functions."""
+
+    on_lead: OnLead
+    on_release: OnRelease
+    on_follow: OnFollow | None = None
+    on_elect: OnElect | None = None
+
+
 def key_of(record: Partition) -> Key:
     """What identifies a partition."""
     return record.tenant, record.resource, record.kind, record.partition
@@ -215,10 +232,7 @@ class Serving:
         watch: Callable[..., Watch[object]],
         life: BrokerLife,
         kinds: Collection[str],
-        on_lead: OnLead,
-        on_follow: OnFollow | None,
-        on_release: OnRelease,
-        on_elect: OnElect | None,
+        author: Author,
         clock: Callable[[], float],
     ) -> None:
         self.assignments = assignments
@@ -226,7 +240,7 @@ class Serving:
         self.now_s = clock
         self._watch = watch
         self._kinds = frozenset(kinds)
-        self._on_lead, self._on_follow, self._on_release, self._on_elect = on_lead, on_follow, on_release, on_elect
+        self._author = author
         self._slots: dict[Key, _Slot] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._proposing: set[Key] = set()
@@ -284,7 +298,8 @@ class Serving:
     def _life_is(self, state: LifeState) -> None:
         if state is LifeState.LOST:
             for slot in self._slots.values():
-                self._revoke(slot)
+                if slot.held is not None:
+                    slot.held.end()
                 self._turn(slot)
 
     async def _run(self) -> None:
@@ -331,23 +346,13 @@ class Serving:
         slot.row = row
         held = slot.held
         if held is not None and (row is None or not _goes_on(held, row.record)):
-            self._revoke(slot)
+            held.end()
         elif held is not None and row is not None:
             held.record = row.record
             if isinstance(held, Led) and held.in_sync is not None:
                 held.in_sync.learned(row.record)
                 held._advanced()
         self._turn(slot)
-
-    def _revoke(self, slot: _Slot) -> None:
-        if slot.held is not None:
-            self._end(slot.held)
-
-    @staticmethod
-    def _end(held: Held) -> None:
-        held.over = True
-        if isinstance(held, Led):
-            held._advanced()
 
     # --- what the author is told ------------------------------------------------------------------------------
 
@@ -376,9 +381,9 @@ class Serving:
         if other or self.life.state is LifeState.LOST:
             if held is None:
                 return False
-            self._end(held)
+            held.end()
             held.gone = other
-            await self._called(self._on_release, held)
+            await self._called(self._author.on_release, held)
             slot.held = None
             return slot.row is not None and self.life.state is not LifeState.LOST
         assert row is not None
@@ -391,14 +396,18 @@ class Serving:
             if isinstance(held, Led) and not held.over:
                 return False
             slot.held = led = Led(record, me, self)
-            await self._called(self._on_lead, led)
+            await self._called(self._author.on_lead, led)
             return True
-        if record.state == ELECTING and self._on_elect is not None and slot.said != ("report", record.leader_epoch):
+        if (
+            record.state == ELECTING
+            and self._author.on_elect is not None
+            and slot.said != ("report", record.leader_epoch)
+        ):
             return await self._elect(slot, record)
-        if self._on_follow is None:
+        if self._author.on_follow is None:
             if isinstance(held, Led):
-                self._end(held)
-                await self._called(self._on_release, held)
+                held.end()
+                await self._called(self._author.on_release, held)
                 slot.held = Followed(record, me)
                 return True
             slot.held = held or Followed(record, me)
@@ -406,7 +415,7 @@ class Serving:
         if isinstance(held, Followed) and not held.over:
             return False
         slot.held = followed = Followed(record, me)
-        await self._called(self._on_follow, followed)
+        await self._called(self._author.on_follow, followed)
         return True
 
     async def _give_back(self, slot: _Slot, record: Partition) -> bool:
@@ -415,8 +424,8 @@ class Serving:
         if slot.said == ("release", record.leader_epoch):
             return False
         if isinstance(held, Led):
-            self._end(held)
-            await self._called(self._on_release, held)
+            held.end()
+            await self._called(self._author.on_release, held)
             slot.held = Followed(record, self.life.owner)
         if slot.row is not None and slot.row.record.leader_epoch == record.leader_epoch:
             await self._say(slot, record, self._release, ("release", record.leader_epoch))
@@ -426,9 +435,9 @@ class Serving:
         held = slot.held or Followed(record, self.life.owner)
         if slot.said == ("delete", record.partition_epoch):
             return False
-        self._end(held)
+        held.end()
         held.gone = True
-        if not await self._called(self._on_release, held):
+        if not await self._called(self._author.on_release, held):
             await asyncio.sleep(_AGAIN_S)
             return True
         slot.held = None
@@ -438,12 +447,12 @@ class Serving:
     async def _elect(self, slot: _Slot, record: Partition) -> bool:
         held = slot.held
         if held is not None:
-            self._end(held)
+            held.end()
         slot.held = followed = Followed(record, self.life.owner)
         followed.over = True  # until the record says who leads, nothing is taken from anybody
-        assert self._on_elect is not None
+        assert self._author.on_elect is not None
         try:
-            last_epoch, length = await self._on_elect(followed)
+            last_epoch, length = await self._author.on_elect(followed)
         except Exception:  # noqa: BLE001 - the program's own
             log.exception("on_elect has failed for %r", followed)
             await asyncio.sleep(_AGAIN_S)
@@ -490,8 +499,8 @@ class Serving:
         if held is None:
             return
         led = isinstance(held, Led) and not held.over
-        self._end(held)
-        await self._called(self._on_release, held)
+        held.end()
+        await self._called(self._author.on_release, held)
         slot.held = None
         if led and row is not None and self.life.state is not LifeState.LOST:
             with contextlib.suppress(MetadError):

@@ -124,7 +124,7 @@ def run(options: LogBroker) -> int:
     code = conclude("log-broker", made, options, *FAULTS)
     output.say(
         f"{made['acknowledged']:,} records were acknowledged through {len(rows)} faults; {made['lost']} lost, "
-        f"{made['double_leaders']} acknowledged by two leaders, {made['delivered_twice']} delivered to the group again "
+        f"{made['double_leaders']} acknowledged by two leaders, {made['delivered_twice']} delivered again "
         f"(seed {made['seed']}). {'All is as promised.' if not code else 'NOT as promised.'}"
     )
     return code
