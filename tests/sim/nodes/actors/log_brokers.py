@@ -47,6 +47,9 @@ class LogJudge:
         """Records that were acknowledged."""
         return sum(map(len, self.acknowledged.values()))
 
+    def _broken(self, why: str) -> None:
+        self._cluster.fail(Violation("assignment", why))
+
     def number(self) -> int:
         """A new one."""
         self._numbers += 1
@@ -57,14 +60,18 @@ class LogJudge:
         self.led += 1
         known = self._leaders.setdefault((led.key, led.leader_epoch), led.me)
         if known != led.me:
-            raise Violation("assignment", f"{known} and {led.me} lead {led.key} in epoch {led.leader_epoch}")
+            self._cluster.fail(
+                Violation("assignment", f"{known} and {led.me} lead {led.key} in epoch {led.leader_epoch}")
+            )
 
     def has_acknowledged(self, key: Key, log: Sequence[Record]) -> None:
         """These records are acknowledged, in this order."""
         known = self.acknowledged.setdefault(key, [])
         common = min(len(known), len(log))
         if known[:common] != [*log[:common]]:
-            raise Violation("assignment", f"two histories of {key} are acknowledged: {known[-3:]}, {log[-3:]}")
+            self._cluster.fail(
+                Violation("assignment", f"two histories of {key} are acknowledged: {known[-3:]}, {log[-3:]}")
+            )
         known += log[common:]
 
     def serves(self, led: Led) -> None:
@@ -73,7 +80,9 @@ class LogJudge:
         for broker in self.running.values():
             other = None if broker.serving is None or not broker.up else broker.serving.led.get(led.key)
             if other is not None and other is not led and other.serves:
-                raise Violation("assignment", f"{led!r} and {other!r} serve at once: {led.me}, {other.me}")
+                self._cluster.fail(
+                    Violation("assignment", f"{led!r} and {other!r} serve at once: {led.me}, {other.me}")
+                )
 
 
 class LogBroker(Actor):
@@ -98,7 +107,6 @@ class LogBroker(Actor):
     async def live(self, sim: SimClient, client: Client) -> None:
         """See Actor."""
         clean = self._life if self._clean else 0
-        self._clean = True
         lease_s = self._rng.choice([0.6, 1.2, 2.0])
         outcome, life = await self.ask(
             "register", client.brokers.register(self.name, lease_s=lease_s, clean_epoch=clean, wait_s=2.0)
@@ -106,7 +114,7 @@ class LogBroker(Actor):
         if outcome != "done":
             await self.pause(0.1, 0.4)
             return
-        self._life, self._process = life.epoch, sim.process
+        self._life, self._process, self._clean = life.epoch, sim.process, True
         with suppress(MetadError):
             for kind, election in ((LOG, "isr"), (TASK, "owner"), (MIRROR, "position")):
                 await client.assignments.create(
@@ -292,9 +300,9 @@ class Director(Actor):
         """See Actor."""
         brokers = [*self._judge.running]
         while not self.quiet:
-            await self.pause(0.3, 1.0)
+            await self.pause(0.1, 0.5)
             kind, number = self._rng.choice((LOG, TASK, MIRROR)), self._rng.randrange(_PARTITIONS)
-            what = self._rng.choice(["move", "move", "cancel", "elect", "alter", "plan", "end"])
+            what = self._rng.choice(["move", "move", "cancel", "elect", "alter", "plan", "end", "fence"])
             wanted = self._rng.sample(brokers, 1 if kind == TASK else 3)
             work: Any
             match what:
@@ -306,6 +314,8 @@ class Director(Actor):
                     work = client.assignments.elect(TENANT, "all", kind, number, broker=self._rng.choice(["", *wanted]))
                 case "alter":
                     work = client.assignments.alter(TENANT, "all", LOG, min_isr=self._rng.choice([2, 2, 3]))
+                case "fence":
+                    work = client.brokers.fence(self._rng.choice(brokers))
                 case "plan":
                     work = client.plans.create(self.unique(), "drain", [self._rng.choice(brokers)])
                 case _:
