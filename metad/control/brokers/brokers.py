@@ -6,6 +6,9 @@ answered. Nothing else is remembered, so the next leader goes on with the fences
 nothing. It is acknowledged only once it is certain that nobody else led meanwhile: otherwise a deposed leader could
 renew the lease of a life that its successor ends.
 
+A life that was ended while its lease ran serves on until that is over. The leader waits for a whole lease from when it
+has learned of the end, notes that the life is quiet, and tells the groups. A new leader waits for a whole lease again.
+
 A broker that ended long ago is forgotten when names run out: first by every group, then by metadata-0. A new leader, or
 a map that has changed meanwhile, begins again; a group that has forgotten already says so.
 
@@ -51,7 +54,7 @@ from metad_wire.tables.broker import Broker, BrokerStep
 
 from ... import log_events
 from ...logs import event
-from ...state.cluster.brokers import read_brokers
+from ...state.cluster.brokers import LEASE_MS_MAX, fence_of, read_brokers
 from ...state.cluster.fences import aged
 from ...state.core.limits import REPLY_BYTES_MAX, check_reply
 from ...state.live.liveness import Liveness, Silence
@@ -63,7 +66,7 @@ ABOUT_BROKERS: tuple[type[Message], ...] = tuple(
     method.body for method in METHODS.values() if method.name.startswith("broker.") and method.whose is not For.NODES
 )
 """The requests that :meth:`Brokers.handle` answers."""
-LEASE_MS_MIN, LEASE_MS_MAX = 500, 3_600_000
+LEASE_MS_MIN = 500
 AT_LEAST_EPOCH_MAX = 2**62
 """Above it there are as many epochs again: a name that is used up would be lost for ever."""
 LOAD_S = 10.0
@@ -146,6 +149,43 @@ class _Loads:
         return steps
 
 
+class _Serving:
+    """The lives that are over and may serve on, of one leader, until they are quiet."""
+
+    def __init__(self) -> None:
+        self._waits: Liveness[str] = Liveness()  # by broker
+        self._below: dict[str, int] = {}  # broker -> the epoch below which it has lives that are waited for
+        self._noting: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def learn(self, record: Broker, now_s: float) -> None:
+        """A broker is now so. Lives that end while others are waited for are waited for behind them: a broker that
+        registers again and again becomes quiet, too."""
+        name = record.broker
+        if self._below.get(name, 0) <= record.quiet_epoch:
+            self._waits.remove(name)
+            self._below.pop(name, None)
+            if record.quiet_epoch < record.least_epoch:
+                self._waits.add(name, (record.quiet_ms or LEASE_MS_MAX) / 1000, now_s)
+                self._below[name] = record.least_epoch
+
+    def overslept(self, now_s: float) -> None:
+        """This node stood still: wait as long again."""
+        self._waits.amnesty(now_s)
+
+    def to_note(self, now_s: float) -> list[BrokerStep]:
+        """What has become quiet."""
+        quiet = [name for name in self._waits.over(now_s) if name not in self._noting]
+        self._noting.update(quiet)
+        return [BrokerStep("quiet", name, self._below[name]) for name in quiet]
+
+    def noted(self, steps: list[BrokerStep], brokers: list[Broker | None], error: MetadError | None) -> None:
+        """It was written, or failed: then it is tried again."""
+        self._noting.difference_update(step.broker for step in steps)
+
+
 class _Waiter:
     """A request that is answered once all groups have a fence."""
 
@@ -180,6 +220,7 @@ class Brokers:
         self._slices = Slices(lambda piece: asyncio.get_running_loop().call_soon(piece))
         self._loads = _Loads()
         self._lives: Liveness[str] = Liveness()
+        self._serving = _Serving()
         self._evidence = Evidence()
         self._silence = self._judge()
         self._ending: set[str] = set()  # whose end is being written
@@ -235,6 +276,7 @@ class Brokers:
         self._room, self._places = _room(), {}
         self._taken = Taken()
         self._lives, self._evidence, self._fencing, self._timer = Liveness(), Evidence(), Fencing(), None
+        self._serving = _Serving()
         self._silence = self._judge()
         self._noting = False
         self._ending, self._new = set(), {}
@@ -266,10 +308,11 @@ class Brokers:
         elif before.state == b.LOADING != record.state:
             self._lives.remove(record.broker)  # it knows: it has asked for that
             self._begin_lease(record)
-        if record.fenced:
-            self._fencing.done(record.broker, record.least_epoch)
+        self._serving.learn(record, self._clock.now())
+        if record.told:
+            self._fencing.done(fence_of(record))
         else:
-            self._fencing.want(FenceItem(record.broker, record.least_epoch, record.fenced_ms))
+            self._fencing.want(fence_of(record))
 
     def _count(self, record: Broker) -> None:
         """Count the room that a name takes, for who registered it."""
@@ -286,6 +329,7 @@ class Brokers:
     def overslept(self) -> None:
         """This node stood still: brokers may have lost their connections, and could not be heard."""
         self._amnesty()
+        self._serving.overslept(self._clock.now())
         self._evidence.excuse()
 
     def _amnesty(self) -> None:
@@ -300,7 +344,7 @@ class Brokers:
     # --- leases ------------------------------------------------------------------------------------------
 
     def _tick_soon(self) -> None:
-        if self._timer is None and len(self._lives):
+        if self._timer is None and (len(self._lives) or len(self._serving)):
             self._timer = self._clock.call_at(self._clock.now() + _TICK_S, self._tick)
 
     def _tick(self) -> None:
@@ -314,6 +358,8 @@ class Brokers:
             self._dial(dial)
         gone = [name for name in self._evidence.over(self._clock.now()) if name not in self._ending]
         self._expire(gone, "its connection has ended, and its host refuses connections")
+        if quiet := self._serving.to_note(self._clock.now()):
+            self._change(quiet, self._serving.noted)
         if loads := self._loads.to_note(self._records, self._clock.now()):
             self._change(loads, lambda steps, brokers, error: None)
         self._tick_soon()
@@ -377,7 +423,7 @@ class Brokers:
         everywhere = [] if self._noting else self._fencing.everywhere(groups)
         if everywhere:
             self._noting = True
-            steps = [BrokerStep("fenced", fence.broker, fence.least_epoch) for fence in everywhere]
+            steps = [BrokerStep("fenced", fence.broker, told=fence) for fence in everywhere]
             self._change(steps, self._noted, known.version)
 
     def _go_on_soon(self) -> None:

@@ -1,7 +1,7 @@
 """Which fences have yet to come to which groups, and which may be forgotten. Pure.
 
 A fence must come to every group, because every group may take writes of a broker: metadata-0 itself has the tables that
-programs declare.
+programs declare. A group has it once it has acknowledged all that the fence says, whichever of that is new.
 
 Every group keeps a fence for each broker. Where brokers take a new name at each start, the ended ones would fill the
 registry. They are forgotten, the first that ended first, once the registry is nearly full: those that their owner or an
@@ -24,7 +24,7 @@ NAMES_BYTES_MAX: Final = 16 * 1024 * 1024
 NAME_BYTES: Final = 1_024
 """What a name takes at least: what leaders and groups keep of it in memory."""
 _FENCE_SHARE: Final = 13
-_FENCE_BYTES: Final = 40  # of a fence's row, beside the name
+_FENCE_BYTES: Final = 48  # of a fence's row, beside the name
 FORGET_FROM: Final = NAMES_BYTES_MAX * 7 // 8
 """From so many bytes of names on, those that ended are forgotten."""
 FORGET_AFTER_MS: Final = 24 * 3_600_000
@@ -60,7 +60,8 @@ def to_forget(records: Iterable[Broker], size: int, now_ms: int) -> list[Broker]
         record
         for record in records
         if record.state not in b.LIVE
-        and record.fenced
+        and record.told
+        and record.quiet_epoch == record.least_epoch
         and (record.freed or record.changed_ms + FORGET_AFTER_MS <= now_ms)
     ]
     ended.sort(key=lambda record: (not record.freed, record.changed_ms))
@@ -77,29 +78,27 @@ class Fencing:
 
     def __init__(self) -> None:
         self._wanted: dict[str, FenceItem] = {}
-        self._acknowledged: dict[GroupId, dict[str, int]] = {}
+        self._acknowledged: dict[GroupId, dict[str, FenceItem]] = {}
 
     def __len__(self) -> int:
         return len(self._wanted)
 
     def want(self, fence: FenceItem) -> None:
-        """All groups shall have this fence, in place of a lower one of the broker."""
-        known = self._wanted.get(fence.broker)
-        if known is None or fence.least_epoch > known.least_epoch:
-            self._wanted[fence.broker] = fence
+        """All groups shall have this fence, merged with what they shall have of the broker already."""
+        self._wanted[fence.broker] = _merged(self._wanted.get(fence.broker), fence)
 
-    def done(self, broker: str, least_epoch: int) -> None:
-        """It is noted that all groups have the broker's fence."""
-        fence = self._wanted.get(broker)
-        if fence is not None and fence.least_epoch <= least_epoch:
-            del self._wanted[broker]
+    def done(self, fence: FenceItem) -> None:
+        """It is noted that all groups have this fence."""
+        known = self._wanted.get(fence.broker)
+        if known is not None and _has(fence, known):
+            del self._wanted[fence.broker]
             for acknowledged in self._acknowledged.values():
-                acknowledged.pop(broker, None)
+                acknowledged.pop(fence.broker, None)
 
     def lacking(self, group: GroupId) -> list[FenceItem]:
         """The fences that a group has to be told of, as many as fit a request."""
         has = self._acknowledged.get(group, {})
-        lacking = [fence for broker, fence in self._wanted.items() if has.get(broker, 0) < fence.least_epoch]
+        lacking = [fence for broker, fence in self._wanted.items() if not _has(has.get(broker), fence)]
         return lacking[:BATCH_ITEMS_MAX]
 
     def acknowledged(self, group: GroupId, fences: Iterable[FenceItem]) -> None:
@@ -107,15 +106,13 @@ class Fencing:
         has = self._acknowledged.setdefault(group, {})
         for fence in fences:
             if fence.broker in self._wanted:
-                has[fence.broker] = max(fence.least_epoch, has.get(fence.broker, 0))
+                has[fence.broker] = _merged(has.get(fence.broker), fence)
 
     def everywhere(self, groups: Collection[GroupId]) -> list[FenceItem]:
         """The fences that all these groups have, as many as fit a request."""
         known = [self._acknowledged.get(group, {}) for group in groups]
         everywhere = (
-            fence
-            for fence in self._wanted.values()
-            if all(has.get(fence.broker, 0) >= fence.least_epoch for has in known)
+            fence for fence in self._wanted.values() if all(_has(has.get(fence.broker), fence) for has in known)
         )
         return [*islice(everywhere, BATCH_ITEMS_MAX)]
 
@@ -124,4 +121,14 @@ class Fencing:
         fence = self._wanted.get(broker)
         if fence is None:
             return []
-        return [group.name for group in groups if self._acknowledged.get(group, {}).get(broker, 0) < fence.least_epoch]
+        has = {group: self._acknowledged.get(group, {}).get(broker) for group in groups}
+        return [group.name for group, known in has.items() if known is None or known.least_epoch < fence.least_epoch]
+
+
+def _merged(known: FenceItem | None, fence: FenceItem) -> FenceItem:
+    return fence if known is None else known.merged(fence)
+
+
+def _has(known: FenceItem | None, fence: FenceItem) -> bool:
+    """Whether who was told the first was told all of the second, which is newer if they differ."""
+    return known is fence or (known is not None and known.values == fence.values)

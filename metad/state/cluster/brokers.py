@@ -8,6 +8,10 @@ A row also says from which epoch on the broker may write, and whether every grou
 while the map is the one whose groups were asked: a group that was added since has not been fenced. One that is added
 later gets its fences with the slots that it adopts.
 
+A life that an administrator or the next registration has ended may serve until its lease is over. The row says for how
+long at most; the leader waits for so long from when it has learned that, and notes that the lives are *quiet*. Whether
+all groups know what the row says now, ``told``, is noted like the fence.
+
 A broker that ended long ago may be forgotten, once no group has its fence any more. A life of it that comes back is
 refused nevertheless, see :mod:`.fences`, and the next one gets a higher epoch, for an entry's index only grows.
 """
@@ -21,7 +25,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import METADATA
+from metad_wire.cluster import METADATA, FenceItem
 from metad_wire.errors import ConflictError, FencedError, MetadError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables import broker as b
@@ -39,6 +43,7 @@ _RECORD = BROKER.rows["record"]
 _PREFIX = keys.table_prefix(keys.group_prefix(METADATA), _RECORD)
 _FIELDS = tails.fields(Broker)
 _LOAD_ROWS = 1_000
+LEASE_MS_MAX = 3_600_000
 
 _decode = msgspec.msgpack.Decoder(Broker).decode
 
@@ -63,6 +68,12 @@ def registered_by(engine: Engine, broker: str) -> str:
     return "" if value is None else _decode(value).registered_by
 
 
+def fence_of(record: Broker) -> FenceItem:
+    """What all groups shall know of a broker, at the time of metadata-0's log."""
+    live, quiet_epoch = record.state in b.LIVE, record.quiet_epoch
+    return FenceItem(record.broker, record.least_epoch, record.fenced_ms, None, live, record.unclean_epoch, quiet_epoch)
+
+
 class _Now(NamedTuple):
     """What a step is judged by."""
 
@@ -77,6 +88,10 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         raise ConflictError("a registration without its fields")
     least = 0 if known is None else max(known.broker_epoch + 1, known.least_epoch)
     epoch = max(now.entry, least, asked.at_least_epoch)
+    unclean_epoch, quiet_epoch, quiet_ms = 0, epoch, 0
+    if known is not None:
+        unclean_epoch = known.unclean_epoch if asked.clean_epoch == known.broker_epoch else epoch
+        quiet_epoch, quiet_ms = _quiet(known, epoch, has_stopped=asked.sole)
     return Broker(
         asked.broker,
         epoch,
@@ -93,7 +108,21 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         probe_port=asked.probe_port,
         registered_by=step.by,
         loading_ms=asked.loading_ms,
+        unclean_epoch=unclean_epoch,
+        quiet_epoch=quiet_epoch,
+        quiet_ms=quiet_ms,
     )
+
+
+def _quiet(known: Broker, least: int, *, has_stopped: bool) -> tuple[int, int]:
+    """What is quiet once lives below ``least`` are over, which are those that were known and the last one: its
+    ``quiet_epoch`` and ``quiet_ms``. ``has_stopped``: the last one serves no more."""
+    waits_ms = 0
+    if known.quiet_epoch < (known.broker_epoch if has_stopped else known.least_epoch):
+        waits_ms = known.quiet_ms or LEASE_MS_MAX  # an older version did not write it
+    if known.state in b.LIVE and not has_stopped:
+        waits_ms = max(waits_ms, known.lease_ms, known.loading_ms if known.state == b.LOADING else 0)
+    return (known.quiet_epoch, waits_ms) if waits_ms else (least, 0)
 
 
 def _of_life(step: BrokerStep, known: Broker | None) -> Broker:
@@ -133,28 +162,46 @@ def _end(state: str) -> Callable[[_Now, BrokerStep, Broker | None], Broker]:
             if not step.broker_epoch:
                 step = msgspec.structs.replace(step, broker_epoch=known.broker_epoch)
         known = _of_life(step, known)
+        least = known.broker_epoch + 1
+        quiet_epoch, quiet_ms = _quiet(known, least, has_stopped=step.step != "fence")
         return msgspec.structs.replace(
             known,
             state=state,
             changed_ms=now.now_ms,
-            least_epoch=known.broker_epoch + 1,
+            least_epoch=least,
             fenced_ms=now.now_ms,
             fenced=False,
             freed=step.step != "expire",
+            quiet_epoch=quiet_epoch,
+            quiet_ms=quiet_ms,
+            told=False,
         )
 
     return end
 
 
+def _note_quiet(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
+    if known is None:
+        raise NotFoundError(f"there is no broker {step.broker!r}")
+    quiet_epoch = step.broker_epoch
+    if not known.quiet_epoch < quiet_epoch <= known.least_epoch:
+        raise ConflictError("other lives are quiet, or not over", current=known.quiet_epoch)
+    has_stopped = known.state == b.GONE or (known.state == b.FENCED and not known.freed)
+    if has_stopped and quiet_epoch == known.broker_epoch:
+        quiet_epoch = known.least_epoch
+    quiet_ms = known.quiet_ms if quiet_epoch < known.least_epoch else 0
+    return msgspec.structs.replace(known, quiet_epoch=quiet_epoch, quiet_ms=quiet_ms, told=False)
+
+
 def _fenced(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     if known is None:
         raise NotFoundError(f"there is no broker {step.broker!r}")
-    if known.least_epoch != step.broker_epoch:
-        raise ConflictError("its fence has been raised since", current=known.least_epoch)
+    if step.told is None or step.told.values != fence_of(known).values:
+        raise ConflictError("its fence has changed since", current=known.least_epoch)
     if not now.same_map:
         raise ConflictError("the map has changed since")
     state = b.ACTIVE if known.state == b.REGISTERED else known.state
-    return msgspec.structs.replace(known, state=state, fenced=True)
+    return msgspec.structs.replace(known, state=state, fenced=True, told=True)
 
 
 def _forget(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
@@ -175,6 +222,7 @@ _STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
     "deregister": _end(b.GONE),
     "fence": _end(b.FENCED),
     "expire": _end(b.FENCED),
+    "quiet": _note_quiet,
     "fenced": _fenced,
     "forget": _forget,
 }

@@ -4,6 +4,7 @@ that the test moves."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -222,6 +223,16 @@ class World:
                 found[item.broker] = max(item.least_epoch, found.get(item.broker, 0))
         return found
 
+    def told(self, group: GroupId, name: str) -> tuple[int, bool, int, int] | None:
+        """What a group was told of a broker, merged."""
+        told = [item for items in self.fences.get(group, []) for item in items if item.broker == name]
+        return functools.reduce(FenceItem.merged, told).values if told else None
+
+    def lead_anew(self) -> None:
+        """Another leadership begins."""
+        self.group.term += 1
+        self.brokers.follow(self.map)
+
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,8 +370,10 @@ async def test_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_long_name_takes_room_for_the_fence_that_every_group_carries() -> None:
     """An adoption of slots carries all of them in one entry, which also has orders to end tenants."""
-    for name in ("b", "b" * 38, "b" * 256, "é" * 128):
-        row = len(encode(Fence(2**62, 2**62, 2**62))) + keys.GROUP_PREFIX_BYTES + 1 + len(keys.text(name))
+    for name in ("b", "b" * 30, "b" * 256, "é" * 128):
+        row = (
+            len(encode(Fence(2**62, 2**62, 0, True, 2**62, 2**62))) + keys.GROUP_PREFIX_BYTES + 1 + len(keys.text(name))
+        )
         count = fencing.NAMES_BYTES_MAX // fencing.bytes_of(name, 0)
         assert count > 4_096
         assert count * row < m.CHANGE_BYTES_MAX - 2 * ORDERS_BYTES_MAX
@@ -450,6 +463,13 @@ async def test_a_name_that_somebody_has_ended_makes_room_at_once(by: str) -> Non
         end = b.BrokerDeregister(name, epoch) if by == "its owner" else b.BrokerFence(name)
         await world.ask(end)
     assert list(world.brokers._places) == ["silent"], "the others take no room any more"
+    if by == "an administrator":
+        await world.register("new")
+        await world.settle()
+        assert {"a", "b"} <= read_brokers(world.engine).keys(), "they may serve for as long as their leases run"
+        await world.pass_s(LEASE_S - 1.0)
+        await world.beat("new", world.known("new").broker_epoch)
+        await world.pass_s(2.0)
     await world.register("new")
     await world.settle()
     assert sorted(read_brokers(world.engine)) == ["new", "silent"]
@@ -734,6 +754,115 @@ async def test_a_life_that_begins_while_the_end_of_the_last_one_is_written_lives
     assert world.known("b1").state == "fenced"
 
 
+# --- who serves on --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("over", ["a registration", "an administrator"])
+async def test_who_is_ended_while_its_lease_runs_is_quiet_in_every_group_a_lease_later(over: str) -> None:
+    world = World()
+    first = await world.register("b1")
+    assert world.told(DATA, "b1") == (first, True, 0, first)
+    await world.pass_s(LEASE_S - 1.0)
+    if over == "a registration":
+        second = await world.register("b1", lease_ms=60_000, clean_epoch=first)
+    else:
+        await world.ask(b.BrokerFence("b1"))
+        second = first + 1
+    ended = (second, over == "a registration", 0)
+    assert world.told(DATA, "b1") == (*ended, first)
+    await world.pass_s(LEASE_S - LOOKS_S)
+    assert world.told(DATA, "b1") == (*ended, first), "its last heartbeat may have been acknowledged just before"
+    await world.pass_s(2 * LOOKS_S)
+    assert [world.told(group, "b1") for group in (METADATA, OFFSET, DATA)] == [(*ended, second)] * 3
+    assert world.known("b1").told
+    assert len(world.brokers._serving) == len(world.brokers._fencing) == 0
+
+
+async def test_who_has_stopped_is_quiet_with_the_fence() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    await world.pass_s(LEASE_S + 2 * LOOKS_S)
+    assert world.told(DATA, "b1") == (epoch + 1, False, 0, epoch + 1), "it was silent"
+    again = await world.register("b1", clean_epoch=epoch)
+    assert world.told(DATA, "b1") == (again, True, 0, again)
+    unclean = await world.register("b1", sole=True)
+    assert world.told(DATA, "b1") == (unclean, True, unclean, unclean)
+
+
+async def test_a_life_that_begins_with_the_epoch_of_the_death_before_is_told() -> None:
+    world = World()
+    epoch = await world.register("b1", at_least_epoch=500)
+    await world.ask(b.BrokerDeregister("b1", epoch))
+    assert await world.register("b1") == epoch + 1
+    assert world.told(DATA, "b1") == (501, True, 501, 501)
+    assert world.known("b1").told
+
+
+async def test_a_new_leader_waits_for_a_whole_lease_until_a_life_is_quiet() -> None:
+    world = World()
+    first = await world.register("b1")
+    await world.register("b1", lease_ms=60_000)
+    for _ in range(3):
+        await world.pass_s(LEASE_S - 1.0)
+        world.lead_anew()
+    await world.pass_s(LEASE_S - LOOKS_S)
+    assert world.known("b1").quiet_epoch == first
+    await world.pass_s(2 * LOOKS_S)
+    assert world.known("b1").quiet_epoch > first
+
+
+async def test_a_leader_that_stood_still_waits_for_a_whole_lease_until_a_life_is_quiet() -> None:
+    world = World()
+    first = await world.register("b1")
+    await world.register("b1", lease_ms=60_000)
+    await world.pass_s(20.0, late=True)
+    await world.pass_s(LEASE_S - LOOKS_S)
+    assert world.known("b1").quiet_epoch == first
+    await world.pass_s(3 * LOOKS_S)
+    assert world.known("b1").quiet_epoch > first
+
+
+async def test_the_next_leader_tells_what_is_quiet() -> None:
+    world = World()
+    first = await world.register("b1")
+    second = await world.register("b1", lease_ms=60_000)
+    world.dark = {OFFSET}
+    await world.pass_s(LEASE_S + 1.0)
+    assert world.told(DATA, "b1") == (second, True, second, second)
+    assert world.told(OFFSET, "b1") == (second, True, second, first)
+    assert (world.known("b1").fenced, world.known("b1").told) == (True, False)
+    world.dark = set()
+    world.lead_anew()
+    await world.settle()
+    assert world.told(OFFSET, "b1") == world.told(DATA, "b1")
+    assert world.known("b1").told
+
+
+async def test_what_is_quiet_is_written_again_if_it_was_not() -> None:
+    world = World()
+    first = await world.register("b1")
+    await world.register("b1", lease_ms=60_000)
+    world.broken = UnknownOutcomeError("lost")
+    await world.pass_s(LEASE_S + 1.0)
+    assert world.known("b1").quiet_epoch == first
+    world.broken = None
+    await world.pass_s(1.0)
+    assert world.known("b1").quiet_epoch > first
+
+
+async def test_lives_that_follow_each_other_fast_become_quiet_as_well() -> None:
+    world = World()
+    epochs = []
+    for _ in range(12):
+        epochs.append(await world.register("b1"))
+        await world.pass_s(LEASE_S / 4)
+    assert epochs[4] <= world.known("b1").quiet_epoch < epochs[8]
+    await world.ask(b.BrokerDeregister("b1", epochs[-1]))
+    await world.pass_s(2 * LEASE_S + 1.0)
+    assert world.known("b1").quiet_epoch == epochs[-1] + 1
+    assert world.timers == []
+
+
 # --- nobody is fenced because the service was slow -----------------------------------------------------
 
 
@@ -1008,6 +1137,7 @@ async def test_brokers_are_listed_with_what_they_said_last() -> None:
 
 def test_a_fence_is_everywhere_once_each_group_has_acknowledged_it_or_a_higher_one() -> None:
     fencing = Fencing()
+    fencing.done(FenceItem("b1", 5))
     fencing.want(FenceItem("b1", 5))
     fencing.want(FenceItem("b1", 4))
     assert fencing.lacking(DATA) == [FenceItem("b1", 5)]
@@ -1021,12 +1151,33 @@ def test_a_fence_is_everywhere_once_each_group_has_acknowledged_it_or_a_higher_o
     fencing.acknowledged(OFFSET, [FenceItem("b1", 6)])
     fencing.acknowledged(OFFSET, [FenceItem("b1", 5)])
     assert fencing.everywhere([DATA, OFFSET]) == [FenceItem("b1", 6)]
-    fencing.done("b1", 5)
+    fencing.done(FenceItem("b1", 5))
     assert len(fencing) == 1
-    fencing.done("b1", 6)
+    fencing.done(FenceItem("b1", 6))
     assert (len(fencing), fencing.unfenced("b1", [DATA])) == (0, [])
     fencing.want(FenceItem("b1", 7))
     assert fencing.lacking(DATA) == [FenceItem("b1", 7)]
+
+
+def test_a_group_has_a_fence_once_it_has_all_that_it_says() -> None:
+    fencing = Fencing()
+    for fence in (
+        FenceItem("b1", 6, 1),
+        FenceItem("b1", 6, 2, live=True),
+        FenceItem("b1", 6, 1, live=True, unclean_epoch=6),
+        FenceItem("b1", 6, 1, live=True, unclean_epoch=6, quiet_epoch=6),
+    ):
+        fencing.want(fence)
+        (told,) = fencing.lacking(DATA)
+        assert (told.values, told.at_ms) == (fence.values, 1)
+        assert fencing.everywhere([DATA]) == []
+        fencing.acknowledged(DATA, [told])
+        assert (fencing.lacking(DATA), fencing.everywhere([DATA])) == ([], [told])
+    assert fencing.unfenced("b1", [DATA, OFFSET]) == ["offset-0"]
+    fencing.want(FenceItem("b1", 6, 1, quiet_epoch=3))
+    assert fencing.everywhere([DATA]), "nothing of that is new"
+    fencing.want(FenceItem("b1", 7, 5))
+    assert fencing.lacking(DATA) == [FenceItem("b1", 7, 5, None, False, 6, 6)]
 
 
 def test_a_request_has_room_for_a_thousand() -> None:

@@ -9,7 +9,7 @@ import pytest
 from state_rig import Group, contents
 
 from metad.config import DedupeConfig
-from metad.state.cluster.brokers import read_brokers
+from metad.state.cluster.brokers import LEASE_MS_MAX, fence_of, read_brokers
 from metad.state.registry import VERBS
 from metad_wire import cluster as c
 from metad_wire.errors import ERRORS
@@ -49,6 +49,11 @@ class Registry:
         self.do(CLUSTER_STORE, c.StoreMap(expected, c.ClusterMap(expected + 1, [], [], {})))
 
 
+def noted(record: Broker) -> BrokerStep:
+    """All groups know of the broker what the record says."""
+    return BrokerStep("fenced", record.broker, told=fence_of(record))
+
+
 def registration(name: str, **fields: Any) -> BrokerStep:
     return BrokerStep("register", name, 0, BrokerRegister(name, **fields))
 
@@ -70,6 +75,7 @@ def test_a_registration_keeps_what_the_broker_says_and_ends_its_earlier_lives() 
         changed_ms=NOW_MS,
         least_epoch=1,
         fenced_ms=NOW_MS,
+        quiet_epoch=1,
     )
     second = registry.register("b1")
     assert (second.broker_epoch, second.least_epoch, second.fenced) == (2, 2, False)
@@ -120,7 +126,7 @@ def test_who_loads_serves_once_it_says_so(fenced_first: bool) -> None:
     registry = Registry()
     begun = registry.register("b1", loading_ms=60_000)
     assert (begun.state, begun.loading_ms) == ("loading", 60_000)
-    steps = [BrokerStep("serve", "b1", 1), BrokerStep("fenced", "b1", 1)]
+    steps = [BrokerStep("serve", "b1", 1), noted(begun)]
     found = [registry.change(step)[0].state for step in (reversed(steps) if fenced_first else steps)]
     assert found == (["loading", "active"] if fenced_first else ["registered", "active"])
     (active,) = registry.change(BrokerStep("serve", "b1", 1))
@@ -135,32 +141,140 @@ def test_who_drains_goes_on() -> None:
     registry.register("b1")
     (drains,) = registry.change(BrokerStep("drain", "b1", 1))
     assert (drains.state, drains.least_epoch) == ("draining", 1)
-    (fenced,) = registry.change(BrokerStep("fenced", "b1", 1))
+    (fenced,) = registry.change(noted(drains))
     assert (fenced.state, fenced.fenced) == ("draining", True)
 
 
 def test_that_all_groups_have_a_fence_counts_for_this_fence_and_this_map_only() -> None:
     registry = Registry()
     registry.store_map(0)
-    registry.register("b1")
-    registry.register("b1")
-    assert registry.change(BrokerStep("fenced", "b1", 3), map_version=0) == [("conflict", None)]
-    assert registry.change(BrokerStep("fenced", "b1", 2), map_version=1) == [("conflict", 3)]
-    epoch = read_brokers(registry.group.engine)["b1"].broker_epoch
-    (active,) = registry.change(BrokerStep("fenced", "b1", epoch), map_version=1)
-    assert (active.state, active.fenced) == ("active", True)
-    epoch = registry.register("b1").broker_epoch
+    first, second = registry.register("b1"), registry.register("b1")
+    assert registry.change(noted(second), map_version=0) == [("conflict", None)]
+    assert registry.change(noted(first), map_version=1) == [("conflict", 3)]
+    assert registry.change(BrokerStep("fenced", "b1", 3), map_version=1) == [("conflict", 3)]
+    (active,) = registry.change(noted(second), map_version=1)
+    assert (active.state, active.fenced, active.told) == ("active", True, True)
+    third = registry.register("b1")
+    assert not third.told
     registry.store_map(1)
-    assert registry.change(BrokerStep("fenced", "b1", epoch), map_version=1) == [("conflict", None)]
+    assert registry.change(noted(third), map_version=1) == [("conflict", None)]
+
+
+def test_the_fence_of_a_death_is_not_that_of_the_life_that_begins_with_its_epoch() -> None:
+    registry = Registry()
+    registry.register("b1", at_least_epoch=70)
+    (dead,) = registry.change(BrokerStep("expire", "b1", 70))
+    born = registry.register("b1")
+    assert (fence_of(dead).values, fence_of(born).values) == ((71, False, 0, 71), (71, True, 71, 71))
+    assert registry.change(noted(dead)) == [("conflict", 71)]
+
+
+# --- quiet -----------------------------------------------------------------------------------------------
+
+
+def quiet(record: Broker) -> tuple[int, int, int]:
+    return record.least_epoch, record.quiet_epoch, record.quiet_ms
+
+
+def test_who_has_stopped_is_quiet_at_once() -> None:
+    for step in ("expire", "deregister"):
+        registry = Registry()
+        assert quiet(registry.register("b1")) == (1, 1, 0), "nobody was there"
+        (ended,) = registry.change(BrokerStep(step, "b1", 1))
+        assert quiet(ended) == (2, 2, 0)
+        epoch = (again := registry.register("b1")).broker_epoch
+        assert quiet(again) == (epoch, epoch, 0), "the life before was quiet"
+        sole = registry.register("b1", sole=True)
+        assert quiet(sole) == (epoch + 1, epoch + 1, 0), "the process before has ended"
+
+
+def test_who_was_ended_while_its_lease_ran_is_quiet_once_that_is_noted() -> None:
+    registry = Registry()
+    registry.store_map(0)
+    registry.register("b1", lease_ms=7_000)
+    second = registry.register("b1", lease_ms=3_000)
+    assert quiet(second) == (3, 2, 7_000)
+    assert registry.change(BrokerStep("quiet", "b1", 4), BrokerStep("quiet", "b1", 2)) == [("conflict", 2)] * 2
+    (told,) = registry.change(noted(second), map_version=1)
+    assert (told.told, told.state) == (True, "active")
+    (noted_quiet,) = registry.change(BrokerStep("quiet", "b1", 3))
+    assert quiet(noted_quiet) == (3, 3, 0)
+    assert (noted_quiet.fenced, noted_quiet.told) == (True, False), "the groups have the fence, and do not know this"
+    assert registry.change(noted(second), map_version=1) == [("conflict", 3)]
+    assert registry.change(noted(noted_quiet), map_version=1)[0].told
+    (ended,) = registry.change(BrokerStep("fence", "b1"))
+    assert quiet(ended) == (4, 3, 3_000)
+    assert quiet(registry.register("b1"))[1:] == (3, 3_000), "the dead one may still serve"
+    assert quiet(registry.register("b1", sole=True))[1:] == (3, 3_000), "an earlier life than the last may serve"
+    assert quiet(registry.register("b1"))[1:] == (3, 10_000)
+    assert registry.change(BrokerStep("quiet", "nobody", 1)) == [("not_found", None)]
+
+
+def test_who_may_load_for_longer_than_its_lease_may_serve_for_as_long() -> None:
+    registry = Registry()
+    registry.register("b1", loading_ms=60_000)
+    assert registry.register("b1", loading_ms=60_000).quiet_ms == 60_000
+    registry.change(BrokerStep("serve", "b1", 2))
+    assert registry.register("b1").quiet_ms == 60_000, "of the life before the last"
+    registry.change(BrokerStep("quiet", "b1", 4))
+    assert registry.register("b1").quiet_ms == 10_000
+
+
+def test_the_death_of_a_life_says_nothing_of_the_one_before() -> None:
+    registry = Registry()
+    registry.register("b1", lease_ms=60_000)
+    registry.register("b1", lease_ms=500)
+    (ended,) = registry.change(BrokerStep("expire", "b1", 2))
+    assert quiet(ended) == (3, 1, 60_000)
+    (noted_quiet,) = registry.change(BrokerStep("quiet", "b1", 2))
+    assert quiet(noted_quiet) == (3, 3, 0), "what was waited for was the first, and the second has stopped"
+
+
+def test_of_lives_that_end_one_after_the_other_the_first_are_quiet_first() -> None:
+    registry = Registry()
+    for _ in range(3):
+        registry.register("b1")
+    (second,) = registry.change(BrokerStep("quiet", "b1", 2))
+    assert quiet(second) == (3, 2, 10_000)
+    registry.change(BrokerStep("fence", "b1"))
+    (third,) = registry.change(BrokerStep("quiet", "b1", 3))
+    assert quiet(third) == (4, 3, 10_000), "an administrator has ended the last, and it may serve"
+
+
+def test_an_older_versions_lives_may_serve_for_the_longest_lease() -> None:
+    registry = Registry()
+    first = registry.register("b1")
+    key = next(key for key, _ in contents(registry.group.engine) if key[3] == 0x50)
+    older = msgspec.msgpack.encode([*msgspec.structs.astuple(first)[:20]])
+    for engine in (registry.group.engine, registry.group.follower_engine):
+        engine.write({key: older})
+    (known,) = read_brokers(registry.group.engine).values()
+    assert (known.quiet_epoch, known.told) == (0, False), "all groups are to be told"
+    assert quiet(registry.register("b1")) == (2, 0, LEASE_MS_MAX)
+
+
+# --- clean -----------------------------------------------------------------------------------------------
+
+
+def test_a_registration_is_clean_that_names_the_last_life() -> None:
+    registry = Registry()
+    assert registry.register("b1").unclean_epoch == 0, "there was none"
+    assert registry.register("b1", clean_epoch=1).unclean_epoch == 0
+    assert registry.register("b1", clean_epoch=1).unclean_epoch == 3, "the second has not closed in order"
+    assert registry.register("b1", clean_epoch=3).unclean_epoch == 3
+    assert registry.register("b1").unclean_epoch == 5
+    (ended,) = registry.change(BrokerStep("expire", "b1", 5))
+    assert ended.unclean_epoch == 5
+    assert registry.register("b1", clean_epoch=ended.least_epoch).unclean_epoch == 7, "no life, but a fence"
 
 
 def test_a_map_that_is_in_flight_counts() -> None:
     registry = Registry()
     registry.store_map(0)
-    registry.register("b1")
+    record = registry.register("b1")
     store = VERBS[CLUSTER_STORE.code].command(c.StoreMap(1, c.ClusterMap(2, [], [], {})))
     registry.group.propose([(store, None)], NOW_MS)
-    assert registry.change(BrokerStep("fenced", "b1", 2), map_version=1) == [("conflict", None)]
+    assert registry.change(noted(record), map_version=1) == [("conflict", None)]
 
 
 def test_what_newer_nodes_have_put_into_a_row_is_kept() -> None:

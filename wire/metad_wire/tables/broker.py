@@ -9,8 +9,7 @@ epoch on: after the entry that raises the fence, the group's log has no write in
 - A client that relies on ``Request.life`` **must** name LIVES in ``Request.requires``: older servers ignore the life.
 - A broker that never registers has no lease and no fence, and may write with any epoch.
 - Every group has a fence of each registered broker, until the broker is forgotten (``broker.register``). A client whose
-  life was registered with no group in ``unfenced`` **should** name REGISTERED in ``Request.requires`` too. A group
-  without the fence then refuses it with ``fenced``, because the life ended long ago.
+  life was registered with no group in ``unfenced`` **should** name REGISTERED in ``Request.requires`` too.
 - A fence is a lower bound only. A session that was taken over with a higher epoch than any registration gave is refused
   (``fenced``) to the registered lives of the broker, until another broker takes it over or it is deleted. So use only
   epochs that a registration gave to this broker.
@@ -20,9 +19,9 @@ before. Once the answer names no group in ``unfenced``, no earlier life writes a
 leader, the answer comes after ``wait_ms`` and names the group; metad goes on trying, and the broker decides whether it
 serves meanwhile. A registration has no identity: a retry begins another life.
 
-A life ends, and is fenced, a little later than ``lease_ms`` after its last ``broker.heartbeat`` reached a node. A
-heartbeat writes nothing, but for a new ``load_class``. A new leader of ``metadata-0`` gives every life a whole lease,
-and five seconds at least; so does one that stood still, or could not prove for half a second that it leads.
+A life ends, and is fenced, a little later than ``lease_ms`` after its last ``broker.heartbeat`` reached a node. A new
+leader of ``metadata-0`` gives every life a whole lease, and five seconds at least; so does one that stood still, or
+could not prove for half a second that it leads.
 
 | state | meaning |
 |---|---|
@@ -51,6 +50,11 @@ the life ends before its lease is over, provided that
 
 A client that registers a port **should** connect again at once when it loses a connection, and send a heartbeat.
 
+**Quiet and clean.** A life that an administrator or the next registration has ended may serve until its lease is over,
+by the clock of the leader: then it is *quiet*. One that ends otherwise is quiet at once, and so is the last one before
+a registration with ``sole``. A registration is *clean* if ``clean_epoch`` is the life that was registered last: the
+broker still has all that this life had.
+
 **Whose name it is.** A certificate ``metad://broker/NAME`` binds its name. Its holder speaks for no other broker, and
 once it has registered NAME, every request of another client that names it is ``permission_denied``, whatever the epoch;
 only an administrator may fence it. A server judges by its own copy of ``metadata-0``, which may be a moment old. A name
@@ -63,6 +67,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ..cluster import FenceItem
 from ..messages import ItemError, Message, Page, Revision
 from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Shown, Table
@@ -125,6 +130,14 @@ class Broker(Message, frozen=True):
     """How long it may be silent while it is ``loading``."""
     load_class: U32 = 0
     """How many binary digits its load has, give or take a quarter; watches show it. Written within some ten seconds."""
+    unclean_epoch: U63 = 0
+    """The last life that did not begin clean; 0: none."""
+    quiet_epoch: U63 = 0
+    """The lives below it are quiet."""
+    quiet_ms: U32 = 0
+    """For how long others below ``least_epoch`` may serve, from when a leader learns it; 0: all are quiet."""
+    told: bool = False
+    """Whether all groups know the epochs above as they are now."""
 
 
 class BrokerRegister(Message, frozen=True):
@@ -132,34 +145,32 @@ class BrokerRegister(Message, frozen=True):
     lease, 3,600,000 ms of ``loading_ms``, 1 KiB of each text, 16 KiB of attributes, 2^62 for ``at_least_epoch``.
     ``conflict`` if other names take all of 16 MiB, or ``overloaded`` while some are being forgotten. ``quota_exceeded``
     if the holder's take more of it than it may have (see "Shared room"). A name takes the most of 1,024 bytes, its
-    record, and 520 and 13 times its length; it counts to the holder of its last life (``registered_by``) until it is
+    record, and 624 and 13 times its length; it counts to the holder of its last life (``registered_by``) until it is
     freed or forgotten.
 
     From 14 MiB on, brokers that have ended are forgotten with their fences: those that are freed at once, the
-    others once they ended over a day ago, the earliest end first, but none with sessions that look connected. A
-    forgotten name may be registered again, with a higher epoch.
+    others once they ended over a day ago, the earliest end first, but none that is not quiet, has sessions that look
+    connected, or is named by partitions.
     """
 
     broker: str
     lease_ms: U32 = LEASE_MS_DEFAULT
-    """How long it may be silent."""
     address: str = ""
-    """As in ``Broker``."""
     region: str = ""
-    """As in ``Broker``."""
     rack: str = ""
-    """As in ``Broker``."""
     attributes: Attributes = {}  # noqa: RUF012
-    """As in ``Broker``."""
     at_least_epoch: U63 = 0
     """The epoch is not lower; for brokers that have chosen their own epochs before."""
     wait_ms: U32 = WAIT_MS_DEFAULT
-    """For how long the answer waits for groups that are not fenced."""
     probe_port: Port = 0
-    """A port that shows whether the broker's process lives; 0: none. See *Evidence of a death*."""
+    """0: none. See *Evidence of a death*."""
     loading_ms: U32 = 0
     """The life begins as ``loading``, and does not end for silence before so long, nor before its lease; 0: it may
     serve at once. A new leader counts anew."""
+    clean_epoch: U63 = 0
+    """The life that last closed in order, as the broker noted then and erases when it starts; or that still runs."""
+    sole: bool = False
+    """The process holds the lock of the one before, which has ended."""
 
 
 class BrokerRegistered(Message, frozen=True):
@@ -167,7 +178,6 @@ class BrokerRegistered(Message, frozen=True):
 
     broker_epoch: U63
     lease_ms: U32
-    """How long it may be silent."""
     unfenced: list[str] = []  # noqa: RUF012
     """Groups, by name, in which an earlier life may still write; ``metadata-0``: it is not noted yet that all groups
     are fenced."""
@@ -201,7 +211,7 @@ class BrokerHeartbeatReply(Message, frozen=True):
 
 
 class BrokerDrain(Message, frozen=True):
-    """The life wants no new clients. ``fenced`` if it is over. The reply is a ``BrokerEnded``."""
+    """The life wants no new clients. ``fenced`` if it is over."""
 
     broker: str
     broker_epoch: U63
@@ -209,7 +219,7 @@ class BrokerDrain(Message, frozen=True):
 
 class BrokerServe(Message, frozen=True):
     """The life is not ``loading`` any more, and its lease holds from now on; nothing changes if it was not. ``fenced``
-    if it is over. The reply is a ``BrokerEnded``."""
+    if it is over."""
 
     broker: str
     broker_epoch: U63
@@ -221,7 +231,6 @@ class BrokerDeregister(Message, frozen=True):
     broker: str
     broker_epoch: U63
     wait_ms: U32 = WAIT_MS_DEFAULT
-    """As in ``BrokerRegister``."""
 
 
 class BrokerFence(Message, frozen=True):
@@ -231,14 +240,12 @@ class BrokerFence(Message, frozen=True):
     broker_epoch: U63 = 0
     """Of the life; 0: the last one."""
     wait_ms: U32 = WAIT_MS_DEFAULT
-    """As in ``BrokerRegister``."""
 
 
 class BrokerEnded(Message, frozen=True):
     """The broker as it is now."""
 
     broker: Broker
-    """As it is now."""
     unfenced: list[str] = []  # noqa: RUF012
     """Groups in which the life may still write, as in ``BrokerRegistered``."""
 
@@ -247,7 +254,6 @@ class BrokerGet(Message, frozen=True):
     """Read brokers by name."""
 
     brokers: Batch[str]
-    """Names."""
 
 
 class BrokerGetReply(Message, frozen=True):
@@ -272,10 +278,11 @@ class BrokerStep(Message, frozen=True):
     """What happens. A step of a life that is not its broker's last one, or is over, fails with ``fenced``.
 
     ``register`` begins a life. ``serve``, ``load``, ``drain``, ``deregister``, ``fence`` and ``expire`` change the life
-    ``broker_epoch``; ``fence`` with 0: the last one. ``fenced`` notes that all groups have the fence
-    ``broker_epoch``; ``conflict`` if it was raised since, or the map's version is not ``map_version``. ``forget``
-    deletes the record, because no group has that fence any more; ``conflict`` as with ``fenced``, and for a life that
-    is not over. The broker in the answer is ``forgotten``."""
+    ``broker_epoch``; ``fence`` with 0: the last one. ``quiet`` notes that no life below ``broker_epoch`` serves any
+    more. ``fenced`` notes that all groups have ``told``; ``conflict`` if it has changed since, or the map's
+    version is not ``map_version``. ``forget`` deletes the record, because no group has the fence ``broker_epoch`` any
+    more; ``conflict`` as with ``fenced``, and for a life that is not over. The broker in the answer is
+    ``forgotten``."""
     broker: str
     """Its name."""
     broker_epoch: U63 = 0
@@ -286,6 +293,8 @@ class BrokerStep(Message, frozen=True):
     """With ``register``: who asked for it, as in ``registered_by`` of ``Broker``."""
     load_class: U32 = 0
     """With ``load``: as in ``Broker``."""
+    told: FenceItem | None = None
+    """With ``fenced``: what all groups have."""
 
 
 class BrokerChange(Message, frozen=True):

@@ -80,8 +80,7 @@ class Lease(m.Message, frozen=True):
     """For how long it lasts from now on if nothing is heard of its holder; 0 if it is about to end, and in what a watch
     shows."""
     granted_by: str = ""
-    """Who asked for it: the URI of the certificate's or token's holder, or the client's host where nobody is
-    checked."""
+    """Who asked for it, as in ``registered_by`` of ``Broker``."""
 
 
 class LeaseGrantItem(m.Message, frozen=True):

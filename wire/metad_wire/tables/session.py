@@ -72,7 +72,7 @@ SESSION_LIST = SESSION.lists(
     m.SessionList,
     m.Session,
     "Sessions in order of (tenant, client id). ``tenant`` and ``broker`` match exactly, None matches any; "
-    "``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not.",
+    "``client_id_prefix`` needs a tenant.",
 )
 SESSION_END_TENANT = SESSION.writes(0x0107, "end_tenant", m.SessionEndTenant, m.WriteReply, Lane.RECORDS, routed=False)
 SESSION_ENDINGS = SESSION.reads(0x0108, "endings", m.SessionEndings, m.SessionEndingsReply, Lane.SCANS, routed=False)

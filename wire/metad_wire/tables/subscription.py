@@ -108,5 +108,5 @@ SUBSCRIPTION_LIST = SUBSCRIPTION.lists(
     SubscriptionList,
     Subscription,
     "Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any; "
-    "``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not.",
+    "``client_id_prefix`` needs a tenant.",
 )
