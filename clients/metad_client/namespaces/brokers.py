@@ -47,6 +47,8 @@ class Brokers(Facade):
         wait_s: float = b.WAIT_MS_DEFAULT / 1000,
         probe_port: int = 0,
         loading_s: float = 0.0,
+        clean_epoch: int = 0,
+        sole: bool = False,
         deadline_s: float | None = None,
     ) -> BrokerLife:
         """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
@@ -63,13 +65,16 @@ class Brokers(Facade):
         ``loading_s``: how long the broker may take to read its image before it serves. Until it calls
         :meth:`BrokerLife.serve`, others see it in state ``loading``, and it is not ended for silence before that time.
 
+        ``clean_epoch``: the epoch of the life that closed in order, which a broker notes last of all when it closes,
+        and erases when it starts; or of the life that this very process has lost. If it is the life that was
+        registered last, the broker counts as having all that it had.
+
+        ``sole``: this process holds a lock that each process of the broker holds while it runs, such as that of its
+        directory, so the one before has ended. What only that may do is given to another at once.
+
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
         InvalidRequestError, ConflictError.
         """
-        if self._life is not None and self._life.state is not LifeState.LOST:
-            raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
-        if self._registering:
-            raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         attributes = {} if attributes is None else attributes
         argument("attributes", attributes, dict[str, str])
         argument("probe_port", probe_port, b.Port)
@@ -84,7 +89,16 @@ class Brokers(Facade):
             _ms("wait_s", wait_s),
             probe_port,
             _ms("loading_s", loading_s),
+            clean_epoch,
+            sole,
         )
+        return await self._alone(body, deadline_s)
+
+    async def _alone(self, body: b.BrokerRegister, deadline_s: float | None) -> BrokerLife:
+        if self._life is not None and self._life.state is not LifeState.LOST:
+            raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
+        if self._registering:
+            raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         self._registering = True
         try:
             life = await self._begun(body, deadline_s)

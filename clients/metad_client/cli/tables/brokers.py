@@ -40,6 +40,8 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
         "registered": people.when(broker.registered_ms, now_ms),
         "lives are over below epoch": broker.least_epoch,
         "since when": people.when(broker.fenced_ms, now_ms),
+        "none serves below epoch": broker.quiet_epoch,
+        "began unclean last with epoch": broker.unclean_epoch or None,
     }
     attributes = [{"attribute": name, "value": value} for name, value in sorted(broker.attributes.items())]
     printer.document(broker, facts, [("attributes", attributes)])
