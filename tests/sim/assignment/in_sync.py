@@ -166,7 +166,7 @@ class InSync:
     def _is_compared(self) -> bool:
         """Whether a proposal for another partition_epoch is refused: then it need not be kept."""
         row, fences = self.start().row, self.start().fences[0]
-        item = dict(broker=0, broker_epoch=1, leader_epoch=row.leader_epoch, partition_epoch=-1, isr=row.isr)
+        item = {"broker": 0, "broker_epoch": 1, "leader_epoch": row.leader_epoch, "partition_epoch": -1, "isr": row.isr}
         return isinstance(self.rules.said("in_sync", row, fences, self._resources[row.min_isr], item), Refused)
 
     def start(self) -> State:
@@ -339,9 +339,13 @@ class InSync:
             if said is None:
                 continue
             (name, life), leader_epoch, partition_epoch, isr = said
-            item = dict(
-                broker=name, broker_epoch=life, leader_epoch=leader_epoch, partition_epoch=partition_epoch, isr=isr
-            )
+            item = {
+                "broker": name,
+                "broker_epoch": life,
+                "leader_epoch": leader_epoch,
+                "partition_epoch": partition_epoch,
+                "isr": isr,
+            }
             answer = self.rules.said("in_sync", state.row, fences, r, item)
             heard = state._replace(said=put(state.said, broker, None))
             if isinstance(answer, Refused):
@@ -421,7 +425,7 @@ class InSync:
     def _elects(self, state: State, row: Row, fences: tuple[Said, ...]) -> Iterator[Step]:
         assert row.leader is not None
         r, less = self._resources[state.min_isr], state.left._replace(elections=state.left.elections - 1)
-        life = dict(broker=row.leader[0], broker_epoch=row.leader[1], leader_epoch=row.leader_epoch)
+        life = {"broker": row.leader[0], "broker_epoch": row.leader[1], "leader_epoch": row.leader_epoch}
         answer = self.rules.said("release", row, fences, r, life)
         if not isinstance(answer, Refused):
             yield Step("x", f"{row.leader} hands over", self._decided(state, answer[1])._replace(left=less))

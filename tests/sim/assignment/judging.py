@@ -75,9 +75,9 @@ def _item(said: Said) -> FenceItem:
 def resource(election: str, replicas: int, **fields: Any) -> Resource:
     """A resource whose partitions have so many replicas."""
     named = dict.fromkeys(Resource.__struct_fields__)
-    named |= dict(tenant="t", resource="r", kind="k", resource_id=1, partitions=1, first_partition=0)
-    named |= dict(write_partitions=1, replication=replicas, min_isr=1, election=election, copies=1)
-    named |= dict(repair_after_ms=0, spread="none", labels={}, attributes={}, state="active")
+    named |= {"tenant": "t", "resource": "r", "kind": "k", "resource_id": 1, "partitions": 1, "first_partition": 0}
+    named |= {"write_partitions": 1, "replication": replicas, "min_isr": 1, "election": election, "copies": 1}
+    named |= {"repair_after_ms": 0, "spread": "none", "labels": {}, "attributes": {}, "state": "active"}
     return Resource(**(named | fields))
 
 
@@ -121,7 +121,10 @@ def partition(row: Row, number: int = 0) -> Partition:
 
 def row_of(p: Partition) -> Row:
     """What a state has of it."""
-    numbers: Callable[[Iterable[str]], tuple[int, ...]] = lambda found: tuple(int(broker) for broker in found)
+
+    def numbers(found: Iterable[str]) -> tuple[int, ...]:
+        return tuple(int(broker) for broker in found)
+
     return Row(
         p.partition_epoch,
         p.leader_epoch,
@@ -292,7 +295,7 @@ def check_record(p: Partition, r: Resource, lives: GroupFences) -> None:
         wrong = "enough are in sync, so nobody else is eligible for certain"
     elif r.election != "owner" and not all(lives.alive(member.broker, member.broker_epoch) for member in p.isr):
         wrong = "a member's life is over"
-    elif (p.state == a.RELEASING) != bool(p.target):
-        wrong = f"it is {p.state}, with the target {p.target!r}"
+    elif p.state == a.RELEASING and not p.target:
+        wrong = "its owner is to stop, for nobody"
     if wrong:
         raise Violation("record", f"{wrong}: {msgspec.to_builtins(p)}")

@@ -1,0 +1,255 @@
+"""Bugs to plant in assignment: in what a group decides, in what it accepts, in what brokers do, and in how fences come
+along. Each names the world of :mod:`sim.assignment.worlds` in which it is found."""
+
+from __future__ import annotations
+
+from .planting import Mutant
+from .planting import one_edit as _m
+
+_DECIDE = "metad.state.assignment.decide:"
+_RULES = "metad.state.assignment.rules:"
+_FENCES = "metad.state.cluster.fences:Fences."
+_BROKER = "sim.assignment.broker:"
+_WORLD = "sim.assignment.in_sync:"
+_MOVING = "sim.assignment.moving:"
+
+IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
+    # --- what a group knows of lives
+    Mutant(
+        "unclean_lost",
+        "what began unclean stays known when the next life is registered",
+        (
+            (_WORLD + "registered", "life if unclean else said[2]", "life if unclean else 0"),
+            (
+                "metad_wire.cluster:FenceItem.merged",
+                "max(self.unclean_epoch, other.unclean_epoch)",
+                "newer.unclean_epoch",
+            ),
+        ),
+        ("elr",),
+    ),
+    _m(
+        "isr_by_name",
+        "who is in sync is a life, not a broker",
+        _FENCES + "alive",
+        "and fence.least_epoch == epoch",
+        "",
+        "ack",
+    ),
+    _m(
+        "leader_by_name",
+        "a broker leads only if the record names its own life",
+        _BROKER + "leads",
+        "row.leader == me",
+        "row.leader is not None and row.leader[0] == me[0]",
+        "ack",
+    ),
+    _m(
+        "member_unchecked",
+        "all who are proposed are alive by the group's own fences",
+        _RULES + "in_sync",
+        "if not is_alive(other, lives)]",
+        "if False]",
+        "ack",
+    ),
+    _m(
+        "life_from_registry",
+        "a leader proposes the life with which a follower fetches",
+        _BROKER + "joined",
+        "(follower, fetched[0])",
+        "(follower, registered[follower])",
+        "ack",
+    ),
+    # --- what is evaluated
+    _m(
+        "cas_only",
+        "a decision is made by the fences at its entry",
+        _WORLD + "judged_by",
+        "return state.fences[state.slot.group]",
+        "return state.fences[state.slot.group] if state.asked is None else state.asked[2]",
+        "stale",
+    ),
+    _m(
+        "no_cas",
+        "a proposal is for the newest record",
+        _RULES + "in_sync",
+        "item.partition_epoch != p.partition_epoch",
+        "False",
+        "isr",
+    ),
+    Mutant(
+        "fenced_proposer",
+        "a life that is over proposes nothing",
+        (
+            (_RULES + "_member", "if not lives.alive(item.broker, item.broker_epoch):", "if False:"),
+            (
+                _RULES + "in_sync",
+                "if not is_alive(other, lives)]",
+                "if not is_alive(other, lives) and other != member]",
+            ),
+        ),
+        ("ack",),
+    ),
+    # --- the high watermark
+    _m(
+        "high_below_min",
+        "nothing is acknowledged while fewer than min_isr are in sync",
+        _BROKER + "high",
+        "if len(leading.isr) < leading.min_isr:",
+        "if False:",
+        "isr",
+    ),
+    _m(
+        "min_counts_proposed",
+        "those who are only proposed do not count for min_isr",
+        _BROKER + "high",
+        "if len(leading.isr) < leading.min_isr:",
+        "if len(counted) < leading.min_isr:",
+        "isr",
+    ),
+    _m(
+        "shrink_at_once",
+        "who is proposed to leave is waited for until the outcome is known",
+        _BROKER + "high",
+        "leading.isr if leading.asked is None else leading.isr | leading.asked.isr",
+        "leading.isr if leading.asked is None or leading.asked.isr > leading.isr else leading.asked.isr",
+        "ack",
+    ),
+    _m(
+        "grow_not_counted",
+        "who is proposed to come is waited for from then on",
+        _BROKER + "high",
+        "leading.isr if leading.asked is None else leading.isr | leading.asked.isr",
+        "leading.isr",
+        "ack",
+    ),
+    _m(
+        "join_below_start",
+        "who comes has all from before the leader_epoch",
+        _BROKER + "may_join",
+        "max(leading.high, leading.begin)",
+        "leading.high",
+        "ack",
+    ),
+    _m(
+        "pend_dropped",
+        "an answer that does not come is no outcome",
+        _BROKER + "given_up",
+        "return None",
+        "return leading._replace(asked=None) if leading.partition_epoch == now else None",
+        "ack",
+    ),
+    _m(
+        "fetch_any_epoch",
+        "a follower takes the records of its record's leader_epoch only",
+        _BROKER + "may_fetch",
+        "return same and",
+        "return",
+        "false",
+    ),
+    _m(
+        "asks_again",
+        "a follower that is not eligible is proposed again only once it has fetched again",
+        _BROKER + "refused",
+        'if code == "ineligible":',
+        "if False:",
+        "plan",
+    ),
+    # --- eligible leaders
+    _m(
+        "elr_kept",
+        "nobody is eligible besides those in sync while these are enough",
+        _DECIDE + "eligible",
+        "        return []",
+        "        left = ()",
+        "isr",
+    ),
+    _m(
+        "elr_any",
+        "who leaves while enough remain is not eligible",
+        _DECIDE + "eligible",
+        "if len(isr) >= min_isr:",
+        "if False:",
+        "ack",
+    ),
+    _m(
+        "elr_unclean",
+        "who began unclean is not eligible",
+        _DECIDE + "eligible",
+        "and lives.clean(member.broker, member.broker_epoch)",
+        "",
+        "elr",
+    ),
+    _m(
+        "last_dropped",
+        "who leaves last stays eligible",
+        _DECIDE + "eligible",
+        "for member in left)",
+        "for member in ())",
+        "ack",
+    ),
+    Mutant(
+        "min_apart",
+        "those that are eligible change with min_isr",
+        ((_DECIDE + "follow", "eligible(p, lives, (), p.isr, p.elr, r.min_isr)", "p.elr"),),
+        ("lower",),
+    ),
+    # --- moves of a partition
+    _m(
+        "early_switch",
+        "a move ends once those that are added are in sync",
+        _DECIDE + "end_move",
+        "keep = [member for member in p.isr if member.broker in to]",
+        "keep = [Owner(one, life) for one in to if (life := lives.life(one)) is not None]",
+        "plan",
+    ),
+    _m(
+        "switch_below_min",
+        "a move ends with min_isr in sync",
+        _DECIDE + "move_may_end",
+        " and len(keep) >= p.min_isr",
+        "",
+        "plan2",
+    ),
+    _m(
+        "cancel_drops",
+        "a move is cancelled once enough of those before are in sync",
+        _DECIDE + "move_may_end",
+        "return len(keep) >= min(p.min_isr, len(move.original))",
+        "return True",
+        "plan2",
+    ),
+    # --- moves of a slot
+    _m(
+        "no_rescan",
+        "a group goes through the records that come to it",
+        _MOVING + "came",
+        "Slot(group, None, True)",
+        "Slot(group, None, False)",
+        "move",
+    ),
+    _m(
+        "adopt_no_fences",
+        "an adoption carries fences",
+        _MOVING + "may_adopt",
+        "move.fences is not None",
+        "True",
+        "move",
+    ),
+    _m(
+        "open_fences",
+        "the fences that are carried are those after the seal",
+        _MOVING + "opened",
+        "Move(source, target, None)",
+        "Move(source, target, fences)",
+        "move",
+    ),
+    _m(
+        "adopt_overwrites",
+        "fences that come are merged with those that are there",
+        _MOVING + "adopted",
+        "merged(old, new)",
+        "new",
+        "move",
+    ),
+)
