@@ -126,7 +126,9 @@ class Owner:
             epoch = least + 1 if live else least
             new = epoch, True, unclean, quiet
             after = said("x", f"life {epoch} of {broker} registers", new, left._replace(lives=left.lives - 1))
-            yield after._replace(state=after.state._replace(lives=_with(state.lives, (broker, epoch), Life(True, None))))
+            yield after._replace(
+                state=after.state._replace(lives=_with(state.lives, (broker, epoch), Life(True, None)))
+            )
         if live and left.fences:
             new = least + 1, False, unclean, quiet
             yield said("x", f"an administrator fences {broker}", new, left._replace(fences=left.fences - 1))
@@ -144,7 +146,9 @@ class Owner:
         if self.config.everywhere and new[3] > state.other[0][broker]:
             new = (*new[:3], state.fences[broker][3])
         if new != state.fences[broker]:
-            yield Step("s", f"the group is told {new} of {broker}", state._replace(fences=put(state.fences, broker, new)))
+            yield Step(
+                "s", f"the group is told {new} of {broker}", state._replace(fences=put(state.fences, broker, new))
+            )
         if self.config.writes and state.other[0][broker] < least:
             after = state._replace(other=(put(state.other[0], broker, least), state.other[1]))
             yield Step("s", f"the other group fences {broker} below {least}", after)
@@ -271,16 +275,19 @@ class Owner:
         if able and self.config.clocks and not zombies and not self._serving(state):
             raise Violation("liveness", "nobody serves for ever, though a broker could")
         move = state.row.move
-        if move is not None and self._serving(state) and any(state.fences[broker][1] for broker in move[1]):
+        if (
+            move is not None
+            and not zombies
+            and self._serving(state)
+            and any(state.fences[broker][1] for broker in move[1])
+        ):
             raise Violation("liveness", "a move never ends, though a broker lives that is to own it")
 
     def _may(self, state: State, broker: int) -> bool:
         return self.config.outside or broker in state.row.replicas
 
 
-def _with(
-    lives: tuple[tuple[Member, Life], ...], member: Member, life: Life | None
-) -> tuple[tuple[Member, Life], ...]:
+def _with(lives: tuple[tuple[Member, Life], ...], member: Member, life: Life | None) -> tuple[tuple[Member, Life], ...]:
     others = {one: what for one, what in lives if one != member}
     if life is not None:
         others[member] = life
