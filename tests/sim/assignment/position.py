@@ -14,12 +14,16 @@ Kinds of steps: as in :mod:`.in_sync`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from metad.state.assignment.resources import altered
 from metad_judge.invariants import Violation
+from metad_wire.errors import InvalidItemError
 from metad_wire.tables import assignment as a
+from metad_wire.tables.assignment import ResourceAlter
 
 from .exploring import Goal, Step
 from .in_sync import ended, put, registered
@@ -349,8 +353,9 @@ class Position:
                 after = self._elected(state, answer[1], True)
                 yield Step("x", "forced", after._replace(left=left._replace(forces=left.forces - 1)))
         if self.config.copies_then not in (0, state.copies):
-            after = state._replace(copies=self.config.copies_then)
-            yield Step("x", f"copies of the resource are {after.copies}", after)
+            with contextlib.suppress(InvalidItemError):
+                copies = altered(r, ResourceAlter("t", "r", "k", copies=self.config.copies_then)).copies
+                yield Step("x", f"copies of the resource are {copies}", state._replace(copies=copies))
         if left.plans:
             answer = self.rules.said("begin", row, fences, r, {"wanted": self.config.wanted})
             if not isinstance(answer, Refused):
