@@ -1,14 +1,22 @@
-"""What a broker does that leads a partition by in-sync replicas: six rules, of the high watermark and of who is in
-sync. All of them are pure."""
+"""What a broker does that leads a partition by in-sync replicas. What it knows of its followers, what it acknowledges and
+whom it proposes is up to the SDK's helper, which is made anew from a state for each step, and read again after it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from .judging import Member, Row
+from metad_client.assignment import in_sync
+from metad_client.errors import NoReplicaError
+from metad_wire.messages import Owner
+
+from .judging import Member, Row, owners, partition
 
 Members = frozenset[Member]
+View = tuple[Member | None, int]
+_NOW_S = 100.0
+_LONG_AGO_S = 0.0
+_BASE = 1_000
 
 
 class Asked(NamedTuple):
@@ -36,82 +44,144 @@ class Leading(NamedTuple):
     """The last four of the newest record that it knows."""
 
 
-def begun(row: Row, length: int, brokers: int) -> Leading:
-    """Once a broker learns that it leads."""
-    nobody = (None,) * brokers
-    return Leading(row.leader_epoch, length, 0, nobody, None, row.partition_epoch, row.isr, row.replicas, row.min_isr)
-
-
 def leads(me: Member, row: Row) -> bool:
     """Whether a life leads: the record names this one, and no other one of the same broker."""
     return row.leader == me
 
 
-def learnt(leading: Leading | None, me: Member, row: Row, length: int, brokers: int) -> Leading | None:
-    """What a leader knows once it has learnt a record; None if it does not lead. A newer record is the outcome of what
-    it has proposed before."""
-    if not leads(me, row):
-        return None
-    if leading is None or leading.leader_epoch != row.leader_epoch:
-        return begun(row, length, brokers)
-    asked = leading.asked
-    if asked is not None and row.partition_epoch > asked.partition_epoch:
-        asked = None
-    return Leading(*leading[:4], asked, row.partition_epoch, row.isr, row.replicas, row.min_isr)
-
-
-def may_fetch(leading: Leading, leader: int, follower: int, view: tuple[Member | None, int]) -> bool:
+def may_fetch(leading: Leading, leader: int, view: View) -> bool:
     """Whether a leader serves a follower, which knows this leader and leader_epoch."""
     named, leader_epoch = view
-    same = named is not None and named[0] == leader and leader_epoch == leading.leader_epoch
-    return same and follower in leading.replicas
+    return named is not None and named[0] == leader and leader_epoch == leading.leader_epoch
 
 
-def high(leading: Leading, leader: int, length: int) -> int:
-    """Up to where records are acknowledged: all who are in sync have them, or would be by what was proposed; and by the
-    record alone these are enough."""
-    counted = leading.isr if leading.asked is None else leading.isr | leading.asked.isr
-    if len(leading.isr) < leading.min_isr:
-        return leading.high
-    positions = [length]
-    for broker, _ in counted:
-        if broker != leader:
-            fetched = leading.fetched[broker]
-            positions.append(0 if fetched is None else fetched[1])
-    return max(leading.high, min(positions))
+def life_of(life: int, registered: int) -> int:
+    """The life with which a follower fetches: its own, not the one that is registered by now."""
+    return life
 
 
-def may_join(leading: Leading, fetched: Member | None) -> bool:
-    """Whether a follower has all that is acknowledged, and all from before this leader_epoch."""
-    return fetched is not None and fetched[1] >= max(leading.high, leading.begin)
+class Brokers:
+    """All leaders' helpers, with all answers that were asked for."""
+
+    def __init__(self, brokers: int) -> None:
+        self._brokers = brokers
+        self._answers: dict[Any, Any] = {}
+
+    # --- what happens to a leader ---
+
+    def learnt(self, leading: Leading | None, me: Member, row: Row, length: int) -> Leading | None:
+        """What a leader knows once it has learnt a record; None if it does not lead."""
+        if not leads(me, row):
+            return None
+        own = row._replace(leader=me)  # it says so itself
+        if leading is None or leading.leader_epoch != row.leader_epoch:
+            nothing = (None,) * self._brokers
+            begun = Leading(
+                row.leader_epoch, length, 0, nothing, None, row.partition_epoch, row.isr, row.replicas, row.min_isr
+            )
+            return self._after(begun, me, length, ("begin",), lambda replicas: replicas.appended(length))
+        by = row.partition_epoch - leading.partition_epoch
+        newer = own._replace(partition_epoch=_BASE + by, leader_epoch=_BASE)
+        key = "learn", by, newer[3:]
+        return self._after(leading, me, length, key, lambda replicas: replicas.learned(partition(newer)))
+
+    def appended(self, leading: Leading, me: Member, length: int) -> Leading:
+        """Once its log has so many records."""
+        return self._after(leading, me, length - 1, ("append",), lambda replicas: replicas.appended(length))
+
+    def fetched(self, leading: Leading, me: Member, length: int, follower: Member, position: int) -> Leading | None:
+        """Once a follower has fetched; None: it is refused."""
+        owner = Owner(str(follower[0]), follower[1])
+
+        def fetch(replicas: in_sync.InSyncReplicas) -> None:
+            replicas.fetched(owner, position, _NOW_S)
+
+        try:
+            return self._after(leading, me, length, ("fetch", follower, position), fetch)
+        except NoReplicaError:
+            return None
+
+    def proposal(self, leading: Leading, me: Member, length: int, lagging: Members) -> Leading:
+        """Once it has looked whom to propose. ``lagging``: the members in sync that have not been at the end for long;
+        if one of them has not fetched at all, those that have not either lag, too."""
+
+        def propose(replicas: in_sync.InSyncReplicas) -> None:
+            known = replicas._followers
+            for broker, _ in lagging:
+                if str(broker) in known:
+                    known[str(broker)] = known[str(broker)]._replace(level_s=_LONG_AGO_S)
+                else:
+                    replicas._started_s = _LONG_AGO_S
+            replicas.proposal(_NOW_S)
+
+        return self._after(leading, me, length, ("propose", lagging), propose)
+
+    def refused(self, leading: Leading, me: Member, length: int, ineligible: bool) -> Leading:
+        """Once its proposal was refused."""
+        return self._after(leading, me, length, ("refuse", ineligible), lambda replicas: replicas.refused(ineligible))
+
+    # --- the helper ---
+
+    def _after(
+        self,
+        leading: Leading,
+        me: Member,
+        length: int,
+        key: tuple[Any, ...],
+        do: Callable[[in_sync.InSyncReplicas], object],
+    ) -> Leading:
+        epoch, asked = leading.partition_epoch, leading.asked
+        if asked is not None:
+            asked = Asked(_BASE + asked.partition_epoch - epoch, asked.isr)
+        relative = leading._replace(leader_epoch=_BASE, partition_epoch=_BASE, asked=asked)
+        whole = relative, me, length, key
+        found = self._answers.get(whole)
+        if found is None:
+            replicas = _made(relative, me, length)
+            do(replicas)
+            found = self._answers[whole] = self._read(relative, replicas)
+        asked = found.asked
+        if asked is not None:
+            asked = Asked(asked.partition_epoch + epoch - _BASE, asked.isr)
+        return found._replace(
+            leader_epoch=leading.leader_epoch,
+            partition_epoch=found.partition_epoch + epoch - _BASE,
+            asked=asked,
+        )
+
+    def _read(self, before: Leading, replicas: in_sync.InSyncReplicas) -> Leading:
+        known = [replicas._followers.get(str(broker)) for broker in range(self._brokers)]
+        fetched = tuple(None if one is None else (one.life.broker_epoch, one.position) for one in known)
+        pending, record = replicas._pending, replicas.record
+        asked = None if pending is None else Asked(pending.partition_epoch, _members(pending.isr))
+        return Leading(
+            before.leader_epoch,
+            replicas.start,
+            replicas.high_watermark,
+            fetched,
+            asked,
+            record.partition_epoch,
+            _members(record.isr),
+            tuple(int(broker) for broker in record.replicas),
+            record.min_isr,
+        )
 
 
-def joined(leading: Leading, follower: int, registered: Sequence[int]) -> Members:
-    """What is proposed so that a follower is in sync: with the life with which it fetches."""
-    fetched = leading.fetched[follower]
-    assert fetched is not None
-    return leading.isr | {(follower, fetched[0])}
+def _members(found: list[Owner]) -> Members:
+    return frozenset((int(owner.broker), owner.broker_epoch) for owner in found)
 
 
-def joining(leading: Leading) -> Iterator[int]:
-    """Who may be proposed."""
-    inside = {broker for broker, _ in leading.isr}
-    for follower in leading.replicas:
-        if follower not in inside and may_join(leading, leading.fetched[follower]):
-            yield follower
-
-
-def refused(leading: Leading, code: str) -> Leading:
-    """Once the proposal was refused. What is known of one who is not eligible is forgotten, until that fetches
-    again."""
-    asked, fetched = leading.asked, leading.fetched
-    assert asked is not None
-    if code == "ineligible":
-        new = asked.isr - leading.isr
-        fetched = tuple(None if one is not None and (at, one[0]) in new else one for at, one in enumerate(fetched))
-    return leading._replace(fetched=fetched, asked=None)
-
-
-def given_up(leading: Leading, now: int) -> Leading | None:
-    """Once no answer has come, and the partition_epoch is still ``now``: it waits on."""
-    return None
+def _made(leading: Leading, me: Member, length: int) -> in_sync.InSyncReplicas:
+    row = Row(
+        leading.partition_epoch, leading.leader_epoch, me, leading.isr, frozenset(), leading.replicas, leading.min_isr
+    )
+    owner = Owner(str(me[0]), me[1])
+    replicas = in_sync.InSyncReplicas(partition(row), owner, leading.begin, _NOW_S)
+    replicas.end, replicas.high_watermark = length, leading.high
+    for broker, one in enumerate(leading.fetched):
+        if one is not None:
+            life, position = one
+            replicas._followers[str(broker)] = in_sync._Follower(Owner(str(broker), life), position, _NOW_S)
+    if leading.asked is not None:
+        replicas._pending = in_sync._Proposal(leading.asked.partition_epoch, owners(leading.asked.isr))
+    return replicas

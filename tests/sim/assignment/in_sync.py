@@ -12,6 +12,7 @@ wants), ``d`` data, ``c`` an administrator cancels the move, ``x`` whatever else
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -150,6 +151,7 @@ class InSync:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rules = Rules(config.brokers)
+        self.brokers = b.Brokers(config.brokers)
         fields = {"repair_after_ms": 1} if config.repairs else {}
         count = max(len(config.replicas), len(config.wanted))
         self._resources = {
@@ -175,7 +177,7 @@ class InSync:
         isr = frozenset((broker, 1) for broker in c.replicas)
         row = Row(0, 0, (c.replicas[0], 1), isr, frozenset(), c.replicas, c.min_isr)
         processes = tuple(
-            Process(True, False, 1, (), (row.leader, 0), b.learnt(None, (broker, 1), row, 0, c.brokers))
+            Process(True, False, 1, (), (row.leader, 0), self.brokers.learnt(None, (broker, 1), row, 0))
             for broker in range(c.brokers)
         )
         known: tuple[Said, ...] = ((1, True, 0, 0),) * c.brokers
@@ -256,72 +258,68 @@ class InSync:
         behind = process.leading is not None and process.leading.partition_epoch != row.partition_epoch
         if behind or process.view != (row.leader, row.leader_epoch):
             me = broker, process.life
-            leading = b.learnt(process.leading, me, row, len(log), self.config.brokers)
+            leading = self.brokers.learnt(process.leading, me, row, len(log))
             new = process._replace(view=(row.leader, row.leader_epoch), leading=leading)
-            after = state._replace(processes=put(state.processes, broker, new))
+            after = self._acknowledged(state._replace(processes=put(state.processes, broker, new)), broker)
             yield Step("s", f"broker {broker} learns partition_epoch {row.partition_epoch}", after)
 
     def _leads(self, state: State, broker: int, process: Process, leading: b.Leading) -> Iterator[Step]:
-        left, log, processes = state.left, process.log, state.processes
+        left, log, processes, me = state.left, process.log, state.processes, (broker, process.life)
         if left.records:
-            new = process._replace(log=(*log, self.config.records - left.records + 1))
+            longer = (*log, self.config.records - left.records + 1)
+            new = process._replace(log=longer, leading=self.brokers.appended(leading, me, len(longer)))
             after = state._replace(processes=put(processes, broker, new), left=left._replace(records=left.records - 1))
-            yield Step("x", f"leader {broker} appends", after)
+            yield Step("x", f"leader {broker} appends", self._acknowledged(after, broker))
         for follower, other in enumerate(processes):
             if follower == broker or not other.runs or other.view is None or other.leading is not None:
                 continue
-            if b.may_fetch(leading, broker, follower, other.view):
+            if b.may_fetch(leading, broker, other.view):
                 yield from self._fetches(state, broker, follower)
-        high = b.high(leading, broker, len(log))
-        if high > leading.high:
-            yield self._acknowledges(state, broker, high)
-        if leading.asked is None:
-            for member in leading.isr:
-                if member[0] != broker:
-                    yield self._proposes(state, broker, leading.isr - {member}, "x", "shrink")
-            for follower in b.joining(leading):
-                epochs = [said[0] for said in state.registry]
-                yield self._proposes(state, broker, b.joined(leading, follower, epochs), "d", "grow")
-        else:
-            without = b.given_up(leading, state.row.partition_epoch)
-            if without is not None:
-                new = process._replace(leading=without)
-                after = state._replace(processes=put(processes, broker, new))
-                yield Step("x", f"leader {broker} gives up what it has proposed", after)
+        seen = {leading}
+        for lagging in self._lagging(leading, broker):
+            asking = self.brokers.proposal(leading, me, len(log), lagging)
+            if asking not in seen and asking.asked is not None:
+                seen.add(asking)
+                yield self._proposes(state, broker, asking, "x" if lagging else "d")
+
+    def _lagging(self, leading: b.Leading, broker: int) -> Iterator[b.Members]:
+        others = [member for member in sorted(leading.isr) if member[0] != broker]
+        for count in range(len(others) + 1):
+            yield from map(frozenset, itertools.combinations(others, count))
 
     def _fetches(self, state: State, broker: int, follower: int) -> Iterator[Step]:
         leader, other = state.processes[broker], state.processes[follower]
         assert leader.leading is not None
         same = common(other.log, leader.log)
-        known = put(leader.leading.fetched, follower, (other.life, len(same)))
+        life = b.life_of(other.life, state.registry[follower][0])
+        me = broker, leader.life
+        leading = self.brokers.fetched(leader.leading, me, len(leader.log), (follower, life), len(same))
+        if leading is None:
+            return
         log = same if len(same) == len(leader.log) else (*same, leader.log[len(same)])
-        if log != other.log or known != leader.leading.fetched:
-            leading = leader.leading._replace(fetched=known)
+        if log != other.log or leading != leader.leading:
             processes = put(state.processes, broker, leader._replace(leading=leading))
             after = state._replace(processes=put(processes, follower, other._replace(log=log)))
-            yield Step("d", f"{follower} fetches from {broker}", after)
+            yield Step("d", f"{follower} fetches from {broker}", self._acknowledged(after, broker))
 
-    def _acknowledges(self, state: State, broker: int, high: int) -> Step:
+    def _acknowledged(self, state: State, broker: int) -> State:
+        """Once a leader has looked how far it may acknowledge records."""
         process = state.processes[broker]
-        assert process.leading is not None
-        log = process.log[:high]
-        if common(log, state.acknowledged) not in (log, state.acknowledged):
+        if process.leading is None or not process.leading.high:
+            return state
+        log, known = process.log[: process.leading.high], state.acknowledged
+        if common(log, known) not in (log, known):
             raise Violation("acknowledged", "two histories are acknowledged")
-        new = process._replace(leading=process.leading._replace(high=high))
-        after = state._replace(
-            processes=put(state.processes, broker, new), acknowledged=max(log, state.acknowledged, key=len)
-        )
-        return Step("d", f"leader {broker} acknowledges {high}", after)
+        return state._replace(acknowledged=log) if len(log) > len(known) else state
 
-    def _proposes(self, state: State, broker: int, isr: b.Members, kind: str, to: str) -> Step:
-        process = state.processes[broker]
-        leading = process.leading
-        assert leading is not None
-        asked = b.Asked(leading.partition_epoch, isr)
-        said = Proposal((broker, process.life), leading.leader_epoch, leading.partition_epoch, isr)
-        new = process._replace(leading=leading._replace(asked=asked))
+    def _proposes(self, state: State, broker: int, leading: b.Leading, kind: str) -> Step:
+        process, asked = state.processes[broker], leading.asked
+        assert asked is not None
+        said = Proposal((broker, process.life), leading.leader_epoch, asked.partition_epoch, asked.isr)
+        new = process._replace(leading=leading)
         after = state._replace(processes=put(state.processes, broker, new), said=put(state.said, broker, said))
-        return Step(kind, f"leader {broker} proposes to {to}: {sorted(isr)}", after)
+        after = self._acknowledged(after, broker)
+        return Step(kind, f"leader {broker} proposes {sorted(asked.isr)}", after)
 
     def _told(self, state: State, group: int, broker: int, told: Said) -> Step:
         fences = put(state.fences[group], broker, told)
@@ -352,9 +350,11 @@ class InSync:
                 process = state.processes[broker]
                 leading = process.leading
                 if leading is not None and leading.asked == b.Asked(partition_epoch, isr):
-                    new = process._replace(leading=b.refused(leading, answer.code))
-                    after = heard._replace(processes=put(state.processes, broker, new))
-                    yield Step("d", f"the proposal of {said.leader} is refused: {answer.code}", after)
+                    me, length = (broker, process.life), len(process.log)
+                    leading = self.brokers.refused(leading, me, length, answer.error == "ineligible")
+                    new = process._replace(leading=leading)
+                    after = self._acknowledged(heard._replace(processes=put(state.processes, broker, new)), broker)
+                    yield Step("d", f"the proposal of {said.leader} is refused: {answer.error}", after)
                 continue
             first, row = answer
             for member in (*first.isr, said.leader):

@@ -81,7 +81,8 @@ def resource(election: str, replicas: int, **fields: Any) -> Resource:
     return Resource(**(named | fields))
 
 
-def _owners(members: Iterable[Member]) -> list[Owner]:
+def owners(members: Iterable[Member]) -> list[Owner]:
+    """As messages have them."""
     return [Owner(str(broker), life) for broker, life in sorted(members)]
 
 
@@ -107,8 +108,8 @@ def partition(row: Row, number: int = 0) -> Partition:
         None if row.leader is None else Owner(str(row.leader[0]), row.leader[1]),
         row.leader_epoch,
         row.partition_epoch,
-        _owners(row.isr),
-        _owners(row.elr),
+        owners(row.isr),
+        owners(row.elr),
         row.min_isr,
         row.state,  # type: ignore[arg-type]
         "" if row.target is None else str(row.target),
@@ -169,8 +170,8 @@ def hints(preference: Preference, fences: GroupFences, brokers: int) -> Hints:
 class Refused(NamedTuple):
     """A rule's answer that is no record."""
 
-    code: str
-    """Of the error."""
+    error: str
+    """Its name."""
 
 
 class Rules:
@@ -225,7 +226,7 @@ class Rules:
             try:
                 p = self._apply(rule, before, r, lives, preference, fields)
             except MetadError as error:
-                found = Refused(error.code)
+                found = Refused(error.name)
             else:
                 found = row_of(p), self._settled(p, r, lives, preference, NEVER)
             self._answers[key] = found
@@ -240,7 +241,7 @@ class Rules:
         if "broker" in named:
             named["broker"] = "" if named["broker"] is None else str(named["broker"])
         if "isr" in named:
-            named["isr"] = _owners(named["isr"])
+            named["isr"] = owners(named["isr"])
         if "wanted" in named:
             named["wanted"] = _names(named["wanted"])
         apply, message = _MESSAGES[rule]

@@ -342,7 +342,7 @@ class Position:
             if known is not None and known.said and known.partition_epoch == partition_epoch and process.life == life:
                 new = process._replace(known=known._replace(said=False))
                 heard = heard._replace(processes=put(state.processes, broker, new))
-            return Step("d", f"what {claim.leader} said is refused: {answer.code}", heard)
+            return Step("d", f"what {claim.leader} said is refused: {answer.error}", heard)
         return Step("d", f"what {claim.leader} said is accepted", heard._replace(row=answer[1]))
 
     def _administrators(self, state: State) -> Iterator[Step]:

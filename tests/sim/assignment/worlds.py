@@ -18,5 +18,6 @@ IN_SYNC: dict[str, Config] = {
     "plan": Config(replicas=(0, 1), min_isr=1, stops=1, wanted=(1, 2)),
     "plan2": Config(replicas=(0, 1), min_isr=2, stops=1, losses=1, wanted=(1, 2)),
     "planmv": Config(brokers=2, replicas=(0,), min_isr=1, stops=1, groups=2, moves=1, wanted=(1,)),
+    "life": Config(brokers=2, replicas=(0, 1), min_isr=1, losses=1, elections=1),
     "repair": Config(replicas=(0, 1), min_isr=1, stops=1, repairs=1),
 }
