@@ -1,5 +1,5 @@
-"""What a broker does that leads a partition by in-sync replicas. What it knows of its followers, what it acknowledges and
-whom it proposes is up to the SDK's helper, which is made anew from a state for each step, and read again after it."""
+"""What a broker does that leads a partition by in-sync replicas. What it knows of its followers, what it acknowledges
+and whom it proposes is up to the SDK's helper, which is made anew from a state for each step, and read after it."""
 
 from __future__ import annotations
 

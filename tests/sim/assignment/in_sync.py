@@ -1,10 +1,11 @@
 """The world of a partition with in-sync replicas.
 
-Brokers have lives. ``metadata-0`` registers and ends them, and each group of kind ``metadata`` hears of it by fences, at
-any time, of the last one only. The record lives in the group that has its slot, and slots move. A leader appends,
-followers fetch one record at a time, and a record is acknowledged by the rules of :mod:`.broker`. There is no clock and no
-lease: a life that is fenced goes on as long as it likes, so that nothing rests on time. Proposals arrive late or never. A
-group looks at the record at any time after something has changed. Epochs are ranked, so that changes are unbounded.
+Brokers have lives. ``metadata-0`` registers and ends them, and each group of kind ``metadata`` hears of it by fences,
+at any time, of the last one only. The record lives in the group that has its slot, and slots move. A leader appends,
+followers fetch one record at a time, and the SDK's helper says what is acknowledged (:mod:`.broker`). There is no clock
+and no lease: a life that is fenced goes on as long as it likes, so that nothing rests on time. Proposals arrive late or
+never. A group looks at the record at any time after something has changed. Epochs are ranked, so that changes are
+unbounded.
 
 Kinds of steps: ``s`` the system, ``q`` silence is noticed, ``u`` and ``v`` a broker starts (``v``: one that only a move
 wants), ``d`` data, ``c`` an administrator cancels the move, ``x`` whatever else there is.
@@ -159,7 +160,7 @@ class InSync:
             for min_isr in {config.min_isr, config.min_isr_then}
             if min_isr
         }
-        self.goals = (Goal("sq", self._led),)
+        self.goals: tuple[Goal, ...] = (Goal("sq", self._led),)
         if config.wanted or config.repairs:
             self.goals += (Goal("suvdq", self._moved), Goal("sucdq", self._given_up))
         self._others = [frozenset(range(config.brokers)) - {first} for first in range(config.brokers)]

@@ -1,7 +1,7 @@
 """A partition's record as a state of a world has it, and the product's rules about it.
 
-The rules are pure, so each answer is kept. Epochs count from ``_BASE`` there: a rule may compare them, and raise them, and
-no more. What must hold of every record that is written is checked here, once for each answer.
+The rules are pure, so each answer is kept. Epochs count from ``_BASE`` there: a rule may compare them, and raise them,
+and no more. What must hold of every record that is written is checked here, once for each answer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _item(said: Said) -> FenceItem:
 
 def resource(election: str, replicas: int, **fields: Any) -> Resource:
     """A resource whose partitions have so many replicas."""
-    named = dict.fromkeys(Resource.__struct_fields__)
+    named: dict[str, Any] = dict.fromkeys(Resource.__struct_fields__)
     named |= {"tenant": "t", "resource": "r", "kind": "k", "resource_id": 1, "partitions": 1, "first_partition": 0}
     named |= {"write_partitions": 1, "replication": replicas, "min_isr": 1, "election": election, "copies": 1}
     named |= {"repair_after_ms": 0, "spread": "none", "labels": {}, "attributes": {}, "state": "active"}

@@ -1,9 +1,9 @@
 """The world of a partition with one owner.
 
-Of each broker several lives may run at once: a second process of the same name. A life serves while its lease runs by its
-own clock, and its view of the record names it as the owner. ``metadata-0`` registers lives, and fences them after silence
-(then the lease is over, where clocks run), or at once: an administrator does, or a newer life registers. ``quiet_epoch`` of
-a fence follows it. ``other`` is a group that owners write to.
+Of each broker several lives may run at once: a second process of the same name. A life serves while its lease runs by
+its own clock, and its view of the record names it as the owner. ``metadata-0`` registers lives, and fences them after
+silence (then the lease is over, where clocks run), or at once: an administrator does, or a newer life registers.
+``quiet_epoch`` of a fence follows it. ``other`` is a group that owners write to.
 
 Kinds of steps: ``s`` those that happen by themselves, ``x`` the others.
 """
@@ -125,10 +125,11 @@ class Owner:
         if left.lives:
             epoch = least + 1 if live else least
             new = epoch, True, unclean, quiet
-            after = said("x", f"life {epoch} of {broker} registers", new, left._replace(lives=left.lives - 1))
-            yield after._replace(
-                state=after.state._replace(lives=_with(state.lives, (broker, epoch), Life(True, None)))
+            kind, name, after = said(
+                "x", f"life {epoch} of {broker} registers", new, left._replace(lives=left.lives - 1)
             )
+            lived = _with(state.lives, (broker, epoch), Life(True, None))
+            yield Step(kind, name, after._replace(lives=lived))
         if live and left.fences:
             new = least + 1, False, unclean, quiet
             yield said("x", f"an administrator fences {broker}", new, left._replace(fences=left.fences - 1))

@@ -1,10 +1,10 @@
 """The world of a partition whose leader is elected by position: a master, with replicas that follow it.
 
-A master appends, and whoever follows it takes its records one by one. A record is acknowledged when so many brokers have
-it as the resource says. There is no clock: a master that is fenced goes on. Each broker keeps what it has promised with
-its log: it takes nothing of a lower leader_epoch. A life that has lost that follows nobody until it has read the record
-again. The master says who has everything; what it says arrives late or never. While it has said so and a move is under
-way, only those that are to remain count as copies.
+A master appends, and whoever follows it takes its records one by one. A record is acknowledged when so many brokers
+have it as the resource says. There is no clock: a master that is fenced goes on. Each broker keeps what it has promised
+with its log: it takes nothing of a lower leader_epoch. A life that has lost that follows nobody until it has read the
+record again. The master says who has everything; what it says arrives late or never. Once it has said so, and a move
+is under way, only those that are to remain count as copies.
 
 A forced election loses what nobody had who reported, and what a deposed master acknowledges until it learns of it.
 Nothing else is lost, whatever disks are.
@@ -146,6 +146,11 @@ def takes(process: Process, leader_epoch: int) -> bool:
     return process.promised != UNKNOWN and process.promised <= leader_epoch
 
 
+def reports(process: Process, row: Row) -> bool:
+    """Whether a broker reports its position: once it has promised the leader_epoch of the election."""
+    return row.state == a.ELECTING and process.promised == row.leader_epoch
+
+
 def counted(known: Known) -> set[int]:
     """Whose copies count for a master: once it has said what may end a move, only those of who remains."""
     return {*known.replicas} & known.remaining if known.said else {*known.replicas}
@@ -266,7 +271,7 @@ class Position:
             after = state._replace(processes=put(state.processes, broker, new))
             yield Step("s", f"broker {broker} learns leader_epoch {row.leader_epoch}", after)
         reported = any(member == me for member, _, _ in row.reports)
-        if row.state == a.ELECTING and process.promised == row.leader_epoch and not process.master and not reported:
+        if reports(process, row) and not process.master and not reported:
             last, length = position(process.log)
             item = {"broker": broker, "broker_epoch": process.life, "leader_epoch": row.leader_epoch}
             item |= {"last_epoch": last, "length": length}

@@ -12,6 +12,7 @@ _FENCES = "metad.state.cluster.fences:Fences."
 _HELPER = "metad_client.assignment.in_sync:InSyncReplicas."
 _BROKER = "sim.assignment.broker:"
 _WORLD = "sim.assignment.in_sync:"
+_POSITION = "sim.assignment.position:"
 _MOVING = "sim.assignment.moving:"
 
 IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
@@ -254,3 +255,140 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         "move",
     ),
 )
+
+OWNER_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "fence_is_quiet",
+        "an owner that is fenced may serve still; one that is quiet does not",
+        _DECIDE + "_owner",
+        "owner is not None and not lives.quiet(owner.broker, owner.broker_epoch)",
+        "is_alive(owner, lives)",
+        "owner",
+    ),
+    _m(
+        "releasing_is_free",
+        "an owner that is to stop is waited for",
+        _DECIDE + "_owner",
+        "owner is not None and not lives.quiet(owner.broker, owner.broker_epoch)",
+        "owner is not None and not lives.quiet(owner.broker, owner.broker_epoch) and p.state != a.RELEASING",
+        "owner",
+    ),
+    _m(
+        "immediate",
+        "another broker owns it only once the owner has stopped",
+        _RULES + "_hand_over",
+        "if p.leader is None:",
+        "if True:",
+        "owner",
+    ),
+    _m(
+        "life_in_place",
+        "the next life of the same broker is another owner",
+        _DECIDE + "_owner",
+        "return None\n    able",
+        "life = lives.life(owner.broker)\n"
+        "        if life in (None, owner.broker_epoch):\n"
+        "            return None\n"
+        "        new = Owner(owner.broker, life)\n"
+        '        return change(p, now, "in place", leader=new, leader_epoch=p.leader_epoch, isr=[new])\n'
+        "    able",
+        "owner",
+    ),
+    _m(
+        "release_any_epoch",
+        "a release is for one leader_epoch",
+        _RULES + "release",
+        "_leads(p, Owner(item.broker, item.broker_epoch), item.leader_epoch)",
+        "_leads(p, Owner(item.broker, item.broker_epoch), p.leader_epoch)",
+        "back and forth",
+    ),
+    _m(
+        "cancel_keeps_epoch",
+        "a release on its way does not free an owner that serves again",
+        _DECIDE + "owned_by",
+        "leader_epoch=p.leader_epoch + 1",
+        "leader_epoch=p.leader_epoch + (p.leader != owner)",
+        "back and forth",
+    ),
+    _m(
+        "both_sets_stay",
+        "a hand-over that is given up leaves the replicas that there were",
+        _DECIDE + "owned_by",
+        "p.move.wanted if broker in p.move.wanted else p.move.original",
+        "p.move.wanted if broker in p.move.wanted else p.replicas",
+        "back and forth",
+    ),
+)
+
+POSITION_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "untagged",
+        "a position is reported for one leader_epoch",
+        (
+            (_DECIDE + "_position", "reports=[],", "reports=p.reports,"),
+            (_DECIDE + "_positioned", "reports=[],", "reports=p.reports,"),
+            (_RULES + "report", "if p.state != a.ELECTING:", "if False:"),
+            (_RULES + "report", "_same_epoch(p, item.leader_epoch)", "pass"),
+            (_POSITION + "reports", "row.state == a.ELECTING and process.promised == row.leader_epoch", "True"),
+        ),
+        ("two copies",),
+    ),
+    _m(
+        "length_only",
+        "the epoch of the last record counts before the length",
+        _DECIDE + "_positioned",
+        "best = max((report.last_epoch, report.length) for report in reports)",
+        "best = max(((r.last_epoch, r.length) for r in reports), key=lambda one: one[1])",
+        "twice",
+    ),
+    _m(
+        "no_promise",
+        "who has reported takes nothing of a lower leader_epoch",
+        _POSITION + "takes",
+        "process.promised <= leader_epoch",
+        "True",
+        "two copies",
+    ),
+    _m(
+        "too_few",
+        "so many report that one of them has every acknowledged record",
+        _DECIDE + "needed",
+        "len(p.replicas) - r.copies + 1",
+        "1",
+        "two copies",
+    ),
+    _m(
+        "any",
+        "the greatest position leads",
+        _DECIDE + "_positioned",
+        "best = max(",
+        "best = min(",
+        "two copies",
+    ),
+    _m(
+        "unclean_counts",
+        "who lost some of what it had is not counted",
+        _DECIDE + "_counts",
+        "lives.clean(known.broker, known.broker_epoch)",
+        "True",
+        "lost",
+    ),
+    _m(
+        "copies_rise",
+        "records keep the copies with which they were acknowledged",
+        "metad.state.assignment.resources:altered",
+        'named.get("copies", 0) > old.copies',
+        "False",
+        "more copies",
+    ),
+    _m(
+        "those_who_leave_count",
+        "once the master has said who has everything, copies of those who leave count no more",
+        _POSITION + "counted",
+        "{*known.replicas} & known.remaining if known.said else {*known.replicas}",
+        "{*known.replicas}",
+        "moved",
+    ),
+)
+
+ASSIGNMENT_MUTANTS = (*IN_SYNC_MUTANTS, *OWNER_MUTANTS, *POSITION_MUTANTS)
