@@ -195,8 +195,10 @@ def owned_by(p: Partition, lives: Lives, now: Now, broker: str, why: str) -> Par
     """The record once this broker, which lives, owns the partition, in its present life. The epoch grows also where the
     same life owned it before: a release on its way must not free it."""
     owner = Owner(broker, lives.life(broker) or 0)
-    wanted = p.move.wanted if p.move is not None and broker in p.move.wanted else p.replicas
-    replicas = wanted if broker in wanted else [broker, *[one for one in wanted if one != broker][: len(wanted) - 1]]
+    stay = p.replicas
+    if p.move is not None:  # it ends, or is given up
+        stay = p.move.wanted if broker in p.move.wanted else p.move.original
+    replicas = stay if broker in stay else [broker, *stay[: len(stay) - 1]]
     return change(
         p,
         now,
