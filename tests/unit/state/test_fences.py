@@ -18,6 +18,7 @@ from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, SessionLose, slot_bits
 from metad_wire.errors import FencedError, MetadError
+from metad_wire.families.assignment import PARTITIONS
 from metad_wire.methods import (
     GROUP_COMMAND,
     GROUP_FENCE,
@@ -367,7 +368,7 @@ def test_a_fence_that_is_raised_behind_a_forgetting_in_flight_stays() -> None:
 
 def named(broker: str) -> bytes:
     """The key of a row of the index of partitions by replica, for some resource of some tenant."""
-    fields = (502).to_bytes(4, "big") + b"\x01" + keys.text(broker)
+    fields = PARTITIONS.indexes["by_replica"].header + keys.text(broker)
     return b"\x61" + fields + keys.text2("t", "r") + len(fields).to_bytes(2, "big") + b"\x02"
 
 
