@@ -108,7 +108,9 @@ from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 
 from . import limits
 from .assignment.assignments import Assignments
+from .assignment.in_sync import InSyncReplicas
 from .assignment.plans import Plans
+from .assignment.serving import Following, Held, Led, Serving
 from .broker_life import BrokerLife, LifeState
 from .client import Client, Statistics, connect
 from .dispatch.states import ClientState
@@ -267,6 +269,7 @@ __all__ = [
     "FencedError",
     "Followed",
     "FollowerStatus",
+    "Following",
     "ForeignCallError",
     "ForkedError",
     "FrameError",
@@ -279,11 +282,13 @@ __all__ = [
     "GroupState",
     "GroupStatus",
     "HandshakeError",
+    "Held",
     "HeldLease",
     "IdentityExpiredError",
     "Image",
     "ImageTable",
     "InSync",
+    "InSyncReplicas",
     "IncompatibleSchemaError",
     "IndexBuildingError",
     "IneligibleError",
@@ -313,6 +318,7 @@ __all__ = [
     "LeaseKeyItem",
     "LeaseState",
     "Leases",
+    "Led",
     "LifeState",
     "Lock",
     "LogCutError",
@@ -387,6 +393,7 @@ __all__ = [
     "SequenceKey",
     "SequenceRecord",
     "Sequences",
+    "Serving",
     "Session",
     "SessionDeleteItem",
     "SessionDisconnectItem",

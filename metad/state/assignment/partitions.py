@@ -26,7 +26,7 @@ from metad_wire.errors import (
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.messages import Owner
 from metad_wire.tables import assignment as a
-from metad_wire.tables.assignment import ASSIGNMENT, Partition, Report, Resource
+from metad_wire.tables.assignment import ASSIGNMENT, Candidate, Explanation, Partition, Report, Resource
 
 from ...storage import keys
 from ..cluster.fences import Fences
@@ -34,8 +34,7 @@ from ..core.part import Origin
 from ..core.verb import Command, Reader, Verb, written
 from ..core.view import Rows, View, column
 from . import decide
-from .decide import change, is_alive, names
-from .explain import explained
+from .decide import Hints, Lives, Now, change, is_alive, names, needed
 from .fleet import Choices
 from .plans import Plans
 from .records import (
@@ -61,8 +60,8 @@ def _found(records: Records, item: Any) -> tuple[Stored[Partition], Resource]:
 
 def _member(records: Records, item: Any) -> Owner:
     """The life that says it. Raises FencedError if it is over, or not the one that the group knows."""
-    if not records.lives.alive(item.broker, item.broker_epoch):
-        life = records.lives.life(item.broker)
+    life = records.lives.life(item.broker)
+    if life != item.broker_epoch:
         raise FencedError(
             f"epoch {item.broker_epoch} of broker {item.broker!r} is over, or this group has not heard of it yet"
             + ("" if life is None else f": epoch {life} lives"),
@@ -302,6 +301,66 @@ def _evaluate_step(view: View, command: Command[a.AssignmentStep]) -> m.WriteRep
     return written(view, [])
 
 
+def _lacks(p: Partition, r: Resource, lives: Lives, broker: str) -> str:
+    life = lives.life(broker)
+    if life is None:
+        return "it is dead, or this group has not heard of it" if lives.ended_ms(broker) is None else "it is dead"
+    if p.leader == Owner(broker, life):
+        return ""
+    if r.election == "owner":
+        return "" if p.leader is None else f"{p.leader.broker} owns it"
+    if r.election == "external":
+        return "" if broker in names(p.isr) else "the replicas have not elected it"
+    if Owner(broker, life) in p.isr:
+        return ""
+    if r.election == "position":
+        if p.state != a.ELECTING:
+            return "a master leads" if p.leader is not None else "nobody is elected"
+        return "" if any(report.member.broker == broker for report in p.reports) else "it has not reported its position"
+    if broker in names(p.isr):
+        return "it was in sync in another life"
+    known = next((member for member in p.elr if member.broker == broker), None)
+    if known is not None:
+        return "" if lives.clean(broker, known.broker_epoch) else "it began without all that it had"
+    return "it is not in sync"
+
+
+def _waits(p: Partition, r: Resource, lives: Lives) -> str:
+    if p.state == a.DELETING:
+        return f"waits until {', '.join(p.replicas)} have deleted it"
+    if p.state == a.RELEASING and p.leader is not None:
+        return f"waits until {p.leader.broker} has stopped, or its lease is over; then {p.target} owns it"
+    if p.state == a.ELECTING:
+        count = len([report for report in p.reports if is_alive(report.member, lives)])
+        return f"waits for positions: {count} of {needed(p, r)} replicas that count have reported"
+    if p.leader is not None and not is_alive(p.leader, lives):
+        return f"waits until the lease of {p.leader.broker} is over"
+    if p.leader is None:
+        waits = [member.broker for member in (*p.isr, *p.elr)] or p.replicas
+        return f"waits for one of {', '.join(waits)} to live"
+    if p.move is not None:
+        lacking = sorted({*(p.move.original if p.move.cancelling else p.move.wanted)} - names(p.isr))
+        what = "to cancel the move" if p.move.cancelling else "to end the move"
+        return f"waits {what}" + (f" until {', '.join(lacking)} are in sync" if lacking else "")
+    return "nothing is to be done"
+
+
+def explained(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Explanation:
+    """What a group knows of a partition, in words: what is decided next, and what each broker lacks to lead."""
+    following = decide.decide(p, r, lives, hints, now)
+    return Explanation(
+        p.tenant,
+        p.resource,
+        p.kind,
+        p.partition,
+        p.state,
+        p.why,
+        _waits(p, r, lives) if following is None else following.why,
+        [Candidate(broker, lives.life(broker) or 0, _lacks(p, r, lives, broker)) for broker in p.replicas],
+        p.due_ms,
+    )
+
+
 def _read_explain(reader: Reader, command: Command[m.Get[a.PartitionKey]]) -> m.GetReply[a.Explanation]:
     prefix = keys.table_prefix(reader.group, PARTITIONS.rows["record"])
     items = command.body.items
@@ -309,14 +368,14 @@ def _read_explain(reader: Reader, command: Command[m.Get[a.PartitionKey]]) -> m.
     owners = reader.get_many([prefix + resource_key(item) for item in items], command.reply_bytes_max)
     now_ms = reader.now_ms()
     choices, cancelled = Choices(reader.parts, now_ms), reader.parts[Plans].shared.cancelled
-    hints = decide.Hints(choices.draining, choices.replacement, cancelled)
+    hints = Hints(choices.draining, choices.replacement, cancelled)
     found: list[a.Explanation | None] = []
     for row, owner in zip(rows, owners, strict=True):
         if row is None or owner is None:
             found.append(None)
         else:
             p, r = decode_partition(row).record, decode_resource(owner).record
-            found.append(explained(p, r, reader.parts[Fences], hints, decide.Now(now_ms, now_ms)))
+            found.append(explained(p, r, reader.parts[Fences], hints, Now(now_ms, now_ms)))
     reply: m.GetReply[a.Explanation] = command.method.reply(found)
     return reply
 

@@ -62,8 +62,8 @@ TWINS: list[tuple[type, type[Twin]]] = [
 ]
 README = (ROOT / "clients" / "README.md").read_text()
 # The blocking client is opened by connect(), and its portal runs it. A client begins and ends the lives of its broker,
-# and has them hurry.
-OPENING = {"open", "run", "begin", "stop", "closed", "hurry"}
+# and has them hurry. What serves partitions calls coroutines.
+OPENING = {"open", "run", "begin", "stop", "closed", "hurry", "serve"}
 
 MYPY = ("--strict", "--config-file", "", "--no-pretty", "--hide-error-context", "--no-error-summary")
 

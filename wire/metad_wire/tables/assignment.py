@@ -107,6 +107,7 @@ class ResourceCreate(m.Message, frozen=True):
     min_isr: Copies = 1
     """A record is acknowledged only while so many are in sync."""
     election: Election = "isr"
+    """By which of the rules above its leaders are elected."""
     copies: Copies = 1
     """With ``position``: how many brokers have a record when it is acknowledged."""
     force_after_ms: U63 | None = None
