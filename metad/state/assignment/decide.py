@@ -41,9 +41,6 @@ class Now(NamedTuple):
 class Lives(Protocol):
     """What a group knows of brokers: its own fences."""
 
-    def alive(self, broker: str, epoch: int) -> bool:
-        """Whether exactly this life is registered, and has not ended."""
-
     def life(self, broker: str) -> int | None:
         """The epoch of the life that is alive; None if none is."""
 
@@ -113,7 +110,7 @@ def leaderless_state(p: Partition, lives: Lives) -> str:
 
 def is_alive(member: Owner | None, lives: Lives) -> bool:
     """Whether a member is a life that has not ended."""
-    return member is not None and lives.alive(member.broker, member.broker_epoch)
+    return member is not None and lives.life(member.broker) == member.broker_epoch
 
 
 def in_order(p: Partition, brokers: Iterable[str], hints: Hints) -> list[str]:

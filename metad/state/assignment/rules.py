@@ -32,7 +32,7 @@ from .decide import Hints, Lives, Now, change, is_alive, names
 
 def _member(lives: Lives, item: Any) -> Owner:
     """The life that says it. Raises FencedError if it is over, or not the one that the group knows."""
-    if not lives.alive(item.broker, item.broker_epoch):
+    if lives.life(item.broker) != item.broker_epoch:
         life = lives.life(item.broker)
         raise FencedError(
             f"epoch {item.broker_epoch} of broker {item.broker!r} is over, or this group has not heard of it yet"

@@ -294,7 +294,7 @@ def check_record(p: Partition, r: Resource, lives: GroupFences) -> None:
         wrong = "an eligible one is no replica, or in sync"
     elif r.election == "isr" and len(members) >= p.min_isr and eligible:
         wrong = "enough are in sync, so nobody else is eligible for certain"
-    elif r.election != "owner" and not all(lives.alive(member.broker, member.broker_epoch) for member in p.isr):
+    elif r.election != "owner" and not all(lives.life(member.broker) == member.broker_epoch for member in p.isr):
         wrong = "a member's life is over"
     elif p.state == a.RELEASING and not p.target:
         wrong = "its owner is to stop, for nobody"
