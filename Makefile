@@ -11,12 +11,13 @@ DOCS := $(VENV)/.installed-docs
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt run test test-core test-spark test-fuzz test-fast test-touched check docs soak fuzz peers clean help
+.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz test-fast test-touched check docs soak fuzz peers clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       run a reconnect storm of 100,000 sessions on three nodes, in which the leader dies; writes storm.html"
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
+	@echo "make log-broker a replicated log whose partitions metad assigns, under faults: nothing acknowledged may be lost"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
 	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
 	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 480 MB"
@@ -80,6 +81,10 @@ MOSQUITTO = command -v mosquitto_sub >/dev/null || { \
 mqtt: $(MQTT)
 	@$(MOSQUITTO)
 	@$(BIN)/metad-perf mqtt
+
+# LOG_BROKER='--seconds 600 --seed 7': see `metad-perf log-broker --help`.
+log-broker: $(SMALL)
+	@$(BIN)/metad-perf log-broker $(LOG_BROKER)
 
 run: $(SMALL)
 	$(BIN)/metad serve --data-dir .data --listen 127.0.0.1:7420

@@ -18,7 +18,7 @@ from metad_wire.transport import Transport
 
 from .assignment.assignments import Assignments
 from .assignment.plans import Plans
-from .assignment.serving import OnElect, OnFollow, OnLead, OnRelease, Serving
+from .assignment.serving import Author, OnElect, OnFollow, OnLead, OnRelease, Serving
 from .broker_life import counting_clock
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, transports_of
@@ -248,7 +248,14 @@ class Client:
         life = self.brokers.life
         if life is None:
             raise InvalidRequestError("a broker serves in its life: register one first")
-        return Serving(self.assignments, self.watch, life, kinds, on_lead, on_follow, on_release, on_elect, self._clock)
+        return Serving(
+            self.assignments,
+            self.watch,
+            life,
+            kinds,
+            Author(on_lead, on_release, on_follow, on_elect),
+            self._clock,
+        )
 
     def watch(
         self,

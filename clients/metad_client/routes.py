@@ -84,7 +84,7 @@ class Route(Generic[Record]):
         Raises what a listing does, and TooLargeError if there are over 100,000 records; the copy stays as it was."""
         wanted = self._begun + 1  # what is under way may have read before the write that the caller has heard of
         while True:
-            if self._reading is None:
+            if self._reading is None or self._reading.done():  # whose callback has not run yet
                 self._waits = True
                 self._reading = asyncio.create_task(self._read(deadline_s), name=f"reading {self!r}")
                 self._reading.add_done_callback(self._was_read)
@@ -98,7 +98,8 @@ class Route(Generic[Record]):
                 return
 
     def _was_read(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
+        if self._reading is reading:
+            self._reading = None
         if not reading.cancelled():
             reading.exception()  # nobody may be left who waits for it
 

@@ -638,6 +638,29 @@ class Mqtt(Options, frozen=True, kw_only=True):
     messages: Annotated[int, "messages that are published meanwhile"] = 1_000
 
 
+class LogBroker(Options, frozen=True, kw_only=True):
+    ABOUT = "a replicated log whose partitions metad assigns, under faults: is an acknowledged record lost?"
+    RUNS = "log_broker.command"
+
+    server_config: Config = None
+    nodes: Nodes = 3
+    brokers: Annotated[int, "brokers of the log"] = 5
+    partitions: Annotated[int, "partitions of the topic, each with three replicas"] = 12
+    consumers: Annotated[int, "members of the consumer group"] = 2
+    only: Annotated[tuple[str, ...] | None, "faults; default: all", "NAME,..."] = None
+    seconds: Annotated[float, "for how long there are faults"] = 120.0
+    lease_s: Lease = 3.0
+    seed: Annotated[int | None, "repeats the plan of a run; default: a new one"] = None
+
+    def checked(self) -> LogBroker:
+        """With a seed. Raises UsageError."""
+        self._at_least_1("partitions", "consumers", "lease_s")
+        self._over_0("seconds")
+        if self.brokers < 4:
+            raise UsageError("--brokers must be at least 4: three have a partition, and one is drained")
+        return msgspec.structs.replace(self, seed=secrets.randbits(32) if self.seed is None else self.seed)
+
+
 class Wan(Options, frozen=True, kw_only=True):
     ABOUT = "TCP and QUIC over emulated long paths: which wins where, and whether metad+auto:// chooses it"
     server_config: Config = None
@@ -696,7 +719,7 @@ class Quic(Options, frozen=True, kw_only=True):
 
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Overload, Outage),
-    *(Topics, Retained, Storm, CalibrationGrid, Demo, Mqtt, Wan, Attack, Quic),
+    *(Topics, Retained, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

@@ -106,15 +106,19 @@ class Readings:
     """Counts the listings of a route, and lets them wait."""
 
     def __init__(self, route: Route[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self.error = 0, None
+        self.count = 0
+        self.error: MetadError | None = None
+        self.then: asyncio.Task[None] | None = None
         self.read, self.free = asyncio.Event(), asyncio.Event()
         self.free.set()
         real = route._source.list
 
         async def listed(*key: Any, **options: Any) -> AsyncIterator[Any]:
             self.count += 1
-            if self.error is not None:
-                raise self.error
+            if (error := self.error) is not None:
+                if self.then is None:
+                    self.error, self.then = None, asyncio.create_task(route.refresh())
+                raise error
             async for one in real(*key, **options):
                 yield one
             self.read.set()
@@ -142,7 +146,7 @@ async def test_all_that_ask_meanwhile_share_a_reading_that_begins_after_they_ask
     assert readings.count == 2
     await first
 
-    readings.count, readings.error = 0, MetadError("no")
+    readings.count, readings.error, readings.then = 0, MetadError("no"), first
     outcomes = await asyncio.gather(*(route.refresh() for _ in range(10)), return_exceptions=True)
     assert {str(one) for one in outcomes} == {"no"}, "nobody takes an old copy for a new one"
     assert readings.count == 1
@@ -197,3 +201,18 @@ def test_a_blocking_program_has_routes_too(server: embedded.Server) -> None:
         assert route.check(route[()].mod_revision) == route.get() == route.records[()]
         with pytest.raises(StaleRouteError):
             route.check(1 << 40)
+
+
+async def test_who_asks_just_when_a_reading_has_failed_gets_the_next_one(
+    m: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await m.table(TOPICS).put(Topic("acme", "failing"))
+    route = await m.routes(TOPICS, "acme", "failing")
+    readings = Readings(route, monkeypatch)
+    readings.error = MetadError("no")
+    first = asyncio.create_task(route.refresh())
+    with pytest.raises(MetadError, match="no"):
+        await first
+    assert readings.then is not None
+    await readings.then  # it began before anybody could hear of the end of the other
+    assert readings.count == 2

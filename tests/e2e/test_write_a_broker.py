@@ -1,5 +1,5 @@
 """The page for authors of brokers, followed word by word: its files are written and type-checked, its commands run in
-order, against a real server and real clusters, and what it says they print is printed.
+order, against a real server and real clusters.
 
 Two things differ from what a reader does: metad is installed already, and the port is a free one.
 """
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_page_is_made_of_files_and_commands() -> None:
     assert {language for language, _ in BLOCKS} == {"python", "ini", "sh"}
-    assert list(files()) == ["broker.py", "storm.py", "pytest.ini", "test_broker.py"]
+    assert list(files()) == ["broker.py", "partitions.py", "pytest.ini", "test_broker.py"]
     assert next(text for language, text in BLOCKS if language == "sh") == INSTALL
 
 
@@ -71,7 +71,7 @@ def test_it_does_not_meet_the_server_of_the_readme() -> None:
 
 def test_its_commands_do_what_it_says(folder: Path) -> None:
     commands = "".join(text for language, text in BLOCKS if language == "sh").removeprefix(INSTALL)
-    assert commands.count("\n") == 4
+    assert commands.count("\n") == 3
     (port,) = free_ports(1)
     # The trap ends the server that the page leaves running; every command but that one must succeed.
     script = f"set -euo pipefail\ntrap 'kill %1; wait' EXIT\n{commands}".replace(PORT, f"127.0.0.1:{port}")
@@ -93,11 +93,7 @@ def test_its_commands_do_what_it_says(folder: Path) -> None:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, printed + complained
-    promised = re.findall(r"^It prints `(.*?)`\.", PAGE, re.MULTILINE)
-    assert len(promised) == 1
-    for line in promised:
-        assert line in printed.splitlines(), printed
-    assert re.search(r"^8 passed", printed, re.MULTILINE), printed
+    assert re.search(r"^6 passed", printed, re.MULTILINE), printed
     assert "warning" not in printed.lower(), printed
 
 

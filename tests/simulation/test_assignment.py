@@ -1,6 +1,7 @@
 """What metad decides about partitions, and what the SDK's helper of a leader does, in all states of small worlds: one
 leader in each leader_epoch, epochs and fences that only grow, nothing by a life that is over, no acknowledged record
-lost, and a leader wherever one can be. `python -m sim.assignment`, from the folder of the tests, explores all worlds."""
+lost, and a leader wherever one can be. `python -m sim.assignment`, from the folder of the tests, explores all
+worlds."""
 
 from __future__ import annotations
 

@@ -24,14 +24,10 @@ class _Follower(NamedTuple):
     life: Owner
     position: int
     level_s: float
-    """When it had everything last."""
-
-
-class _Proposal(NamedTuple):
-    """Sent, and its outcome is not known."""
-
-    partition_epoch: int
-    isr: list[Owner]
+    """When it had everything last that the log had at that moment."""
+    end: int
+    """Of the log, at this fetch."""
+    at_s: float
 
 
 class InSyncReplicas:
@@ -48,7 +44,8 @@ class InSyncReplicas:
         self._me = me
         self._lag_s = lag_s
         self._followers: dict[str, _Follower] = {}
-        self._pending: _Proposal | None = None
+        self._pending: list[Owner] = []
+        self._doubted: set[str] = set()
         self._started_s = now_s
         self.record = record
         """The newest record that is known."""
@@ -69,8 +66,7 @@ class InSyncReplicas:
     @property
     def waited_for(self) -> set[str]:
         """The brokers that must have a record before it is acknowledged: those in sync, and those proposed."""
-        proposed = () if self._pending is None else self._pending.isr
-        return self.isr | {member.broker for member in proposed}
+        return self.isr | self._doubted | {member.broker for member in self._pending}
 
     # --- what happens -----------------------------------------------------------------------------------------
 
@@ -95,16 +91,15 @@ class InSyncReplicas:
             )
         level_s = now_s
         if position < self.end and known is not None and known.life == follower:
-            level_s = known.level_s
-        self._followers[follower.broker] = _Follower(follower, position, level_s)
+            level_s = known.at_s if position >= known.end else known.level_s
+        self._followers[follower.broker] = _Follower(follower, position, level_s, self.end, now_s)
         return self._advance()
 
     def learned(self, record: Partition) -> int:
         """The record is so now, as a watch or a read shows it. Returns the high watermark."""
         if record.partition_epoch > self.record.partition_epoch and record.leader_epoch == self.record.leader_epoch:
             self.record = record
-            if self._pending is not None and record.partition_epoch > self._pending.partition_epoch:
-                self._pending = None
+            self._pending, self._doubted = [], set()  # proposed with a lower partition_epoch: void, or in this record
             for gone in self._followers.keys() - {*record.replicas}:
                 del self._followers[gone]
         return self._advance()
@@ -113,9 +108,8 @@ class InSyncReplicas:
 
     def proposal(self, now_s: float) -> list[Owner] | None:
         """Who should be in sync, and is not by the record; None if nothing is to be proposed now. It counts as sent
-        until :meth:`refused` says that nothing came of it, or :meth:`learned` brings a newer record. An answer that it
-        was accepted is no reason to believe anything: metad may have decided more in the same entry."""
-        if self._pending is not None:
+        until :meth:`refused` or :meth:`doubted`, or until :meth:`learned` brings a newer record."""
+        if self._pending:
             return None
         wanted = [self._me]
         for member in self.record.isr:
@@ -126,9 +120,9 @@ class InSyncReplicas:
             came = name not in self.isr or follower.life not in self.record.isr
             if came and name not in inside and follower.position >= max(self.high_watermark, self.start):
                 wanted.append(follower.life)
-        if {*wanted} == {*self.record.isr}:
-            return None
-        self._pending = _Proposal(self.record.partition_epoch, wanted)
+        if {*wanted} == {*self.record.isr} and not self._doubted:
+            return None  # in doubt, the same is proposed: any newer record says what came of the others
+        self._pending = wanted
         return wanted
 
     def _stays(self, member: Owner, now_s: float) -> bool:
@@ -138,19 +132,25 @@ class InSyncReplicas:
         return follower.life == member and (follower.position >= self.end or now_s - follower.level_s < self._lag_s)
 
     def refused(self, ineligible: bool = False) -> int:
-        """The proposal was refused, for certain. Not for an answer that is lost: then only a newer record says what
-        came of it. ``ineligible``: somebody whom it added is over: what is known of those is forgotten until they
-        fetch again. Returns the high watermark."""
-        pending, self._pending = self._pending, None
-        if pending is not None and ineligible:
-            for added in {member.broker for member in pending.isr} - self.isr:
+        """The proposal was refused, for certain, and not for a newer record. ``ineligible``: somebody whom it added is
+        over: what is known of those is forgotten until they fetch again. Returns the high watermark."""
+        if ineligible:
+            for added in {member.broker for member in self._pending} - self.isr:
                 self._followers.pop(added, None)
+        self._pending = []
         return self._advance()
 
+    def doubted(self) -> None:
+        """The proposal was accepted, or its answer is lost, or there is a newer record: only that says who is in sync.
+        An answer that it was accepted is no reason to believe anything: metad may have decided more in the same entry.
+        Until a newer record is learned all that were proposed are waited for, and the next look proposes again."""
+        self._doubted |= {member.broker for member in self._pending}
+        self._pending = []
+
     @property
-    def is_pending(self) -> bool:
-        """Whether the outcome of a proposal is not known."""
-        return self._pending is not None
+    def in_doubt(self) -> bool:
+        """Whether only a newer record says who is in sync."""
+        return bool(self._doubted)
 
     def _advance(self) -> int:
         """Acknowledge what everybody has who is waited for, if enough are in sync."""

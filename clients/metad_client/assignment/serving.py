@@ -5,7 +5,7 @@ functions, for each partition one after the other, always with the newest record
 
     async def lead(led: Led) -> None: ...      # serve it, under led.leader_epoch, while led.check() raises nothing
     async def follow(followed: Following) -> None: ...  # fetch from followed.leader, under followed.leader_epoch
-    async def release(held: Held) -> None: ...  # stop; of one that is deleted, delete what there is
+    async def release(held: Held) -> None: ...  # stop; if held.gone, delete what there is
 
     async with m.serve("topic", on_lead=lead, on_follow=follow, on_release=release) as serving:
         await serving.lost()
@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.messages import Owner, TableRecord
@@ -30,7 +31,7 @@ from metad_wire.tables.assignment import DELETING, ELECTING, RELEASING, Partitio
 
 from ..broker_life import BrokerLife, LifeState
 from ..dispatch.reports import log
-from ..errors import FencedError, IneligibleError, InvalidRequestError, MetadError
+from ..errors import ConflictError, FencedError, IneligibleError, InvalidRequestError, MetadError
 from ..watch.filters import Watched
 from .assignments import Assignments
 from .in_sync import LAG_S, InSyncReplicas
@@ -53,7 +54,9 @@ class Held:
         self.record = record
         self.me = me
         self.over = False
-        """Whether another record, or the end of the life, has taken its place."""
+        """Whether it has ended."""
+        self.gone = False
+        """Whether the broker has no replica of it any more, so that what it has of it may go."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__.lower()} {self.record.kind} {self.record.resource!r}/{self.record.partition}>"
@@ -67,6 +70,10 @@ class Held:
     def leader_epoch(self) -> int:
         """What requests about its records name."""
         return self.record.leader_epoch
+
+    def end(self) -> None:
+        """Another record, or the end of the life, has taken its place."""
+        self.over = True
 
 
 class Following(Held):
@@ -86,13 +93,14 @@ class Led(Held):
         self._serving = serving
         self.in_sync: InSyncReplicas | None = None
         """Once :meth:`begin` was called."""
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
 
     @property
     def serves(self) -> bool:
-        """Whether the broker may serve it, at this moment. For one owner the lease counts, too: look whenever it is
-        served from memory."""
-        life = self._serving.life
-        return not self.over and life.state is LifeState.SERVING
+        """Whether the broker may serve it, at this moment: look whenever it is served. By in-sync replicas no lease is
+        needed, for nothing is acknowledged without them: so an outage of metad stops nothing. Otherwise it counts."""
+        may = (LifeState.SERVING,) if self.in_sync is None else (LifeState.SERVING, LifeState.SUSPENDED)
+        return not self.over and self._serving.life.state in may
 
     def check(self) -> None:
         """Raise FencedError if the broker does not lead it any more, or cannot be sure."""
@@ -111,7 +119,9 @@ class Led(Held):
 
     def appended(self, end: int) -> int:
         """The log has so many records. Returns the high watermark: those before it are acknowledged."""
-        return self._leading().appended(end)
+        reached = self._leading().appended(end)
+        self._advanced()
+        return reached
 
     def fetched(self, follower: Owner, leader_epoch: int, position: int) -> int:
         """A follower has the records before ``position``, as its fetch says: its own life, and the ``leader_epoch``
@@ -119,7 +129,37 @@ class Led(Held):
         self.check()
         if leader_epoch != self.leader_epoch:
             raise FencedError(f"{self!r}: leader_epoch is {self.leader_epoch}", current=self.leader_epoch)
-        return self._leading().fetched(follower, position, self._serving.now_s())
+        reached = self._leading().fetched(follower, position, self._serving.now_s())
+        self._advanced()
+        return reached
+
+    async def acknowledged(self, end: int) -> None:
+        """Wait until the records before ``end`` are acknowledged. Raises FencedError once the broker leads no more:
+        then nobody knows what becomes of them."""
+        replicas = self._leading()
+        while replicas.high_watermark < end:
+            if self.over:
+                raise FencedError(f"{self!r}: its leader_epoch {self.leader_epoch} ended before that was acknowledged")
+            came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, waits := (end, id(came), came))
+            try:
+                await came
+            finally:
+                if came.cancelled():
+                    self._waiting.remove(waits)
+                    heapq.heapify(self._waiting)
+
+    def end(self) -> None:
+        super().end()
+        self._advanced()
+
+    def _advanced(self) -> None:
+        """Wake up who waits for what is acknowledged now; everybody, if it is over."""
+        reached = 0 if self.in_sync is None else self.in_sync.high_watermark
+        while self._waiting and (self.over or self._waiting[0][0] <= reached):
+            came = heapq.heappop(self._waiting)[2]
+            if not came.done():
+                came.set_result(None)
 
     async def seal(self, end: int, *, successor: bool = True, deadline_s: float | None = None) -> None:
         """End the partition at so many records; with ``successor`` the next one begins in the same entry. Raises
@@ -156,6 +196,15 @@ OnElect = Callable[[Following], Awaitable[tuple[int, int]]]
 records there are."""
 
 
+class Author(NamedTuple):
+    """The author's functions."""
+
+    on_lead: OnLead
+    on_release: OnRelease
+    on_follow: OnFollow | None = None
+    on_elect: OnElect | None = None
+
+
 def key_of(record: Partition) -> Key:
     """What identifies a partition."""
     return record.tenant, record.resource, record.kind, record.partition
@@ -183,10 +232,7 @@ class Serving:
         watch: Callable[..., Watch[object]],
         life: BrokerLife,
         kinds: Collection[str],
-        on_lead: OnLead,
-        on_follow: OnFollow | None,
-        on_release: OnRelease,
-        on_elect: OnElect | None,
+        author: Author,
         clock: Callable[[], float],
     ) -> None:
         self.assignments = assignments
@@ -194,7 +240,7 @@ class Serving:
         self.now_s = clock
         self._watch = watch
         self._kinds = frozenset(kinds)
-        self._on_lead, self._on_follow, self._on_release, self._on_elect = on_lead, on_follow, on_release, on_elect
+        self._author = author
         self._slots: dict[Key, _Slot] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._proposing: set[Key] = set()
@@ -245,15 +291,15 @@ class Serving:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for slot in [*self._slots.values()]:
-            await self._stop(slot)
+        await asyncio.gather(*map(self._stop, [*self._slots.values()]))
 
     # --- what is known ----------------------------------------------------------------------------------------
 
     def _life_is(self, state: LifeState) -> None:
         if state is LifeState.LOST:
             for slot in self._slots.values():
-                self._revoke(slot)
+                if slot.held is not None:
+                    slot.held.end()
                 self._turn(slot)
 
     async def _run(self) -> None:
@@ -289,27 +335,24 @@ class Serving:
         if self._kinds and place[2] not in self._kinds:
             return
         slot = self._slots.get(place)
+        if row is not None and slot is not None and slot.row is not None and row.mod_revision <= slot.row.mod_revision:
+            return
         if row is not None and self.life.broker not in row.record.replicas:
             row = None
         if slot is None:
             if row is None:
                 return
             slot = self._slots[place] = _Slot()
-        if row is not None and slot.row is not None and row.mod_revision <= slot.row.mod_revision:
-            return
         slot.row = row
         held = slot.held
         if held is not None and (row is None or not _goes_on(held, row.record)):
-            self._revoke(slot)
+            held.end()
         elif held is not None and row is not None:
             held.record = row.record
             if isinstance(held, Led) and held.in_sync is not None:
                 held.in_sync.learned(row.record)
+                held._advanced()
         self._turn(slot)
-
-    def _revoke(self, slot: _Slot) -> None:
-        if slot.held is not None:
-            slot.held.over = True
 
     # --- what the author is told ------------------------------------------------------------------------------
 
@@ -334,13 +377,16 @@ class Serving:
     async def _step(self, slot: _Slot) -> bool:
         """Tell the author one thing; False if there is nothing to tell."""
         row, held, me = slot.row, slot.held, self.life.owner
-        if row is None or self.life.state is LifeState.LOST:
+        other = row is None or (held is not None and held.record.resource_id != row.record.resource_id)
+        if other or self.life.state is LifeState.LOST:
             if held is None:
                 return False
-            held.over = True
-            await self._called(self._on_release, held)
+            held.end()
+            held.gone = other
+            await self._called(self._author.on_release, held)
             slot.held = None
             return slot.row is not None and self.life.state is not LifeState.LOST
+        assert row is not None
         record = row.record
         if record.state == DELETING:
             return await self._delete(slot, record)
@@ -350,14 +396,18 @@ class Serving:
             if isinstance(held, Led) and not held.over:
                 return False
             slot.held = led = Led(record, me, self)
-            await self._called(self._on_lead, led)
+            await self._called(self._author.on_lead, led)
             return True
-        if record.state == ELECTING and self._on_elect is not None and slot.said != ("report", record.leader_epoch):
+        if (
+            record.state == ELECTING
+            and self._author.on_elect is not None
+            and slot.said != ("report", record.leader_epoch)
+        ):
             return await self._elect(slot, record)
-        if self._on_follow is None:
+        if self._author.on_follow is None:
             if isinstance(held, Led):
-                held.over = True
-                await self._called(self._on_release, held)
+                held.end()
+                await self._called(self._author.on_release, held)
                 slot.held = Following(record, me)
                 return True
             slot.held = held or Following(record, me)
@@ -365,7 +415,7 @@ class Serving:
         if isinstance(held, Following) and not held.over:
             return False
         slot.held = followed = Following(record, me)
-        await self._called(self._on_follow, followed)
+        await self._called(self._author.on_follow, followed)
         return True
 
     async def _give_back(self, slot: _Slot, record: Partition) -> bool:
@@ -374,8 +424,8 @@ class Serving:
         if slot.said == ("release", record.leader_epoch):
             return False
         if isinstance(held, Led):
-            held.over = True
-            await self._called(self._on_release, held)
+            held.end()
+            await self._called(self._author.on_release, held)
             slot.held = Following(record, self.life.owner)
         if slot.row is not None and slot.row.record.leader_epoch == record.leader_epoch:
             await self._say(slot, record, self._release, ("release", record.leader_epoch))
@@ -385,8 +435,9 @@ class Serving:
         held = slot.held or Following(record, self.life.owner)
         if slot.said == ("delete", record.partition_epoch):
             return False
-        held.over = True
-        if not await self._called(self._on_release, held):
+        held.end()
+        held.gone = True
+        if not await self._called(self._author.on_release, held):
             await asyncio.sleep(_AGAIN_S)
             return True
         slot.held = None
@@ -396,12 +447,12 @@ class Serving:
     async def _elect(self, slot: _Slot, record: Partition) -> bool:
         held = slot.held
         if held is not None:
-            held.over = True
+            held.end()
         slot.held = followed = Following(record, self.life.owner)
         followed.over = True  # until the record says who leads, nothing is taken from anybody
-        assert self._on_elect is not None
+        assert self._author.on_elect is not None
         try:
-            last_epoch, length = await self._on_elect(followed)
+            last_epoch, length = await self._author.on_elect(followed)
         except Exception:  # noqa: BLE001 - the program's own
             log.exception("on_elect has failed for %r", followed)
             await asyncio.sleep(_AGAIN_S)
@@ -448,8 +499,8 @@ class Serving:
         if held is None:
             return
         led = isinstance(held, Led) and not held.over
-        held.over = True
-        await self._called(self._on_release, held)
+        held.end()
+        await self._called(self._author.on_release, held)
         slot.held = None
         if led and row is not None and self.life.state is not LifeState.LOST:
             with contextlib.suppress(MetadError):
@@ -488,20 +539,26 @@ class Serving:
                 isr=wanted,
                 deadline_s=_ANSWER_S,
             )
+            replicas.doubted()
         except MetadError as error:
-            if error.outcome_known and not error.retryable:
+            if error.outcome_known and not isinstance(error, ConflictError):
                 replicas.refused(isinstance(error, IneligibleError))
+                led._advanced()
+            else:
+                replicas.doubted()
         finally:
             self._proposing.discard(key)
-        if replicas.is_pending:  # accepted, or nobody knows: the record says it
+        if replicas.in_doubt:
             with contextlib.suppress(MetadError):
                 row = await self.assignments.partitions.get(*key, deadline_s=_ANSWER_S)
-                if row is not None and row.record.partition_epoch > partition_epoch:
+                if row is not None:
                     self._heard(row.record, row)
 
 
 def _goes_on(held: Held, record: Partition) -> bool:
     """Whether what the author was told still holds by a newer record."""
+    if record.resource_id != held.record.resource_id:
+        return False
     if isinstance(held, Led):
         return (
             record.leader == held.me

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from metad_client import Client, Options
 from metad_spark.pipeline.progress import repeated
 
+from ..faults import netns
 from ..faults.health import STATUS_S, Health
 from ..faults.members import Member, Members, temporary_members
 from ..load.measure import MIB
@@ -33,14 +34,17 @@ class Nodes(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def running(shape: Shape, *, config: Path | None, problems: list[str]) -> AsyncIterator[Nodes]:
-    """Nodes that are all well."""
+async def running(shape: Shape, *, config: Path | None, problems: list[str], guests: int = 0) -> AsyncIterator[Nodes]:
+    """Nodes that are all well. With ``guests``, each has a namespace of its own if the machine allows it, and so many
+    are for programs beside them."""
     with temporary_members(
         shape.nodes,
         groups=shape.groups,
         config=config,
-        namespaces=False,
+        namespaces=bool(guests) and not netns.missing(cuts=False),
+        cuts=False,
         disks=False,
+        visitors=guests,
         replicas=min(shape.nodes, 3),
         scheme=shape.scheme,
     ) as members:

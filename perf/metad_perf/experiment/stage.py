@@ -90,21 +90,29 @@ async def ask_all(actors: Iterable[Actor], order: Any) -> list[Any]:
 
 
 def conduct(
-    settings: Settings, play: Callable[[Stage], Awaitable[dict[str, Any]]], *, three_because: str = ""
+    settings: Settings,
+    play: Callable[[Stage], Awaitable[dict[str, Any]]],
+    *,
+    three_because: str = "",
+    guests: int = 0,
 ) -> dict[str, Any]:
-    """Start the nodes of a command, ``play``, and return the report. Raises UsageError, also with fewer than three
-    nodes if there is a reason for three."""
+    """Start the nodes of a command, ``play``, and return the report. ``guests`` are those of :func:`.running`. Raises
+    UsageError, also with fewer than three nodes if there is a reason for three."""
     shape = settings.shape
     if three_because and shape.nodes < 3:
         raise UsageError(f"--nodes must be at least 3: {three_because}")
     problems: list[str] = []
-    found = run_async(staged(shape, getattr(settings, "server_config", None), problems, play))
+    found = run_async(staged(shape, getattr(settings, "server_config", None), problems, play, guests))
     return reported(settings, found | {"problems": problems})
 
 
 async def staged(
-    shape: Shape, config: Path | None, problems: list[str], play: Callable[[Stage], Awaitable[dict[str, Any]]]
+    shape: Shape,
+    config: Path | None,
+    problems: list[str],
+    play: Callable[[Stage], Awaitable[dict[str, Any]]],
+    guests: int = 0,
 ) -> dict[str, Any]:
     """What ``play`` found on nodes of its own."""
-    async with running(shape, config=config, problems=problems) as nodes, AsyncExitStack() as stack:
+    async with running(shape, config=config, problems=problems, guests=guests) as nodes, AsyncExitStack() as stack:
         return await play(Stage(nodes, problems, stack)) | {"fsync": nodes.fsync}

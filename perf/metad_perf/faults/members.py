@@ -161,14 +161,14 @@ def temporary_members(
     cuts: bool = True,
     disks: bool,
     hangs: bool = False,
-    visitors: bool = False,
+    visitors: int = 0,
     replicas: int = 0,
     regions: Sequence[str] = (),
     scheme: str = "metad",
 ) -> Iterator[Members]:
     """Nodes in temporary directories, not started; everything is ended and removed in any case. ``cuts``: two nodes can
-    be cut off from each other. ``hangs``: their disks can hang. ``visitors``: nodes may join. ``replicas`` of each
-    group, 0: the configured number. ``regions``: where the nodes are, in turn."""
+    be cut off from each other. ``hangs``: their disks can hang. ``visitors``: nodes may join; namespaces beside.
+    ``replicas`` of each group, 0: the configured number. ``regions``: where the nodes are, in turn."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     network = Network(count + visitors, cuts=cuts) if namespaces else None
     mounted: list[Disk] = []

@@ -153,7 +153,7 @@ class Brokers:
         known = [replicas._followers.get(str(broker)) for broker in range(self._brokers)]
         fetched = tuple(None if one is None else (one.life.broker_epoch, one.position) for one in known)
         pending, record = replicas._pending, replicas.record
-        asked = None if pending is None else Asked(pending.partition_epoch, _members(pending.isr))
+        asked = Asked(record.partition_epoch, _members(pending)) if pending else None
         return Leading(
             before.leader_epoch,
             replicas.start,
@@ -181,7 +181,9 @@ def _made(leading: Leading, me: Member, length: int) -> in_sync.InSyncReplicas:
     for broker, one in enumerate(leading.fetched):
         if one is not None:
             life, position = one
-            replicas._followers[str(broker)] = in_sync._Follower(Owner(str(broker), life), position, _NOW_S)
+            replicas._followers[str(broker)] = in_sync._Follower(
+                Owner(str(broker), life), position, _NOW_S, length, _NOW_S
+            )
     if leading.asked is not None:
-        replicas._pending = in_sync._Proposal(leading.asked.partition_epoch, owners(leading.asked.isr))
+        replicas._pending = owners(leading.asked.isr)
     return replicas

@@ -1,0 +1,99 @@
+"""``python -m log_broker --metad URL --name NAME --folder DIR``: one broker, until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from metad_client import MetadError, connect
+
+from .broker import Broker
+from .log import sync_folder
+from .protocol import ERRORS, KIND, request, write
+
+_AGAIN_S = 0.5
+
+
+def taken(note: Path) -> int:
+    """Which life closed in order, and noted that last of all; 0: none. The note is erased: it is for one start."""
+    epoch = int(note.read_text()) if note.exists() else 0
+    note.unlink(missing_ok=True)
+    sync_folder(note.parent)
+    return epoch
+
+
+def noted(note: Path, epoch: int) -> None:
+    """This life has closed in order."""
+    with note.open("w") as file:
+        file.write(str(epoch))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(note.parent)
+
+
+async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> None:
+    """Serve, one life after the other."""
+    broker: Broker | None = None
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
+            while True:
+                asked = await request(reader)
+                if broker is None:
+                    break
+                await write(writer, await broker.answer(asked))
+        writer.close()
+
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    server = await asyncio.start_server(serve, host, 0)
+    port = server.sockets[0].getsockname()[1]
+    epoch = taken(folder / "clean")
+    while not ended.is_set():
+        try:
+            async with connect(url) as metad:
+                life = await metad.brokers.register(
+                    name,
+                    lease_s=lease_s,
+                    address=f"{host}:{port}",
+                    probe_port=port,
+                    clean_epoch=epoch,
+                    sole=True,
+                )
+                broker = Broker(metad, life.owner, folder)
+                async with metad.serve(
+                    KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release
+                ) as serving:
+                    print(f"{name} serves on {host}:{port} in life {life.epoch}", flush=True)
+                    waits = [asyncio.create_task(one) for one in (serving.lost(), ended.wait())]
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                    for one in waits:
+                        one.cancel()
+                epoch = life.epoch  # all that it had is in the folder
+                if ended.is_set():
+                    await life.end()
+        except MetadError as error:
+            print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
+            await asyncio.sleep(_AGAIN_S)
+    server.close()
+    noted(folder / "clean", epoch)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="log_broker", description="One broker, until SIGTERM.")
+    parser.add_argument("--metad", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--lease-s", type=float, default=3.0)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    with (given.folder / "lock").open("w") as lock:  # one process of a broker at a time: so its life is the sole one
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        asyncio.run(main(given.metad, given.name, given.folder, given.host, given.lease_s))

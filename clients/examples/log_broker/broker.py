@@ -1,0 +1,161 @@
+"""The broker: it leads and follows what ``m.serve`` tells it, and answers requests."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+from metad_client import Client, FencedError, Owner
+from metad_client.assignment.serving import Following, Held, Key, Led
+from metad_client.errors import NoReplicaError
+
+from . import protocol
+from .log import Fenced, Log
+from .protocol import ERRORS, KIND, Append, Appended, Connection, Ended, EndOf, Fetch, Fetched, Record, Stale, Unknown
+
+WAIT_S = 0.5
+_ANSWER_S = 3.0
+_AGAIN_S = 0.1
+
+
+class Partition:
+    """One partition here, and what this broker is to it now."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.led: Led | None = None
+        self.following: asyncio.Task[None] | None = None
+        self.turn = asyncio.Lock()
+        self.grown = asyncio.Event()
+
+    async def stop(self) -> None:
+        """Neither lead nor follow."""
+        self.led = None
+        if self.following is not None:
+            self.following.cancel()
+            await asyncio.gather(self.following, return_exceptions=True)
+            self.following = None
+
+    async def append(self, led: Led, payloads: list[bytes]) -> tuple[int, int]:
+        """Append as the leader. Returns the first offset and the end. Raises FencedError, Fenced: nothing was done."""
+        async with self.turn:
+            led.check()
+            first = self.log.end
+            records = [Record(led.leader_epoch, first + at, payload) for at, payload in enumerate(payloads)]
+            end = await asyncio.to_thread(self.log.append, led.leader_epoch, records)
+            led.appended(end)
+            self.grown.set()
+            self.grown = asyncio.Event()
+            return first, end
+
+
+class Broker:
+    """One life of a broker. Its partitions are files in ``folder``."""
+
+    def __init__(self, metad: Client, me: Owner, folder: Path) -> None:
+        self.metad, self.me, self.folder = metad, me, folder
+        self.partitions: dict[Key, Partition] = {}
+
+    # --- what metad assigns ---
+
+    async def lead(self, led: Led) -> None:
+        """This broker leads it from now on."""
+        partition = await self._opened(led)
+        led.begin(partition.log.end)
+        partition.led = led
+
+    async def follow(self, followed: Following) -> None:
+        """Another broker leads it, or nobody."""
+        partition = await self._opened(followed)
+        if followed.leader is not None:
+            partition.following = asyncio.create_task(self._follow(partition.log, followed, followed.leader))
+
+    async def release(self, held: Held) -> None:
+        """It is served no more here."""
+        partition = self.partitions.get(held.key) or (await self._opened(held) if held.gone else None)
+        if partition is not None:
+            await partition.stop()
+            del self.partitions[held.key]
+            await asyncio.to_thread(partition.log.close, delete=held.gone)
+
+    async def _opened(self, held: Held) -> Partition:
+        """A partition whose log takes nothing of an earlier ``leader_epoch`` any more."""
+        partition = self.partitions.get(held.key)
+        if partition is None:
+            path = self.folder / f"{held.record.resource_id}-{held.record.partition}.log"
+            partition = self.partitions[held.key] = Partition(await asyncio.to_thread(Log, path))
+        await partition.stop()
+        await asyncio.to_thread(partition.log.take, held.leader_epoch)
+        return partition
+
+    # --- following ---
+
+    async def _follow(self, log: Log, followed: Following, leader: Owner) -> None:
+        (tenant, topic, _, number), epoch = followed.key, followed.leader_epoch
+        while True:
+            connection = None
+            with suppress(*ERRORS):
+                found = await self.metad.brokers.get(leader.broker)
+                if found is not None:
+                    connection = await Connection.open(found.address)
+                    await self._agree(log, connection, followed)
+                    while True:
+                        fetch = Fetch(tenant, topic, number, epoch, log.end, WAIT_S, self.me)
+                        fetched = await connection.ask(fetch, Fetched, WAIT_S + _ANSWER_S)
+                        if fetched.records:
+                            await asyncio.to_thread(log.append, epoch, fetched.records)
+            if connection is not None:
+                connection.close()
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _agree(self, log: Log, connection: Connection, followed: Following) -> None:
+        """Drop what the leader does not have: it says where the records of an epoch end with it."""
+        (tenant, topic, _, number), epoch = followed.key, followed.leader_epoch
+        while log.end:
+            ask = EndOf(tenant, topic, number, epoch, log.last_epoch)
+            ended = await connection.ask(ask, Ended, _ANSWER_S)
+            mine, end = log.end_of(ended.epoch)
+            if min(end, ended.end) < log.end:
+                await asyncio.to_thread(log.truncate, epoch, min(end, ended.end))
+            if mine == ended.epoch:
+                return
+
+    # --- requests ---
+
+    async def answer(self, ask: protocol.Request) -> protocol.Reply:
+        """What a request is answered with. Raises OSError."""
+        partition = self.partitions.get((ask.tenant, ask.topic, KIND, ask.partition))
+        led = None if partition is None else partition.led
+        if partition is None or led is None or led.over or led.leader_epoch != ask.leader_epoch:
+            return Stale(0 if led is None or led.over else led.leader_epoch)
+        try:
+            match ask:
+                case Append(payloads=payloads):
+                    first, end = await partition.append(led, payloads)
+                    try:
+                        await led.acknowledged(end)
+                    except FencedError:
+                        return Unknown()
+                    return Appended(first, led.leader_epoch)
+                case Fetch():
+                    return await self._fetch(partition, led, ask)
+                case EndOf(epoch=epoch):
+                    return Ended(*partition.log.end_of(epoch))
+        except (FencedError, Fenced, NoReplicaError):
+            return Stale(0)
+
+    async def _fetch(self, partition: Partition, led: Led, ask: Fetch) -> Fetched:
+        log, wait_s = partition.log, min(ask.wait_s, WAIT_S)
+        if ask.follower is not None:
+            led.fetched(ask.follower, ask.leader_epoch, ask.offset)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                if ask.follower is None:
+                    await led.acknowledged(ask.offset + 1)
+                elif ask.offset >= log.end:
+                    await partition.grown.wait()
+        led.check()
+        assert led.in_sync is not None
+        reached = led.in_sync.high_watermark
+        return Fetched(log.read(ask.offset, reached if ask.follower is None else log.end), reached)

@@ -1,0 +1,161 @@
+"""What goes over TCP: each message is a length of four bytes, and msgpack. A connection answers in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from metad_client import MetadError, Owner
+
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+KIND: Final = "topic"
+"""Of the resources whose partitions are logs."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A record of a partition."""
+
+    leader_epoch: int
+    """Of the leader that took it."""
+    offset: int
+    payload: bytes
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Base of all requests. ``leader_epoch``: by which the sender has chosen whom to ask."""
+
+    tenant: str
+    topic: str
+    partition: int
+    leader_epoch: int
+
+
+class Append(Ask, frozen=True):
+    """Append records; answered with :class:`Appended` once they are acknowledged."""
+
+    payloads: list[bytes]
+
+
+class Fetch(Ask, frozen=True):
+    """Read from ``offset`` on; waits for up to ``wait_s`` if there is nothing. Consumers get what is acknowledged, a
+    ``follower`` everything; it says that it has all before ``offset``."""
+
+    offset: int
+    wait_s: float
+    follower: Owner | None = None
+
+
+class EndOf(Ask, frozen=True):
+    """Where the records of ``epoch`` end, for a follower that may have others than the leader."""
+
+    epoch: int
+
+
+class Appended(msgspec.Struct, frozen=True, tag=True):
+    """The records are acknowledged; the first has this offset."""
+
+    offset: int
+    leader_epoch: int
+
+
+class Fetched(msgspec.Struct, frozen=True, tag=True):
+    """The records from the offset on."""
+
+    records: list[Record]
+    high_watermark: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """``epoch`` is the greatest up to the one that was asked for of which the leader has records, and ends there."""
+
+    epoch: int
+    end: int
+
+
+class Stale(msgspec.Struct, frozen=True, tag="stale_route"):
+    """Nothing was done: who was asked does not lead under this ``leader_epoch``, but under its own; 0: not at all."""
+
+    leader_epoch: int
+
+
+class Unknown(msgspec.Struct, frozen=True, tag=True):
+    """The leader was replaced before it knew whether the records are acknowledged."""
+
+
+Request = Append | Fetch | EndOf
+Reply = Appended | Fetched | Ended | Stale | Unknown
+Message = TypeVar("Message")
+_encode = msgspec.msgpack.Encoder().encode
+_request = msgspec.msgpack.Decoder(Request)
+_reply = msgspec.msgpack.Decoder(Reply)
+
+
+class StaleRoute(Exception):
+    """The broker does not lead the partition under this ``leader_epoch``; nothing was done."""
+
+
+class UnknownOutcome(Exception):
+    """Nobody knows whether the records were appended."""
+
+
+async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Message]) -> Message:
+    """The next message. Raises EOFError, OSError, ValueError."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message of {size} bytes")
+    return decoder.decode(await reader.readexactly(size))
+
+
+async def request(reader: asyncio.StreamReader) -> Request:
+    """The next request."""
+    return await read(reader, _request)
+
+
+async def write(writer: asyncio.StreamWriter, message: Request | Reply) -> None:
+    """Send a message."""
+    encoded = _encode(message)
+    writer.write(len(encoded).to_bytes(4, "big") + encoded)
+    await writer.drain()
+
+
+class Connection:
+    """To one broker. One request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, address: str, timeout_s: float = 2.0) -> Self:
+        """Connect to HOST:PORT. Raises OSError."""
+        host, _, port = address.rpartition(":")
+        async with asyncio.timeout(timeout_s):
+            return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def ask(self, request: Request, answer: type[Message], timeout_s: float) -> Message:
+        """The answer. Raises StaleRoute, UnknownOutcome, and what :func:`read` raises; of anything but StaleRoute
+        nobody knows what was done, and the connection is closed."""
+        try:
+            async with self._turn, asyncio.timeout(timeout_s):
+                await write(self._writer, request)
+                reply = await read(self._reader, _reply)
+        except BaseException:
+            self.close()
+            raise
+        match reply:
+            case Stale(epoch):
+                raise StaleRoute(f"it leads under leader_epoch {epoch}, not {request.leader_epoch}")
+            case Unknown():
+                raise UnknownOutcome("its leader_epoch ended before the records were acknowledged")
+        assert isinstance(reply, answer), reply
+        return reply
+
+    def close(self) -> None:
+        """Close it."""
+        self._writer.close()
+
+
+ERRORS = (MetadError, OSError, EOFError, TimeoutError, ValueError, StaleRoute, UnknownOutcome)
+"""What a later attempt may not meet."""

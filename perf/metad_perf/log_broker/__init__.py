@@ -1,0 +1,1 @@
+"""A replicated log on brokers whose partitions metad assigns, under faults."""

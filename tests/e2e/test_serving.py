@@ -1,0 +1,231 @@
+"""``m.serve`` on a real node: what a broker is told, when a leadership ends for it, and what it says by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+import pytest_asyncio
+
+from metad import embedded
+from metad_client import BrokerLife, Client, FencedError, InvalidRequestError, LifeState, MetadError, connect
+from metad_client.assignment.serving import Following, Held, Led, Serving
+from metad_client.errors import NoReplicaError
+from metad_wire.tables.assignment import Partition
+
+TENANT = "acme"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.ServingInThread]:
+    with embedded.serve_in_thread() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def m(server: embedded.ServingInThread) -> AsyncIterator[Client]:
+    async with connect(server.url) as m:
+        yield m
+
+
+async def until(is_so: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            found = is_so()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.02)
+
+
+class Author:
+    """A broker's author, who writes down what he is told."""
+
+    def __init__(self, name: str, client: Client, life: BrokerLife) -> None:
+        self.name, self.client, self.life = name, client, life
+        self.told: list[tuple[str, int]] = []
+        self.held: Held | None = None
+        self.position = (0, 0)
+        self.may_release = asyncio.Event()
+        self.may_release.set()
+        self.serving: Serving | None = None
+
+    async def lead(self, led: Led) -> None:
+        self.told.append(("lead", led.leader_epoch))
+        self.held = led
+
+    async def follow(self, followed: Following) -> None:
+        self.told.append(("follow" if followed.leader is not None else "nobody", followed.leader_epoch))
+        self.held = followed
+
+    async def release(self, held: Held) -> None:
+        assert held.over
+        await self.may_release.wait()
+        self.told.append(("gone" if held.gone else "release", held.leader_epoch))
+        self.held = None
+
+    async def elect(self, followed: Following) -> tuple[int, int]:
+        self.told.append(("elect", followed.leader_epoch))
+        return self.position
+
+    @property
+    def led(self) -> Led:
+        assert isinstance(self.held, Led)
+        return self.held
+
+    def leads(self) -> bool:
+        return isinstance(self.held, Led) and not self.held.over
+
+
+class Cast:
+    """Brokers of one test, who serve one kind."""
+
+    def __init__(self, server: embedded.ServingInThread, m: Client, stack: AsyncExitStack, kind: str) -> None:
+        self.server, self.m, self.stack, self.kind = server, m, stack, kind
+        self.authors: dict[str, Author] = {}
+
+    async def broker(self, name: str, *, follows: bool = True, elects: bool = False) -> Author:
+        client = await self.stack.enter_async_context(connect(self.server.url))
+        life = await client.brokers.register(f"{self.kind}-{name}", lease_s=3600, sole=True)
+        author = self.authors[life.broker] = Author(life.broker, client, life)
+        author.serving = await self.stack.enter_async_context(
+            client.serve(
+                self.kind,
+                on_lead=author.lead,
+                on_release=author.release,
+                on_follow=author.follow if follows else None,
+                on_elect=author.elect if elects else None,
+            )
+        )
+        await author.serving.caught_up()
+        return author
+
+    async def create(self, *authors: Author, **options: object) -> None:
+        replicas = [[author.name for author in authors]]
+        await self.m.assignments.create(TENANT, "r", self.kind, replicas=replicas, **options)  # type: ignore[arg-type]
+
+    async def record(self) -> Partition:
+        row = await self.m.assignments.partitions.get(TENANT, "r", self.kind, 0)
+        assert row is not None
+        return row.record
+
+
+@pytest_asyncio.fixture
+async def cast(server: embedded.ServingInThread, m: Client, request: pytest.FixtureRequest) -> AsyncIterator[Cast]:
+    async with AsyncExitStack() as stack:
+        yield Cast(server, m, stack, request.node.name.removeprefix("test_")[:40])
+
+
+async def test_a_leader_proposes_and_acknowledges_and_is_replaced(cast: Cast) -> None:
+    a, b, c = [await cast.broker(name) for name in "abc"]
+    await cast.create(a, b, c, replication=3, min_isr=2)
+    await until(lambda: a.leads() and b.told == [("follow", 1)] and c.told == [("follow", 1)])
+    led = a.led
+    with pytest.raises(InvalidRequestError, match="begin"):
+        led.appended(1)
+    led.begin(0, lag_s=0.0)
+    led.appended(3)
+    waiting = asyncio.create_task(led.acknowledged(3))
+    given_up = asyncio.create_task(led.acknowledged(9))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert led.fetched(b.life.owner, 1, 3) == 0, "c is waited for"
+    with pytest.raises(FencedError):
+        led.fetched(b.life.owner, 2, 3)
+    await asyncio.wait_for(waiting, 60)  # c lags, the leader has said so, and metad agrees
+    assert {member.broker for member in (await cast.record()).isr} == {a.name, b.name}
+    led.fetched(c.life.owner, 1, 3)
+    await until(lambda: len(led.record.isr) == 3)
+
+    led.appended(4)
+    lost = asyncio.create_task(led.acknowledged(4))
+    await led.hand_over()
+    with pytest.raises(FencedError, match="ended before"):
+        await asyncio.wait_for(lost, 60)
+    await until(lambda: b.leads() and a.told[-1] == ("follow", 2))
+    assert led.over
+    with pytest.raises(FencedError):
+        led.fetched(c.life.owner, 1, 4)
+    b.led.begin(4)
+    with pytest.raises(NoReplicaError):
+        b.led.fetched(b.life.owner, 2, 4)
+
+
+async def test_a_life_that_is_lost_leads_nothing(cast: Cast) -> None:
+    a, b = await cast.broker("a"), await cast.broker("b")
+    await cast.create(a, b, replication=2)
+    await until(a.leads)
+    led, serving = a.led, a.serving
+    assert serving is not None
+    await a.life.end()
+    assert led.over
+    with pytest.raises(FencedError):
+        led.check()
+    assert isinstance(await serving.lost(), MetadError)
+    await until(lambda: b.leads() and a.held is None)
+    assert a.told == [("lead", 1), ("release", 1)], "what it has, it keeps"
+    assert serving.led == serving.held == {}
+
+
+async def test_an_owner_gives_back_only_after_it_has_stopped(cast: Cast) -> None:
+    a, b = await cast.broker("a", follows=False), await cast.broker("b", follows=False)
+    await cast.create(a, replication=1, election="owner")
+    await until(a.leads)
+    a.may_release.clear()
+    await cast.m.assignments.move(TENANT, "r", cast.kind, 0, [b.name])
+
+    async def releasing() -> bool:
+        return (await cast.record()).state == "releasing"
+
+    await until(releasing)
+    await asyncio.sleep(0.3)
+    assert not a.leads()
+    assert not b.leads()
+    assert await releasing()
+    a.may_release.set()
+    await until(b.leads)
+    assert [what for what, _ in a.told][:2] == ["lead", "release"]
+    assert b.told == [("lead", (await cast.record()).leader_epoch)]
+
+
+async def test_positions_are_reported_and_the_greatest_leads(cast: Cast) -> None:
+    a, b, c = [await cast.broker(name, elects=True) for name in "abc"]
+    b.position, c.position = (1, 4), (1, 7)
+    await cast.create(a, b, c, replication=3, election="position", copies=2)
+    await until(a.leads)
+    await a.life.end()
+    await until(c.leads)
+    assert ("elect", 2) in b.told
+    assert ("elect", 2) in c.told
+    await until(lambda: b.told[-1] == ("follow", 2))
+
+
+async def test_what_is_deleted_or_moved_away_is_gone(cast: Cast) -> None:
+    a, b = await cast.broker("a"), await cast.broker("b")
+    await cast.create(a, replication=1)
+    await until(a.leads)
+    a.led.begin(0)
+    await cast.m.assignments.move(TENANT, "r", cast.kind, 0, [b.name])
+    await until(lambda: b.told[:1] == [("follow", 1)])
+    a.led.fetched(b.life.owner, 1, 0)
+    await until(lambda: b.leads() and ("gone", 1) in a.told)
+    await cast.m.assignments.delete(TENANT, "r", cast.kind)
+    await until(lambda: b.told[-1][0] == "gone")
+
+    async def away() -> bool:
+        return await cast.m.assignments.resources.get(TENANT, "r", cast.kind) is None
+
+    await until(away)
+
+
+async def test_an_end_in_order_hands_over(cast: Cast) -> None:
+    a, b = await cast.broker("a"), await cast.broker("b")
+    await cast.create(a, b, replication=2)
+    await until(a.leads)
+    assert a.serving is not None
+    assert a.life.state is LifeState.SERVING
+    await a.serving.__aexit__(None, None, None)
+    assert a.told[-1] == ("release", 1)
+    await until(b.leads)
+    assert (await cast.record()).why.endswith("handed over")
