@@ -12,6 +12,7 @@ from .claimants import Claimant, Goer, LastClaimant, WillJudge
 from .counters import Counter, NumberJudge
 from .holders import Holder, LeaseJudge
 from .lockers import Locker, LockJudge
+from .log_brokers import Director, LastReader, LogBroker, LogJudge
 from .members import LastMember, MemberActor, MemberJudge
 from .publishers import Publisher
 from .subscribers import Subscriber
@@ -31,6 +32,7 @@ class Cast:
         self.locks: LockJudge | None = None
         self.wills: WillJudge | None = None
         self.members: MemberJudge | None = None
+        self.logs: LogJudge | None = None
         self.numbers: dict[str, NumberJudge] = {}
         kinds: list[Callable[[], list[Actor]]] = [
             self._holders,
@@ -40,6 +42,7 @@ class Cast:
             self._publishers,
             self._subscribers,
             self._members,
+            self._log_brokers,
         ]
         for kind in kinds:
             if rng.random() < share:
@@ -75,6 +78,14 @@ class Cast:
         return [
             *(MemberActor(self._cluster, f"member{n}", self._drawn(), judge) for n in range(1, 4)),
             LastMember(self._cluster, "last member", self._drawn(), judge),
+        ]
+
+    def _log_brokers(self) -> list[Actor]:
+        judge = self.logs = LogJudge(self._cluster)
+        return [
+            *(LogBroker(self._cluster, f"log{n}", self._drawn(), judge) for n in range(1, 5)),
+            Director(self._cluster, "director", self._drawn(), judge),
+            LastReader(self._cluster, "last reader", self._drawn(), judge),
         ]
 
     def _publishers(self) -> list[Actor]:
