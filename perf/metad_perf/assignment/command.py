@@ -246,6 +246,7 @@ class _Run:
         killed_ns: dict[str, int] = {}
         victim = None
         story.step(f"kill -9 of {options.kill} brokers")
+        used_s = self._cpu_s()
         for at, actor in enumerate(self._dying):
             if at and options.kill_leader:
                 await self._until(lambda: bool(observer.fenced_ns), "a dead broker is fenced")
@@ -259,6 +260,7 @@ class _Run:
         story.event(f"the last one is fenced after {max(detected_ms):,.0f} ms")
         await asyncio.sleep(_CALM_S)
         without = observer.without_leader(before)
+        used_s = {name: now_s - used_s[name] for name, now_s in self._cpu_s().items()}
         if victim is not None:
             await asyncio.to_thread(victim.start, START_S)
             await self._stage.health.settle()
@@ -277,7 +279,12 @@ class _Run:
             "detected_ms_p50": statistics.median(detected_ms),
             "without_leader_after": without,
             "writes_per_death": written / had,
+            "deaths_cpu_s": used_s,
         }
+
+    def _cpu_s(self) -> dict[str, float]:
+        others = {"brokers": sum(actor.cpu_s() for actor in self._living), "observer": time.process_time()}
+        return cpu_s(self._stage.members.all) | others
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         until_s = time.monotonic() + self._options.limit_s
