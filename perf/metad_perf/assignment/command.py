@@ -1,4 +1,4 @@
-"""The command: partitions are made, brokers and a leader die, a broker is drained; then a million partitions.
+"""The command: partitions are made, brokers and a leader die, a broker is drained. Then there are a million partitions.
 
 The observer has all partitions and brokers by one watch. A producer in it appends to those that have a log.
 """
@@ -10,13 +10,11 @@ import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from metad_client import Client, Options, Watched
 from metad_client.assignment.serving import Key, key_of
@@ -37,76 +35,68 @@ from ..report import output
 from ..report.conclusion import conclude, reported
 from ..running import run_async
 from ..target import open_client
-from .brokers import LOG, TASK, TOPIC, Append, Line, Logs, Ready, Serve, double_served, name_of, open_brokers, read_uses
+from .brokers import LOG, TASK, Ask, Line, double_served, name_of, open_brokers, read_uses
 
-TENANT: Final = "perf"
+_TENANT: Final = "perf"
+_TOPIC: Final = "topic"
 _EACH: Final = 4  # partitions of a topic
+_FEW: Final = 1_000  # partitions
 _LOGS: Final = 20
 _TASKS: Final = 100
 _PROCESSES: Final = 2  # of the brokers that die, and of the others
-_FEW: Final = 1_000
-_WATCHED: Final[list[Any]] = [Watched(PARTITIONS), Watched("broker")]
-_PARTS: Final = 10
-_LOOK_S: Final = 0.02
-_PAUSE_S: Final = 2.0
-_CALM_S: Final = 1.0
-_SINGLES: Final = 64
+_PARTS: Final = 10  # of the creation of many
+_SINGLES: Final = 64  # calls in flight
 _LIVES: Final = 6
-_CHANGER_LEASE_S: Final = 60.0
+_LONG_LEASE_S: Final = 60.0
+_LOOK_S: Final = 0.02
+_CALM_S: Final = 1.0
+_WATCHED: Final[list[Any]] = [Watched(PARTITIONS), Watched("broker")]
+_PROMISES: Final = ("without_leader_after", "double_leaders", "double_serving", "acknowledged_lost", "moves_astray")
 
 
 def run(options: Assignment) -> int:
     """Returns the exit code: 1 if a promise was broken, or a node or a living broker was not well."""
     problems: list[str] = []
-    play = partial(_play, options)
-    found = run_async(staged(options.shape, options.server_config, problems, play))
-    if not options.skip_many:
-        found |= run_async(staged(options.shape, options.server_config, problems, partial(_many, options)))
-    made = reported(options, found | {"problems": problems})
-    return conclude("assignment", made, options, *_PROMISES)
+    found: dict[str, Any] = {}
+    for play in (_play,) if options.skip_many else (_play, _many):
+        found |= run_async(staged(options.shape, options.server_config, problems, partial(play, options)))
+    return conclude("assignment", reported(options, found | {"problems": problems}), options, *_PROMISES)
 
 
-_PROMISES: Final = ("without_leader_after", "double_leaders", "double_serving", "acknowledged_lost", "moves_astray")
-
-
-def topic(number: int) -> ResourceCreate:
-    """A topic by its number."""
-    return ResourceCreate(TENANT, f"orders-{number:09}", TOPIC, partitions=_EACH, replication=3, min_isr=2)
-
-
-def key_of_number(number: int) -> Key:
-    """A partition of all topics, by its number."""
-    return TENANT, topic(number // _EACH).resource, TOPIC, number % _EACH
+def _topic(number: int) -> ResourceCreate:
+    return ResourceCreate(_TENANT, f"orders-{number:09}", _TOPIC, partitions=_EACH, replication=3, min_isr=2)
 
 
 async def _create(client: Client, options: Assignment, first: int, end: int) -> float:
-    """Make topics. Returns how many were made a second."""
+    """Make topics. Returns the seconds."""
 
     async def send(numbers: range) -> None:
-        check(await client.assignments.create_many([topic(number) for number in numbers]), "topics")
+        check(await client.assignments.create_many([_topic(number) for number in numbers]), "topics")
 
     begin_s, step = time.monotonic(), options.batch
     await pour((range(at, min(end, at + step)) for at in range(first, end, step)), send, options.in_flight)
-    return (end - first) / (time.monotonic() - begin_s)
+    return time.monotonic() - begin_s
 
 
-# --- the observer -------------------------------------------------------------------------------------------
+# --- the observer ----------------------------------------------------------------------------------------------------
 
 
 class Observer:
-    """What the watch has shown."""
+    """What the watch has shown, and a producer."""
 
-    def __init__(self, dying: frozenset[str]) -> None:
+    def __init__(self, dying: frozenset[str], home: Path) -> None:
         self.rows: dict[Key, TableRecord[Partition]] = {}
         self.fenced_ns: dict[str, int] = {}
         self.led_ns: dict[Key, tuple[str, int]] = {}
-        """Since the deaths: whose death a partition with a dead leader waited for last, and when another one led."""
+        """Of a partition whose leader died: which one last, and when another broker led."""
         self.leaders: defaultdict[tuple[Key, int], set[Owner]] = defaultdict(set)
         self.moving: set[Key] = set()
         self.moving_max = self.begun = 0
-        self.problems: list[str] = []
+        self.acknowledged: defaultdict[Key, set[int]] = defaultdict(set)
+        self.gaps = 0
         self.whole = asyncio.Event()
         self._dying = dying
+        self._home = home
         self._waiting: dict[Key, str] = {}
 
     async def follow(self, client: Client) -> None:
@@ -114,21 +104,19 @@ class Observer:
         async with client.watch([*_WATCHED], start="snapshot") as watch:
             async for batch in watch:
                 now_ns = time.monotonic_ns()
-                if batch.kind == "gap":
-                    self.problems.append("the watch of the observer has a gap")
+                self.gaps += batch.kind == "gap"
                 for event in batch.events:
                     record: Any = event.record
-                    if isinstance(record, Broker):
-                        if record.state == "fenced":
-                            self.fenced_ns.setdefault(record.broker, now_ns)
-                    elif record is not None:
-                        self._partition(record, now_ns)
+                    if isinstance(record, TableRecord):
+                        self.saw(record, now_ns)
+                    elif isinstance(record, Broker) and record.state == "fenced":
+                        self.fenced_ns.setdefault(record.broker, now_ns)
                 if batch.kind == "snapshot" and batch.last:
                     self.whole.set()
 
-    def _partition(self, row: TableRecord[Partition], now_ns: int) -> None:
-        p = row.record
-        key = key_of(p)
+    def saw(self, row: TableRecord[Partition], now_ns: int) -> None:
+        """A partition is so."""
+        p, key = row.record, key_of(row.record)
         self.rows[key] = row
         if p.leader is not None:
             self.leaders[key, p.leader_epoch].add(p.leader)
@@ -136,51 +124,45 @@ class Observer:
                 self._waiting[key] = p.leader.broker
             elif (dead := self._waiting.pop(key, None)) is not None:
                 self.led_ns[key] = dead, now_ns
-        if p.plan is not None and key not in self.moving:
-            self.begun += 1
+        if p.plan is not None:
+            self.begun += key not in self.moving
             self.moving.add(key)
             self.moving_max = max(self.moving_max, len(self.moving))
-        elif p.plan is None:
+        else:
             self.moving.discard(key)
 
-    def again_ms(self) -> list[float]:
-        """For each partition whose leader died, from when its death was known until another one led."""
-        return [max(0, led_ns - self.fenced_ns[dead]) / 1e6 for dead, led_ns in self.led_ns.values()]
+    def again_ms(self, owned: bool) -> list[float]:
+        """From when a leader's death was known until another one led, in order."""
+        found = [(key, led_ns - self.fenced_ns[dead]) for key, (dead, led_ns) in self.led_ns.items()]
+        return sorted(max(0, spent_ns) / 1e6 for key, spent_ns in found if (key[2] == TASK) == owned)
 
-    def without_leader(self, before: dict[Key, TableRecord[Partition]]) -> int:
+    def without_leader(self, before: Mapping[Key, TableRecord[Partition]]) -> int:
         """Partitions that a living broker was in sync of, and that no living broker leads."""
         without = 0
         for key, row in before.items():
             leader = self.rows[key].record.leader
-            able = {member.broker for member in row.record.isr} - self._dying
-            without += bool(able) and key[2] != TASK and (leader is None or leader.broker in self._dying)
+            able = key[2] != TASK and {member.broker for member in row.record.isr} - self._dying
+            without += bool(able) and (leader is None or leader.broker in self._dying)
         return without
 
-
-class Producer:
-    """Appends to the partitions that have a log, one record after the other."""
-
-    def __init__(self, observer: Observer, home: Path) -> None:
-        self._observer = observer
-        self._home = home
-        self.acknowledged: defaultdict[Key, list[int]] = defaultdict(list)
-
     async def produce(self, key: Key) -> None:
-        """Append to one."""
+        """Append to a partition that has a log, one record after the other."""
         line, number = Line(self._home), 0
         while True:
-            p = self._observer.rows[key].record
-            number += 1
-            if (
-                p.leader is not None
-                and not (await line.ask(p.leader.broker, Append(key, p.leader_epoch, number))).refused
-            ):
-                self.acknowledged[key].append(number)
+            p, number = self.rows[key].record, number + 1
+            ask = Ask(key, p.leader_epoch, number=number)
+            if p.leader is not None and not (await line.ask(p.leader.broker, ask)).refused:
+                self.acknowledged[key].add(number)
             else:
                 await asyncio.sleep(_LOOK_S)
 
 
-# --- brokers die, and move ----------------------------------------------------------------------------------
+# --- brokers die, and one is drained ---------------------------------------------------------------------------------
+
+
+async def _play(options: Assignment, stage: Stage) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="metad-perf-") as home:
+        return await _Run(options, stage, await stage.client(), Path(home)).all()
 
 
 class _Run:
@@ -191,58 +173,56 @@ class _Run:
         self._stage = stage
         self._client = client
         self._home = home
-        self._observer = Observer(frozenset(map(name_of, range(options.kill))))
-        self._producer = Producer(self._observer, home)
-        parts = [range(n, options.kill, _PROCESSES) for n in range(min(_PROCESSES, options.kill))]
-        living = [range(options.kill + n, options.brokers, _PROCESSES) for n in range(_PROCESSES)]
-        self._dying, self._living = ([self._actor(part) for part in each if part] for each in (parts, living))
+        self._names = [name_of(number) for number in range(options.brokers)]
+        self._observer = Observer(frozenset(self._names[: options.kill]), home)
+        self._dying = self._actors(range(options.kill))
+        self._living = self._actors(range(options.kill, options.brokers))
 
-    def _actor(self, numbers: range) -> Actor:
-        return self._stage.actor(open_brokers, self._stage.members.target, str(self._home), numbers)
+    def _actors(self, numbers: range) -> list[Actor]:
+        parts = [numbers[n::_PROCESSES] for n in range(min(_PROCESSES, len(numbers)))]
+        target, home = self._stage.members.target, str(self._home)
+        return [self._stage.actor(open_brokers, target, home, part) for part in parts]
 
     async def all(self) -> dict[str, Any]:
         """All of it."""
-        options, observer, client, story = self._options, self._observer, self._client, self._stage.story
-        topics = -(-options.partitions // _EACH)
-        await ask_all([*self._dying, *self._living], Ready())
+        options, observer, story = self._options, self._observer, self._stage.story
+        brokers, topics = [*self._dying, *self._living], -(-options.partitions // _EACH)
+        await ask_all(brokers, "ready")
         story.step(f"{options.brokers} brokers live; make {topics:,} topics")
-        created_per_s = await _create(client, options, 0, topics)
+        used_s = self._cpu_s()
+        seconds = await _create(self._client, options, 0, topics)
+        used_s = self._cpu_s(used_s)
         await self._create_others()
         async with AsyncExitStack() as stack:
 
-            def begin(work: Any) -> None:
-                task = asyncio.create_task(work)
-                stack.callback(task.cancel)
+            def begin(work: Coroutine[Any, Any, None]) -> None:
+                stack.callback(asyncio.create_task(work).cancel)
 
-            begin(observer.follow(client))
+            begin(observer.follow(self._client))
             await observer.whole.wait()
-            led = sum(await ask_all([*self._dying, *self._living], Serve()))
+            led = sum(await ask_all(brokers, "serve"))
             story.step(f"brokers lead {led:,} of {len(observer.rows):,} partitions; a producer appends")
             for key in [key for key in observer.rows if key[2] == LOG]:
-                begin(self._producer.produce(key))
-            await asyncio.sleep(_PAUSE_S)
+                begin(observer.produce(key))
+            await asyncio.sleep(2 * _CALM_S)
             died = await self._deaths()
             moved = await self._drain()
-            await asyncio.sleep(_CALM_S)
-        return {"created_per_s": created_per_s, **died, **moved, **await self._judged()}
+        created = {"created_per_s": topics / seconds, "created_cpu_us": 1e6 * used_s["nodes"] / topics}
+        return {**created, **died, **moved, **await self._judged()}
 
     async def _create_others(self) -> None:
         """Half of the partitions with a log begin at brokers that die."""
-        options = self._options
-        spread = range(options.kill, options.brokers)
-        places = [
-            [name_of(at % options.kill if at % 2 else spread[at % len(spread)])]
-            + [name_of(spread[(at + more) % len(spread)]) for more in (1, 2)]
-            for at in range(_LOGS)
-        ]
-        log = ResourceCreate(TENANT, "log", LOG, partitions=_LOGS, replication=3, min_isr=2, replicas=places)
-        task = ResourceCreate(TENANT, "task", TASK, partitions=_TASKS, replication=2, election="owner")
+        dying, living = self._names[: self._options.kill], self._names[self._options.kill :]
+        places = [[living[(at + more) % len(living)] for more in range(3)] for at in range(_LOGS)]
+        for at in range(0, _LOGS, 2):
+            places[at][0] = dying[at % len(dying)]
+        log = ResourceCreate(_TENANT, "log", LOG, partitions=_LOGS, replication=3, min_isr=2, replicas=places)
+        task = ResourceCreate(_TENANT, "task", TASK, partitions=_TASKS, replication=2, election="owner")
         check(await self._client.assignments.create_many([log, task]), "resources")
 
     async def _deaths(self) -> dict[str, Any]:
         options, observer, story = self._options, self._observer, self._stage.story
-        before = dict(observer.rows)
-        names = [name_of(n) for n in range(options.kill)]
+        before, names = dict(observer.rows), self._names[: options.kill]
         killed_ns: dict[str, int] = {}
         victim = None
         story.step(f"kill -9 of {options.kill} brokers")
@@ -251,40 +231,45 @@ class _Run:
             if at and options.kill_leader:
                 await self._until(lambda: bool(observer.fenced_ns), "a dead broker is fenced")
                 victim = await self._stage.leader("metadata-0")
+                used_s["nodes"] -= victim.cpu_s()
                 victim.kill()
                 story.event(f"kill -9 of {victim.name}, the leader of metadata-0")
             killed_ns.update(dict.fromkeys(names[at::_PROCESSES], time.monotonic_ns()))
             actor.kill()
-        await self._until(lambda: len(observer.fenced_ns) == len(names), "all dead brokers are fenced")
+        await self._until(lambda: observer.fenced_ns.keys() >= {*names}, "all dead brokers are fenced")
         detected_ms = [(observer.fenced_ns[name] - killed_ns[name]) / 1e6 for name in names]
         story.event(f"the last one is fenced after {max(detected_ms):,.0f} ms")
         await asyncio.sleep(_CALM_S)
         without = observer.without_leader(before)
-        used_s = {name: now_s - used_s[name] for name, now_s in self._cpu_s().items()}
-        if victim is not None:
-            await asyncio.to_thread(victim.start, START_S)
-            await self._stage.health.settle()
         written, was = self._versions(before), -1
         while written != was:
             await asyncio.sleep(_CALM_S)
             written, was = self._versions(before), written
-        had = sum(broker in names for row in before.values() for broker in row.record.replicas)
-        again_ms = sorted(observer.again_ms())
+        used_s = self._cpu_s(used_s)
+        if victim is not None:
+            await asyncio.to_thread(victim.start, START_S)
+            await self._stage.health.settle()
+        again_ms, owned_ms = observer.again_ms(False), observer.again_ms(True)
         return {
             "led_again_ms_p99": again_ms[len(again_ms) * 99 // 100],
             "led_again_ms_p50": again_ms[len(again_ms) // 2],
-            "led_again_ms_max": again_ms[-1],
             "led_again": len(again_ms),
+            "owned_again_ms_max": max(owned_ms, default=0.0),
             "detected_ms": max(detected_ms),
             "detected_ms_p50": statistics.median(detected_ms),
             "without_leader_after": without,
-            "writes_per_death": written / had,
+            "writes_per_death": written / sum(name in names for row in before.values() for name in row.record.replicas),
             "deaths_cpu_s": used_s,
         }
 
-    def _cpu_s(self) -> dict[str, float]:
-        others = {"brokers": sum(actor.cpu_s() for actor in self._living), "observer": time.process_time()}
-        return cpu_s(self._stage.members.all) | others
+    def _versions(self, before: Mapping[Key, TableRecord[Partition]]) -> int:
+        return sum(self._observer.rows[key].version - row.version for key, row in before.items() if key[2] != LOG)
+
+    def _cpu_s(self, before: Mapping[str, float] | None = None) -> dict[str, float]:
+        living = sum(actor.cpu_s() for actor in self._living)
+        nodes = sum(cpu_s([one for one in self._stage.members.all if one.runs]).values())
+        now = {"nodes": nodes, "living brokers": living, "observer": time.process_time()}
+        return {name: now_s - (before or {}).get(name, 0.0) for name, now_s in now.items()}
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         until_s = time.monotonic() + self._options.limit_s
@@ -293,88 +278,63 @@ class _Run:
                 raise ServerError(f"waited {self._options.limit_s:g} s until {what}")
             await asyncio.sleep(_LOOK_S)
 
-    def _versions(self, before: dict[Key, TableRecord[Partition]]) -> int:
-        return sum(self._observer.rows[key].version - row.version for key, row in before.items())
-
     async def _drain(self) -> dict[str, Any]:
         """Drain a broker, and pause meanwhile."""
         options, observer, plans = self._options, self._observer, self._client.plans
-        drained = name_of(options.kill)
+        drained, begin_s, state = self._names[options.kill], time.monotonic(), ""
         self._stage.story.step(f"drain {drained}, {options.moves} moves at a time")
-        begin_s = time.monotonic()
         await plans.create("drain", "drain", [drained], moves=options.moves)
         await self._until(lambda: observer.begun > 0, "moves begin")
         await plans.pause("drain")
-        await asyncio.sleep(_CALM_S)  # what was ordered before
-        begun = observer.begun
-        await asyncio.sleep(_PAUSE_S)
-        begun_in_pause = observer.begun - begun
+        await asyncio.sleep(_CALM_S)  # what was ordered before begins
+        paused_at = observer.begun
+        await asyncio.sleep(2 * _CALM_S)
+        in_pause = observer.begun - paused_at
         await plans.resume("drain")
-        until_s, plan = time.monotonic() + options.limit_s, None
-        while (plan is None or plan.state != "done") and time.monotonic() < until_s:
+        until_s = time.monotonic() + options.limit_s
+        while state != "done" and time.monotonic() < until_s:
             await asyncio.sleep(_CALM_S / 2)
             plan = await plans.get("drain")
-        state = "" if plan is None else plan.state
-        left = [row for row in observer.rows.values() if drained in row.record.replicas]
-        astray = [observer.moving_max > options.moves, begun_in_pause > 0, state != "done", bool(left)]
+            state = "" if plan is None else plan.state
+        left = sum(drained in row.record.replicas for row in observer.rows.values())
+        astray = (observer.moving_max > options.moves) + (in_pause > 0) + (state != "done") + (left > 0)
         return {
-            "moves_throttled_ok": not any(astray),
-            "moves_astray": sum(astray),
-            "moves_seconds": time.monotonic() - begin_s,
-            "moves_max": observer.moving_max,
+            "moves_throttled_ok": not astray,
+            "moves_astray": astray,
             "moves_begun": observer.begun,
-            "moves_begun_in_pause": begun_in_pause,
-            "moves_left": len(left),
-            "plan_state": state,
+            "moves_max": observer.moving_max,
+            "moves_begun_in_pause": in_pause,
+            "moves_left": left,
+            "moves_seconds": time.monotonic() - begin_s,
         }
 
     async def _judged(self) -> dict[str, Any]:
         observer, problems = self._observer, self._stage.problems
-        logs: dict[Key, tuple[int, set[int]]] = {}
-        for led, lost in await ask_all(self._living, Logs()):
+        problems += ["the watch of the observer has a gap"] * observer.gaps
+        logs: dict[Key, tuple[int, list[int]]] = {}
+        for led, lost in await ask_all(self._living, "logs"):
             problems += [f"{name}, which was not killed, has lost its life" for name in lost]
-            for key, (epoch, numbers) in led.items():
-                logs[key] = max((epoch, set(numbers)), logs.get(key, (0, set[int]())), key=lambda one: one[0])
+            for key, log in led.items():
+                logs[key] = max(log, logs.get(key, log))
         uses = read_uses(self._home)
         for use in uses:
             observer.leaders[use.key, use.leader_epoch].add(use.member)
-        acknowledged = self._producer.acknowledged
-        problems += observer.problems
+        acknowledged = observer.acknowledged
         return {
             "double_leaders": sum(len(leaders) > 1 for leaders in observer.leaders.values()),
             "double_serving": len(double_served(use for use in uses if use.begin_ns)),
-            "acknowledged_lost": sum(len({*each} - logs.get(key, (0, set()))[1]) for key, each in acknowledged.items()),
+            "acknowledged_lost": sum(len(each - {*logs.get(key, (0, []))[1]}) for key, each in acknowledged.items()),
             "acknowledged": sum(map(len, acknowledged.values())),
             "uses": sum(use.begin_ns > 0 for use in uses),
         }
 
 
-async def _play(options: Assignment, stage: Stage) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="metad-perf-") as home:
-        return await _Run(options, stage, await stage.client(), Path(home)).all()
-
-
-# --- a million ----------------------------------------------------------------------------------------------
-
-
-class Make(msgspec.Struct, frozen=True):
-    """Order: make the topics from this one on. The reply: how many a second."""
-
-    first: int
-    end: int
-
-
-class Change(msgspec.Struct, frozen=True):
-    """Order: so many changes of who is in sync, of as many different partitions as there are few, spread over so many
-    topics. The reply: how many were refused."""
-
-    topics: int
-    count: int
-    batch: int
+# --- a million partitions --------------------------------------------------------------------------------------------
 
 
 class Changer:
-    """Carries out these orders."""
+    """Orders: ``make``, the first topic, the last; and ``change``, over so many topics, so many changes of who is in
+    sync, in such batches, of as many different partitions as there are few. Replies with how many were refused."""
 
     def __init__(self, client: Client, options: Assignment) -> None:
         self._client = client
@@ -382,27 +342,25 @@ class Changer:
         self._known: list[Partition] = []
         self._changes: Counter[int] = Counter()
 
-    async def carry_out(self, order: Make | Change) -> Any:
-        match order:
-            case Make(first, end):
-                return await _create(self._client, self._options, first, end)
-            case Change(topics, count, batch):
-                self._known = self._known or await self._read(topics)
-                refused, number = 0, len(self._known)
+    async def carry_out(self, order: tuple[str, int, int, int]) -> Any:
+        what, topics, count, batch = order
+        if what == "make":
+            return await _create(self._client, self._options, topics, count)
+        if not self._known:
+            numbers = range(0, topics * _EACH, max(1, topics * _EACH // _FEW))
+            keys = [(_TENANT, _topic(number // _EACH).resource, _TOPIC, number % _EACH) for number in numbers]
+            rows = await self._client.assignments.partitions.get_many(keys)
+            self._known = [row.record for row in rows if row is not None]
+        refused = 0
 
-                async def send(wanted: Sequence[int]) -> None:
-                    nonlocal refused
-                    items = [self._next(at % number) for at in wanted]
-                    refused += len((await self._client.assignments.in_sync_many(items)).errors)
+        async def send(wanted: range) -> None:
+            nonlocal refused
+            items = [self._next(at % len(self._known)) for at in wanted]
+            refused += len((await self._client.assignments.in_sync_many(items)).errors)
 
-                steps = (range(at, min(count, at + batch)) for at in range(0, count, batch))
-                await pour(steps, send, 1 if batch > 1 else _SINGLES)
-                return refused
-
-    async def _read(self, topics: int) -> list[Partition]:
-        numbers = range(0, topics * _EACH, max(1, topics * _EACH // _FEW))
-        keys = [key_of_number(number) for number in numbers]
-        return [row.record for row in await self._client.assignments.partitions.get_many(keys) if row is not None]
+        steps = (range(at, min(count, at + batch)) for at in range(0, count, batch))
+        await pour(steps, send, 1 if batch > 1 else _SINGLES)
+        return refused
 
     def _next(self, at: int) -> InSync:
         """The last one is not in sync any more, or is again."""
@@ -410,8 +368,8 @@ class Changer:
         assert p.leader is not None
         self._changes[at] += 1
         isr = p.isr if changes % 2 else p.isr[:-1]
-        epoch = p.partition_epoch + changes
-        return InSync(*key_of(p), p.leader.broker, p.leader.broker_epoch, p.leader_epoch, epoch, isr)
+        said = (p.leader_epoch, p.partition_epoch + changes)
+        return InSync(*key_of(p), p.leader.broker, p.leader.broker_epoch, *said, isr)
 
 
 @asynccontextmanager
@@ -420,13 +378,13 @@ async def open_changer(target: str, options: Assignment) -> AsyncIterator[Change
     async with AsyncExitStack() as stack:
         for name in map(name_of, range(_LIVES)):
             client = await stack.enter_async_context(open_client(target, Options(client_name=name)))
-            await client.brokers.register(name, lease_s=_CHANGER_LEASE_S)
+            await client.brokers.register(name, lease_s=_LONG_LEASE_S)
         settings = Options(client_name="changer", deadline_s=60.0)
         yield Changer(await stack.enter_async_context(open_client(target, settings)), options)
 
 
 async def _at_rest(stage: Stage) -> tuple[float, float]:
-    """Memory of all nodes in MiB: once they are quiet, and after they have started anew, and are quiet again."""
+    """Memory of all nodes in MiB: once they are quiet; and once they have started anew, and are quiet again."""
     members = stage.members.all
     await quiet(members)
     running = rss_bytes(members) / MIB
@@ -439,19 +397,19 @@ async def _at_rest(stage: Stage) -> tuple[float, float]:
 
 async def _many(options: Assignment, stage: Stage) -> dict[str, Any]:
     """What many partitions cost: memory at rest, and each change."""
-    topics, few = options.many // _EACH, min(_FEW, options.many) // _EACH
+    topics, few = options.many // _EACH, _FEW // _EACH
     changer = stage.actor(open_changer, stage.members.target, options)
-    await changer.ask(Make(0, few))
+    await changer.ask(("make", 0, few, 0))
     before = await _at_rest(stage)
-    rates, part = [], -(-(topics - few) // _PARTS)
-    with output.progress(f"make {topics:,} topics", topics - few) as progress:
+    seconds, part = 0.0, -(-topics // _PARTS)
+    with output.progress(f"make {topics:,} topics", topics) as progress:
         for first in range(few, topics, part):
-            rates.append(await changer.ask(Make(first, min(topics, first + part))))
+            seconds += await changer.ask(("make", first, min(topics, first + part), 0))
             progress(part)
     after = await _at_rest(stage)
     compared = partial(_compared, options, [(stage, changer, topics)], few)
     return {
-        "created_per_s_1e6": statistics.harmonic_mean(rates) if rates else 0.0,
+        "created_per_s_1e6": output.ratio(topics - few, seconds),
         "rss_growth_mib_1e6": after[1] - before[1],
         "rss_mib": {"quiet": [before[0], after[0]], "started anew": [before[1], after[1]]},
         **await staged(options.shape, options.server_config, stage.problems, compared),
@@ -463,7 +421,7 @@ async def _compared(
 ) -> dict[str, Any]:
     """Changes with many partitions and with few, in turn."""
     sides.append((beside, beside.actor(open_changer, beside.members.target, options), few))
-    await sides[1][1].ask(Make(0, few))
+    await sides[1][1].ask(("make", 0, few, 0))
     for stage, _, _ in sides:
         await quiet(stage.members.all)
     costs: dict[str, list[tuple[float, float]]] = {"batches": [], "singles": []}
@@ -474,7 +432,7 @@ async def _compared(
                 for at in (0, 1) if pair % 2 else (1, 0):
                     stage, changer, topics = sides[at]
                     used_s = sum(cpu_s(stage.members.all).values())
-                    if refused := await changer.ask(Change(topics, count, batch)):
+                    if refused := await changer.ask(("change", topics, count, batch)):
                         stage.problems.append(f"{refused} changes of who is in sync were refused")
                     spent[at] = 1e6 * (sum(cpu_s(stage.members.all).values()) - used_s) / count
                 costs[way] += [(spent[0], spent[1])] if pair else []
