@@ -367,9 +367,18 @@ class Assignments:
             return None
         if plan.rule != "drain" and not placer.gains(giver, taker):
             return None
-        placer.counts[giver] = placer.counts.get(giver, 0) - 1
-        placer.counts[taker] = placer.counts.get(taker, 0) + 1
         wanted = [taker if broker == giver else broker for broker in p.replicas]
+        fences = led.driver.machine.parts[Fences]
+        dead = [broker for broker in wanted if fences.life(broker) is None]
+        needed = {"isr": p.min_isr, "owner": 1}.get(resource.election, len(wanted))
+        for broker in dead[: max(0, needed - len(wanted) + len(dead))]:  # else the move could never end
+            other = placer.replacement(wanted, broker)
+            if other is None:
+                return None
+            wanted[wanted.index(broker)] = other
+        placer.counts[giver] = placer.counts.get(giver, 0) - 1
+        for broker in {*wanted} - {*p.replicas}:
+            placer.counts[broker] = placer.counts.get(broker, 0) + 1
         return PlannedMove(p.tenant, p.resource, p.kind, p.partition, wanted, plan.plan, plan.throttle_bytes)
 
     def _progress(self, led: _Led, plan: Plan, begun: int, idle: bool) -> GroupProgress:

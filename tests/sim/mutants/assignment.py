@@ -33,9 +33,9 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "isr_by_name",
         "who is in sync is a life, not a broker",
-        _FENCES + "alive",
-        "and fence.least_epoch == epoch",
-        "",
+        _DECIDE + "is_alive",
+        "lives.life(member.broker) == member.broker_epoch",
+        "lives.life(member.broker) is not None",
         "ack",
     ),
     _m(
@@ -83,7 +83,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         "fenced_proposer",
         "a life that is over proposes nothing",
         (
-            (_RULES + "_member", "if not lives.alive(item.broker, item.broker_epoch):", "if False:"),
+            (_RULES + "_member", "if lives.life(item.broker) != item.broker_epoch:", "if False:"),
             (
                 _RULES + "in_sync",
                 "if not is_alive(other, lives)]",
