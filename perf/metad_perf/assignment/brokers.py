@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from metad_client import BrokerLife, Client, LifeState, MetadError, Options
-from metad_client.assignment.serving import Followed, Held, Key, Led
+from metad_client.assignment.serving import Following, Held, Key, Led
 from metad_wire.messages import Owner
 
 from ..target import open_client
@@ -179,7 +179,7 @@ class Broker:
             led.begin(len(self.logs[led.key].epochs))
         self._noted.append(Use(led.key, led.leader_epoch, led.me))
 
-    async def _follow(self, followed: Followed) -> None:
+    async def _follow(self, followed: Following) -> None:
         await self._release(followed)
         wants = followed.record.kind == LOG or followed.me not in followed.record.isr
         if wants and followed.record.kind != TASK and followed.leader is not None:
@@ -190,7 +190,7 @@ class Broker:
         if (task := self._fetching.pop(held.key, None)) is not None:
             task.cancel()
 
-    async def _fetch(self, followed: Followed, leader: str) -> None:
+    async def _fetch(self, followed: Following, leader: str) -> None:
         log, me = self.logs[followed.key], followed.me
         with contextlib.closing(Line(self._directory)) as line:
             while followed.record.kind == LOG or me not in followed.record.isr:
