@@ -65,6 +65,22 @@ from metad_wire.messages import (
     Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
+from metad_wire.tables.assignment import (
+    Candidate,
+    Claim,
+    Elect,
+    Explanation,
+    InSync,
+    MovePartition,
+    PartitionKey,
+    Release,
+    ReportPosition,
+    ResourceAlter,
+    ResourceCreate,
+    ResourceKey,
+    ResourceResize,
+    Seal,
+)
 from metad_wire.tables.broker import Broker, BrokerEnded, BrokerKey
 from metad_wire.tables.consumer import (
     AssignItem,
@@ -80,6 +96,7 @@ from metad_wire.tables.declaration import DeclarationKey, DeclaredTable
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
 from metad_wire.tables.offset import KnownGroup
+from metad_wire.tables.plan import NewPlan, Plan, PlanKey, PlanState
 from metad_wire.tables.retained import Retained, RetainedDeleteItem, RetainedKey, RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
@@ -90,6 +107,10 @@ from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 
 from . import limits
+from .assignment.assignments import Assignments
+from .assignment.in_sync import InSyncReplicas
+from .assignment.plans import Plans
+from .assignment.serving import Following, Held, Led, Serving
 from .broker_life import BrokerLife, LifeState
 from .client import Client, Statistics, connect
 from .dispatch.states import ClientState
@@ -111,13 +132,16 @@ from .errors import (
     IdentityExpiredError,
     IncompatibleSchemaError,
     IndexBuildingError,
+    IneligibleError,
     InternalError,
     InvalidItemError,
     InvalidRequestError,
     LogCutError,
     MetadError,
     MissingExtraError,
+    NoCandidateError,
     NoPlaceError,
+    NoReplicaError,
     NoRoomError,
     NotFoundError,
     NotLeaderError,
@@ -198,6 +222,7 @@ __all__ = [
     "AnyTable",
     "Assign",
     "AssignItem",
+    "Assignments",
     "Backlog",
     "Backoff",
     "Beat",
@@ -207,8 +232,10 @@ __all__ = [
     "BrokerLife",
     "Brokers",
     "CancelledError",
+    "Candidate",
     "Change",
     "ChangeKind",
+    "Claim",
     "Client",
     "ClientState",
     "ClosedError",
@@ -236,10 +263,13 @@ __all__ = [
     "DrainingError",
     "DueWill",
     "Effective",
+    "Elect",
     "Ended",
+    "Explanation",
     "FencedError",
     "Followed",
     "FollowerStatus",
+    "Following",
     "ForeignCallError",
     "ForkedError",
     "FrameError",
@@ -252,12 +282,16 @@ __all__ = [
     "GroupState",
     "GroupStatus",
     "HandshakeError",
+    "Held",
     "HeldLease",
     "IdentityExpiredError",
     "Image",
     "ImageTable",
+    "InSync",
+    "InSyncReplicas",
     "IncompatibleSchemaError",
     "IndexBuildingError",
+    "IneligibleError",
     "Inflight",
     "InflightKey",
     "InflightState",
@@ -284,6 +318,7 @@ __all__ = [
     "LeaseKeyItem",
     "LeaseState",
     "Leases",
+    "Led",
     "LifeState",
     "Lock",
     "LogCutError",
@@ -295,8 +330,12 @@ __all__ = [
     "Message",
     "MetadError",
     "MissingExtraError",
+    "MovePartition",
+    "NewPlan",
     "NewSchema",
+    "NoCandidateError",
     "NoPlaceError",
+    "NoReplicaError",
     "NoRoomError",
     "NodeRecord",
     "NotFoundError",
@@ -314,10 +353,15 @@ __all__ = [
     "Owned",
     "OwnedResult",
     "Owner",
+    "PartitionKey",
     "PathRule",
     "PeerLink",
     "PermissionDeniedError",
     "PlainTable",
+    "Plan",
+    "PlanKey",
+    "PlanState",
+    "Plans",
     "PositionAheadError",
     "Put",
     "PutResult",
@@ -326,7 +370,13 @@ __all__ = [
     "Record",
     "Records",
     "Redirected",
+    "Release",
+    "ReportPosition",
     "Resize",
+    "ResourceAlter",
+    "ResourceCreate",
+    "ResourceKey",
+    "ResourceResize",
     "Retained",
     "RetainedDeleteItem",
     "RetainedKey",
@@ -338,10 +388,12 @@ __all__ = [
     "Route",
     "RuleResult",
     "Schemas",
+    "Seal",
     "SequenceAddItem",
     "SequenceKey",
     "SequenceRecord",
     "Sequences",
+    "Serving",
     "Session",
     "SessionDeleteItem",
     "SessionDisconnectItem",

@@ -152,14 +152,7 @@ class Node:
         )
         self._statuses.listen(self.disk_room.look)
         self._scheduler = Scheduler(
-            stores.state,
-            writer,
-            replicas,
-            agenda,
-            precedence,
-            environment,
-            health,
-            log_grown=self._log_grown,
+            stores.state, writer, replicas, agenda, precedence, environment, health, log_grown=self._log_grown
         )
         standstills = self.standstills = self._scheduler.standstills
         share = self.return_share = ReturnShare(

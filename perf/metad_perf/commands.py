@@ -537,6 +537,41 @@ class Topics(Options, frozen=True, kw_only=True):
         return made
 
 
+class Assignment(Options, frozen=True, kw_only=True):
+    ABOUT = (
+        "brokers and a leader die, and a broker is drained: who leads each partition, how soon? a million partitions"
+    )
+    RUNS = "assignment.command"
+
+    server_config: Config = None
+    scheme: Scheme = "metad"
+    nodes: Nodes = 3
+    groups: Annotated[str, "groups of the started cluster", "G"] = "metadata=1"
+    brokers: Annotated[int, "brokers"] = 50
+    partitions: Annotated[int, "partitions, of topics of four"] = 10_000
+    kill: Annotated[int, "brokers that are killed with SIGKILL"] = 10
+    kill_leader: Annotated[bool, "do not kill the leader of metadata-0 between them", None, "--no-kill-leader"] = True
+    moves: Annotated[int, "of the plan that drains a broker: partitions at a time"] = 20
+    batch: Annotated[int, "topics, or changes, in a request"] = 100
+    in_flight: Annotated[int, "requests in flight that make topics"] = 8
+    many: Annotated[int, "partitions whose memory and changes are compared with those of a thousand"] = 1_000_000
+    skip_many: Annotated[bool, "leave that out"] = False
+    changes: Annotated[int, "in batches in a window; a quarter of it in single calls"] = 10_000
+    pairs: Annotated[int, "of windows, with many partitions and with a thousand"] = 5
+    limit_s: Annotated[float, "how long deaths or moves may take"] = 120.0
+
+    def checked(self) -> Assignment:
+        """Raises UsageError."""
+        self._at_least_1("partitions", "moves", "batch", "in_flight", "pairs", "changes")
+        if self.kill < 1 or self.brokers < self.kill + 5:
+            raise UsageError("--kill must be at least 1, and --brokers more by 5: logs have three, one is drained")
+        if self.nodes < 3 and self.kill_leader:
+            raise UsageError("--nodes must be at least 3: a leader is killed")
+        if self.many < 1_000:
+            raise UsageError("--many must be at least 1,000")
+        return self
+
+
 class Retained(Options, frozen=True, kw_only=True):
     ABOUT = "filters that match a hundred of many retained messages: latency"
     RUNS = "retained"
@@ -719,7 +754,7 @@ class Quic(Options, frozen=True, kw_only=True):
 
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Overload, Outage),
-    *(Topics, Retained, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
+    *(Topics, Assignment, Retained, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

@@ -16,6 +16,7 @@ from scripted import METADATA, Nodes, Server
 
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.cluster import METADATA as METADATA_GROUP
 from metad_wire.cluster import GroupId
 from metad_wire.connection.frame import FrameType
 from metad_wire.connection.session import ClientSession, decode_error
@@ -34,10 +35,12 @@ from metad_wire.routing import KINDS, split
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
+from metad_wire.tables.assignment import AssignmentStep, PartitionKey
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.declaration import DeclarationKey
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightKey, InflightPut
 from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
+from metad_wire.tables.plan import GroupProgress, NewPlan, PlanKey, PlanState
 from metad_wire.tables.retained import (
     RetainedDelete,
     RetainedDeleteItem,
@@ -202,6 +205,7 @@ ITEMS: dict[str, Callable[[str], Any]] = {
     "lease.grant": lambda name: w.LeaseGrant([w.LeaseGrantItem(name, 60_000)]),
     "lease.keep_alive": lambda name: w.LeaseKeepAlive([w.LeaseKey(name, "l")]),
     "lease.expire": lambda name: w.LeaseExpire([w.LeaseKey(name, "l")]),
+    "assignment.step": lambda name: AssignmentStep([PartitionKey("t", name, "topic", 0)]),
     "sequence.add": lambda name: s.SequenceAdd([s.SequenceAddItem(name, "s")]),
     "retained.put": lambda name: RetainedPut([RetainedPutItem("t", name, b"v")]),
     "retained.delete": lambda name: RetainedDelete([RetainedDeleteItem("t", name)]),
@@ -255,18 +259,31 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.AddGroup("metadata")  # which is refused
         case "watch.open":
             return WatchOpen([WatchFilter("kv")])
-    if method.name in DECLARATIONS:
-        return method.body(DECLARATIONS[method.name])
+    if method.name in ABOUT_ALL:
+        return method.body(ABOUT_ALL[method.name])
     if method.by is not By.GROUP:
         return method.body()
     return about_a_record(method, known)
 
 
-DECLARATIONS: dict[str, list[Any]] = {
+ABOUT_ALL: dict[str, list[Any]] = {
     "declaration.declare": [Declaration("device", "data", [DeclaredField("tenant", "str")], ["tenant"], 1)],
     "declaration.get": [DeclarationKey("device")],
     "declaration.drop": [DeclarationKey("device")],
+    "plan.create": [NewPlan("p", "rebalance")],
+    "plan.set": [PlanState("p", "paused")],
+    "plan.delete": [PlanKey("p")],
+    "plan.get": [PlanKey("p")],
+    "plan.progress": [GroupProgress("p", METADATA, 0, True)],
 }
+"""Of those about what is in ``metadata-0``."""
+
+
+def group_of(method: Method[Any, Any]) -> str:
+    """The group that is asked. There is one of the kind ``metadata``."""
+    kind = "data" if method.by is By.REPLICA else KINDS.get(method.code, METADATA_GROUP.kind)
+    alone = method.by is By.METADATA or method.table is DECLARED or kind == METADATA_GROUP.kind
+    return METADATA if alone else f"{kind}-{GROUP}"
 
 
 def about_a_record(method: Method[Any, Any], known: c.ClusterMap) -> Any:
@@ -281,7 +298,7 @@ def about_a_record(method: Method[Any, Any], known: c.ClusterMap) -> Any:
     slots = c.unpack_slots(known.slots[route.kind])
     for number in range(1_000):
         body = make(f"r{number}")
-        if method.table is DECLARED:
+        if group_of(method) == METADATA:
             return body  # of the only group of its kind
         if split(route, getattr(body, "items", [body]), slots, max(slots) + 1) == {GROUP: [0]}:
             return body
@@ -292,10 +309,7 @@ def about_a_record(method: Method[Any, Any], known: c.ClusterMap) -> Any:
 def test_a_method_is_answered_by_whom_it_declares(cluster: Cluster, method: Method[Any, Any]) -> None:
     known = cluster.map
     body = body_of(method, known)
-    kind = "data" if method.by is By.REPLICA else KINDS.get(method.code)
-    if method.table is DECLARED:
-        kind = None
-    group = METADATA if method.by is By.METADATA or method.table is DECLARED else f"{kind}-{GROUP}"
+    group = group_of(method)
     for node in ("n1", "n2", "n3"):
         answer = cluster.ask(node, method, body, group if method.by in (By.GROUP, By.REPLICA) else "")
         if method.code in BETWEEN_NODES:
@@ -349,7 +363,7 @@ def test_a_bad_item_is_refused_alone(cluster: Cluster, method: Method[Any, Any])
     body = body_of(method, cluster.map)
     (good,) = body.items
     mixed = replace(body, items=[5, good, with_a_long_key(method, good), good, None])
-    group = f"{KINDS[method.code]}-{GROUP}" if method.code in KINDS else METADATA
+    group = group_of(method)
     answer = cluster.ask(cluster.leader(group), method, mixed, group)
     assert isinstance(answer, bytes), answer
     reply = method.decode_reply(answer)

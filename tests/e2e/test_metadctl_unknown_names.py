@@ -27,6 +27,7 @@ MAKES: Final = {
     "sessions takeover": "a session",
     "certs": "certificates, offline",
     "token": "a token, offline",
+    **{f"plans {rule}": "a plan" for rule in ("add", "drain", "rebalance")},
 }
 """Commands that make what they name."""
 FOLLOWS: Final = {"watch": "changes that are still to come"}
@@ -37,6 +38,7 @@ VALUES: Final = {
     "--epoch": "1",
     "--expected": "1",
     "--wills": "drop",
+    "--partitions": "1",
 }
 NAME: Final = "nobody"
 
@@ -61,13 +63,19 @@ def leaves(
         yield " ".join(words), arguments
 
 
-ALIKE: Final = {*PLURALS.values()} - {"topics", "connector-tasks"}
+ALIKE: Final = {*PLURALS.values()} - {"topics", "connector-tasks", "resources", "partitions"}
 """Commands of the tables of families, which are those of ``records``."""
 COMMANDS: Final = {words: needs for words, needs in leaves(build_parser()) if words.split()[0] not in ALIKE}
 COMMANDS["topics delete"] = [NAME, NAME]
 COMMANDS["connector-tasks delete"] = [NAME, NAME, "0"]
+COMMANDS["partitions get"] = [NAME, NAME, NAME, "0"]
 LISTS: Final = {
-    *("list kv", "list sequences", "topics list", "topics count", "connector-tasks list", "connector-tasks count")
+    *("list kv", "list sequences"),
+    *(
+        f"{words} {verb}"
+        for words in ("topics", "connector-tasks", "resources", "partitions")
+        for verb in ("list", "count")
+    ),
 }
 """Of a namespace or a tenant: that is no record, so any is there, and empty."""
 

@@ -239,6 +239,18 @@ def test_topics_in_a_declared_table_are_all_there_as_often_as_they_were_written(
     assert (report["nodes"], report["fsync"], report["batch"], report["groups"]) == (3, True, 1_000, "metadata=1")
 
 
+def test_partitions_are_led_again_when_brokers_and_a_leader_die(tmp_path: Path) -> None:
+    flags = ("--brokers", 7, "--partitions", 40, "--kill", 2, "--moves", 20, "--skip-many")
+    report = report_of(tmp_path, "assignment", *flags)
+    promises = ("double_leaders", "double_serving", "acknowledged_lost", "moves_left", "moves_begun_in_pause")
+    assert {key: report[key] for key in promises} == dict.fromkeys(promises, 0)
+    assert report["moves_throttled_ok"] is True
+    assert 0 < report["moves_max"] <= 20 < report["moves_begun"]
+    assert 0 < report["writes_per_death"] <= 1.5
+    assert min(report[key] for key in ("created_per_s", "led_again", "detected_ms", "acknowledged", "uses")) > 0
+    assert (report["problems"], report["fsync"], report["nodes"], report["kill_leader"]) == ([], True, 3, True)
+
+
 def test_a_command_that_hangs_leaves_nothing_behind() -> None:
     """It heeds no SIGTERM, and what it has started is in a session of its own, as the servers are."""
     sleeps = "subprocess.Popen(['sleep', '1000'], start_new_session=True)"

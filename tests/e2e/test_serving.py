@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from metad import embedded
 from metad_client import BrokerLife, Client, FencedError, InvalidRequestError, LifeState, MetadError, connect
-from metad_client.assignment.serving import Followed, Held, Led, Serving
+from metad_client.assignment.serving import Following, Held, Led, Serving
 from metad_client.errors import NoReplicaError
 from metad_wire.tables.assignment import Partition
 
@@ -55,7 +55,7 @@ class Author:
         self.told.append(("lead", led.leader_epoch))
         self.held = led
 
-    async def follow(self, followed: Followed) -> None:
+    async def follow(self, followed: Following) -> None:
         self.told.append(("follow" if followed.leader is not None else "nobody", followed.leader_epoch))
         self.held = followed
 
@@ -65,7 +65,7 @@ class Author:
         self.told.append(("gone" if held.gone else "release", held.leader_epoch))
         self.held = None
 
-    async def elect(self, followed: Followed) -> tuple[int, int]:
+    async def elect(self, followed: Following) -> tuple[int, int]:
         self.told.append(("elect", followed.leader_epoch))
         return self.position
 

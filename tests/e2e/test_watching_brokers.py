@@ -79,7 +79,7 @@ async def test_the_brokers_of_the_readme_see_each_others_changes() -> None:
         assert sorted(await two) == expected
 
 
-class Followed:
+class Following:
     """What a watch has told, by key."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ async def test_watches_and_images_miss_nothing_through_a_rebalance_and_the_death
         connect(cluster.url) as m,
         connect(cluster.url) as other,
     ):
-        followed, until = Followed(), dict[str, int]()
+        followed, until = Following(), dict[str, int]()
         watch = await other.watch("kv", progress_s=0.2).opened()
         image = await other.image("kv").caught_up()
         changed = asyncio.Event()
@@ -139,7 +139,7 @@ async def test_watches_and_images_miss_nothing_through_a_rebalance_and_the_death
             await changed.wait()
         # from any token, exactly what followed
         for token, seen in followed.tokens[:: max(1, len(followed.tokens) // 10)]:
-            again, left = Followed(), {key: version for key, version in until.items() if seen.get(key) != version}
+            again, left = Following(), {key: version for key, version in until.items() if seen.get(key) != version}
             if left:
                 await again.follow(other.watch("kv", token=token), left)
             assert dict(again.versions) == {

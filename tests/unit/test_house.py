@@ -10,12 +10,16 @@ import pytest
 import house
 
 FILES_PER_FOLDER_MAX = 15
+FOLDERS = {
+    "wire/metad_wire/tables": 17,
+}
+"""Folders of more files: so many. A table is a module."""
 METHODS_MAX = 25
 PARAMETERS_MAX = 8
 PAGE_KIB_MAX = 20
 
 FUNCTIONS = {
-    "metad/node/node.py:Node.__init__": 146,
+    "metad/node/node.py:Node.__init__": 140,
     "metad/node/requests/requests.py:Requests._begin": 90,
     "metad/state/machine.py:Machine.evaluate": 113,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._open_run": 74,
@@ -57,6 +61,7 @@ CLASSES = {
     "wire/metad_wire/transport/quic/engine.py:Engine": 36,
     "wire/metad_wire/transport/quic/server.py:Server": 31,
     "wire/metad_wire/transport/tls.py:_TlsEnd": 34,
+    "clients/metad_client/assignment/serving.py:Serving": 26,
     "clients/metad_client/connections/connection.py:Connection": 29,
     "clients/metad_amqtt/broker.py:MetadBroker": 56,
     "clients/metad_client/dispatch/dispatcher.py:Dispatcher": 40,
@@ -76,8 +81,10 @@ CONSTRUCTORS = {
     "metad/state/core/verb.py:Verb.__init__": 13,
     "wire/metad_wire/method.py:Method.__init__": 10,
     "wire/metad_wire/table.py:Table.__init__": 15,
+    "wire/metad_wire/tables/table.py:PlainTable.__init__": 10,
     "wire/metad_wire/transport/quic/engine.py:Engine.__init__": 11,
     "clients/metad_amqtt/broker.py:MetadBroker.__init__": 11,
+    "clients/metad_client/assignment/serving.py:Serving.__init__": 9,
     "clients/metad_client/holding/membership.py:Membership.__init__": 12,
     "clients/metad_client/requests/batcher.py:Batcher.__init__": 9,
     "clients/metad_client/watch/events.py:WatchBatch.__init__": 11,
@@ -101,14 +108,14 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 179
+MODULES_WITH_ONE_IMPORTER = 181
 """Modules that one other or none imports."""
 
 
 @pytest.mark.parametrize(
     ("found", "limit", "listed"),
     [
-        pytest.param(house.files_per_folder, FILES_PER_FOLDER_MAX, {}, id="files of a folder"),
+        pytest.param(house.files_per_folder, FILES_PER_FOLDER_MAX, FOLDERS, id="files of a folder"),
         pytest.param(house.long_functions, house.FUNCTION_LINES_MAX, FUNCTIONS, id="lines of a function"),
         pytest.param(house.methods_per_class, METHODS_MAX, CLASSES, id="methods of a class"),
         pytest.param(house.constructor_parameters, PARAMETERS_MAX, CONSTRUCTORS, id="parameters of a constructor"),

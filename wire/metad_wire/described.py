@@ -25,6 +25,8 @@ from .connection import frame
 from .families import FAMILIES
 from .methods import METHODS, READS, By, For, Method
 from .table import TABLES, Got, Listed, Shown, Table
+from .tables.assignment import ASSIGNMENT
+from .tables.plan import PLAN
 from .tables.table import DECLARED, PlainTable
 from .text import fields
 
@@ -152,7 +154,7 @@ def about(method: Method[Any, Any]) -> str:
 
 def shown_tables() -> list[Table[Any]]:
     """The tables whose records clients reach, by name."""
-    return [table for _, table in sorted({**TABLES, **FAMILIES}.items()) if table.shows]
+    return [table for _, table in sorted({**TABLES, **FAMILIES}.items()) if table.shows or table in _ASSIGNED]
 
 
 def table_row(table: Table[Any]) -> dict[str, Any]:
@@ -482,6 +484,9 @@ line says otherwise: the leader of the group answers it. A method that *writes* 
 _ADMINS = """\
 A broker does without these. `metad protocol --json` has their messages, and the errors of each. For a change of the
 cluster all but administrators get `permission_denied`."""
+_ASSIGNS = """\
+What metad assigns to brokers. `metad protocol --json` has the rules, the messages, and the errors of each. Only
+administrators elect, move and plan."""
 _BOUNDS = """\
 What is over a limit is refused with the error that is named. What is over the bound of a type, as in `int 1 to 9` or
 `(at most 9)`: `invalid_item` in an item, `invalid_request` elsewhere."""
@@ -521,9 +526,11 @@ def _lines() -> Iterator[str]:
         yield from _methods_section(name, seen)
     yield from _messages(GENERAL[4:], seen)
     for table in shown_tables():
-        if not isinstance(table, PlainTable) and table.name != "cluster":
+        if not isinstance(table, PlainTable) and table.name != "cluster" and table not in _ASSIGNED:
             yield from _methods_section(table.name, seen)
-    yield from _section("Monitors and administrators", _ADMINS, "code | name | request | answer | what", admin_rows())
+    head = "code | name | request | answer | what"
+    yield from _section("Assignment", _ASSIGNS, head, rows_apart(assigned=True))
+    yield from _section("Monitors and administrators", _ADMINS, head, rows_apart(assigned=False))
 
 
 def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Iterator[str]:
@@ -535,11 +542,16 @@ def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Ite
 
 
 _OF_OPERATORS = ("system.status", "session.end_tenant", "session.endings")
+_ASSIGNED = (ASSIGNMENT, PLAN)
+
+
+def _is_assigned(method: Method[Any, Any]) -> bool:
+    return method.whose is not For.NODES and method.name.partition(".")[0] in [table.name for table in _ASSIGNED]
 
 
 def apart(method: Method[Any, Any]) -> bool:
     """Whether a client that stores and reads records does without the method."""
-    return method.whose is For.ADMINS or method.name in _OF_OPERATORS
+    return method.whose is For.ADMINS or method.name in _OF_OPERATORS or _is_assigned(method)
 
 
 def _methods_section(name: str, seen: set[str]) -> Iterator[str]:
@@ -656,9 +668,10 @@ def error_rows() -> list[list[str]]:
     ]
 
 
-def admin_rows() -> list[list[str]]:
-    """The rows of the methods for monitors and administrators."""
-    named = (m for _, m in sorted(METHODS.items()) if m.whose is not For.NODES and apart(m))
+def rows_apart(*, assigned: bool) -> list[list[str]]:
+    """The rows of the methods that stand apart: of assignment, or for monitors and administrators."""
+    every = (m for _, m in sorted(METHODS.items()) if m.whose is not For.NODES and apart(m))
+    named = (method for method in every if _is_assigned(method) == assigned)
     return [
         [
             f"{m.code:#06x}",

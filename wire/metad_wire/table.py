@@ -299,15 +299,14 @@ class Table(Generic[Record]):
         about: str,
         *,
         named: str = "items",
+        lane: Lane = Lane.RECORDS,
         by: By = By.GROUP,
         whose: For = For.CLIENTS,
     ) -> Method[m.Items[Key], m.WriteReply]:
         """Declare a method that writes what each ``item`` says, or refuses the item. The same follows as from
         :meth:`gets`."""
         body = self._of(verb, m.Items[item])  # type: ignore[valid-type]
-        method = self.writes(
-            code, verb, body, m.WriteReply, Lane.RECORDS, by=by, whose=whose, routed=bool(self.routing)
-        )
+        method = self.writes(code, verb, body, m.WriteReply, lane, by=by, whose=whose, routed=bool(self.routing))
         self.batched[method] = Batched(named, about)
         return method
 

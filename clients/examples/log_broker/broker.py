@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from metad_client import Client, FencedError, Owner
-from metad_client.assignment.serving import Followed, Held, Key, Led
+from metad_client.assignment.serving import Following, Held, Key, Led
 from metad_client.errors import NoReplicaError
 
 from . import protocol
@@ -65,7 +65,7 @@ class Broker:
         led.begin(partition.log.end)
         partition.led = led
 
-    async def follow(self, followed: Followed) -> None:
+    async def follow(self, followed: Following) -> None:
         """Another broker leads it, or nobody."""
         partition = await self._opened(followed)
         if followed.leader is not None:
@@ -91,7 +91,7 @@ class Broker:
 
     # --- following ---
 
-    async def _follow(self, log: Log, followed: Followed, leader: Owner) -> None:
+    async def _follow(self, log: Log, followed: Following, leader: Owner) -> None:
         (tenant, topic, _, number), epoch = followed.key, followed.leader_epoch
         while True:
             connection = None
@@ -109,7 +109,7 @@ class Broker:
                 connection.close()
             await asyncio.sleep(_AGAIN_S)
 
-    async def _agree(self, log: Log, connection: Connection, followed: Followed) -> None:
+    async def _agree(self, log: Log, connection: Connection, followed: Following) -> None:
         """Drop what the leader does not have: it says where the records of an epoch end with it."""
         (tenant, topic, _, number), epoch = followed.key, followed.leader_epoch
         while log.end:

@@ -26,6 +26,7 @@ from metad_wire.tables.assignment import (
 from ..namespaces.declared import _AssignmentDeclared
 from ..namespaces.tables import Records
 from ..requests.requests import Requests, Verb
+from ..requests.wrong import argument, sequence
 
 
 class Assignments(_AssignmentDeclared):
@@ -78,9 +79,9 @@ class Assignments(_AssignmentDeclared):
             force_after_ms,
             repair_after_ms,
             spread,
-            {**(labels or {})},
-            {**(attributes or {})},
-            None if replicas is None else [[*each] for each in replicas],
+            _texts("labels", {} if labels is None else labels),
+            _texts("attributes", {} if attributes is None else attributes),
+            _places(replicas),
         )
         await _CREATE.one(self._requests, item, deadline_s)
 
@@ -109,8 +110,8 @@ class Assignments(_AssignmentDeclared):
             force_after_ms,
             repair_after_ms,
             spread,
-            None if labels is None else {**labels},
-            None if attributes is None else {**attributes},
+            None if labels is None else _texts("labels", labels),
+            None if attributes is None else _texts("attributes", attributes),
         )
         await _ALTER.one(self._requests, item, deadline_s)
 
@@ -128,7 +129,7 @@ class Assignments(_AssignmentDeclared):
     ) -> None:
         """Give one resource more partitions, or fewer. Raises NotFoundError, ConflictError, NoPlaceError,
         InvalidItemError."""
-        places = None if replicas is None else [[*each] for each in replicas]
+        places = _places(replicas)
         item = ResourceResize(tenant, resource, kind, partitions, write_partitions, first_partition, places)
         await _RESIZE.one(self._requests, item, deadline_s)
 
@@ -147,6 +148,7 @@ class Assignments(_AssignmentDeclared):
     ) -> None:
         """The leader says who is in sync. Raises NotFoundError, FencedError, ConflictError, NoReplicaError,
         IneligibleError."""
+        argument("leader", leader, Owner)
         item = InSync(
             tenant,
             resource,
@@ -156,7 +158,7 @@ class Assignments(_AssignmentDeclared):
             leader.broker_epoch,
             leader_epoch,
             partition_epoch,
-            [*isr],
+            sequence("isr", isr, "Owner"),
         )
         await _IN_SYNC.one(self._requests, item, deadline_s)
 
@@ -172,8 +174,19 @@ class Assignments(_AssignmentDeclared):
     ) -> None:
         """Give one partition to these brokers; none: give up what moves it. For administrators. Raises NotFoundError,
         ConflictError, InvalidItemError, NoReplicaError."""
-        item = MovePartition(tenant, resource, kind, partition, [*wanted])
+        item = MovePartition(tenant, resource, kind, partition, sequence("wanted", wanted, "str"))
         await _MOVE.one(self._requests, item, deadline_s)
+
+
+def _texts(name: str, given: Mapping[str, str]) -> dict[str, str]:
+    argument(name, given, Mapping[str, str])
+    return {**given}
+
+
+def _places(replicas: Sequence[Sequence[str]] | None) -> list[list[str]] | None:
+    if replicas is None:
+        return None
+    return [sequence("replicas", each, "str") for each in sequence("replicas", replicas, "sequences of str")]
 
 
 _CREATE: Verb[ResourceCreate, None] = Verb(ASSIGNMENT_CREATE)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from metad_wire.tables.plan import MOVES_DEFAULT, PLAN_CREATE, PLAN_LIST, PLAN_SET, Plan, PlanCreate, PlanState, Rule
+from metad_wire.tables.plan import MOVES_DEFAULT, PLAN_CREATE, PLAN_LIST, PLAN_SET, NewPlan, Plan, PlanState, Rule
 
 from ..namespaces.declared import _PlanDeclared
 from ..requests.listing import Listing
 from ..requests.requests import Verb
+from ..requests.wrong import sequence
 
 
 class Plans(_PlanDeclared):
@@ -25,7 +26,8 @@ class Plans(_PlanDeclared):
         deadline_s: float | None = None,
     ) -> None:
         """Begin one plan. Raises ConflictError, InvalidItemError, QuotaExceededError."""
-        await _CREATE.one(self._requests, PlanCreate(plan, rule, [*brokers], moves, throttle_bytes), deadline_s)
+        item = NewPlan(plan, rule, sequence("brokers", brokers, "str"), moves, throttle_bytes)
+        await _CREATE.one(self._requests, item, deadline_s)
 
     async def pause(self, plan: str, *, deadline_s: float | None = None) -> None:
         """Let no further move begin. Raises NotFoundError, ConflictError."""
@@ -44,6 +46,6 @@ class Plans(_PlanDeclared):
         return _LIST.of_group(self._requests, page_size, deadline_s, (), prefix=prefix)
 
 
-_CREATE: Verb[PlanCreate, None] = Verb(PLAN_CREATE)
+_CREATE: Verb[NewPlan, None] = Verb(PLAN_CREATE)
 _SET: Verb[PlanState, None] = Verb(PLAN_SET)
 _LIST: Listing[Plan] = Listing(PLAN_LIST)

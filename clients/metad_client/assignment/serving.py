@@ -4,7 +4,7 @@ The broker's life must be registered. Then this follows the records that name th
 functions, for each partition one after the other, always with the newest record::
 
     async def lead(led: Led) -> None: ...      # serve it, under led.leader_epoch, while led.check() raises nothing
-    async def follow(followed: Followed) -> None: ...  # fetch from followed.leader, under followed.leader_epoch
+    async def follow(followed: Following) -> None: ...  # fetch from followed.leader, under followed.leader_epoch
     async def release(held: Held) -> None: ...  # stop; if held.gone, delete what there is
 
     async with m.serve("topic", on_lead=lead, on_follow=follow, on_release=release) as serving:
@@ -76,7 +76,7 @@ class Held:
         self.over = True
 
 
-class Followed(Held):
+class Following(Held):
     """A partition that another broker leads, or none."""
 
     @property
@@ -189,9 +189,9 @@ class Led(Held):
 
 
 OnLead = Callable[[Led], Awaitable[None]]
-OnFollow = Callable[[Followed], Awaitable[None]]
+OnFollow = Callable[[Following], Awaitable[None]]
 OnRelease = Callable[[Held], Awaitable[None]]
-OnElect = Callable[[Followed], Awaitable[tuple[int, int]]]
+OnElect = Callable[[Following], Awaitable[tuple[int, int]]]
 """Promises to take nothing of a lower ``leader_epoch``, durably; returns the epoch of the last record, and how many
 records there are."""
 
@@ -408,13 +408,13 @@ class Serving:
             if isinstance(held, Led):
                 held.end()
                 await self._called(self._author.on_release, held)
-                slot.held = Followed(record, me)
+                slot.held = Following(record, me)
                 return True
-            slot.held = held or Followed(record, me)
+            slot.held = held or Following(record, me)
             return False
-        if isinstance(held, Followed) and not held.over:
+        if isinstance(held, Following) and not held.over:
             return False
-        slot.held = followed = Followed(record, me)
+        slot.held = followed = Following(record, me)
         await self._called(self._author.on_follow, followed)
         return True
 
@@ -426,13 +426,13 @@ class Serving:
         if isinstance(held, Led):
             held.end()
             await self._called(self._author.on_release, held)
-            slot.held = Followed(record, self.life.owner)
+            slot.held = Following(record, self.life.owner)
         if slot.row is not None and slot.row.record.leader_epoch == record.leader_epoch:
             await self._say(slot, record, self._release, ("release", record.leader_epoch))
         return True
 
     async def _delete(self, slot: _Slot, record: Partition) -> bool:
-        held = slot.held or Followed(record, self.life.owner)
+        held = slot.held or Following(record, self.life.owner)
         if slot.said == ("delete", record.partition_epoch):
             return False
         held.end()
@@ -448,7 +448,7 @@ class Serving:
         held = slot.held
         if held is not None:
             held.end()
-        slot.held = followed = Followed(record, self.life.owner)
+        slot.held = followed = Following(record, self.life.owner)
         followed.over = True  # until the record says who leads, nothing is taken from anybody
         assert self._author.on_elect is not None
         try:

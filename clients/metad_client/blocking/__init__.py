@@ -22,6 +22,7 @@ requests.
 from .client import BlockingClient, connect
 from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult, Route
 from .namespaces import (
+    Assignments,
     BrokerLife,
     Brokers,
     Cluster,
@@ -31,6 +32,7 @@ from .namespaces import (
     KeyValue,
     Leases,
     Offsets,
+    Plans,
     Records,
     RetainedMessages,
     Schemas,
@@ -47,6 +49,7 @@ from .watching import Image, Snapshot, Watch
 
 __all__ = [
     "CHUNK_RECORDS",
+    "Assignments",
     "BlockingClient",
     "BrokerLife",
     "Brokers",
@@ -64,6 +67,7 @@ __all__ = [
     "Offsets",
     "Owned",
     "OwnedResult",
+    "Plans",
     "Records",
     "RetainedMessages",
     "Route",

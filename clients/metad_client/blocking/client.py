@@ -23,6 +23,7 @@ from ..watch.typed import TableName
 from ..watch.watch import BUFFER_BYTES
 from .holding import HeldLease, Membership, Owned, OwnedResult, Route
 from .namespaces import (
+    Assignments,
     Brokers,
     Cluster,
     Config,
@@ -31,6 +32,7 @@ from .namespaces import (
     KeyValue,
     Leases,
     Offsets,
+    Plans,
     Records,
     RetainedMessages,
     Schemas,
@@ -79,6 +81,8 @@ class BlockingClient(Twin, Closing):
         self.sequences = Sequences(portal, opened.sequences)
         self.retained = RetainedMessages(portal, opened.retained)
         self.tables = Tables(portal, opened.tables)
+        self.assignments = Assignments(portal, opened.assignments)
+        self.plans = Plans(portal, opened.plans)
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)
         self.users = Users(portal, opened.users)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from metad_wire.messages import Message
+from metad_wire.tables.assignment import Partition, Resource
 
 from .. import broker_life
+from ..assignment import assignments, plans
 from ..errors import ClosedError, MetadError
 from ..families import config, schemas, topics, users
 from ..namespaces import (
@@ -268,6 +270,56 @@ class Schemas(Twin):
     bind = Call(schemas.Schemas.bind)
     followed = Call(schemas.Schemas.followed)
     followers = Listing(schemas.Schemas.followers)
+
+
+class Assignments(Twin):
+    """``m.assignments``: resources whose partitions metad places. See :class:`metad_client.Assignments`."""
+
+    explain_many = Call(assignments.Assignments.explain_many)
+    create_many = Call(assignments.Assignments.create_many)
+    alter_many = Call(assignments.Assignments.alter_many)
+    resize_many = Call(assignments.Assignments.resize_many)
+    delete_many = Call(assignments.Assignments.delete_many)
+    in_sync_many = Call(assignments.Assignments.in_sync_many)
+    release_many = Call(assignments.Assignments.release_many)
+    report_many = Call(assignments.Assignments.report_many)
+    claim_many = Call(assignments.Assignments.claim_many)
+    seal_many = Call(assignments.Assignments.seal_many)
+    elect_many = Call(assignments.Assignments.elect_many)
+    move_many = Call(assignments.Assignments.move_many)
+    explain = Call(assignments.Assignments.explain)
+    delete = Call(assignments.Assignments.delete)
+    release = Call(assignments.Assignments.release)
+    report = Call(assignments.Assignments.report)
+    claim = Call(assignments.Assignments.claim)
+    seal = Call(assignments.Assignments.seal)
+    elect = Call(assignments.Assignments.elect)
+    create = Call(assignments.Assignments.create)
+    alter = Call(assignments.Assignments.alter)
+    resize = Call(assignments.Assignments.resize)
+    in_sync = Call(assignments.Assignments.in_sync)
+    move = Call(assignments.Assignments.move)
+
+    def __init__(self, portal: Portal, target: assignments.Assignments) -> None:
+        super().__init__(portal, target)
+        self.resources: Records[Resource] = Records(portal, target.resources)
+        self.partitions: Records[Partition] = Records(portal, target.partitions)
+
+
+class Plans(Twin):
+    """``m.plans``: orders to move partitions between brokers. See :class:`metad_client.Plans`."""
+
+    get_many = Call(plans.Plans.get_many)
+    create_many = Call(plans.Plans.create_many)
+    set_many = Call(plans.Plans.set_many)
+    delete_many = Call(plans.Plans.delete_many)
+    get = Call(plans.Plans.get)
+    delete = Call(plans.Plans.delete)
+    create = Call(plans.Plans.create)
+    pause = Call(plans.Plans.pause)
+    resume = Call(plans.Plans.resume)
+    cancel = Call(plans.Plans.cancel)
+    list = Listing(plans.Plans.list)
 
 
 class Topics(Twin):

@@ -37,7 +37,7 @@ from .grammar import Arguments, Command, Commands, check_prefix, endpoint, secon
 from .looking import STATUS_S, look
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
-from .tables import brokers, declared, leases, records, retained, ruled, sessions, wills
+from .tables import assignments, brokers, declared, leases, records, retained, ruled, sessions, wills
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 
@@ -49,7 +49,17 @@ class Family(Protocol):
         """Add the commands."""
 
 
-FAMILIES: Final[tuple[Family, ...]] = (groups, brokers, sessions, wills, retained, leases, declared, records)
+FAMILIES: Final[tuple[Family, ...]] = (
+    groups,
+    brokers,
+    assignments,
+    sessions,
+    wills,
+    retained,
+    leases,
+    declared,
+    records,
+)
 """In the order of ``metadctl --help``."""
 
 PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "password_file", "out", "file"})

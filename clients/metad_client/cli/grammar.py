@@ -56,6 +56,11 @@ class Commands:
         parser.set_defaults(command=command, verify=check)
         return parser
 
+    def parser(self, name: str) -> Parser:
+        """That of a command which was added."""
+        parser: Parser = self._verbs.choices[name]
+        return parser
+
     def kinds(self, name: str, help: str) -> Leaf:
         """Add a verb that says of which kind its record is."""
         parser = self._verbs.add_parser(name, help=help)

@@ -51,7 +51,7 @@ from metad_wire.tables.lease import (
     LeaseKeyItem,
 )
 from metad_wire.tables.offset import OFFSET_DELETE, OFFSET_FETCH, OFFSET_GROUPS, OFFSET_LIST, KnownGroup
-from metad_wire.tables.plan import PLAN_CREATE, PLAN_DELETE, PLAN_GET, PLAN_SET, Plan, PlanCreate, PlanKey, PlanState
+from metad_wire.tables.plan import PLAN_CREATE, PLAN_DELETE, PLAN_GET, PLAN_SET, NewPlan, Plan, PlanKey, PlanState
 from metad_wire.tables.retained import RETAINED_GET, RETAINED_MATCH, Retained, RetainedKey
 from metad_wire.tables.sequence import SEQUENCE_DELETE, SEQUENCE_GET, SEQUENCE_LIST, SequenceKey, SequenceRecord
 from metad_wire.tables.session import SESSION_GET, SESSION_LIST
@@ -490,7 +490,7 @@ class _PlanDeclared(Facade):
         """Read one, as :meth:`get_many` does; None if there is none."""
         return await _PLAN_GET.one_read(self._requests, PlanKey(plan), deadline_s, min_revisions)
 
-    async def create_many(self, plans: Sequence[PlanCreate], *, deadline_s: float | None = None) -> WriteResult:
+    async def create_many(self, plans: Sequence[NewPlan], *, deadline_s: float | None = None) -> WriteResult:
         """Begin plans. Item errors: ConflictError (there is one of the name), InvalidItemError, QuotaExceededError."""
         return WriteResult(await _PLAN_CREATE.many(self._requests, plans, deadline_s))
 
@@ -601,9 +601,8 @@ class _SessionDeclared(Facade):
         deadline_s: float | None = None,
     ) -> AsyncIterator[Session]:
         """Sessions in order of (tenant, client id). ``tenant`` and ``broker`` match exactly, None matches any;
-        ``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not. It is read a page
-        at a time; the deadline is that of each page. All groups are asked, and what stays comes once, wherever its slot
-        moves."""
+        ``client_id_prefix`` needs a tenant. It is read a page at a time; the deadline is that of each page. All groups
+        are asked, and what stays comes once, wherever its slot moves."""
         return _SESSION_LIST.of_all_groups(
             self._requests,
             page_size,
@@ -640,9 +639,8 @@ class _SubscriptionDeclared(Facade):
         deadline_s: float | None = None,
     ) -> AsyncIterator[Subscription]:
         """Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any;
-        ``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not. It is read a page
-        at a time; the deadline is that of each page. All groups are asked, and what stays comes once, wherever its slot
-        moves."""
+        ``client_id_prefix`` needs a tenant. It is read a page at a time; the deadline is that of each page. All groups
+        are asked, and what stays comes once, wherever its slot moves."""
         return _SUBSCRIPTION_LIST.of_all_groups(
             self._requests, page_size, deadline_s, min_revisions, tenant=tenant, client_id_prefix=client_id_prefix
         )
@@ -697,7 +695,7 @@ _OFFSET_DELETE: Verb[OffsetKey, None] = Verb(OFFSET_DELETE)
 _OFFSET_LIST: Listing[Offset] = Listing(OFFSET_LIST)
 _OFFSET_GROUPS: Listing[KnownGroup] = Listing(OFFSET_GROUPS)
 _PLAN_GET: Verb[PlanKey, Plan | None] = Verb(PLAN_GET)
-_PLAN_CREATE: Verb[PlanCreate, None] = Verb(PLAN_CREATE)
+_PLAN_CREATE: Verb[NewPlan, None] = Verb(PLAN_CREATE)
 _PLAN_SET: Verb[PlanState, None] = Verb(PLAN_SET)
 _PLAN_DELETE: Verb[PlanKey, None] = Verb(PLAN_DELETE)
 _RETAINED_GET: Verb[RetainedKey, Retained | None] = Verb(RETAINED_GET)

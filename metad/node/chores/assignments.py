@@ -39,7 +39,7 @@ from metad_wire.tables.assignment import (
     Resource,
     ResourceDone,
 )
-from metad_wire.tables.plan import Plan, PlanProgress
+from metad_wire.tables.plan import GroupProgress, Plan
 from metad_wire.tables.table import INDEXES
 
 from ...state.assignment.fleet import Choices, Placing, replica_rows
@@ -275,7 +275,7 @@ class Assignments:
             return None
         led.next_plans_s = now_s + _PLANS_S
         self._look_who_drains(led)
-        progress: list[PlanProgress] = []
+        progress: list[GroupProgress] = []
         step = None
         for plan in list(led.driver.machine.parts[Plans].shared.all.values()):
             active = self._moving(led, plan)
@@ -367,18 +367,27 @@ class Assignments:
             return None
         if plan.rule != "drain" and not placer.gains(giver, taker):
             return None
-        placer.counts[giver] = placer.counts.get(giver, 0) - 1
-        placer.counts[taker] = placer.counts.get(taker, 0) + 1
         wanted = [taker if broker == giver else broker for broker in p.replicas]
+        fences = led.driver.machine.parts[Fences]
+        dead = [broker for broker in wanted if fences.life(broker) is None]
+        needed = {"isr": p.min_isr, "owner": 1}.get(resource.election, len(wanted))
+        for broker in dead[: max(0, needed - len(wanted) + len(dead))]:  # else the move could never end
+            other = placer.replacement(wanted, broker)
+            if other is None:
+                return None
+            wanted[wanted.index(broker)] = other
+        placer.counts[giver] = placer.counts.get(giver, 0) - 1
+        for broker in {*wanted} - {*p.replicas}:
+            placer.counts[broker] = placer.counts.get(broker, 0) + 1
         return PlannedMove(p.tenant, p.resource, p.kind, p.partition, wanted, plan.plan, plan.throttle_bytes)
 
-    def _progress(self, led: _Led, plan: Plan, begun: int, idle: bool) -> PlanProgress:
+    def _progress(self, led: _Led, plan: Plan, begun: int, idle: bool) -> GroupProgress:
         led.told[plan.plan] = idle
         known = self._groups.map
         groups = [] if known is None else [one.group_id.name for one in known.groups if one.kind == METADATA.kind]
-        return PlanProgress(plan.plan, led.driver.group.name, begun, idle, groups)
+        return GroupProgress(plan.plan, led.driver.group.name, begun, idle, groups)
 
-    def _tell(self, led: _Led, progress: list[PlanProgress]) -> None:
+    def _tell(self, led: _Led, progress: list[GroupProgress]) -> None:
         led.telling = True
 
         async def tell() -> None:

@@ -41,9 +41,6 @@ class Now(NamedTuple):
 class Lives(Protocol):
     """What a group knows of brokers: its own fences."""
 
-    def alive(self, broker: str, epoch: int) -> bool:
-        """Whether exactly this life is registered, and has not ended."""
-
     def life(self, broker: str) -> int | None:
         """The epoch of the life that is alive; None if none is."""
 
@@ -113,7 +110,7 @@ def leaderless_state(p: Partition, lives: Lives) -> str:
 
 def is_alive(member: Owner | None, lives: Lives) -> bool:
     """Whether a member is a life that has not ended."""
-    return member is not None and lives.alive(member.broker, member.broker_epoch)
+    return member is not None and lives.life(member.broker) == member.broker_epoch
 
 
 def in_order(p: Partition, brokers: Iterable[str], hints: Hints) -> list[str]:
@@ -195,8 +192,10 @@ def owned_by(p: Partition, lives: Lives, now: Now, broker: str, why: str) -> Par
     """The record once this broker, which lives, owns the partition, in its present life. The epoch grows also where the
     same life owned it before: a release on its way must not free it."""
     owner = Owner(broker, lives.life(broker) or 0)
-    wanted = p.move.wanted if p.move is not None and broker in p.move.wanted else p.replicas
-    replicas = wanted if broker in wanted else [broker, *[one for one in wanted if one != broker][: len(wanted) - 1]]
+    stay = p.replicas
+    if p.move is not None:  # it ends, or is given up
+        stay = p.move.wanted if broker in p.move.wanted else p.move.original
+    replicas = stay if broker in stay else [broker, *stay[: len(stay) - 1]]
     return change(
         p,
         now,

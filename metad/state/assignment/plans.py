@@ -83,7 +83,7 @@ def _name(key: bytes) -> str:
 Step = Callable[[View, Any, Plan | None], Plan | None]
 
 
-def _create(view: View, item: w.PlanCreate, known: Plan | None) -> Plan | None:
+def _create(view: View, item: w.NewPlan, known: Plan | None) -> Plan | None:
     if known is not None:
         raise ConflictError(f"there is a plan {item.plan!r}, which is {known.state}")
     if (item.rule == "rebalance") == bool(item.brokers):
@@ -108,7 +108,7 @@ def _delete(view: View, item: w.PlanKey, known: Plan | None) -> Plan | None:
     return None
 
 
-def _progress(view: View, item: w.PlanProgress, known: Plan | None) -> Plan | None:
+def _progress(view: View, item: w.GroupProgress, known: Plan | None) -> Plan | None:
     """It is done once all groups, by the map that the last of them knows, had nothing left since its state changed."""
     known = _there(item.plan, known)
     idle = {*known.idle} - {item.group} | ({item.group} if item.idle else set())

@@ -10,12 +10,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError, MetadError, NoPlaceError, NotFoundError, TooLargeError
+from metad_wire.errors import ConflictError, MetadError, NotFoundError, TooLargeError
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
 from metad_wire.key import u32
-from metad_wire.messages import Owner
 from metad_wire.methods import encode
-from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, ONLINE, READABLE, Partition, Resource
+from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, Partition, Resource
 from metad_wire.tables.table import INDEXES
 
 from ...storage import keys
@@ -24,6 +23,7 @@ from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_change
 from ..core.verb import written
 from ..core.view import HeadCache, View
+from . import rules
 from .decide import Hints, Now, settle
 from .fleet import Choices
 from .plans import Plans
@@ -210,41 +210,15 @@ def each(view: View, items: Sequence[Any], do: Callable[[Records, Any], None]) -
     return written(view, errors)
 
 
-def first_of(resource: Resource, number: int, replicas: Sequence[str], records: Records) -> Partition:
-    """A new partition, of which nobody has anything yet: so all replicas that live are in sync. Raises NoPlaceError if
-    none does, or fewer than ``min_isr``."""
-    lives = records.lives
-    alive = [Owner(broker, life) for broker in replicas if (life := lives.life(broker)) is not None]
-    if len(alive) < min(resource.min_isr, len(replicas)):
-        raise NoPlaceError(f"{len(alive)} of the brokers {', '.join(replicas)} live, {resource.min_isr} are needed")
-    leader = None
-    if resource.election != "external":
-        leader = next((member for member in alive if not records.choices.draining(member.broker)), alive[0])
-    return Partition(
-        resource.tenant,
-        resource.resource,
-        resource.kind,
-        number,
-        resource.resource_id,
-        [*replicas],
-        leader,
-        1,
-        1,
-        [] if leader is None else [leader] if resource.election == "owner" else alive,
-        alive if resource.election == "position" else [],
-        resource.min_isr,
-        READABLE if leader is None else ONLINE,
-        why="it is new",
-        changed_ms=records.now.ms,
-    )
-
-
 def grow(records: Records, resource: Resource, first: int, named: Sequence[Sequence[str]] | None) -> None:
     """Write the partitions of a resource from ``first`` on. Raises NoPlaceError, and TooLargeError if they are too many
     for an entry."""
     count = resource.partitions - first
     places = records.choices.place(resource, first, count) if named is None else named
-    new = [first_of(resource, first + at, replicas, records) for at, replicas in enumerate(places)]
+    new = [
+        rules.first(resource, first + at, replicas, records.lives, records.hints, records.now)
+        for at, replicas in enumerate(places)
+    ]
     prefix = PARTITIONS.key_of((resource.tenant, resource.resource, resource.kind))
     for partition in new:
         # Where all replicas live and the first of them leads, there is nothing to decide, and nothing is due.

@@ -99,12 +99,20 @@ def _changed(records: Records, old: Stored[Resource], new: Resource) -> None:
             records.put(partition, partition.record, new)
 
 
-def _alter(records: Records, item: ResourceAlter) -> None:
-    old = the_resource(records, item)
+def altered(old: Resource, item: ResourceAlter) -> Resource:
+    """A resource once it is changed. Raises InvalidItemError for more copies: an election would count on them, for
+    records that were acknowledged with fewer."""
     named = {name: value for name in _ALTERED if (value := getattr(item, name)) is not None}
+    if named.get("copies", 0) > old.copies:
+        raise InvalidItemError(f"copies: {old.copies}, of records that are acknowledged already; they can only fall")
     if named.get("force_after_ms") == 0:
         named["force_after_ms"] = None
-    _changed(records, old, msgspec.structs.replace(old.record, **named))
+    return msgspec.structs.replace(old, **named)
+
+
+def _alter(records: Records, item: ResourceAlter) -> None:
+    old = the_resource(records, item)
+    _changed(records, old, altered(old.record, item))
 
 
 _ALTERED = [name for name in ResourceAlter.__struct_fields__ if name not in a.ResourceKey.__struct_fields__]

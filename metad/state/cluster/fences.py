@@ -186,11 +186,6 @@ class Fences(StatePart):
         """All fences, by broker."""
         return self._newest
 
-    def alive(self, broker: str, epoch: int) -> bool:
-        """Whether this life is registered and has not ended."""
-        fence = self._newest.get(broker)
-        return fence is not None and fence.live and fence.least_epoch == epoch
-
     def life(self, broker: str) -> int | None:
         """The epoch of the broker's life that is registered and has not ended; None if there is none."""
         fence = self._newest.get(broker)

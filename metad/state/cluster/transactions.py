@@ -18,7 +18,7 @@ from metad_wire.methods import encode
 from metad_wire.tables.table import DECLARED
 
 from ..core.limits import check_change, check_reply
-from ..core.plain import CommandHeads, DeclaredRecords, Plain
+from ..core.plain import CommandHeads, DeclaredRecords, Plain, check_ruled
 from ..core.verb import Command, Reader, Verb, may_transact, read_again
 from ..core.view import Rows, View, crcs_of
 from .declarations import Declarations, KnownTables
@@ -74,7 +74,7 @@ class _Checked:
 
     def _step(self, operation: m.TableOperation) -> _Step:
         records = self._known.records(operation.table)
-        records.check_ruled()
+        check_ruled(records.table)
         if operation.record is None:
             return _Step(*self._place(operation.table, operation.key), None, 0)
         self.filled += records.table.filled_bytes(operation.record)

@@ -239,6 +239,12 @@ class CommandHeads:
         self.written[key] = None
 
 
+def check_ruled(table: PlainTable[Any]) -> None:
+    """Raise InvalidRequestError if other methods alone write the records."""
+    if table.ruled_by:
+        raise InvalidRequestError(f"the records of {table.name} are written by the methods of {table.ruled_by} only")
+
+
 class DeclaredRecords(Plain):
     """A table that is declared as data."""
 
@@ -267,14 +273,8 @@ class DeclaredRecords(Plain):
             )
         }
 
-    def check_ruled(self) -> None:
-        """Raise InvalidRequestError if other methods alone write the records."""
-        if self.table.ruled_by:
-            name, methods = self.table.name, self.table.ruled_by
-            raise InvalidRequestError(f"the records of {name} are written by the methods of {methods} only")
-
     def evaluate_put(self, view: View, command: Command[Any]) -> Any:
-        self.check_ruled()
+        check_ruled(self.table)
         known = command.body.known
         self._check_known(known)
         if known < len(self._names):
@@ -286,7 +286,7 @@ class DeclaredRecords(Plain):
             raise UnknownTableError(f"this node knows {len(self._names)} fields of {self.table.name}, not {known} yet")
 
     def evaluate_delete(self, view: View, command: Command[Any]) -> m.WriteReply:
-        self.check_ruled()
+        check_ruled(self.table)
         reply: m.WriteReply = self._indexed(view, command, super().evaluate_delete)
         return reply
 

@@ -61,8 +61,24 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "a new leader goes on with the fences that some group may lack",
         "metad.control.brokers.brokers:Brokers._begin_leadership",
         "self._learn(record)",
-        "self._learn(msgspec.structs.replace(record, fenced=True))",
+        "self._learn(msgspec.structs.replace(record, told=True))",
         "the_next_leader_goes_on_with_a_fence",
+    ),
+    _m(
+        "quiet_is_counted_from_the_end",
+        "a new leader waits for a whole lease until a life is quiet",
+        "metad.control.brokers.brokers:Brokers._learn",
+        "self._serving.learn(record, self._clock.now())",
+        "self._serving.learn(record, self._clock.now() - (self._log_ms() - record.changed_ms) / 1000)",
+        "who_was_ended_while_its_lease_ran_is_quiet_a_whole_lease_after_a_change_of_leaders",
+    ),
+    _m(
+        "quiet_is_not_told",
+        "all groups are told what has become quiet",
+        "metad.state.cluster.brokers:_note_quiet",
+        "told=False",
+        "told=known.told",
+        "who_was_ended_while_its_lease_ran_is_quiet_a_whole_lease_after_a_change_of_leaders",
     ),
     # --- for which connection a broker speaks
     _m(
@@ -150,13 +166,18 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "False",
         "a_broker_whose_sessions_are_not_swept_is_not_forgotten",
     ),
-    _m(
+    Mutant(
         "the_living_are_forgotten",
         "who lives is not forgotten",
-        "metad.control.brokers.brokers:to_forget",
-        "record.state not in b.LIVE",
-        "True",
-        "a_zombie_of_a_broker_that_is_forgotten_writes_nothing",
+        (
+            ("metad.control.brokers.brokers:to_forget", "record.state not in b.LIVE", "True"),
+            (
+                "metad.state.cluster.fences:Fences.forgotten",
+                "fence.values[:2] > item.values[:2]",
+                "fence.least_epoch > item.least_epoch",
+            ),
+        ),
+        ("a_zombie_of_a_broker_that_is_forgotten_writes_nothing",),
     ),
     Mutant(
         "no_amnesty_of_a_new_leader",

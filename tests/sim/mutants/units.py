@@ -29,6 +29,7 @@ _TURNS = "unit/server/test_turns.py::"
 _QUEUE = "unit/wire/test_fair_queue.py::"
 _FENCES = "unit/state/test_fences.py::"
 _BROKERS = "unit/control/test_brokers.py::"
+_REGISTRY = "unit/state/test_brokers.py::"
 _DECISIONS = "unit/control/test_decisions.py::"
 _LEAVING = "unit/control/test_leaving.py::"
 _DRIVER = "unit/server/test_driver.py::"
@@ -57,6 +58,54 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "max((self.least_epoch, self.live), (other.least_epoch, other.live))",
         "(newer.least_epoch, newer.live)",
         _FENCES + "test_a_registration_may_have_the_least_epoch_of_the_death_before",
+    ),
+    _m(
+        "a_group_has_what_it_was_told_of_the_epoch",
+        "a group has a fence once it has acknowledged all that it says",
+        "metad.control.brokers.fencing:_has",
+        "known.values == fence.values",
+        "known.least_epoch >= fence.least_epoch",
+        _BROKERS + "test_a_group_has_a_fence_once_it_has_all_that_it_says",
+    ),
+    _m(
+        "the_note_of_a_death_counts_for_the_next_life",
+        "what all groups have is noted for what the record says now",
+        "metad.state.cluster.brokers:_fenced",
+        "step.told.values != fence_of(known).values",
+        "step.told.least_epoch != known.least_epoch",
+        _REGISTRY + "test_the_fence_of_a_death_is_not_that_of_the_life_that_begins_with_its_epoch",
+    ),
+    _m(
+        "who_may_serve_on_is_forgotten",
+        "a broker is forgotten once all its lives are quiet",
+        "metad.control.brokers.fencing:to_forget",
+        "record.quiet_epoch == record.least_epoch",
+        "True",
+        _BROKERS + "test_a_name_that_somebody_has_ended_makes_room_at_once",
+    ),
+    _m(
+        "the_death_of_a_life_makes_all_quiet",
+        "the life before one that has died may serve until its own lease is over",
+        "metad.state.cluster.brokers:_quiet",
+        "(known.broker_epoch if has_stopped else known.least_epoch)",
+        "(0 if has_stopped else known.least_epoch)",
+        _REGISTRY + "test_the_death_of_a_life_says_nothing_of_the_one_before",
+    ),
+    _m(
+        "quiet_is_begun_anew_with_each_life",
+        "a broker that registers again and again becomes quiet",
+        "metad.control.brokers.brokers:_Serving.learn",
+        "self._below.get(name, 0) <= record.quiet_epoch",
+        "self._below.get(name, 0) < record.least_epoch",
+        _BROKERS + "test_lives_that_follow_each_other_fast_become_quiet_as_well",
+    ),
+    _m(
+        "a_standstill_counts_for_quiet",
+        "a leader that stood still waits for a whole lease until a life is quiet",
+        "metad.control.brokers.brokers:_Serving.overslept",
+        "self._waits.amnesty(now_s)",
+        "pass",
+        _BROKERS + "test_a_leader_that_stood_still_waits_for_a_whole_lease_until_a_life_is_quiet",
     ),
     _m(
         "an_adoption_overwrites_fences",

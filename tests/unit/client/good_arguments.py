@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 from plain_bodies import filled
-from typed_verbs import lists, namespace_of, tables
+from typed_verbs import is_plain, lists, namespace_of, tables
 
 from metad_client import U63, Compare, Delete, NewSchema, Put, Resize, Setting, Transaction
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
 from metad_wire.families import FAMILIES
+from metad_wire.method import For
+from metad_wire.tables import assignment as a
 from metad_wire.tables import consumer as g
 from metad_wire.tables import inflight as i
 from metad_wire.tables import retained as r
@@ -38,6 +40,10 @@ OVER_TABLES = Transaction(
     otherwise=[Delete(TOPICS, ("t", "o"))],
     reads=[(TOPICS, ("t", "o"))],
 )
+RESOURCE = a.ResourceCreate(
+    "t", "o", "topic", 2, 2, 2, 1, "position", 2, 60_000, 0, "region", {"tier": "hot"}, {"owner": "ops"}, [["b"]]
+)
+ALTER = a.ResourceAlter("t", "o", "topic", 1, 1, 0, 0, "none", {"tier": "hot"}, {"owner": "ops"})
 RESIZE = Resize("t", "o", 2, 2, 2, True, {1: ["b"]})
 NEW_SCHEMA = NewSchema("t", "s", "avro", '"int"', "none", "about")
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
@@ -148,6 +154,19 @@ GOOD: dict[str, dict[str, Any]] = {
     "tables.transact_many": {"items": [OVER_TABLES]},
     "tables.open": {"name": "topic_settings", "record": None},
     "tables.list": {"prefix": "t", "page_size": 10, "min_revisions": []},
+    "assignments.create": msgspec.structs.asdict(RESOURCE),
+    "assignments.alter": msgspec.structs.asdict(ALTER),
+    "assignments.resize": msgspec.structs.asdict(a.ResourceResize("t", "o", "topic", 3, 2, 0, [["b"]])),
+    "assignments.in_sync": {
+        "tenant": "t", "resource": "o", "kind": "topic", "partition": 0, "leader": m.Owner("b", 1), "leader_epoch": 1,
+        "partition_epoch": 1, "isr": [m.Owner("b", 1)],
+    },
+    "assignments.move": msgspec.structs.asdict(a.MovePartition("t", "o", "topic", 0, ["b"])),
+    "plans.create": {"plan": "p", "rule": "drain", "brokers": ["b"], "moves": 5, "throttle_bytes": 1_000_000},
+    "plans.pause": {"plan": "p"},
+    "plans.resume": {"plan": "p"},
+    "plans.cancel": {"plan": "p"},
+    "plans.list": {"prefix": "p", "page_size": 10},
     "topics.resize_many": {"items": [RESIZE]},
     "topics.resize": msgspec.structs.asdict(RESIZE),
     "schemas.register_many": {"items": [NEW_SCHEMA]},
@@ -186,9 +205,12 @@ for _table in tables():
         GOOD[f"{_verb}_many"] = {"keys": [_key], "min_revisions": []}
         GOOD[_verb] = msgspec.structs.asdict(_key) | {"min_revisions": []}
     for _method, _batched in _table.batched.items():
+        if _method.whose is For.NODES:
+            continue
         _verb, _item = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_method.item, ["t"])
         GOOD[f"{_verb}_many"] = {_batched.named: [_item]}
-        GOOD[_verb] = msgspec.structs.asdict(_item)
+        if is_plain(_method):
+            GOOD[_verb] = msgspec.structs.asdict(_item)
     for _method, _listed in lists(_table).items():
         _verb = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}"
         GOOD[_verb] = dict.fromkeys(_listed.asked, "t") | {"page_size": 10, "min_revisions": []}
@@ -215,6 +237,8 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "retained",
         "cluster",
         "tables",
+        "assignments",
+        "plans",
         "topics",
         "schemas",
         "users",

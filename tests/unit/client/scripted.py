@@ -61,6 +61,7 @@ from metad_wire.tables.offset import (
     OffsetDeleteGroupsReply,
     OffsetGroups,
 )
+from metad_wire.tables.plan import Plan, PlanList
 from metad_wire.tables.retained import (
     Retained,
     RetainedMatch,
@@ -180,6 +181,8 @@ def all_well(body: Any) -> m.Message:
             return declared_well(body)
         case m.TableTransact():
             return declared_well(body)
+        case PlanList():
+            return m.ListReply([Plan("p", "drain", ["b"], 10, None, "running", 1, 1)], b"")
         case w.WillWait():
             return w.WillWaitReply(True, b"")
         case w.WillList():
@@ -213,8 +216,6 @@ def all_well(body: Any) -> m.Message:
             return SEQUENCE_GET.reply(records)
         case sequence.SequenceList():
             return m.ListReply([sequence.SequenceRecord(body.namespace, "s", 1, 1, 1, 1)], b"")
-        case m.TablePut():
-            return m.TablePutReply(revisions, [], [1] * len(body.items))
         case m.SessionList():
             return m.ListReply([a_session("t", f"c{i}") for i in range(3)], b"")
         case m.SessionEndings():

@@ -19,10 +19,12 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.errors import ConflictError, ConnectionLostError
 from metad_wire.families import PLURALS
+from metad_wire.families.assignment import PARTITIONS
 from metad_wire.methods import KV_GET, LEASE_GET, OFFSET_FETCH, RETAINED_GET, SEQUENCE_GET, SESSION_GET
 from metad_wire.operator.authority import issue_fleet
+from metad_wire.tables import assignment as a
 from metad_wire.tables import broker as b
-from metad_wire.tables import lease, sequence
+from metad_wire.tables import lease, plan, sequence
 from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as sub
 from metad_wire.tables.consumer import (
@@ -34,6 +36,9 @@ from metad_wire.tables.consumer import (
 from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.will import DueWill, WillClaimant, WillList
 
+WHOLE_RESOURCE = a.ResourceCreate(
+    *("t", "o", "shard", 3, 2, 3, 2, "position", 2, 9, 0, "region"), {"tier": "hot"}, {"owner": "ops", "size": "a=b"}
+)
 ALL_SLOTS = b"\xff" * 128
 
 
@@ -122,6 +127,32 @@ def ctl(scripted_server, capsys):
         ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
         ("delete sequence ns s", methods.SEQUENCE_DELETE.body([sequence.SequenceKey("ns", "s")])),
         ("list sequences ns --prefix s", sequence.SequenceList("ns", "s", m.Page(1000))),
+        ("resources create t o", methods.ASSIGNMENT_CREATE.body([a.ResourceCreate("t", "o", "topic")])),
+        (
+            "resources create t o --kind shard --partitions 3 --write-partitions 2 --replication 3 --min-isr 2 "
+            "--election position --copies 2 --force-after-ms 9 --repair-after-ms 0 --spread region --label tier=hot "
+            "--attribute owner=ops --attribute size=a=b",
+            methods.ASSIGNMENT_CREATE.body([WHOLE_RESOURCE]),
+        ),
+        (
+            "resources alter t o --copies 2 --label tier=hot",
+            methods.ASSIGNMENT_ALTER.body([a.ResourceAlter("t", "o", "topic", copies=2, labels={"tier": "hot"})]),
+        ),
+        (
+            "resources resize t o --partitions 4 --first-partition 1",
+            methods.ASSIGNMENT_RESIZE.body([a.ResourceResize("t", "o", "topic", 4, None, 1)]),
+        ),
+        ("resources delete t o --kind shard", methods.ASSIGNMENT_DELETE.body([a.ResourceKey("t", "o", "shard")])),
+        ("partitions explain t o 3", methods.ASSIGNMENT_EXPLAIN.body([a.PartitionKey("t", "o", "topic", 3)])),
+        ("plans --prefix p --limit 5", plan.PlanList("p", m.Page(6))),
+        ("plans list", plan.PlanList(page=m.Page(1000))),
+        ("plans add p b1 b2", methods.PLAN_CREATE.body([plan.NewPlan("p", "add", ["b1", "b2"])])),
+        (
+            "plans drain p b1 --moves 3 --throttle 1000",
+            methods.PLAN_CREATE.body([plan.NewPlan("p", "drain", ["b1"], 3, 1_000)]),
+        ),
+        ("plans rebalance p", methods.PLAN_CREATE.body([plan.NewPlan("p", "rebalance")])),
+        ("plans delete p", methods.PLAN_DELETE.body([plan.PlanKey("p")])),
     ],
 )
 def test_commands_ask_what_they_say(ctl, scripted_server, command, body):
@@ -174,6 +205,53 @@ def test_the_end_of_a_tenant_that_never_was_is_not_said_to_be_ordered(ctl, scrip
     assert (done.status, done.out) == (1, "")
     assert "tenant 't' has no session, no will that is due and no retained message: check its name" in done.err
     assert not ordered
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("partitions elect t o 3", methods.ASSIGNMENT_ELECT.body([a.Elect("t", "o", "topic", 3)])),
+        (
+            "partitions elect t o 3 --kind shard --broker b --force",
+            methods.ASSIGNMENT_ELECT.body([a.Elect("t", "o", "shard", 3, "b", True)]),
+        ),
+        (
+            "partitions move t o 3 b c",
+            methods.ASSIGNMENT_MOVE.body([a.MovePartition("t", "o", "topic", 3, ["b", "c"])]),
+        ),
+        ("partitions move t o 3 --cancel", methods.ASSIGNMENT_MOVE.body([a.MovePartition("t", "o", "topic", 3, [])])),
+        ("plans pause p", methods.PLAN_SET.body([plan.PlanState("p", "paused")])),
+        ("plans resume p", methods.PLAN_SET.body([plan.PlanState("p", "running")])),
+        ("plans cancel p", methods.PLAN_SET.body([plan.PlanState("p", "cancelled")])),
+    ],
+)
+def test_what_is_ordered_is_read_again(ctl, scripted_server, command, wanted):
+    ctl(*command.split())
+    asked, read = scripted_server.received
+    assert asked.body == wanted
+    assert read.method.name in ("table.get", "plan.get")
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("partitions move t o 3", "name the brokers that are to have the partition, or --cancel"),
+        ("partitions move t o 3 b --cancel", "name the brokers that are to have the partition, or --cancel"),
+        ("partitions list t --broker b", "--broker stands alone"),
+        ("resources create t o --label tier", "not NAME=VALUE: tier"),
+    ],
+)
+def test_what_makes_no_sense_of_what_is_assigned(ctl, scripted_server, command, complaint):
+    done = ctl(*command.split())
+    assert (done.status, done.out) == (2, "")
+    assert complaint in done.err
+    assert scripted_server.received == []
+
+
+def test_the_partitions_of_a_broker_are_found_by_its_name(ctl, scripted_server):
+    assert ctl("partitions", "list", "--broker", "b").status == 0
+    (asked,) = scripted_server.received
+    assert (asked.body.table, asked.body.fields, asked.body.index) == (PARTITIONS.number, ["b"], 1)
 
 
 def test_the_status_asks_the_nodes_and_who_knows_the_brokers(ctl, scripted_server):

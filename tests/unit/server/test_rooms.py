@@ -28,8 +28,8 @@ OF_ONE: dict[str, str] = {
     "a broker's name": ("LEASE_MS_MAX _ASKED_MAX"),
     "a session": ("COPY_BYTES_MAX PARTS_MAX"),
     "a group's own work, in one go or on its way": (
-        "LAG_ENTRIES_MAX _BYTES_MAX _FOREIGN_MAX _MISSED_MAX _ORDERED_MAX _OVER_MAX _PIPELINE_BYTES_MAX "
-        "_PIPELINE_ITEMS_MAX _QUEUE_ITEMS_MAX _TAILS_MAX _TOLD_MAX"
+        "INLINE_MAX LAG_ENTRIES_MAX LOOKED_AT_MAX STEPS_MAX _BYTES_MAX _DRAINS_MAX _FOREIGN_MAX _MISSED_MAX "
+        "_ORDERED_MAX _OVER_MAX _PIPELINE_BYTES_MAX _PIPELINE_ITEMS_MAX _QUEUE_ITEMS_MAX _TAILS_MAX _TOLD_MAX"
     ),
     "peers and the cluster's map, which no client fills": (
         "AT_ONCE_MAX DIALS_MAX GREETING_MAX GROUPS_MAX MAP_BYTES_MAX NODE_ID_BYTES_MAX PER_NODE_MAX "
@@ -37,7 +37,7 @@ OF_ONE: dict[str, str] = {
     ),
     "what is forgotten, and found again or done without": (
         "CLIENTS_MAX PROMISES_MAX RETRY_DELAY_S_MAX _DOUBLINGS_MAX _KNOWN_MAX _NOTED_MAX _OWING_MAX _ROWS_MAX "
-        "_SOURCES_MAX _SPARE_MAX"
+        "_SOURCES_MAX _SPARE_MAX _TABLES_MAX"
     ),
     "what a stream holds before it reads the log instead": ("watch_held_bytes_max"),
     "lengths of prefixes that one group looks for": ("LENGTHS_MAX"),

@@ -146,7 +146,7 @@ async def filled() -> AsyncIterator[Rig]:
             await rig.settle()
     for number in range(BROKERS):
         rig.node.brokers._learn(
-            Broker(f"k{number:04}", 1, b.ACTIVE, 3_600_000, fenced=True, attributes={"a": "x" * 200})
+            Broker(f"k{number:04}", 1, b.ACTIVE, 3_600_000, fenced=True, attributes={"a": "x" * 200}, told=True)
         )
     yield rig
     rig.node.will_turns.drain()

@@ -15,10 +15,12 @@ from metad.state.cluster.declarations import KnownTables
 from metad_wire import described
 from metad_wire import messages as m
 from metad_wire.declaration import Declaration, DeclaredField, declaration_of, fault_of, record_type
+from metad_wire.errors import InvalidRequestError, MetadError
 from metad_wire.families import FAMILIES, PLURALS, SECRETS, family
 from metad_wire.families.core import Tenant
 from metad_wire.method import Method
-from metad_wire.methods import TABLE_GET, TABLE_PUT, encode
+from metad_wire.methods import TABLE_DELETE, TABLE_GET, TABLE_PUT, encode
+from metad_wire.tables import TABLES
 from metad_wire.tables.table import PlainTable
 from metad_wire.text.fields import check_of
 
@@ -26,7 +28,9 @@ GOLDEN = {row.name: message_value(row) for row in rows(MESSAGES)}
 KNOWN = KnownTables()
 COUNTED = {*m.TableRecord.__struct_fields__, "slot", "revision"} - {"record"}
 NUMBERS = {"u32": 2**32, "u63": 2**63, "int": 2**63}
-each_table = pytest.mark.parametrize("name", sorted(FAMILIES))
+RULED = sorted(name for name, table in FAMILIES.items() if table.ruled_by)
+each_table = pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {*RULED}))
+each_ruled = pytest.mark.parametrize("name", RULED)
 
 
 def declared(table: PlainTable[Any]) -> Declaration:
@@ -44,9 +48,23 @@ def test_its_declaration_is_one_that_a_program_could_make(name: str) -> None:
     PlainTable(name, number=1, kind=table.kind, record=made, key=table.key, routing=table.routing)
     golden = GOLDEN[table.record.__name__]
     assert encode(msgspec.msgpack.decode(encode(golden), type=made)) == encode(golden)
-    silent = {field for field in table.record.__struct_fields__ if not described.field_meaning(table.record, field)}
     assert described.meaning(table.record)
-    assert silent <= {"tenant"}
+    assert silent(table.record) <= {"tenant"}
+
+
+def silent(message: type[Any]) -> set[str]:
+    """The fields whose meaning is not said there."""
+    return {field for field in message.__struct_fields__ if not described.field_meaning(message, field)}
+
+
+@each_ruled
+def test_a_table_with_rules_says_its_fields_in_its_record_or_in_what_writes_it(name: str) -> None:
+    table = FAMILIES[name]
+    assert not {*table.record.__struct_fields__} & COUNTED, "metadctl and Spark show both beside each other"
+    assert described.meaning(table.record)
+    items = [method.item for method in TABLES[table.ruled_by].batched]
+    said = {field for item in items for field in {*item.__struct_fields__} - silent(item)}
+    assert silent(table.record) - said <= {"tenant"}
 
 
 def test_each_family_has_a_hundred_numbers() -> None:
@@ -89,6 +107,8 @@ def asked(group: Group, table: PlainTable[Any], general: Method[Any, Any], *item
     if verb.read is not None:
         return method.decode_reply(encode(verb.read(group.machine.reader, command)))
     (outcome,) = group.propose([(command, None)], group.now_ms)
+    if isinstance(outcome, MetadError):
+        raise outcome
     group.apply(len(group.in_flight))
     return method.decode_reply(outcome)
 
@@ -148,3 +168,14 @@ def test_a_record_is_put_and_read_and_what_breaks_a_bound_is_refused_alone(name:
         reply = put(group, table, *(msgspec.structs.replace(golden, **{field.name: value}) for value, _ in tried))
         assert item_errors(reply) == {at: "invalid_item" for at, (_, fits) in enumerate(tried) if not fits}, field.name
         assert all(field.name in error.message for error in reply.errors), "it says which field"
+
+
+@each_ruled
+def test_a_record_with_rules_is_put_and_deleted_by_nobody(name: str) -> None:
+    table, group = FAMILIES[name], Group("metadata", 0, DedupeConfig())
+    golden = GOLDEN[table.record.__name__]
+    key = table.plain.key(*(getattr(golden, field) for field in table.key))
+    for method, item in ((TABLE_PUT, m.TablePutItem(golden)), (TABLE_DELETE, m.TableDeleteItem(key))):
+        with pytest.raises(InvalidRequestError, match=f"written by the methods of {table.ruled_by} only"):
+            asked(group, table, method, item)
+    assert asked(group, table, TABLE_GET, key).found == [None]

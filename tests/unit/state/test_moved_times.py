@@ -206,6 +206,8 @@ _KNOWN = {
     ("GroupCommand", "sealed_ms"): "of an older source, which does not put its rows ahead",
     ("FenceItem", "at_ms"): "for older nodes; age_ms counts",
     ("FenceItem", "age_ms"): "an age",
+    ("Due", "at_ms"): "of the very log that is asked",
+    ("ResourceDone", "at_ms"): "of the very log that is asked",
     ("TenantEnd", "at_ms"): "put ahead by the mover",
     ("GroupReply", "now_ms"): "by which the mover knows how far the target is ahead",
     ("SessionDue", "at_ms"): "of the very log that is asked",

@@ -25,7 +25,7 @@ PLAIN: dict[str, Table[Any]] = {
 }
 """By the name of each of their methods."""
 _GOT = {method.body: (method, got) for table in TABLES.values() for method, got in table.got.items()}
-_EMPTY = {inspect.StrType: "", inspect.BytesType: b"", inspect.BoolType: False, inspect.IntType: 0}
+_EMPTY = {inspect.StrType: "", inspect.BytesType: b"", inspect.BoolType: False}
 
 
 def filled(kind: Any, texts: Sequence[str], names: Sequence[str] | None = None) -> Any:
@@ -43,6 +43,10 @@ def filled(kind: Any, texts: Sequence[str], names: Sequence[str] | None = None) 
             values.append(filled(field.type.cls, texts))
         elif isinstance(field.type, inspect.ListType):
             values.append([])
+        elif isinstance(field.type, inspect.LiteralType):
+            values.append(field.type.values[0])
+        elif isinstance(field.type, inspect.IntType):
+            values.append(max(0, field.type.ge or 0))
         else:
             values.append(next(wanted) if text else _EMPTY.get(type(field.type)))
     return kind(*values)

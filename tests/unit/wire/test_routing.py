@@ -24,6 +24,7 @@ from metad_wire.routing import ROUTES, split, text, text2
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
+from metad_wire.tables.assignment import AssignmentStep, PartitionKey
 from metad_wire.tables.inflight import Inflight, InflightDelete, InflightKey, InflightPut
 from metad_wire.tables.offset import OffsetDeleteGroups, OffsetExpireGroups
 from metad_wire.tables.retained import (
@@ -87,6 +88,7 @@ BODIES: dict[str, Any] = {
     "lease.grant": lambda a, b: w.LeaseGrant([w.LeaseGrantItem(x, 1_000, y) for x, y in zip(a, b, strict=True)]),
     "lease.keep_alive": lambda a, b: w.LeaseKeepAlive(list(map(w.LeaseKey, a, b))),
     "lease.expire": lambda a, b: w.LeaseExpire(list(map(w.LeaseKey, a, b))),
+    "assignment.step": lambda a, b: AssignmentStep([PartitionKey(x, y, "topic", 0) for x, y in zip(a, b, strict=True)]),
     "sequence.add": lambda a, b: s.SequenceAdd(list(map(s.SequenceAddItem, a, b))),
     "retained.put": lambda a, b: RetainedPut([RetainedPutItem(x, y, b"v") for x, y in zip(a, b, strict=True)]),
     "retained.delete": lambda a, b: RetainedDelete(list(map(RetainedDeleteItem, a, b))),
@@ -118,6 +120,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "table.expire",
         "table.transact",
         *(f"declaration.{verb}" for verb in ("declare", "drop", "get", "list")),
+        *(f"plan.{verb}" for verb in ("create", "set", "delete", "get", "list", "progress")),
         "session.end_step",
         "cluster.store",
         "broker.change",

@@ -53,9 +53,9 @@ from .broker import Attributes
 from .table import DueRows
 
 PARTITIONS_MAX = 10_000
-"""Of one resource: they are made in one entry."""
+"""Partitions of a resource: they are made in one entry."""
 REPLICAS_MAX = 16
-"""Of one partition, with those that a move adds."""
+"""Replicas of a partition, with those that a move adds."""
 
 Some = Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)]
 Count = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
@@ -85,13 +85,11 @@ class ResourceKey(m.Message, frozen=True):
     """What it is to its brokers: ``topic``, ``connector``, ``share_group``, ``shard``, or their own word."""
 
 
-class PartitionKey(m.Message, frozen=True):
+class PartitionKey(ResourceKey, frozen=True):
     """Names a partition."""
 
-    tenant: str
-    resource: str
-    kind: str
     partition: U32
+    """From 0."""
 
 
 class ResourceCreate(m.Message, frozen=True):
@@ -109,6 +107,7 @@ class ResourceCreate(m.Message, frozen=True):
     min_isr: Copies = 1
     """A record is acknowledged only while so many are in sync."""
     election: Election = "isr"
+    """By which of the rules above its leaders are elected."""
     copies: Copies = 1
     """With ``position``: how many brokers have a record when it is acknowledged."""
     force_after_ms: U63 | None = None
@@ -343,13 +342,9 @@ class Elect(m.Message, frozen=True):
     """Whether it may lack acknowledged records."""
 
 
-class MovePartition(m.Message, frozen=True):
+class MovePartition(PartitionKey, frozen=True):
     """Give a partition to these brokers, or give up what moves it."""
 
-    tenant: str
-    resource: str
-    kind: str
-    partition: U32
     wanted: Replicas
     """The preferred leader first; none: the move that is under way is cancelled."""
 
@@ -384,16 +379,14 @@ class Due(m.Message, frozen=True):
     """Something that was due, and is not any more."""
 
     at_ms: U63
+    """When, by the group's log."""
     key: bytes
     """Of a resource or partition, as it is on disk."""
 
 
-class ResourceDone(m.Message, frozen=True):
+class ResourceDone(ResourceKey, frozen=True):
     """All partitions of a resource have followed its change."""
 
-    tenant: str
-    resource: str
-    kind: str
     version: U63
     """Of the record that they follow."""
     at_ms: U63
@@ -402,25 +395,26 @@ class ResourceDone(m.Message, frozen=True):
     """Whether it has no partitions any more."""
 
 
-class PlannedMove(m.Message, frozen=True):
+class PlannedMove(MovePartition, frozen=True):
     """A move that a plan begins."""
 
-    tenant: str
-    resource: str
-    kind: str
-    partition: U32
-    wanted: Replicas
     plan: str
+    """Its name."""
     throttle_bytes: U63 | None = None
+    """That of the plan."""
 
 
 class AssignmentStep(m.Message, frozen=True):
     """Between nodes: look at these partitions, and decide."""
 
     items: Batch[PartitionKey]
+    """They are judged by what the group knows now."""
     due: Batch[Due] = []  # noqa: RUF012
+    """What led to them."""
     done: Batch[ResourceDone] = []  # noqa: RUF012
+    """Resources that need no further look."""
     moves: Batch[PlannedMove] = []  # noqa: RUF012
+    """Those that cannot begin any more are left out."""
     stepped: Batch[FenceItem] = []  # noqa: RUF012
     """Brokers all of whose partitions were gone through, with their fences as they were then."""
 
@@ -434,7 +428,7 @@ ASSIGNMENT = Table(
     routing=("tenant", "resource"),
 )
 """Has no rows of its own: those are in the tables ``resource`` and ``partition``."""
-ASSIGNMENT_DUES = DueRows("assignment_due", rows={"due": 0x64})
+ASSIGNMENT_DUES = DueRows("assignment_due", rows={"due": 0x64}, kind="metadata")
 """When a group looks at a partition again: the time by its log, and the key of the partition."""
 
 

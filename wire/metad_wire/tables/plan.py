@@ -25,13 +25,14 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from .. import messages as m
-from ..method import By, For
+from ..method import By, For, Lane
 from ..table import Shown, Table
 from ..text.fields import U63
 
 PLANS_MAX = 1_000
-"""That are kept: delete those that have ended."""
+"""Plans that are kept: ``quota_exceeded``. Those that have ended can be deleted."""
 PLAN_BROKERS_MAX = 1_000
+"""Brokers that a plan names."""
 Rule = Literal["drain", "add", "rebalance"]
 State = Literal["running", "paused", "cancelled", "done"]
 Moves = Annotated[int, Meta(ge=1, le=1_000)]
@@ -44,7 +45,7 @@ class PlanKey(m.Message, frozen=True):
     plan: str
 
 
-class PlanCreate(m.Message, frozen=True):
+class NewPlan(m.Message, frozen=True):
     """A plan that begins at once."""
 
     plan: str
@@ -58,7 +59,7 @@ class PlanCreate(m.Message, frozen=True):
 
 
 class Plan(m.Message, frozen=True):
-    """A plan as it is. The fields of ``PlanCreate`` mean the same here."""
+    """A plan as it is. The fields of ``NewPlan`` mean the same here."""
 
     plan: str
     rule: Rule
@@ -83,10 +84,11 @@ class PlanState(m.Message, frozen=True):
     state: Literal["running", "paused", "cancelled"]
 
 
-class PlanProgress(m.Message, frozen=True):
+class GroupProgress(m.Message, frozen=True):
     """Between nodes: what a group did for a plan."""
 
     plan: str
+    """Its name."""
     group: str
     """By name."""
     begun: U63
@@ -117,7 +119,7 @@ PLAN = Table(
 PLAN_CREATE = PLAN.batches(
     0x0711,
     "create",
-    PlanCreate,
+    NewPlan,
     "Begin plans. Item errors: conflict (there is one of the name), invalid_item, quota_exceeded.",
     named="plans",
     by=By.METADATA,
@@ -145,5 +147,11 @@ PLAN_LIST = PLAN.lists(
     0x0715, "list", PlanList, Plan, "Plans whose names start with ``prefix``, in order.", by=By.METADATA
 )
 PLAN_PROGRESS = PLAN.batches(
-    0x0716, "progress", PlanProgress, "What groups did for plans.", by=By.METADATA, whose=For.NODES
+    0x0716,
+    "progress",
+    GroupProgress,
+    "What groups did for plans.",
+    lane=Lane.CONTROL,
+    by=By.METADATA,
+    whose=For.NODES,
 )

@@ -49,10 +49,10 @@ HEADER_BYTES: Final = 5
 
 
 class SharedRows(Table[Any]):
-    """Rows of many tables, in groups of any kind. Their keys say by themselves which slot they are in."""
+    """Rows of many tables, by default in groups of any kind. Their keys say by themselves which slot they are in."""
 
-    def __init__(self, name: str, *, rows: Mapping[str, int]) -> None:
-        super().__init__(name, kind=ANY_KIND, rows=rows)
+    def __init__(self, name: str, *, rows: Mapping[str, int], kind: str = ANY_KIND) -> None:
+        super().__init__(name, kind=kind, rows=rows)
         self.moves = True
 
     def slot_of(self, key: bytes) -> int:

@@ -52,7 +52,8 @@ def add_families(commands: Commands, words: Collection[str] | None) -> dict[str,
     added = {}
     for name, plural in PLURALS.items():
         table = FAMILIES[name]
-        verbs = commands.unlisted(plural, f"records of the table {name}: list, get, put, delete, count")
+        more = "" if table.ruled_by else ", put, delete"
+        verbs = commands.unlisted(plural, f"records of the table {name}: list, get, count{more}")
         if words is None or plural in words:
             _add_verbs(verbs, table)
             added[name] = verbs
@@ -61,7 +62,7 @@ def add_families(commands: Commands, words: Collection[str] | None) -> dict[str,
 
 def families_page() -> str:
     """For ``metadctl --help``: the commands of each family."""
-    lines = ["what brokers keep, each with list, get, put, delete, count:"]
+    lines = ["what brokers keep, each with list, get, count, and but for assignment put, delete:"]
     for family in NAMES:
         theirs = [PLURALS[name] for name, table in FAMILIES.items() if table.record.__module__.endswith(f".{family}")]
         lines += textwrap.wrap(
@@ -102,6 +103,11 @@ def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
     parser = verb("get", "one record", _record)
     key(parser)
     _secrets(parser, table)
+    parser = verb("count", "how many records `list` would show", _count)
+    begins(parser)
+    _index(parser, "KEY begins with the fields of this index")
+    if table is not None and table.ruled_by:
+        return
     parser = verb("put", "write one record, whole", _put)
     said = "text as it is, anything else as JSON; FIELD=- reads stdin; FIELD_base64 for bytes that are no text"
     has = "" if table is None else f". FIELD: {', '.join(map(_told, msgspec.structs.fields(table.record)))}"
@@ -112,9 +118,6 @@ def _add_verbs(verbs: Commands, table: PlainTable[Any] | None = None) -> None:
     _index(parser, "of what `list` shows by this index; KEY then begins with its fields")
     _sure(parser, "without it, --prefix and --index only say how many they would delete")
     _expected(parser, "only if it has version N now")
-    parser = verb("count", "how many records `list` would show", _count)
-    begins(parser)
-    _index(parser, "KEY begins with the fields of this index")
 
 
 def _index(parser: argparse.ArgumentParser, help: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from contextlib import nullcontext
 from pathlib import Path
 
+from metad_wire.families.assignment import PARTITIONS, RESOURCES
+
 from ...client import Client
 from ...errors import InvalidRequestError
 from ...families.config import KEPT, ScopeKind
@@ -20,7 +22,7 @@ from ...families.users import Mechanism
 from .. import people
 from ..grammar import Arguments, Commands, Parser, count
 from ..printing import Printer
-from . import declared
+from . import assignments, declared
 
 
 def add_families(commands: Commands, words: Collection[str] | None) -> None:
@@ -31,6 +33,8 @@ def add_families(commands: Commands, words: Collection[str] | None) -> None:
         "schema": _add_schemas,
         "user": _add_users,
         "dynamic_config": _add_config,
+        RESOURCES.name: assignments.add_resources,
+        PARTITIONS.name: assignments.add_partitions,
     }.items():
         if name in verbs:
             add(verbs[name])

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from metad_client import Client, LifeState, MetadError, Owner
-from metad_client.assignment.serving import Followed, Held, Key, Led, Serving
+from metad_client.assignment.serving import Following, Held, Key, Led, Serving
 from metad_judge.invariants import Violation
 from metad_wire.tables.assignment import DELETING, Partition
 
@@ -177,7 +177,7 @@ class LogBroker(Actor):
                 led.begin(len(log), lag_s=_LAG_S)
             self._spawn(led, self._append(led, log, {}))
 
-    async def _follow(self, followed: Followed) -> None:
+    async def _follow(self, followed: Following) -> None:
         self.trace(f"follows {followed!r} of {followed.leader} in {followed.leader_epoch}")
         if followed.leader is not None and followed.record.kind != TASK:
             self._spawn(followed, self._fetch(followed, self.disk.setdefault(followed.key, [])))
@@ -188,7 +188,7 @@ class LogBroker(Actor):
             self.disk.pop(held.key, None)
         await self.pause(0.0, 0.05)
 
-    async def _elect(self, followed: Followed) -> tuple[int, int]:
+    async def _elect(self, followed: Following) -> tuple[int, int]:
         self._judge.reported += 1
         self.promised[followed.key] = followed.leader_epoch
         log = self.disk.setdefault(followed.key, [])
@@ -250,7 +250,7 @@ class LogBroker(Actor):
             reached = followers[_COPIES - 2] if len(followers) >= _COPIES - 1 else 0
         self._judge.has_acknowledged(led.key, log[:reached])
 
-    async def _fetch(self, followed: Followed, log: list[Record]) -> None:
+    async def _fetch(self, followed: Following, log: list[Record]) -> None:
         """Take what the leader has, and say how far that is."""
         leader = followed.leader
         assert leader is not None
@@ -266,7 +266,7 @@ class LogBroker(Actor):
             log += records
 
     def fetched(
-        self, follower: LogBroker, leader: Owner, followed: Followed, log: Sequence[Record]
+        self, follower: LogBroker, leader: Owner, followed: Following, log: Sequence[Record]
     ) -> tuple[int, list[Record]] | None:
         """A follower asks: where its log agrees with this one, and what follows; None if this does not lead."""
         if not self.up or self.serving is None or self._process is None or not self._process.alive:

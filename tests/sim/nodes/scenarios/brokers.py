@@ -271,6 +271,31 @@ def a_new_leader_fences_nobody_who_could_not_reach_it() -> None:
 
 
 @scenario
+def who_was_ended_while_its_lease_ran_is_quiet_a_whole_lease_after_a_change_of_leaders() -> None:
+    """The new leader does not know when the one before has acknowledged its last heartbeat. Then all groups know."""
+    with Scene(data=2) as scene:
+        first = _register(scene, "b1", 4_000)
+        _register(scene, "b1")
+        groups = [METADATA, DATA, GroupId("data", 1)]
+
+        def know_it() -> list[bool]:
+            machines = [node.groups.drivers[group].machine for group, node in _leading(scene, groups)]
+            return [machine.parts[Fences].quiet("b1", first) for machine in machines]
+
+        scene.run(3.0)
+        scene.lead(METADATA).crash(power=False)
+        assert scene.run_until(lambda: scene.leader(METADATA) is not None, 10.0)
+        scene.run(2.5)
+        assert not any(know_it()), "it may serve"
+        assert scene.run_until(lambda: all(know_it()), 10.0), "not all groups were told"
+
+
+def _leading(scene: Scene, groups: list[GroupId]) -> list[tuple[GroupId, Node]]:
+    found = [(group, scene.lead(group).node) for group in groups]
+    return [(group, node) for group, node in found if node is not None]
+
+
+@scenario
 def the_life_in_the_head_of_a_request_counts() -> None:
     """Writes that name no broker in their body are made in the name of one as well."""
     with Scene() as scene:
@@ -311,7 +336,7 @@ def a_zombie_of_a_broker_that_is_forgotten_writes_nothing() -> None:
         mock.patch.multiple(fencing, FORGET_FROM=3 * fencing.NAME_BYTES, FORGET_AFTER_MS=5_000),
     ):
         living = _register(scene, "living")
-        first = _register(scene, "old")
+        first = _register(scene, "old", _LEASE_MS)
         assert set(_take_all(scene, "old", first).values()) == {""}
         _asked(scene, BROKER_FENCE, b.BrokerFence("old", wait_ms=10_000))
         scene.run(6.0)
@@ -340,9 +365,10 @@ def a_broker_whose_sessions_are_not_swept_is_not_forgotten() -> None:
         Scene(expiry=ExpiryConfig(sessions_per_s=2, batch_sessions=1)) as scene,
         mock.patch.multiple(fencing, FORGET_FROM=1, FORGET_AFTER_MS=0),
     ):
-        first = _register(scene, "old")
+        first = _register(scene, "old", _LEASE_MS)
         assert set(_take_all(scene, "old", first).values()) == {""}
         _asked(scene, BROKER_FENCE, b.BrokerFence("old", wait_ms=10_000))
+        scene.run(_LEASE_MS / 1000 + 0.5)  # it is quiet
         for _ in range(3):
             _register(scene, "living")
             scene.run(0.5)

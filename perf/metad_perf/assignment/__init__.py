@@ -1,0 +1,1 @@
+"""``metad-perf assignment``: partitions that metad places on brokers, elects leaders of, and moves."""

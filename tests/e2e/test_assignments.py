@@ -1,0 +1,128 @@
+"""The commands of metadctl for what metad assigns, on a real node: resources are made, placed, elected and moved, and
+plans begin, pause and end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from e2e_metadctl import metadctl, printed
+
+from metad import embedded
+from metad_client import blocking
+from waiting import wait_until
+
+BROKERS = ("b1", "b2", "b3")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.Server]:
+    """With three brokers that live."""
+    with ExitStack() as stack:
+        server = stack.enter_context(embedded.serve_in_thread())
+        for name in BROKERS:
+            m = stack.enter_context(blocking.connect(server.url))
+            assert m.brokers.register(name, lease_s=60).unfenced == []
+        yield server
+
+
+@pytest.fixture
+def orders(server: embedded.Server, request: pytest.FixtureRequest) -> str:
+    """The tenant of a topic with three partitions of two replicas."""
+    tenant: str = request.node.name
+    made = printed(server, *f"resources create {tenant} orders --partitions 3 --replication 2".split())
+    assert made == {"created": True}
+    return tenant
+
+
+def partition(server: embedded.Server, tenant: str, number: int = 0) -> Any:
+    return printed(server, "partitions", "get", tenant, "orders", "topic", str(number))
+
+
+def replicas_of(server: embedded.Server) -> dict[str, int]:
+    """How many each broker has."""
+    return {name: printed(server, "partitions", "count", "--broker", name)["records"] for name in BROKERS}
+
+
+def test_a_resource_is_made_altered_resized_and_deleted(server: embedded.Server, orders: str) -> None:
+    assert printed(server, "partitions", "count", orders, "orders") == {"records": 3}
+    by_broker = [printed(server, "partitions", "list", "--broker", name) for name in BROKERS]
+    assert sum(one["tenant"] == orders for each in by_broker for one in each) == 6
+    named = ["--min-isr", "2", "--repair-after-ms", "0", "--spread", "none", "--attribute", "owner=ops"]
+    assert printed(server, "resources", "alter", orders, "orders", *named) == {"changed": True}
+    found = printed(server, "resources", "get", orders, "orders", "topic")
+    assert (found["min_isr"], found["repair_after_ms"], found["spread"]) == (2, 0, "none")
+    assert (found["attributes"], found["labels"]) == ({"owner": "ops"}, {})
+    resized = printed(server, *f"resources resize {orders} orders --partitions 5 --write-partitions 4".split())
+    assert resized == {"changed": True}
+    assert len(printed(server, "partitions", "list", orders, "orders")) == 5
+    assert printed(server, "resources", "delete", orders, "orders") == {"ordered": True}
+    wait_until(lambda: partition(server, orders)["state"] == "deleting", "its brokers are told")
+    status, out, err = metadctl(server, "resources", "resize", orders, "orders", "--partitions", "6")
+    assert (status, out) == (1, "")
+    assert "is being deleted" in err
+
+
+def test_a_partition_is_explained_elected_and_moved(server: embedded.Server, orders: str) -> None:
+    first, second = partition(server, orders)["replicas"]
+    (third,) = {*BROKERS} - {first, second}
+    told = printed(server, "partitions", "explain", orders, "orders", "0")
+    assert (told["state"], told["next"]) == ("online", "nothing is to be done")
+    assert [(one["broker"], one["lacks"]) for one in told["candidates"]] == [(first, ""), (second, "")]
+    led = printed(server, "partitions", "elect", orders, "orders", "0", "--broker", second)
+    assert led["leader"]["broker"] == second
+    assert led["leader_epoch"] == 2
+    status, _, err = metadctl(server, "partitions", "elect", orders, "orders", "0", "--broker", third)
+    assert status == 1
+    assert third in err
+
+    moved = printed(server, "partitions", "move", orders, "orders", "0", second, third)
+    assert moved["move"]["wanted"] == [second, third]
+    status, out, _ = metadctl(server, "partitions", "explain", orders, "orders", "0")
+    assert status == 0
+    assert f"waits to end the move until {third} are in sync" in out
+    assert re.search(rf"^{third} +\d+ +it is not in sync$", out, re.MULTILINE)
+    cancelled = printed(server, "partitions", "move", orders, "orders", "0", "--cancel")
+    assert sorted(cancelled["replicas"]) == sorted([first, second])
+    assert cancelled["move"] is None
+    status, _, err = metadctl(server, "partitions", "move", orders, "orders", "0", "--cancel")
+    assert (status, "no move is under way" in err) == (1, True)
+
+
+def test_a_plan_is_begun_shown_paused_and_ended(server: embedded.Server, orders: str) -> None:
+    begun = printed(server, *f"plans drain {orders} b1 --moves 1 --throttle 1000000".split())
+    assert begun == {"plan": orders, "state": "running"}
+
+    def shown() -> Any:
+        return printed(server, "plans", "show", orders)
+
+    wait_until(lambda: shown()["moving"] == 1, "a move")
+    now = shown()
+    assert (now["rule"], now["moves"], now["throttle_bytes"], now["begun"]) == ("drain", 1, 1_000_000, 1)
+    assert now["replicas"] == {"b1": replicas_of(server)["b1"]}
+    status, out, _ = metadctl(server, "plans", "show", orders)
+    assert status == 0
+    assert "moving now       1\n" in out
+    assert f"left on them\nbroker  replicas\nb1      {now['replicas']['b1']}\n" in out
+    for verb, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        assert printed(server, "plans", verb, orders) == {"plan": orders, "state": state}
+    assert metadctl(server, "plans", "resume", orders)[0] == 1
+    wait_until(lambda: shown()["moving"] == 0, "what was begun is given up")
+    for command in ("plans", "plans list"):
+        (listed,) = printed(server, *command.split(), "--prefix", orders)["plans"]
+        assert (listed["plan"], listed["state"]) == (orders, "cancelled")
+    assert printed(server, "plans", "delete", orders) == {"deleted": True}
+    assert printed(server, "plans", "--prefix", orders)["plans"] == []
+
+
+def test_what_only_rules_write_is_not_put(server: embedded.Server, orders: str) -> None:
+    for words in (["partitions", "put"], ["resources", "put"], ["partitions", "delete", orders]):
+        with pytest.raises(SystemExit) as exit:
+            metadctl(server, *words)
+        assert exit.value.code == 2
+    status, _, err = metadctl(server, "records", "delete", "resource", orders, "orders", "topic")
+    assert (status, "written by the methods of assignment only" in err) == (1, True)
+    assert printed(server, "resources", "count", orders) == {"records": 1}

@@ -1,0 +1,30 @@
+"""What metad decides about partitions, and what the SDK's helper of a leader does, in all states of small worlds: one
+leader in each leader_epoch, epochs and fences that only grow, nothing by a life that is over, no acknowledged record
+lost, and a leader wherever one can be. `python -m sim.assignment`, from the folder of the tests, explores all
+worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.assignment.exploring import explore
+from sim.assignment.worlds import QUICK, WORLDS
+from sim.mutants.assignment import ASSIGNMENT_MUTANTS
+from sim.mutants.planting import Mutant, planted
+
+STATES_MAX = 100_000
+"""A planted bug is found within so many."""
+
+
+@pytest.mark.parametrize("world", QUICK)
+def test_all_states_of_a_small_world_are_well(world: str) -> None:
+    found = explore(WORLDS[world]())
+    assert found.whole
+    assert not found.violation, "\n".join(explore(WORLDS[world](), tracing=True).trace)
+
+
+@pytest.mark.parametrize("mutant", ASSIGNMENT_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    (world,) = mutant.scenarios
+    with planted(mutant):
+        assert explore(WORLDS[world](), STATES_MAX).violation
