@@ -15,7 +15,7 @@ from metad_client import MetadError, connect
 
 from .broker import Broker
 from .log import sync_folder
-from .protocol import ERRORS, KIND, request, write
+from .protocol import ERRORS, KIND, REQUESTS, read, write
 
 _AGAIN_S = 0.5
 
@@ -31,8 +31,7 @@ def taken(note: Path) -> int:
 def noted(note: Path, epoch: int) -> None:
     """This life has closed in order."""
     with note.open("w") as file:
-        file.write(str(epoch))
-        file.flush()
+        print(epoch, file=file, flush=True)
         os.fsync(file.fileno())
     sync_folder(note.parent)
 
@@ -44,7 +43,7 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
             while True:
-                asked = await request(reader)
+                asked = await read(reader, REQUESTS)
                 if broker is None:
                     break
                 await write(writer, await broker.answer(asked))

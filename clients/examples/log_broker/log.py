@@ -37,8 +37,7 @@ class Log:
         self._writing = threading.Lock()
         self._taken = 0
         self._places = [0]  # where each record begins, and where the last one ends
-        self.epochs: list[tuple[int, int]] = []
-        """Each ``leader_epoch`` of the records with its first offset, in order."""
+        self.epochs: list[tuple[int, int]] = []  # each leader_epoch of the records, with its first offset
         self._recover()
 
     @property
@@ -98,7 +97,7 @@ class Log:
             self._cut(end)
 
     def close(self, *, delete: bool = False) -> None:
-        """Nothing is written any more; or it is deleted."""
+        """Write nothing any more; ``delete``: all is deleted."""
         with self._writing:
             self._taken = 1 << 63
             os.close(self._file)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
-from metad_client import Client, ConflictError, MetadError, NotFoundError, Owner
+from metad_client import Client, ConflictError, MetadError, Owner
 from metad_client.endpoint import as_url
 from metad_wire.tables.assignment import Partition
 from metad_wire.tables.broker import LIVE
@@ -45,6 +45,8 @@ _COPIES, _MIN_ISR = 3, 2
 _APPEND_S = 3.0
 _LOOK_S = 0.1
 _CALM_S = (0.5, 2.0)
+_BOTH = 0.4
+"""Of the faults come with another one. Since all replicas were in sync before, one of three is left that has all."""
 _SETTLE_S = 90.0
 _PLAN_S = 30.0
 _PAUSE_S = (0.002, 0.02)
@@ -90,19 +92,14 @@ class Process:
             await asyncio.to_thread(self._process.wait, START_S)
             self._process = None
 
-    def words(self) -> str:
-        """The last lines of its log, and how it ended."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        return f"{self._process and self._process.poll()}: {' / '.join(lines[-3:])}"
-
     @property
     def has_ended(self) -> bool:
         """Whether it has ended by itself."""
         return self._process is not None and self._process.poll() is not None
 
-    def complaints(self) -> list[str]:
-        """Lines of tracebacks."""
-        return [line for line in self._log.read_text(errors="replace").splitlines() if "Traceback" in line]
+    def log(self) -> list[str]:
+        """The lines of its log."""
+        return self._log.read_text(errors="replace").splitlines()
 
 
 class Struck(NamedTuple):
@@ -132,7 +129,7 @@ def run(options: LogBroker) -> int:
 
 async def _play(options: LogBroker, stage: Stage) -> dict[str, Any]:
     with TemporaryDirectory(prefix="metad-perf-log-", dir=disk_directory()) as folder:
-        return await _Run(options, stage, await stage.client(deadline_s=10.0), Path(folder)).all()
+        return await _Run(options, stage, await stage.client(), Path(folder)).all()
 
 
 class _Run:
@@ -146,19 +143,14 @@ class _Run:
         self._ledger = Ledger()
         self._struck: list[Struck] = []
         self._down: set[str] = set()
+        self._struck_at: set[str] = set()
         self._producing = True
         self._plans = 0
         url, network = as_url(stage.members.target), stage.members.network
-        self._brokers = [
-            Process(
-                f"b{n + 1}",
-                url,
-                folder,
-                options.lease_s,
-                (network, options.nodes + n) if isinstance(network, Network) else None,
-            )
-            for n in range(options.brokers)
+        places = [
+            (network, options.nodes + n) if isinstance(network, Network) else None for n in range(options.brokers)
         ]
+        self._brokers = [Process(f"b{n + 1}", url, folder, options.lease_s, place) for n, place in enumerate(places)]
         self._faults: dict[str, Callable[[], Awaitable[str]]] = {
             "metad-leader-kill": self._metad_leader_kill,
             "metad-leader-move": self._metad_leader_move,
@@ -212,7 +204,7 @@ class _Run:
 
     def _report(self, logs: dict[int, list[bytes]]) -> dict[str, Any]:
         for broker in self._brokers:
-            if complaints := broker.complaints():
+            if complaints := [line for line in broker.log() if "Traceback" in line]:
                 self._stage.problems.append(f"{broker.name} has logged {len(complaints)} tracebacks")
         begin_s = self._struck[0].begin_s if self._struck else 0.0
         struck: list[dict[str, Any]] = [
@@ -225,13 +217,9 @@ class _Run:
             }
             for one in self._struck
         ]
-        longest = {
-            name: max((o["longest_s"] for o in struck if o["fault"] == name), default=0.0) for name in self._faults
-        }
         return {
             **self._ledger.judge(logs),
-            "longest_without_acknowledgement_s": max(longest.values(), default=0.0),
-            "longest_by_fault_s": longest,
+            "longest_without_acknowledgement_s": max((one["longest_s"] for one in struck), default=0.0),
             "seed": self._options.seed,
             "struck": struck,
         }
@@ -264,11 +252,9 @@ class _Run:
 
         topic = await Topic.open(await self._stage.client(f"consumer-{number}", 10.0), _TENANT, _TOPIC)
         while True:
-            try:
+            with suppress(MetadError):
                 await topic.consume(_GROUP, handle)
-            except MetadError as error:
-                self._stage.problems.append(f"consumer {number} had to begin again: {error.name}: {error}")
-                await asyncio.sleep(1.0)
+            await asyncio.sleep(_LOOK_S)
 
     async def _read_all(self) -> dict[int, list[bytes]]:
         """Each partition from its beginning to the end that is acknowledged."""
@@ -305,22 +291,26 @@ class _Run:
         """Raises ServerError if a broker has ended, unasked."""
         for broker in self._brokers:
             if broker.has_ended and broker.name not in self._down:
-                raise ServerError(f"{broker.name} has ended with {broker.words()}")
+                raise ServerError(f"{broker.name} has ended: {' / '.join(broker.log()[-3:])}")
 
     async def _strike(self) -> None:
-        """One fault after the other until the time is over; each kind before any is repeated."""
+        """Faults, one or two at a time, until the time is over; each kind before any is repeated."""
         self._stage.story.step("faults")
         await self._settled("the beginning")
         until_s, waiting = time.monotonic() + self._options.seconds, list[str]()
         while time.monotonic() < until_s and not self._stage.problems:
             await asyncio.sleep(self._rng.uniform(*_CALM_S))
             waiting = waiting or self._rng.sample([*self._faults], len(self._faults))
-            name = waiting.pop()
+            names = [waiting.pop()]
+            others = [name for name in self._faults if name != names[0] and (name + names[0]).count("metad") < 2]
+            if others and self._rng.random() < _BOTH:
+                names.append(self._rng.choice(others))
+            self._struck_at.clear()
             begin_s = time.monotonic()
-            what = await self._faults[name]()
-            await self._settled(name)
-            self._struck.append(Struck(name, what, begin_s, time.monotonic()))
-            self._stage.story.event(f"{name} of {what}: all is well after {time.monotonic() - begin_s:.1f} s")
+            whom = ", ".join(await asyncio.gather(*(self._faults[name]() for name in names)))
+            await self._settled(name := " and ".join(names))
+            self._struck.append(Struck(name, whom, begin_s, time.monotonic()))
+            self._stage.story.event(f"{name} of {whom}: all is well after {time.monotonic() - begin_s:.1f} s")
 
     async def _settled(self, after: str) -> None:
         """Wait until each partition has a leader, and all its replicas are in sync."""
@@ -344,7 +334,10 @@ class _Run:
     # --- faults ---
 
     def _one(self) -> Process:
-        return self._rng.choice(self._brokers)
+        """A broker that nothing else happens to."""
+        found = self._rng.choice([broker for broker in self._brokers if broker.name not in self._struck_at])
+        self._struck_at.add(found.name)
+        return found
 
     async def _metad_leader_kill(self) -> str:
         victim = await self._stage.leader("metadata-0")
@@ -419,7 +412,8 @@ class _Run:
                 break
             await asyncio.sleep(_LOOK_S)
         for name in names:
-            with suppress(ConflictError, NotFoundError):
+            with suppress(ConflictError):
                 await self._metad.plans.cancel(name)
+            await self._metad.plans.delete(name)  # so that a drained broker gets replicas again
         states = ", ".join(f"{plan.rule} {plan.state} after {plan.begun} moves" for plan in plans)
         return f"{victim.name}: {states}"
