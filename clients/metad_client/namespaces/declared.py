@@ -376,9 +376,8 @@ class _SessionDeclared(Facade):
         deadline_s: float | None = None,
     ) -> AsyncIterator[Session]:
         """Sessions in order of (tenant, client id). ``tenant`` and ``broker`` match exactly, None matches any;
-        ``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not. It is read a page
-        at a time; the deadline is that of each page. All groups are asked, and what stays comes once, wherever its slot
-        moves."""
+        ``client_id_prefix`` needs a tenant. It is read a page at a time; the deadline is that of each page. All groups
+        are asked, and what stays comes once, wherever its slot moves."""
         return _SESSION_LIST.of_all_groups(
             self._requests,
             page_size,
@@ -415,9 +414,8 @@ class _SubscriptionDeclared(Facade):
         deadline_s: float | None = None,
     ) -> AsyncIterator[Subscription]:
         """Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any;
-        ``client_id_prefix`` needs a tenant. Writes made while the listing runs may be in it or not. It is read a page
-        at a time; the deadline is that of each page. All groups are asked, and what stays comes once, wherever its slot
-        moves."""
+        ``client_id_prefix`` needs a tenant. It is read a page at a time; the deadline is that of each page. All groups
+        are asked, and what stays comes once, wherever its slot moves."""
         return _SUBSCRIPTION_LIST.of_all_groups(
             self._requests, page_size, deadline_s, min_revisions, tenant=tenant, client_id_prefix=client_id_prefix
         )
