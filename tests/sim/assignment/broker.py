@@ -167,6 +167,11 @@ class Brokers:
         )
 
 
+def unanswered(brokers: Brokers, leading: Leading, me: Member, length: int) -> Leading:
+    """Once an answer has been waited for in vain: it may come true still, so that nothing changes."""
+    return leading
+
+
 def _members(found: list[Owner]) -> Members:
     return frozenset((int(owner.broker), owner.broker_epoch) for owner in found)
 

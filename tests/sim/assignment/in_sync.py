@@ -35,6 +35,8 @@ class Config:
     brokers: int = 3
     replicas: tuple[int, ...] = (0, 1, 2)
     min_isr: int = 2
+    written: int = 0
+    """So many records are acknowledged at the start, and all have them."""
     records: int = 1
     stops: int = 1
     losses: int = 0
@@ -177,8 +179,9 @@ class InSync:
         c = self.config
         isr = frozenset((broker, 1) for broker in c.replicas)
         row = Row(0, 0, (c.replicas[0], 1), isr, frozenset(), c.replicas, c.min_isr)
+        log = tuple(range(c.records + 1, c.records + c.written + 1))
         processes = tuple(
-            Process(True, False, 1, (), (row.leader, 0), self.brokers.learnt(None, (broker, 1), row, 0))
+            Process(True, False, 1, log, (row.leader, 0), self.brokers.learnt(None, (broker, 1), row, len(log)))
             for broker in range(c.brokers)
         )
         known: tuple[Said, ...] = ((1, True, 0, 0),) * c.brokers
@@ -186,7 +189,7 @@ class InSync:
         slot = moving.Slot(0, None, False)
         nothing = (None,) * c.brokers
         return State(
-            processes, known, (known,) * c.groups, slot, row, c.min_isr, (), nothing, None, (1,) * c.brokers, left
+            processes, known, (known,) * c.groups, slot, row, c.min_isr, log, nothing, None, (1,) * c.brokers, left
         )
 
     # --- what happens ---
@@ -276,10 +279,14 @@ class InSync:
                 continue
             if b.may_fetch(leading, broker, other.view):
                 yield from self._fetches(state, broker, follower)
+        without = b.unanswered(self.brokers, leading, me, len(log))
+        if without != leading:
+            after = state._replace(processes=put(processes, broker, process._replace(leading=without)))
+            yield Step("x", f"leader {broker} gives up its proposal", self._acknowledged(after, broker))
         seen = {leading}
         for lagging in self._lagging(leading, broker):
             asking = self.brokers.proposal(leading, me, len(log), lagging)
-            if asking not in seen and asking.asked is not None:
+            if asking not in seen:
                 seen.add(asking)
                 yield self._proposes(state, broker, asking, "x" if lagging else "d")
 
@@ -315,12 +322,12 @@ class InSync:
 
     def _proposes(self, state: State, broker: int, leading: b.Leading, kind: str) -> Step:
         process, asked = state.processes[broker], leading.asked
-        assert asked is not None
-        said = Proposal((broker, process.life), leading.leader_epoch, asked.partition_epoch, asked.isr)
-        new = process._replace(leading=leading)
-        after = state._replace(processes=put(state.processes, broker, new), said=put(state.said, broker, said))
-        after = self._acknowledged(after, broker)
-        return Step(kind, f"leader {broker} proposes {sorted(asked.isr)}", after)
+        after = state._replace(processes=put(state.processes, broker, process._replace(leading=leading)))
+        if asked is not None:
+            said = Proposal((broker, process.life), leading.leader_epoch, asked.partition_epoch, asked.isr)
+            after = after._replace(said=put(state.said, broker, said))
+        what = "nobody else" if asked is None else sorted(asked.isr)
+        return Step(kind, f"leader {broker} proposes {what}", self._acknowledged(after, broker))
 
     def _told(self, state: State, group: int, broker: int, told: Said) -> Step:
         fences = put(state.fences[group], broker, told)

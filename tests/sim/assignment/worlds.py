@@ -25,7 +25,8 @@ IN_SYNC: dict[str, in_sync.Config] = {
     "plan2": in_sync.Config(3, (0, 1), 2, losses=1, wanted=(1, 2)),
     "planmv": in_sync.Config(2, (0,), 1, groups=2, moves=1, wanted=(1,)),
     "repair": in_sync.Config(3, (0, 1), 1, repairs=1),
-    "life": in_sync.Config(2, (0, 1), 1, losses=1, fences=1),
+    "life": in_sync.Config(2, (0, 1), 1, written=1, records=0, stops=2, losses=1, fences=1),
+    "begun": in_sync.Config(2, (0, 1), 1, written=2, records=0, stops=2, losses=1, elections=1),
 }
 """With in-sync replicas."""
 OWNER: dict[str, owner.Config] = {

@@ -131,14 +131,14 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _HELPER + "proposal",
         "max(self.high_watermark, self.start)",
         "self.high_watermark",
-        "ack",
+        "begun",
     ),
     _m(
         "pend_dropped",
         "an answer that does not come is no outcome",
-        _HELPER + "proposal",
-        "return None\n    wanted = [self._me]",
-        "self._pending = None\n    wanted = [self._me]",
+        _BROKER + "unanswered",
+        "return leading",
+        "return brokers.refused(leading, me, length, False) if leading.asked is not None else leading",
         "ack",
     ),
     _m(
