@@ -77,7 +77,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _RULES + "in_sync",
         "item.partition_epoch != p.partition_epoch",
         "False",
-        "isr",
+        "elected",
     ),
     Mutant(
         "fenced_proposer",
@@ -123,7 +123,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _HELPER + "waited_for",
         "return self.isr | {member.broker for member in proposed}",
         "return self.isr",
-        "ack",
+        "elected",
     ),
     _m(
         "join_below_start",
@@ -139,7 +139,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _BROKER + "unanswered",
         "return leading",
         "return brokers.refused(leading, me, length, False) if leading.asked is not None else leading",
-        "ack",
+        "elected",
     ),
     _m(
         "fetch_any_epoch",
@@ -147,7 +147,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _BROKER + "may_fetch",
         "return named is not None and named[0] == leader and leader_epoch == leading.leader_epoch",
         "return True",
-        "false",
+        "elected",
     ),
     _m(
         "asks_again",
@@ -155,7 +155,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _HELPER + "refused",
         "if pending is not None and ineligible:",
         "if False:",
-        "plan",
+        "added",
     ),
     # --- eligible leaders
     _m(
