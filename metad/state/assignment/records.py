@@ -118,22 +118,27 @@ class Records:
         self._write(key, None)
         self._resources[key] = None
 
-    def put(
-        self,
-        old: Stored[Partition] | None,
-        new: Partition,
-        resource: Resource,
-        key: bytes = b"",
-        *,
-        settled: bool = False,
-    ) -> Partition | None:
-        """Write a partition with all that is decided about it now, unless that is ``settled``. Nothing is written if
-        nothing changes. Returns it as it is then; None if all that had some of it have deleted that, and it is no
-        more."""
-        if not settled:
-            new = settle(new, resource, self.lives, self.hints, self.now)
+    def put_settled(self, new: Sequence[Partition], prefix: bytes) -> None:
+        """Write new partitions, all at once, about which nothing is to be decided. ``prefix`` of their keys."""
+        revision, rows = self._view.revision, list[bytes]()
+        written: dict[bytes, bytes | None] = {}
+        for p in new:
+            key = prefix + u32(p.partition)
+            written[self._prefix + key] = encode((p, 1, revision, revision))
+            rows += BY_REPLICA.rows_of(p, key)
+        self.choices.changed((), [broker for p in new for broker in p.replicas])
+        index = self._index_prefix
+        self._indexes.update(dict.fromkeys([index + row for row in rows], b""))
+        self._writes.update(written)
+        self._changed.update(dict.fromkeys(written))
+        self._grow(sum(map(len, written)) + sum(map(len, filter(None, written.values()))) + sum(map(len, rows)))
+
+    def put(self, old: Stored[Partition] | None, new: Partition, resource: Resource) -> Partition | None:
+        """Write a partition with all that is decided about it now. Nothing is written if nothing changes. Returns it as
+        it is then; None if all that had some of it have deleted that, and it is no more."""
+        new = settle(new, resource, self.lives, self.hints, self.now)
         was = None if old is None else old.record
-        key = key or partition_key(new, new.partition)
+        key = partition_key(new, new.partition)
         gone = new.state == DELETING and not new.replicas
         if new == was and not gone:
             return new
@@ -151,12 +156,6 @@ class Records:
     def _reindex(self, was: Partition | None, new: Partition | None, key: bytes) -> None:
         before, after = [] if was is None else was.replicas, [] if new is None else new.replicas
         self.choices.changed(before, after)
-        prefix, writes = self._index_prefix, self._indexes
-        if was is None and new is not None and new.plan is None:  # as nearly all that are made
-            rows = BY_REPLICA.rows_of(new, key)
-            writes.update(dict.fromkeys([prefix + row for row in rows], b""))
-            self._grow(sum(map(len, rows)))
-            return
         old: set[bytes] = set()
         come: set[bytes] = set()
         for index in _BY:
@@ -164,8 +163,8 @@ class Records:
                 continue
             old.update(() if was is None else index.rows_of(was, key))
             come.update(() if new is None else index.rows_of(new, key))
-        writes.update((prefix + row, None) for row in old - come)
-        writes.update((prefix + row, b"") for row in come - old)
+        self._indexes.update((self._index_prefix + row, None) for row in old - come)
+        self._indexes.update((self._index_prefix + row, b"") for row in come - old)
         self._grow(sum(map(len, old ^ come)))
 
     def set_due(self, at_ms: int, named: Any) -> None:
@@ -219,12 +218,14 @@ def grow(records: Records, resource: Resource, first: int, named: Sequence[Seque
         rules.first(resource, first + at, replicas, records.lives, records.hints, records.now)
         for at, replicas in enumerate(places)
     ]
-    prefix = PARTITIONS.key_of((resource.tenant, resource.resource, resource.kind))
-    for partition in new:
-        # Where all replicas live and the first of them leads, there is nothing to decide, and nothing is due.
-        settled = partition.leader is not None and len(partition.isr) == len(partition.replicas)
-        settled = settled and partition.isr[0] == partition.leader and partition.leader.broker == partition.replicas[0]
-        records.put(None, partition, resource, prefix + u32(partition.partition), settled=settled)
+    # Where all replicas live and the first of them leads, there is nothing to decide, and nothing is due.
+    settled = [p for p in new if p.isr[:1] == [p.leader] and [one.broker for one in p.isr] == p.replicas]
+    records.put_settled(settled, PARTITIONS.key_of((resource.tenant, resource.resource, resource.kind)))
+    if len(settled) < len(new):
+        made = {p.partition for p in settled}
+        for partition in new:
+            if partition.partition not in made:
+                records.put(None, partition, resource)
 
 
 def the_resource(records: Records, named: Any) -> Stored[Resource]:

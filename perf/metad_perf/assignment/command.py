@@ -347,8 +347,8 @@ class Changer:
         if what == "make":
             return await _create(self._client, self._options, topics, count)
         if not self._known:
-            numbers = range(0, topics * _EACH, max(1, topics * _EACH // _FEW))
-            keys = [(_TENANT, _topic(number // _EACH).resource, _TOPIC, number % _EACH) for number in numbers]
+            numbers = range(0, topics, max(1, topics * _EACH // _FEW))
+            keys = [(_TENANT, _topic(number).resource, _TOPIC, at) for number in numbers for at in range(_EACH)]
             rows = await self._client.assignments.partitions.get_many(keys)
             self._known = [row.record for row in rows if row is not None]
         refused = 0
