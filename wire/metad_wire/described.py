@@ -529,7 +529,8 @@ def _lines() -> Iterator[str]:
         if not isinstance(table, PlainTable) and table.name != "cluster" and table not in _ASSIGNED:
             yield from _methods_section(table.name, seen)
     head = "code | name | request | answer | what"
-    yield from _section("Assignment", _ASSIGNS, head, rows_apart(assigned=True))
+    assigned = [[code, name, what] for code, name, _, _, what in rows_apart(assigned=True)]
+    yield from _section("Assignment", _ASSIGNS, "code | name | what", assigned)
     yield from _section("Monitors and administrators", _ADMINS, head, rows_apart(assigned=False))
 
 
