@@ -785,7 +785,7 @@ async def test_who_has_stopped_is_quiet_with_the_fence() -> None:
     assert world.told(DATA, "b1") == (epoch + 1, False, 0, epoch + 1), "it was silent"
     again = await world.register("b1", clean_epoch=epoch)
     assert world.told(DATA, "b1") == (again, True, 0, again)
-    unclean = await world.register("b1", sole=True)
+    unclean = await world.register("b1", sole=True, registration=11)
     assert world.told(DATA, "b1") == (unclean, True, unclean, unclean)
 
 
