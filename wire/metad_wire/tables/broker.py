@@ -81,6 +81,8 @@ FORGOTTEN = "forgotten"
 """In the answer to the step that removes a broker: there is no record any more."""
 LIVE = frozenset({LOADING, REGISTERED, ACTIVE, DRAINING})
 """The states of a life that is not over."""
+LOADED = 80
+"""A broker whose load is as much is loaded, where loads are percents."""
 LEASE_MS_DEFAULT = 10_000
 WAIT_MS_DEFAULT = 5_000
 
@@ -138,6 +140,8 @@ class Broker(Message, frozen=True):
     told: bool = False
     """Whether all groups know the epochs above as they are now."""
     registration: U63 = 0
+    loaded_ms: U32 = 0
+    """For how long its load has been 80 or more, by this leader; as ``load``, not in what a watch shows."""
 
 
 class BrokerRegister(Message, frozen=True):
