@@ -37,7 +37,6 @@ def noted(note: Path, epoch: int) -> None:
 
 
 async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> None:
-    """Serve, one life after the other."""
     broker: Broker | None = None
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -86,9 +85,8 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="log_broker", description="One broker, until SIGTERM.")
-    parser.add_argument("--metad", required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
+    for word, kind in (("--metad", str), ("--name", str), ("--folder", Path)):
+        parser.add_argument(word, type=kind, required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--lease-s", type=float, default=3.0)
     given = parser.parse_args()

@@ -18,7 +18,7 @@ from metad_wire.tables.assignment import Partition
 from . import protocol
 from .protocol import ERRORS, KIND, Append, Appended, Connection, Fetch, Fetched, Record, StaleRoute, UnknownOutcome
 
-_AGAIN_S = 0.1
+_AGAIN_S, _ANSWER_S = 0.1, 3.0
 Ask = Callable[[int], protocol.Request]  # of a leader_epoch
 Handle = Callable[[int, Sequence[Record]], Awaitable[None]]
 Message = TypeVar("Message")
@@ -38,7 +38,6 @@ class Topic:
         return cls(metad, tenant, topic, await metad.routes(PARTITIONS, tenant, topic, KIND))
 
     def close(self) -> None:
-        """Close the connections."""
         for _, connection in self._connections.values():
             connection.close()
 
@@ -92,26 +91,27 @@ class Topic:
         self, partition: int, request: Ask, answer: type[Message], deadline_s: float, once: bool = False
     ) -> Message:
         """Ask the leader. ``once``: what may have been done is not asked for again."""
-        until_s, sent = time.monotonic() + deadline_s, False
+        until_s = time.monotonic() + deadline_s
         while (left_s := until_s - time.monotonic()) > 0:
+            sent, unknown = False, None
             try:
                 record = self._route[partition].record
                 if record.leader is not None:
                     connection = await self._connection(partition, answer, record.leader)
                     sent = True
-                    return await connection.ask(request(record.leader_epoch), answer, left_s)
+                    return await connection.ask(
+                        request(record.leader_epoch), answer, left_s if once else min(left_s, _ANSWER_S)
+                    )
             except StaleRoute:
-                sent = False
-            except UnknownOutcome:
-                if once:
-                    raise
+                pass
             except ERRORS as error:
                 self._connections.pop((partition, answer), None)
-                if once and sent:
-                    raise UnknownOutcome(f"{type(error).__name__}: {error}") from error
+                unknown = error if once and sent else None
             await asyncio.sleep(_AGAIN_S)
             with suppress(*ERRORS):
                 await self._route.refresh(deadline_s=1.0)
+            if unknown is not None:
+                raise UnknownOutcome(f"{type(unknown).__name__}: {unknown}") from unknown
         raise TimeoutError(f"no leader of {self.topic}/{partition} has answered")
 
     async def _connection(self, partition: int, answer: type, leader: Owner) -> Connection:

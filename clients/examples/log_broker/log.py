@@ -13,6 +13,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from .protocol import Record
@@ -79,9 +80,7 @@ class Log:
         with self._writing:
             self._check(leader_epoch)
             assert [record.offset for record in records] == [*range(self.end, self.end + len(records))]
-            places = self._places[-1:]
-            for each in encoded:
-                places.append(places[-1] + len(each))
+            places = [*accumulate(map(len, encoded), initial=self._places[-1])]
             os.pwrite(self._file, b"".join(encoded), places[0])
             os.fdatasync(self._file)
             for record in records:

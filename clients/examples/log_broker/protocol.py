@@ -108,7 +108,6 @@ async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Me
 
 
 async def write(writer: asyncio.StreamWriter, message: Request | Reply) -> None:
-    """Send a message."""
     encoded = _encode(message)
     writer.write(len(encoded).to_bytes(4, "big") + encoded)
     await writer.drain()
@@ -147,7 +146,6 @@ class Connection:
         return reply
 
     def close(self) -> None:
-        """Close it."""
         self._writer.close()
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from metad_client import Client, ConflictError, MetadError, Owner
 from metad_client.endpoint import as_url
@@ -51,6 +51,11 @@ _SETTLE_S = 90.0
 _PLAN_S = 30.0
 _PAUSE_S = (0.002, 0.02)
 """Between two appends of a producer."""
+
+
+def _apart(one: str, other: str) -> bool:
+    """Whether two faults cannot be had at the same time."""
+    return one == other or "all" in (one[:3], other[:3]) or one[:5] == other[:5] == "metad"
 
 
 class Process:
@@ -102,15 +107,6 @@ class Process:
         return self._log.read_text(errors="replace").splitlines()
 
 
-class Struck(NamedTuple):
-    """A fault."""
-
-    fault: str
-    what: str
-    begin_s: float
-    settled_s: float
-
-
 def run(options: LogBroker) -> int:
     """Returns the exit code: 1 if a promise was broken, or something was not well."""
     made = conduct(
@@ -141,11 +137,12 @@ class _Run:
         self._metad = metad
         self._rng = random.Random(options.seed)
         self._ledger = Ledger()
-        self._struck: list[Struck] = []
+        self._struck: list[dict[str, Any]] = []
         self._down: set[str] = set()
         self._struck_at: set[str] = set()
         self._producing = True
         self._plans = 0
+        self._consumers: list[asyncio.Task[None]] = []
         url, network = as_url(stage.members.target), stage.members.network
         places = [
             (network, options.nodes + n) if isinstance(network, Network) else None for n in range(options.brokers)
@@ -160,6 +157,9 @@ class _Run:
             "broker-cut": self._broker_cut,
             "disk-lost": self._disk_lost,
             "plans": self._plan,
+            "all-stop": self._all_stop,
+            "all-pause": self._all_pause,
+            "consumer": self._consumer,
         }
         if not isinstance(network, Network):
             del self._faults["broker-cut"]
@@ -185,7 +185,7 @@ class _Run:
                 _TENANT, _TOPIC, _KIND, partitions=count, replication=_COPIES, min_isr=_MIN_ISR
             )
             async with asyncio.TaskGroup() as tasks:
-                consumers = [tasks.create_task(self._consume(n)) for n in range(self._options.consumers)]
+                self._consumers = [asyncio.create_task(self._consume(n)) for n in range(self._options.consumers)]
                 producers = [tasks.create_task(self._produce(n)) for n in range(count)]
                 strikes = tasks.create_task(self._strike())
                 telling = tasks.create_task(self._tell())
@@ -195,9 +195,11 @@ class _Run:
                 story.step("all is read")
                 logs = await self._read_all()
                 await self._delivered(logs)
-                for task in (*consumers, telling):
-                    task.cancel()
+                telling.cancel()
         finally:
+            for consumer in self._consumers:
+                consumer.cancel()
+            await asyncio.gather(*self._consumers, return_exceptions=True)
             for broker in self._brokers:
                 await broker.end()
         return self._report(logs) | {"ran_s": time.monotonic() - begin_s}
@@ -206,22 +208,11 @@ class _Run:
         for broker in self._brokers:
             if complaints := [line for line in broker.log() if "Traceback" in line]:
                 self._stage.problems.append(f"{broker.name} has logged {len(complaints)} tracebacks")
-        begin_s = self._struck[0].begin_s if self._struck else 0.0
-        struck: list[dict[str, Any]] = [
-            {
-                "fault": one.fault,
-                "what": one.what,
-                "at_s": one.begin_s - begin_s,
-                "settled_s": one.settled_s - one.begin_s,
-                "longest_s": self._ledger.longest_s(one.begin_s, one.settled_s),
-            }
-            for one in self._struck
-        ]
         return {
             **self._ledger.judge(logs),
-            "longest_without_acknowledgement_s": max((one["longest_s"] for one in struck), default=0.0),
+            "longest_without_acknowledgement_s": max((one["longest_s"] for one in self._struck), default=0.0),
             "seed": self._options.seed,
-            "struck": struck,
+            "struck": self._struck,
         }
 
     # --- producers and consumers ---
@@ -288,7 +279,10 @@ class _Run:
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        """Raises ServerError if a broker has ended, unasked."""
+        """Raises ServerError if a broker or a consumer has ended, unasked."""
+        for consumer in self._consumers:
+            if consumer.done() and not consumer.cancelled():
+                consumer.result()
         for broker in self._brokers:
             if broker.has_ended and broker.name not in self._down:
                 raise ServerError(f"{broker.name} has ended: {' / '.join(broker.log()[-3:])}")
@@ -302,15 +296,17 @@ class _Run:
             await asyncio.sleep(self._rng.uniform(*_CALM_S))
             waiting = waiting or self._rng.sample([*self._faults], len(self._faults))
             names = [waiting.pop()]
-            others = [name for name in self._faults if name != names[0] and (name + names[0]).count("metad") < 2]
+            others = [name for name in self._faults if not _apart(name, names[0])]
             if others and self._rng.random() < _BOTH:
                 names.append(self._rng.choice(others))
             self._struck_at.clear()
             begin_s = time.monotonic()
             whom = ", ".join(await asyncio.gather(*(self._faults[name]() for name in names)))
             await self._settled(name := " and ".join(names))
-            self._struck.append(Struck(name, whom, begin_s, time.monotonic()))
-            self._stage.story.event(f"{name} of {whom}: all is well after {time.monotonic() - begin_s:.1f} s")
+            end_s = time.monotonic()
+            longest_s = self._ledger.longest_s(begin_s, end_s)
+            self._struck.append({"fault": name, "what": whom, "settled_s": end_s - begin_s, "longest_s": longest_s})
+            self._stage.story.event(f"{name} of {whom}: all is well after {end_s - begin_s:.1f} s")
 
     async def _settled(self, after: str) -> None:
         """Wait until each partition has a leader, and all its replicas are in sync."""
@@ -387,6 +383,27 @@ class _Run:
         await asyncio.sleep(self._options.lease_s * self._rng.uniform(1.2, 2.5))
         victim.send(signal.SIGCONT)
         return victim.name
+
+    async def _all_stop(self) -> str:
+        """In order, so that they start clean: an eligible one leads."""
+        await asyncio.gather(*(self._again(broker, signal.SIGTERM) for broker in self._brokers))
+        return "all"
+
+    async def _all_pause(self) -> str:
+        for broker in self._brokers:
+            broker.send(signal.SIGSTOP)
+        await asyncio.sleep(self._options.lease_s * self._rng.uniform(1.5, 2.5))
+        for broker in self._brokers:
+            broker.send(signal.SIGCONT)
+        return "all"
+
+    async def _consumer(self) -> str:
+        """One goes in the middle of its work, and another comes."""
+        number = self._rng.randrange(len(self._consumers))
+        self._consumers[number].cancel()
+        await asyncio.sleep(self._rng.uniform(0.0, 1.0))
+        self._consumers[number] = asyncio.create_task(self._consume(number))
+        return f"consumer {number}"
 
     async def _broker_cut(self) -> str:
         victim = self._one()
