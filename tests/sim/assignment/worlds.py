@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import in_sync, owner, position
+from . import external, in_sync, owner, position
 from .exploring import World
+from .external import External
 from .in_sync import InSync
 from .owner import Owner
 from .position import Position
@@ -54,12 +55,19 @@ POSITION: dict[str, position.Config] = {
     "moved": position.Config(3, (0, 1), copies=2, wanted=(0, 2), claims=1, stops=0, fences=1),
 }
 """By position."""
+EXTERNAL: dict[str, external.Config] = {
+    "claimed": external.Config(3, terms=2),
+    "sealed": external.Config(2, terms=2, seals=2),
+    "deleted": external.Config(2, terms=1, stops=1, fences=1, deletes=1),
+}
+"""By the replicas themselves."""
 
 WORLDS: dict[str, Callable[[], World]] = {
     **{name: lambda config=config: InSync(config) for name, config in IN_SYNC.items()},  # type: ignore[misc]
     **{name: lambda config=config: Owner(config) for name, config in OWNER.items()},  # type: ignore[misc]
     **{name: lambda config=config: Position(config) for name, config in POSITION.items()},  # type: ignore[misc]
+    **{name: lambda config=config: External(config) for name, config in EXTERNAL.items()},  # type: ignore[misc]
 }
 """All of them."""
-QUICK = ("elected", "added", "planmv", "back and forth", "chosen", "two copies")
+QUICK = ("elected", "added", "planmv", "back and forth", "chosen", "two copies", "deleted")
 """Those that ``make test`` explores."""

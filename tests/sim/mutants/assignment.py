@@ -391,4 +391,39 @@ POSITION_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
-ASSIGNMENT_MUTANTS = (*IN_SYNC_MUTANTS, *OWNER_MUTANTS, *POSITION_MUTANTS)
+EXTERNAL_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "any_term",
+        "a claim is for a greater term",
+        _RULES + "claim",
+        "if item.term <= p.leader_epoch:",
+        "if False:",
+        "claimed",
+    ),
+    _m(
+        "a_term_is_used_up",
+        "metad makes no terms of its own where the replicas do",
+        _DECIDE + "_external",
+        "leader_epoch=p.leader_epoch,",
+        "leader_epoch=p.leader_epoch + 1,",
+        "claimed",
+    ),
+    _m(
+        "sealed_twice",
+        "what is sealed stays so",
+        _RULES + "seal",
+        "if p.end is not None:",
+        "if False:",
+        "sealed",
+    ),
+    _m(
+        "the_dead_count_as_gone",
+        "a replica that may come back has to say that it has deleted a partition",
+        _DECIDE + "_deleting",
+        "now.past_ms < ended_ms + FORGOTTEN_MS",
+        "False",
+        "deleted",
+    ),
+)
+
+ASSIGNMENT_MUTANTS = (*IN_SYNC_MUTANTS, *OWNER_MUTANTS, *POSITION_MUTANTS, *EXTERNAL_MUTANTS)
