@@ -109,7 +109,7 @@ from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 from . import limits
 from .assignment.assignments import Assignments
 from .assignment.in_sync import InSyncReplicas
-from .assignment.plans import Plans
+from .assignment.plans import Plans, Recommendation
 from .assignment.serving import Following, Held, Led, Serving
 from .broker_life import BrokerLife, LifeState
 from .client import Client, Statistics, connect
@@ -367,6 +367,7 @@ __all__ = [
     "PutResult",
     "QuotaExceededError",
     "ReadResult",
+    "Recommendation",
     "Record",
     "Records",
     "Redirected",

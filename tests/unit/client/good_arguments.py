@@ -167,6 +167,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "plans.resume": {"plan": "p"},
     "plans.cancel": {"plan": "p"},
     "plans.list": {"prefix": "p", "page_size": 10},
+    "plans.recommend": {"for_s": 60.0},
     "topics.resize_many": {"items": [RESIZE]},
     "topics.resize": msgspec.structs.asdict(RESIZE),
     "schemas.register_many": {"items": [NEW_SCHEMA]},
