@@ -70,6 +70,9 @@ class State(NamedTuple):
 class External:
     """The world."""
 
+    def __repr__(self) -> str:
+        return repr(self.config)
+
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rules = Rules(config.brokers)
