@@ -80,7 +80,7 @@ class External:
             deleting: resource("external", config.brokers, state="deleting" if deleting else "active")
             for deleting in (False, True)
         }
-        self.goals = (Goal("suq", self._at_rest),)
+        self.goals: tuple[Goal, ...] = (Goal("suq", self._at_rest),)
 
     def start(self) -> State:
         """All run; nobody has been elected."""
