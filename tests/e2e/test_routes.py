@@ -48,7 +48,7 @@ async def test_who_comes_by_an_old_copy_is_refused_and_finds_the_way_with_one_ca
     table = m.table(PARTITIONS)
     for number in range(3):
         await table.put(partition("orders", number, "b1"))
-    client, broker = await m.routes(PARTITIONS, "acme", "orders"), await m.routes("partition", "acme", "orders")
+    client, broker = await m.routes(PARTITIONS, "acme", "orders"), await m.routes(PARTITIONS.name, "acme", "orders")
     assert {rest: one.record.leader for rest, one in client.records.items()} == {(at,): "b1" for at in range(3)}
     found = client[1]
     assert await broker.check(found.mod_revision, 1) == found
@@ -56,7 +56,7 @@ async def test_who_comes_by_an_old_copy_is_refused_and_finds_the_way_with_one_ca
     await table.put(partition("orders", 1, "b2", 2))
     assert client[1] == found, "it is a copy"
     await broker.refresh()
-    with pytest.raises(StaleRouteError, match="partition acme/orders/1: revision") as refused:
+    with pytest.raises(StaleRouteError, match="topic_partition acme/orders/1: revision") as refused:
         await broker.check(found.mod_revision, 1)
     await client.refresh()
     assert client[1].record.leader == "b2"

@@ -151,14 +151,14 @@ class _Run:
         self._faults: dict[str, Callable[[], Awaitable[str]]] = {
             "metad-leader-kill": self._metad_leader_kill,
             "metad-leader-move": self._metad_leader_move,
-            "broker-kill": self._broker_kill,
-            "broker-stop": self._broker_stop,
-            "broker-pause": self._broker_pause,
+            "broker-kill": partial(self._again, signal.SIGKILL),
+            "broker-stop": partial(self._again, signal.SIGTERM),
+            "broker-pause": self._pause,
             "broker-cut": self._broker_cut,
-            "disk-lost": self._disk_lost,
+            "disk-lost": partial(self._again, signal.SIGKILL, wipe=True),
             "plans": self._plan,
             "all-stop": self._all_stop,
-            "all-pause": self._all_pause,
+            "all-pause": partial(self._pause, everybody=True),
             "consumer": self._consumer,
         }
         if not isinstance(network, Network):
@@ -279,10 +279,7 @@ class _Run:
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        """Raises ServerError if a broker or a consumer has ended, unasked."""
-        for consumer in self._consumers:
-            if consumer.done() and not consumer.cancelled():
-                consumer.result()
+        """Raises ServerError if a broker has ended, unasked."""
         for broker in self._brokers:
             if broker.has_ended and broker.name not in self._down:
                 raise ServerError(f"{broker.name} has ended: {' / '.join(broker.log()[-3:])}")
@@ -349,17 +346,9 @@ class _Run:
         await self._metad.cluster.transfer("metadata-0", new)
         return f"{old.name}, to {new}"
 
-    async def _broker_kill(self, *, wipe: bool = False) -> str:
-        return await self._again(self._one(), signal.SIGKILL, wipe=wipe)
-
-    async def _disk_lost(self) -> str:
-        return await self._broker_kill(wipe=True)
-
-    async def _broker_stop(self) -> str:
-        return await self._again(self._one(), signal.SIGTERM)
-
-    async def _again(self, victim: Process, number: signal.Signals, *, wipe: bool = False) -> str:
+    async def _again(self, number: signal.Signals, victim: Process | None = None, *, wipe: bool = False) -> str:
         """End a broker, and start it again. Returns once it has begun another life."""
+        victim = self._one() if victim is None else victim
         self._down.add(victim.name)
         known = await self._metad.brokers.get(victim.name)
         epoch = 0 if known is None else known.broker_epoch
@@ -370,32 +359,24 @@ class _Run:
         victim.start()
         self._down.discard(victim.name)
         async with asyncio.timeout(_SETTLE_S):
-            while True:
-                now = await self._metad.brokers.get(victim.name)
-                if now is not None and now.broker_epoch > epoch:
-                    break
+            now = known
+            while now is None or now.broker_epoch <= epoch:
                 await asyncio.sleep(_LOOK_S)
+                now = await self._metad.brokers.get(victim.name)
         return victim.name
 
-    async def _broker_pause(self) -> str:
-        victim = self._one()
-        victim.send(signal.SIGSTOP)
+    async def _pause(self, *, everybody: bool = False) -> str:
+        victims = self._brokers if everybody else [self._one()]
+        for victim in victims:
+            victim.send(signal.SIGSTOP)
         await asyncio.sleep(self._options.lease_s * self._rng.uniform(1.2, 2.5))
-        victim.send(signal.SIGCONT)
-        return victim.name
+        for victim in victims:
+            victim.send(signal.SIGCONT)
+        return ", ".join(victim.name for victim in victims)
 
     async def _all_stop(self) -> str:
         """In order, so that they start clean: an eligible one leads."""
-        await asyncio.gather(*(self._again(broker, signal.SIGTERM) for broker in self._brokers))
-        return "all"
-
-    async def _all_pause(self) -> str:
-        for broker in self._brokers:
-            broker.send(signal.SIGSTOP)
-        await asyncio.sleep(self._options.lease_s * self._rng.uniform(1.5, 2.5))
-        for broker in self._brokers:
-            broker.send(signal.SIGCONT)
-        return "all"
+        return ", ".join(await asyncio.gather(*(self._again(signal.SIGTERM, broker) for broker in self._brokers)))
 
     async def _consumer(self) -> str:
         """One goes in the middle of its work, and another comes."""
@@ -409,12 +390,10 @@ class _Run:
         victim = self._one()
         assert victim.place is not None
         network, number = victim.place
-        nodes = [network.address(n) for n in range(self._options.nodes)]
-        for node in nodes:
-            await asyncio.to_thread(do, *network.prefix(number), "ip", "route", "add", "blackhole", node)
-        await asyncio.sleep(self._options.lease_s * self._rng.uniform(0.8, 2.5))
-        for node in nodes:
-            await asyncio.to_thread(do, *network.prefix(number), "ip", "route", "delete", "blackhole", node)
+        for what, calm_s in (("add", self._options.lease_s * self._rng.uniform(0.8, 2.5)), ("delete", 0.0)):
+            for node in map(network.address, range(self._options.nodes)):
+                await asyncio.to_thread(do, *network.prefix(number), "ip", "route", what, "blackhole", node)
+            await asyncio.sleep(calm_s)
         return victim.name
 
     async def _plan(self) -> str:
