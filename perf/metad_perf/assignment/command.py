@@ -24,6 +24,7 @@ from metad_wire.tables.assignment import InSync, Partition, ResourceCreate
 from metad_wire.tables.broker import Broker
 
 from ..commands import Assignment
+from ..core_speed import CoreSpeed
 from ..errors import ServerError
 from ..experiment.actor import Actor
 from ..experiment.nodes import cpu_s, quiet, rss_bytes
@@ -58,9 +59,12 @@ def run(options: Assignment) -> int:
     """Returns the exit code: 1 if a promise was broken, or a node or a living broker was not well."""
     problems: list[str] = []
     found: dict[str, Any] = {}
-    for play in (_play,) if options.skip_many else (_play, _many):
-        found |= run_async(staged(options.shape, options.server_config, problems, partial(play, options)))
-    return conclude("assignment", reported(options, found | {"problems": problems}), options, *_PROMISES)
+    with CoreSpeed() as core:
+        for play in (_play,) if options.skip_many else (_play, _many):
+            found |= run_async(staged(options.shape, options.server_config, problems, partial(play, options)))
+    return conclude(
+        "assignment", reported(options, found | {"core_us": core.us, "problems": problems}), options, *_PROMISES
+    )
 
 
 def _topic(number: int) -> ResourceCreate:
