@@ -71,11 +71,8 @@ COMMANDS["connector-tasks delete"] = [NAME, NAME, "0"]
 COMMANDS["partitions get"] = [NAME, NAME, NAME, "0"]
 LISTS: Final = {
     *("list kv", "list sequences"),
-    *(
-        f"{words} {verb}"
-        for words in ("topics", "connector-tasks", "resources", "partitions")
-        for verb in ("list", "count")
-    ),
+    *(f"{words} list" for words in ("topics", "connector-tasks", "resources", "partitions")),
+    *(f"{words} count" for words in ("topics", "connector-tasks", "resources", "partitions")),
 }
 """Of a namespace or a tenant: that is no record, so any is there, and empty."""
 

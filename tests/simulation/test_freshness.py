@@ -53,6 +53,8 @@ async def written(m: Client) -> None:
     (await m.offsets.commit_many([OffsetCommitItem("acme", "g", "topic", 0, 7, generation=3)])).raise_for_error()
     await m.consumers.join("acme", "g", 30_000, "m1")
     await m.table(TOPIC_SETTINGS).put(TopicSettings("acme", "topic"))
+    await m.assignments.create("acme", "r1", "topic")
+    await m.plans.create("p1", "rebalance")
     await m.tables.declare("t1", TopicSettings, key=("tenant", "topic"))
 
 
@@ -124,6 +126,7 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "table.get": lambda m: m.table(TOPIC_SETTINGS).get("acme", "topic"),
     "table.list": lambda m: any_of(m.table(TOPIC_SETTINGS).list("acme")),
     "table.count": lambda m: m.table(TOPIC_SETTINGS).count("acme"),
+    "plan.list": lambda m: any_of(m.plans.list()),
     "broker.get": lambda m: m.brokers.get("b1"),
     "broker.list": lambda m: any_of(m.brokers.list()),
     "watch.open: image": of_image,
@@ -140,6 +143,7 @@ KEY: dict[str, Any] = {
     "sequence": "s1",
     "name": "t1",
 }
+KEY |= {"resource": "r1", "kind": "topic", "plan": "p1"}
 KEY |= {"topic": "topic", "partition": 0, "group": "g", "member": "m1"}
 """The fields of the keys that are written, by name."""
 PATHS |= {method.name: partial(get, table, method) for table in tables() for method in table.got}

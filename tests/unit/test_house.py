@@ -61,7 +61,6 @@ CLASSES = {
     "wire/metad_wire/transport/quic/engine.py:Engine": 36,
     "wire/metad_wire/transport/quic/server.py:Server": 31,
     "wire/metad_wire/transport/tls.py:_TlsEnd": 34,
-    "clients/metad_client/assignment/serving.py:Serving": 26,
     "clients/metad_client/connections/connection.py:Connection": 29,
     "clients/metad_amqtt/broker.py:MetadBroker": 56,
     "clients/metad_client/dispatch/dispatcher.py:Dispatcher": 40,
@@ -84,7 +83,6 @@ CONSTRUCTORS = {
     "wire/metad_wire/tables/table.py:PlainTable.__init__": 10,
     "wire/metad_wire/transport/quic/engine.py:Engine.__init__": 11,
     "clients/metad_amqtt/broker.py:MetadBroker.__init__": 11,
-    "clients/metad_client/assignment/serving.py:Serving.__init__": 9,
     "clients/metad_client/holding/membership.py:Membership.__init__": 12,
     "clients/metad_client/requests/batcher.py:Batcher.__init__": 9,
     "clients/metad_client/watch/events.py:WatchBatch.__init__": 11,
@@ -108,7 +106,7 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 181
+MODULES_WITH_ONE_IMPORTER = 185
 """Modules that one other or none imports."""
 
 

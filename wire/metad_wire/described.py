@@ -485,21 +485,23 @@ _ADMINS = """\
 A broker does without these. `metad protocol --json` has their messages, and the errors of each. For a change of the
 cluster all but administrators get `permission_denied`."""
 _ASSIGNS = """\
-What metad assigns to brokers. `metad protocol --json` has the rules, the messages, and the errors of each. Only
-administrators elect, move and plan."""
+What metad assigns to brokers. `metad protocol --json` has the rules, messages and errors of these methods."""
 _BOUNDS = """\
 What is over a limit is refused with the error that is named. What is over the bound of a type, as in `int 1 to 9` or
 `(at most 9)`: `invalid_item` in an item, `invalid_request` elsewhere."""
 _TABLES = """\
 The fields of the key up to the `;`, or all, route: they give the slot (*Routing*), and the group of this kind that has
-it has the record. Without them: `metadata-0`. A number names a family's table: *table* has its
-methods, `metad protocol --json` the fields of its record."""
+it has the record. Without them: `metadata-0`. `metad protocol --json` has the tables of families, whose methods are
+those of *table*."""
 _WATCHED = """\
 What a watch reports of each row, by the key of its table unless another is given. `table`, `row` and `number` are those
 of `WatchFilter` and `WatchChange`. Kinds: 1 created, 2 changed, 3 deleted, 4 expired, 5 written."""
 
 
-_TYPED = {"LEASE_TTL_MS_MAX", "LIST_LIMIT_MAX", "MEMBER_PROTOCOLS_MAX", "TRANSACTION_ITEMS_MAX", "WILL_WAIT_MS_MAX"}
+_TYPED = {
+    *("LEASE_TTL_MS_MAX", "LIST_LIMIT_MAX", "MEMBER_PROTOCOLS_MAX", "TRANSACTION_ITEMS_MAX", "WILL_WAIT_MS_MAX"),
+    *("PARTITIONS_MAX", "PLAN_BROKERS_MAX", "REPLICAS_MAX"),
+}
 """Limits that the types of fields say."""
 
 
@@ -529,7 +531,8 @@ def _lines() -> Iterator[str]:
         if not isinstance(table, PlainTable) and table.name != "cluster" and table not in _ASSIGNED:
             yield from _methods_section(table.name, seen)
     head = "code | name | request | answer | what"
-    yield from _section("Assignment", _ASSIGNS, head, rows_apart(assigned=True))
+    assigned = [[code, name, what] for code, name, _, _, what in rows_apart(assigned=True)]
+    yield from _section("Assignment", _ASSIGNS, "code | name | what", assigned)
     yield from _section("Monitors and administrators", _ADMINS, head, rows_apart(assigned=False))
 
 
@@ -688,10 +691,11 @@ def _found(shaped: Got | Listed) -> str:
 
 
 def table_rows() -> list[list[str]]:
-    """The rows of the table of tables."""
+    """The rows of the table of tables, but for those of families."""
     return [
         [table.name, table.kind, "; ".join([", ".join(table.routing), *_behind_routing(table)]), _record(table)]
         for table in shown_tables()
+        if not isinstance(table, PlainTable)
     ]
 
 
@@ -701,8 +705,6 @@ def _behind_routing(table: Table[Any]) -> list[str]:
 
 
 def _record(table: Table[Any]) -> str:
-    if isinstance(table, PlainTable):
-        return str(table.number)
     return "" if table.record is None else table.record.__name__
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import msgspec
 
 MESSAGE_CHARACTERS_MAX: Final = 1_024
-"""The text of an error, which may name what a request of megabytes has named; it is cut."""
+"""The text of an error: it is cut."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from metad_client import MetadError, connect
 
 from .broker import Broker
 from .log import sync_folder
-from .protocol import ERRORS, KIND, request, write
+from .protocol import ERRORS, KIND, REQUESTS, read, write
 
 _AGAIN_S = 0.5
 
@@ -31,20 +31,18 @@ def taken(note: Path) -> int:
 def noted(note: Path, epoch: int) -> None:
     """This life has closed in order."""
     with note.open("w") as file:
-        file.write(str(epoch))
-        file.flush()
+        print(epoch, file=file, flush=True)
         os.fsync(file.fileno())
     sync_folder(note.parent)
 
 
 async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> None:
-    """Serve, one life after the other."""
     broker: Broker | None = None
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
             while True:
-                asked = await request(reader)
+                asked = await read(reader, REQUESTS)
                 if broker is None:
                     break
                 await write(writer, await broker.answer(asked))
@@ -87,9 +85,8 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="log_broker", description="One broker, until SIGTERM.")
-    parser.add_argument("--metad", required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
+    for word, kind in (("--metad", str), ("--name", str), ("--folder", Path)):
+        parser.add_argument(word, type=kind, required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--lease-s", type=float, default=3.0)
     given = parser.parse_args()

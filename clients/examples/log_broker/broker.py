@@ -6,9 +6,8 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
-from metad_client import Client, FencedError, Owner
-from metad_client.assignment.serving import Following, Held, Key, Led
-from metad_client.errors import NoReplicaError
+from metad_client import Client, FencedError, Following, Held, Led, NoReplicaError, Owner
+from metad_client.assignment.serving import Key
 
 from . import protocol
 from .log import Fenced, Log
@@ -30,7 +29,6 @@ class Partition:
         self.grown = asyncio.Event()
 
     async def stop(self) -> None:
-        """Neither lead nor follow."""
         self.led = None
         if self.following is not None:
             self.following.cancel()
@@ -124,7 +122,6 @@ class Broker:
     # --- requests ---
 
     async def answer(self, ask: protocol.Request) -> protocol.Reply:
-        """What a request is answered with. Raises OSError."""
         partition = self.partitions.get((ask.tenant, ask.topic, KIND, ask.partition))
         led = None if partition is None else partition.led
         if partition is None or led is None or led.over or led.leader_epoch != ask.leader_epoch:

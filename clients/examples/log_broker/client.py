@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self, TypeVar
 
 import msgspec
@@ -17,8 +18,9 @@ from metad_wire.tables.assignment import Partition
 from . import protocol
 from .protocol import ERRORS, KIND, Append, Appended, Connection, Fetch, Fetched, Record, StaleRoute, UnknownOutcome
 
-_AGAIN_S = 0.05
-_AGAIN_S_MAX = 0.5
+_AGAIN_S, _ANSWER_S = 0.1, 3.0
+Ask = Callable[[int], protocol.Request]  # of a leader_epoch
+Handle = Callable[[int, Sequence[Record]], Awaitable[None]]
 Message = TypeVar("Message")
 
 
@@ -36,29 +38,20 @@ class Topic:
         return cls(metad, tenant, topic, await metad.routes(PARTITIONS, tenant, topic, KIND))
 
     def close(self) -> None:
-        """Close the connections."""
         for _, connection in self._connections.values():
             connection.close()
 
     async def append(self, partition: int, payloads: list[bytes], *, deadline_s: float = 30.0) -> Appended:
         """Append records. Raises TimeoutError if no leader took them, and UnknownOutcome if nobody knows."""
-
-        def ask(epoch: int) -> Append:
-            return Append(self.tenant, self.topic, partition, epoch, payloads)
-
-        return await self._ask(partition, ask, Appended, time.monotonic() + deadline_s, once=True)
+        ask = partial(Append, self.tenant, self.topic, partition, payloads=payloads)
+        return await self._ask(partition, ask, Appended, deadline_s, once=True)
 
     async def fetch(self, partition: int, offset: int, *, wait_s: float = 0.5, deadline_s: float = 30.0) -> Fetched:
         """Records from ``offset`` on that are acknowledged. Raises TimeoutError."""
+        ask = partial(Fetch, self.tenant, self.topic, partition, offset=offset, wait_s=wait_s)
+        return await self._ask(partition, ask, Fetched, deadline_s)
 
-        def ask(epoch: int) -> Fetch:
-            return Fetch(self.tenant, self.topic, partition, epoch, offset, wait_s)
-
-        return await self._ask(partition, ask, Fetched, time.monotonic() + deadline_s, once=False)
-
-    async def consume(
-        self, group: str, handle: Callable[[int, Sequence[Record]], Awaitable[None]], *, session_s: float = 5.0
-    ) -> None:
+    async def consume(self, group: str, handle: Handle, *, session_s: float = 5.0) -> None:
         """A member of a consumer group: ``handle`` gets the records of a partition in order, each at least once."""
         count = len(self._route.records)
 
@@ -75,13 +68,7 @@ class Topic:
                 if not share:
                     await generation.ended()
 
-    async def _work(
-        self,
-        group: str,
-        generation: Generation,
-        partition: int,
-        handle: Callable[[int, Sequence[Record]], Awaitable[None]],
-    ) -> None:
+    async def _work(self, group: str, generation: Generation, partition: int, handle: Handle) -> None:
         offset: int | None = None
         with suppress(FencedError):
             while generation.is_current:
@@ -101,36 +88,30 @@ class Topic:
                     await asyncio.sleep(_AGAIN_S)
 
     async def _ask(
-        self,
-        partition: int,
-        request: Callable[[int], protocol.Request],
-        answer: type[Message],
-        until_s: float,
-        *,
-        once: bool,
+        self, partition: int, request: Ask, answer: type[Message], deadline_s: float, once: bool = False
     ) -> Message:
         """Ask the leader. ``once``: what may have been done is not asked for again."""
-        wait_s, sent = _AGAIN_S, False
+        until_s = time.monotonic() + deadline_s
         while (left_s := until_s - time.monotonic()) > 0:
+            sent, unknown = False, None
             try:
                 record = self._route[partition].record
                 if record.leader is not None:
                     connection = await self._connection(partition, answer, record.leader)
                     sent = True
-                    return await connection.ask(request(record.leader_epoch), answer, left_s)
+                    return await connection.ask(
+                        request(record.leader_epoch), answer, left_s if once else min(left_s, _ANSWER_S)
+                    )
             except StaleRoute:
-                sent = False
-            except UnknownOutcome:
-                if once:
-                    raise
+                pass
             except ERRORS as error:
                 self._connections.pop((partition, answer), None)
-                if once and sent:
-                    raise UnknownOutcome(f"{type(error).__name__}: {error}") from error
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+                unknown = error if once and sent else None
+            await asyncio.sleep(_AGAIN_S)
             with suppress(*ERRORS):
                 await self._route.refresh(deadline_s=1.0)
+            if unknown is not None:
+                raise UnknownOutcome(f"{type(unknown).__name__}: {unknown}") from unknown
         raise TimeoutError(f"no leader of {self.topic}/{partition} has answered")
 
     async def _connection(self, partition: int, answer: type, leader: Owner) -> Connection:

@@ -13,6 +13,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from .protocol import Record
@@ -37,8 +38,7 @@ class Log:
         self._writing = threading.Lock()
         self._taken = 0
         self._places = [0]  # where each record begins, and where the last one ends
-        self.epochs: list[tuple[int, int]] = []
-        """Each ``leader_epoch`` of the records with its first offset, in order."""
+        self.epochs: list[tuple[int, int]] = []  # each leader_epoch of the records, with its first offset
         self._recover()
 
     @property
@@ -80,9 +80,7 @@ class Log:
         with self._writing:
             self._check(leader_epoch)
             assert [record.offset for record in records] == [*range(self.end, self.end + len(records))]
-            places = self._places[-1:]
-            for each in encoded:
-                places.append(places[-1] + len(each))
+            places = [*accumulate(map(len, encoded), initial=self._places[-1])]
             os.pwrite(self._file, b"".join(encoded), places[0])
             os.fdatasync(self._file)
             for record in records:
@@ -98,7 +96,7 @@ class Log:
             self._cut(end)
 
     def close(self, *, delete: bool = False) -> None:
-        """Nothing is written any more; or it is deleted."""
+        """Write nothing any more; ``delete``: all is deleted."""
         with self._writing:
             self._taken = 1 << 63
             os.close(self._file)

@@ -10,8 +10,7 @@ import msgspec
 from metad_client import MetadError, Owner
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-KIND: Final = "topic"
-"""Of the resources whose partitions are logs."""
+KIND: Final = "topic"  # of the resources whose partitions are logs
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -88,16 +87,16 @@ Request = Append | Fetch | EndOf
 Reply = Appended | Fetched | Ended | Stale | Unknown
 Message = TypeVar("Message")
 _encode = msgspec.msgpack.Encoder().encode
-_request = msgspec.msgpack.Decoder(Request)
+REQUESTS: Final = msgspec.msgpack.Decoder(Request)
 _reply = msgspec.msgpack.Decoder(Reply)
 
 
 class StaleRoute(Exception):
-    """The broker does not lead the partition under this ``leader_epoch``; nothing was done."""
+    """As :class:`Stale`."""
 
 
 class UnknownOutcome(Exception):
-    """Nobody knows whether the records were appended."""
+    """As :class:`Unknown`, or without an answer."""
 
 
 async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Message]) -> Message:
@@ -108,13 +107,7 @@ async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Me
     return decoder.decode(await reader.readexactly(size))
 
 
-async def request(reader: asyncio.StreamReader) -> Request:
-    """The next request."""
-    return await read(reader, _request)
-
-
 async def write(writer: asyncio.StreamWriter, message: Request | Reply) -> None:
-    """Send a message."""
     encoded = _encode(message)
     writer.write(len(encoded).to_bytes(4, "big") + encoded)
     await writer.drain()
@@ -153,9 +146,15 @@ class Connection:
         return reply
 
     def close(self) -> None:
-        """Close it."""
         self._writer.close()
 
 
-ERRORS = (MetadError, OSError, EOFError, TimeoutError, ValueError, StaleRoute, UnknownOutcome)
-"""What a later attempt may not meet."""
+ERRORS = (
+    MetadError,
+    OSError,
+    EOFError,
+    TimeoutError,
+    ValueError,
+    StaleRoute,
+    UnknownOutcome,
+)  # what a later attempt may not meet

@@ -91,6 +91,7 @@ class Brokers(Facade):
             _ms("loading_s", loading_s),
             clean_epoch,
             sole,
+            self._dispatcher.rng.getrandbits(63),
         )
         return await self._alone(body, deadline_s)
 

@@ -114,20 +114,29 @@ class _Loads:
         self._of: dict[str, int] = {}
         self._heard: dict[str, None] = {}  # since a look found nothing to write
         self._noted_s: dict[str, float] = {}
+        self._loaded_s: dict[str, float] = {}  # since when, of those that are
         self._next_s = 0.0
 
     def of(self, name: str) -> int:
         """From the last heartbeat; 0 if there was none."""
         return self._of.get(name, 0)
 
-    def heard(self, name: str, load: int) -> None:
+    def heard(self, name: str, load: int, now_s: float) -> None:
         """A living broker says so."""
         self._of[name] = load
         self._heard[name] = None
+        if load >= b.LOADED:
+            self._loaded_s.setdefault(name, now_s)
+        else:
+            self._loaded_s.pop(name, None)
+
+    def loaded_ms(self, name: str, now_s: float) -> int:
+        """For how long the broker has been loaded; 0 if it is not."""
+        return int(1000 * (now_s - self._loaded_s.get(name, now_s)))
 
     def forget(self, name: str) -> None:
         """There is no such broker any more."""
-        for known in (self._of, self._heard, self._noted_s):
+        for known in (self._of, self._heard, self._noted_s, self._loaded_s):
             known.pop(name, None)
 
     def to_note(self, records: Mapping[str, Broker], now_s: float) -> list[BrokerStep]:
@@ -733,7 +742,7 @@ class Brokers:
         for beat in beats:
             if self._refusal(beat) is None:
                 self._lives.heard(beat.broker, arrived_s)
-                self._loads.heard(beat.broker, beat.load)
+                self._loads.heard(beat.broker, beat.load, self._clock.now())
                 if source is not None and (dial := self._evidence.heard(beat.broker, source, source.host)) is not None:
                     self._dial(dial)
 
@@ -796,7 +805,9 @@ class Brokers:
     def _shown(self, name: str) -> Broker | None:
         record = self._records.get(name)
         load = self._loads.of(name)
-        return record if record is None or not load else msgspec.structs.replace(record, load=load)
+        if record is None or not load:
+            return record
+        return msgspec.structs.replace(record, load=load, loaded_ms=self._loads.loaded_ms(name, self._clock.now()))
 
     def _records_of(self, names: list[str]) -> b.BrokerGetReply:
         """Raises TooLargeError."""

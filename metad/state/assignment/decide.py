@@ -21,8 +21,8 @@ from metad_wire.tables.assignment import Move, Partition, Report, Resource
 
 PREFER_MS: Final = 30_000
 """So long a partition has had its leader before the preferred one may replace it."""
-AGAIN_MS: Final = 60_000
-"""A repair that finds no broker looks again after this."""
+AGAIN_MS: Final = 600_000
+"""A repair that finds no broker looks again after this: each look writes the record."""
 FORGOTTEN_MS: Final = 24 * 3_600_000
 """A replica whose broker has been dead for so long need not say that it has deleted a partition."""
 STEPS_MAX: Final = 8
@@ -422,9 +422,18 @@ def _dead(p: Partition, lives: Lives) -> list[tuple[int, str]]:
 
 
 def _repair(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Partition | None:
-    """A broker that has been dead for long is replaced as a replica."""
-    if p.move is not None or not r.repair_after_ms or r.election == "owner" or not is_alive(p.leader, lives):
+    """A broker that has been dead for long is replaced as a replica; a move to such a one is given up."""
+    if not _repairs(p, r, lives):
         return None
+    if (move := p.move) is not None:
+        added = {*move.wanted} - {*move.original}
+        over = [
+            one for ended_ms, one in _dead(p, lives) if one in added and now.past_ms >= ended_ms + r.repair_after_ms
+        ]
+        if move.cancelling or not over:
+            return None
+        why = f"the move is given up: {', '.join(over)} dead for long"
+        return change(p, now, why, move=msgspec.structs.replace(move, cancelling=True))
     wanted, gone = [*p.replicas], []
     for ended_ms, broker in _dead(p, lives):
         if now.past_ms >= ended_ms + r.repair_after_ms:
@@ -437,13 +446,17 @@ def _repair(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> 
     return begin_move(p, wanted, now, f"repairs: {', '.join(gone)} dead for long", None, None)
 
 
+def _repairs(p: Partition, r: Resource, lives: Lives) -> bool:
+    return bool(r.repair_after_ms) and r.election != "owner" and is_alive(p.leader, lives)
+
+
 def due_ms(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> int:
     """When the partition is to be looked at again, with nothing to decide now; 0: when something changes."""
     if p.state == a.DELETING:
         dead = [ended_ms for ended_ms, _ in _dead(p, lives) if ended_ms]
         return max(now.ms + AGAIN_MS, min(dead) + FORGOTTEN_MS) if dead else 0
     times = [_force_at(p, r)]
-    if p.move is None and r.repair_after_ms and r.election != "owner":
+    if _repairs(p, r, lives) and (p.move is None or not p.move.cancelling):
         times += [ended_ms + r.repair_after_ms for ended_ms, _ in _dead(p, lives)]
     if preferred(p, r, lives, hints) is not None:
         times.append(p.changed_ms + PREFER_MS)

@@ -129,6 +129,10 @@ class Placing(StatePart):
         """Whether all replicas are."""
         return self._at is None
 
+    def has_counted(self, broker: str) -> bool:
+        """Whether the replicas of a broker are counted: what comes to them now will not be found any more."""
+        return self._at is None or self._prefix + text(broker) < self._at
+
     def count_on(self, limit: int) -> None:
         """Count the next replicas of the applied state."""
         if self._at is None:
@@ -167,7 +171,8 @@ class Choices:
 
     def accepted(self) -> None:
         """The command is a part of an entry."""
-        self._placing.counts.update(self._delta)
+        placing = self._placing
+        placing.counts.update({broker: by for broker, by in self._delta.items() if placing.has_counted(broker)})
 
     def changed(self, before: Sequence[str], after: Sequence[str]) -> None:
         """The command changes who has a partition."""

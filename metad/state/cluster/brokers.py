@@ -90,8 +90,12 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     epoch = max(now.entry, least, asked.at_least_epoch)
     unclean_epoch, quiet_epoch, quiet_ms = 0, epoch, 0
     if known is not None:
-        unclean_epoch = known.unclean_epoch if asked.clean_epoch == known.broker_epoch else epoch
-        quiet_epoch, quiet_ms = _quiet(known, epoch, has_stopped=asked.sole)
+        is_retry = 0 < asked.registration == known.registration
+        is_clean = is_retry or asked.clean_epoch == known.broker_epoch
+        unclean_epoch = known.unclean_epoch if is_clean else epoch
+        # An attempt may come late: then its process lives already, by another attempt.
+        has_stopped = asked.sole and asked.registration > 0 and not is_retry
+        quiet_epoch, quiet_ms = _quiet(known, epoch, has_stopped=has_stopped)
     return Broker(
         asked.broker,
         epoch,
@@ -111,6 +115,7 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         unclean_epoch=unclean_epoch,
         quiet_epoch=quiet_epoch,
         quiet_ms=quiet_ms,
+        registration=asked.registration,
     )
 
 

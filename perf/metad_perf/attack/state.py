@@ -75,6 +75,8 @@ def _made(rng: random.Random, kind: inspect.Type) -> Any:
         return rng.choice([least, most, *[number for number in _NUMBERS if least <= number <= most]])
     if isinstance(kind, inspect.StrType):
         return rng.choice(_TEXTS)
+    if isinstance(kind, inspect.LiteralType):
+        return rng.choice(kind.values)
     if isinstance(kind, inspect.BytesType):
         return rng.randbytes(rng.choice((0, 1, 128, 2_000)))
     if isinstance(kind, inspect.BoolType):

@@ -15,9 +15,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from metad_client import Client, ConflictError, MetadError, NotFoundError, Owner
+from metad_client import Client, ConflictError, MetadError, Owner
 from metad_client.endpoint import as_url
 from metad_wire.tables.assignment import Partition
 from metad_wire.tables.broker import LIVE
@@ -45,10 +45,17 @@ _COPIES, _MIN_ISR = 3, 2
 _APPEND_S = 3.0
 _LOOK_S = 0.1
 _CALM_S = (0.5, 2.0)
+_BOTH = 0.4
+"""Of the faults come with another one. Since all replicas were in sync before, one of three is left that has all."""
 _SETTLE_S = 90.0
 _PLAN_S = 30.0
 _PAUSE_S = (0.002, 0.02)
 """Between two appends of a producer."""
+
+
+def _apart(one: str, other: str) -> bool:
+    """Whether two faults cannot be had at the same time."""
+    return one == other or "all" in (one[:3], other[:3]) or one[:5] == other[:5] == "metad"
 
 
 class Process:
@@ -90,28 +97,14 @@ class Process:
             await asyncio.to_thread(self._process.wait, START_S)
             self._process = None
 
-    def words(self) -> str:
-        """The last lines of its log, and how it ended."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        return f"{self._process and self._process.poll()}: {' / '.join(lines[-3:])}"
-
     @property
     def has_ended(self) -> bool:
         """Whether it has ended by itself."""
         return self._process is not None and self._process.poll() is not None
 
-    def complaints(self) -> list[str]:
-        """Lines of tracebacks."""
-        return [line for line in self._log.read_text(errors="replace").splitlines() if "Traceback" in line]
-
-
-class Struck(NamedTuple):
-    """A fault."""
-
-    fault: str
-    what: str
-    begin_s: float
-    settled_s: float
+    def log(self) -> list[str]:
+        """The lines of its log."""
+        return self._log.read_text(errors="replace").splitlines()
 
 
 def run(options: LogBroker) -> int:
@@ -132,7 +125,7 @@ def run(options: LogBroker) -> int:
 
 async def _play(options: LogBroker, stage: Stage) -> dict[str, Any]:
     with TemporaryDirectory(prefix="metad-perf-log-", dir=disk_directory()) as folder:
-        return await _Run(options, stage, await stage.client(deadline_s=10.0), Path(folder)).all()
+        return await _Run(options, stage, await stage.client(), Path(folder)).all()
 
 
 class _Run:
@@ -144,21 +137,17 @@ class _Run:
         self._metad = metad
         self._rng = random.Random(options.seed)
         self._ledger = Ledger()
-        self._struck: list[Struck] = []
+        self._struck: list[dict[str, Any]] = []
         self._down: set[str] = set()
+        self._struck_at: set[str] = set()
         self._producing = True
         self._plans = 0
+        self._consumers: list[asyncio.Task[None]] = []
         url, network = as_url(stage.members.target), stage.members.network
-        self._brokers = [
-            Process(
-                f"b{n + 1}",
-                url,
-                folder,
-                options.lease_s,
-                (network, options.nodes + n) if isinstance(network, Network) else None,
-            )
-            for n in range(options.brokers)
+        places = [
+            (network, options.nodes + n) if isinstance(network, Network) else None for n in range(options.brokers)
         ]
+        self._brokers = [Process(f"b{n + 1}", url, folder, options.lease_s, place) for n, place in enumerate(places)]
         self._faults: dict[str, Callable[[], Awaitable[str]]] = {
             "metad-leader-kill": self._metad_leader_kill,
             "metad-leader-move": self._metad_leader_move,
@@ -168,6 +157,9 @@ class _Run:
             "broker-cut": self._broker_cut,
             "disk-lost": self._disk_lost,
             "plans": self._plan,
+            "all-stop": self._all_stop,
+            "all-pause": self._all_pause,
+            "consumer": self._consumer,
         }
         if not isinstance(network, Network):
             del self._faults["broker-cut"]
@@ -193,7 +185,7 @@ class _Run:
                 _TENANT, _TOPIC, _KIND, partitions=count, replication=_COPIES, min_isr=_MIN_ISR
             )
             async with asyncio.TaskGroup() as tasks:
-                consumers = [tasks.create_task(self._consume(n)) for n in range(self._options.consumers)]
+                self._consumers = [asyncio.create_task(self._consume(n)) for n in range(self._options.consumers)]
                 producers = [tasks.create_task(self._produce(n)) for n in range(count)]
                 strikes = tasks.create_task(self._strike())
                 telling = tasks.create_task(self._tell())
@@ -203,37 +195,24 @@ class _Run:
                 story.step("all is read")
                 logs = await self._read_all()
                 await self._delivered(logs)
-                for task in (*consumers, telling):
-                    task.cancel()
+                telling.cancel()
         finally:
+            for consumer in self._consumers:
+                consumer.cancel()
+            await asyncio.gather(*self._consumers, return_exceptions=True)
             for broker in self._brokers:
                 await broker.end()
         return self._report(logs) | {"ran_s": time.monotonic() - begin_s}
 
     def _report(self, logs: dict[int, list[bytes]]) -> dict[str, Any]:
         for broker in self._brokers:
-            if complaints := broker.complaints():
+            if complaints := [line for line in broker.log() if "Traceback" in line]:
                 self._stage.problems.append(f"{broker.name} has logged {len(complaints)} tracebacks")
-        begin_s = self._struck[0].begin_s if self._struck else 0.0
-        struck: list[dict[str, Any]] = [
-            {
-                "fault": one.fault,
-                "what": one.what,
-                "at_s": one.begin_s - begin_s,
-                "settled_s": one.settled_s - one.begin_s,
-                "longest_s": self._ledger.longest_s(one.begin_s, one.settled_s),
-            }
-            for one in self._struck
-        ]
-        longest = {
-            name: max((o["longest_s"] for o in struck if o["fault"] == name), default=0.0) for name in self._faults
-        }
         return {
             **self._ledger.judge(logs),
-            "longest_without_acknowledgement_s": max(longest.values(), default=0.0),
-            "longest_by_fault_s": longest,
+            "longest_without_acknowledgement_s": max((one["longest_s"] for one in self._struck), default=0.0),
             "seed": self._options.seed,
-            "struck": struck,
+            "struck": self._struck,
         }
 
     # --- producers and consumers ---
@@ -264,11 +243,9 @@ class _Run:
 
         topic = await Topic.open(await self._stage.client(f"consumer-{number}", 10.0), _TENANT, _TOPIC)
         while True:
-            try:
+            with suppress(MetadError):
                 await topic.consume(_GROUP, handle)
-            except MetadError as error:
-                self._stage.problems.append(f"consumer {number} had to begin again: {error.name}: {error}")
-                await asyncio.sleep(1.0)
+            await asyncio.sleep(_LOOK_S)
 
     async def _read_all(self) -> dict[int, list[bytes]]:
         """Each partition from its beginning to the end that is acknowledged."""
@@ -302,25 +279,34 @@ class _Run:
             await asyncio.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        """Raises ServerError if a broker has ended, unasked."""
+        """Raises ServerError if a broker or a consumer has ended, unasked."""
+        for consumer in self._consumers:
+            if consumer.done() and not consumer.cancelled():
+                consumer.result()
         for broker in self._brokers:
             if broker.has_ended and broker.name not in self._down:
-                raise ServerError(f"{broker.name} has ended with {broker.words()}")
+                raise ServerError(f"{broker.name} has ended: {' / '.join(broker.log()[-3:])}")
 
     async def _strike(self) -> None:
-        """One fault after the other until the time is over; each kind before any is repeated."""
+        """Faults, one or two at a time, until the time is over; each kind before any is repeated."""
         self._stage.story.step("faults")
         await self._settled("the beginning")
         until_s, waiting = time.monotonic() + self._options.seconds, list[str]()
         while time.monotonic() < until_s and not self._stage.problems:
             await asyncio.sleep(self._rng.uniform(*_CALM_S))
             waiting = waiting or self._rng.sample([*self._faults], len(self._faults))
-            name = waiting.pop()
+            names = [waiting.pop()]
+            others = [name for name in self._faults if not _apart(name, names[0])]
+            if others and self._rng.random() < _BOTH:
+                names.append(self._rng.choice(others))
+            self._struck_at.clear()
             begin_s = time.monotonic()
-            what = await self._faults[name]()
-            await self._settled(name)
-            self._struck.append(Struck(name, what, begin_s, time.monotonic()))
-            self._stage.story.event(f"{name} of {what}: all is well after {time.monotonic() - begin_s:.1f} s")
+            whom = ", ".join(await asyncio.gather(*(self._faults[name]() for name in names)))
+            await self._settled(name := " and ".join(names))
+            end_s = time.monotonic()
+            longest_s = self._ledger.longest_s(begin_s, end_s)
+            self._struck.append({"fault": name, "what": whom, "settled_s": end_s - begin_s, "longest_s": longest_s})
+            self._stage.story.event(f"{name} of {whom}: all is well after {end_s - begin_s:.1f} s")
 
     async def _settled(self, after: str) -> None:
         """Wait until each partition has a leader, and all its replicas are in sync."""
@@ -344,7 +330,10 @@ class _Run:
     # --- faults ---
 
     def _one(self) -> Process:
-        return self._rng.choice(self._brokers)
+        """A broker that nothing else happens to."""
+        found = self._rng.choice([broker for broker in self._brokers if broker.name not in self._struck_at])
+        self._struck_at.add(found.name)
+        return found
 
     async def _metad_leader_kill(self) -> str:
         victim = await self._stage.leader("metadata-0")
@@ -395,6 +384,27 @@ class _Run:
         victim.send(signal.SIGCONT)
         return victim.name
 
+    async def _all_stop(self) -> str:
+        """In order, so that they start clean: an eligible one leads."""
+        await asyncio.gather(*(self._again(broker, signal.SIGTERM) for broker in self._brokers))
+        return "all"
+
+    async def _all_pause(self) -> str:
+        for broker in self._brokers:
+            broker.send(signal.SIGSTOP)
+        await asyncio.sleep(self._options.lease_s * self._rng.uniform(1.5, 2.5))
+        for broker in self._brokers:
+            broker.send(signal.SIGCONT)
+        return "all"
+
+    async def _consumer(self) -> str:
+        """One goes in the middle of its work, and another comes."""
+        number = self._rng.randrange(len(self._consumers))
+        self._consumers[number].cancel()
+        await asyncio.sleep(self._rng.uniform(0.0, 1.0))
+        self._consumers[number] = asyncio.create_task(self._consume(number))
+        return f"consumer {number}"
+
     async def _broker_cut(self) -> str:
         victim = self._one()
         assert victim.place is not None
@@ -419,7 +429,8 @@ class _Run:
                 break
             await asyncio.sleep(_LOOK_S)
         for name in names:
-            with suppress(ConflictError, NotFoundError):
+            with suppress(ConflictError):
                 await self._metad.plans.cancel(name)
+            await self._metad.plans.delete(name)  # so that a drained broker gets replicas again
         states = ", ".join(f"{plan.rule} {plan.state} after {plan.begun} moves" for plan in plans)
         return f"{victim.name}: {states}"

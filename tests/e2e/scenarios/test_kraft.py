@@ -62,6 +62,11 @@ async def test_a_broker_serves_once_it_has_read_its_image(m: Client, cluster: No
         assert (await life.serve()).state in ("registered", "active")
         assert [broker.broker async for broker in m.brokers.list("kraft-", state="loading")] == []
         await life.end()
+        again = await client.brokers.register("kraft-2", clean_epoch=life.epoch, sole=True)
+        found = await m.brokers.get("kraft-2")
+        assert found is not None
+        assert (found.unclean_epoch, found.quiet_epoch, found.told) == (0, again.epoch, True)
+        await again.end()
 
 
 async def test_every_broker_follows_the_log_to_a_whole_image(

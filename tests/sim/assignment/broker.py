@@ -19,13 +19,6 @@ _LONG_AGO_S = 0.0
 _BASE = 1_000
 
 
-class Asked(NamedTuple):
-    """What a leader has proposed, and does not know the outcome of."""
-
-    partition_epoch: int
-    isr: Members
-
-
 class Leading(NamedTuple):
     """What a leader knows."""
 
@@ -36,7 +29,10 @@ class Leading(NamedTuple):
     """So many records are acknowledged."""
     fetched: tuple[Member | None, ...]
     """By the follower's number: the life that fetched last, and up to where."""
-    asked: Asked | None
+    asked: Members | None
+    """Whom it has proposed with the partition_epoch that it knows."""
+    doubted: frozenset[int]
+    """Whom it has proposed before with that, and does not know what came of it."""
     partition_epoch: int
     isr: Members
     replicas: tuple[int, ...]
@@ -77,7 +73,16 @@ class Brokers:
         if leading is None or leading.leader_epoch != row.leader_epoch:
             nothing = (None,) * self._brokers
             begun = Leading(
-                row.leader_epoch, length, 0, nothing, None, row.partition_epoch, row.isr, row.replicas, row.min_isr
+                row.leader_epoch,
+                length,
+                0,
+                nothing,
+                None,
+                frozenset(),
+                row.partition_epoch,
+                row.isr,
+                row.replicas,
+                row.min_isr,
             )
             return self._after(begun, me, length, ("begin",), lambda replicas: replicas.appended(length))
         by = row.partition_epoch - leading.partition_epoch
@@ -116,6 +121,10 @@ class Brokers:
 
         return self._after(leading, me, length, ("propose", lagging), propose)
 
+    def doubted(self, leading: Leading, me: Member, length: int) -> Leading:
+        """Once its proposal was accepted, or met a newer record, or an answer has been waited for in vain."""
+        return self._after(leading, me, length, ("doubt",), lambda replicas: replicas.doubted())
+
     def refused(self, leading: Leading, me: Member, length: int, ineligible: bool) -> Leading:
         """Once its proposal was refused."""
         return self._after(leading, me, length, ("refuse", ineligible), lambda replicas: replicas.refused(ineligible))
@@ -130,36 +139,28 @@ class Brokers:
         key: tuple[Any, ...],
         do: Callable[[in_sync.InSyncReplicas], object],
     ) -> Leading:
-        epoch, asked = leading.partition_epoch, leading.asked
-        if asked is not None:
-            asked = Asked(_BASE + asked.partition_epoch - epoch, asked.isr)
-        relative = leading._replace(leader_epoch=_BASE, partition_epoch=_BASE, asked=asked)
+        epoch = leading.partition_epoch
+        relative = leading._replace(leader_epoch=_BASE, partition_epoch=_BASE)
         whole = relative, me, length, key
         found = self._answers.get(whole)
         if found is None:
             replicas = _made(relative, me, length)
             do(replicas)
             found = self._answers[whole] = self._read(relative, replicas)
-        asked = found.asked
-        if asked is not None:
-            asked = Asked(asked.partition_epoch + epoch - _BASE, asked.isr)
-        return found._replace(
-            leader_epoch=leading.leader_epoch,
-            partition_epoch=found.partition_epoch + epoch - _BASE,
-            asked=asked,
-        )
+        now = found.partition_epoch + epoch - _BASE
+        return found._replace(leader_epoch=leading.leader_epoch, partition_epoch=now)
 
     def _read(self, before: Leading, replicas: in_sync.InSyncReplicas) -> Leading:
         known = [replicas._followers.get(str(broker)) for broker in range(self._brokers)]
         fetched = tuple(None if one is None else (one.life.broker_epoch, one.position) for one in known)
         pending, record = replicas._pending, replicas.record
-        asked = Asked(record.partition_epoch, _members(pending)) if pending else None
         return Leading(
             before.leader_epoch,
             replicas.start,
             replicas.high_watermark,
             fetched,
-            asked,
+            _members(pending) if pending else None,
+            frozenset(int(broker) for broker in replicas._doubted),
             record.partition_epoch,
             _members(record.isr),
             tuple(int(broker) for broker in record.replicas),
@@ -185,5 +186,6 @@ def _made(leading: Leading, me: Member, length: int) -> in_sync.InSyncReplicas:
                 Owner(str(broker), life), position, _NOW_S, length, _NOW_S
             )
     if leading.asked is not None:
-        replicas._pending = owners(leading.asked.isr)
+        replicas._pending = owners(leading.asked)
+    replicas._doubted = {str(broker) for broker in leading.doubted}
     return replicas

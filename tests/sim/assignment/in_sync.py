@@ -35,6 +35,8 @@ class Config:
     brokers: int = 3
     replicas: tuple[int, ...] = (0, 1, 2)
     min_isr: int = 2
+    written: int = 0
+    """So many records are acknowledged at the start, and all have them."""
     records: int = 1
     stops: int = 1
     losses: int = 0
@@ -43,6 +45,8 @@ class Config:
     """A broker is fenced that lives."""
     elections: int = 0
     """An administrator, a broker that hands over, or one that drains, has another leader elected."""
+    doubts: int = 0
+    """A leader waits in vain for the answer to a proposal, and proposes again."""
     groups: int = 1
     moves: int = 0
     """Of the slot."""
@@ -88,6 +92,7 @@ class Budget(NamedTuple):
     moves: int
     plans: int
     repairs: int
+    doubts: int
 
 
 class State(NamedTuple):
@@ -103,7 +108,7 @@ class State(NamedTuple):
     min_isr: int
     """Of the resource, which the record follows."""
     acknowledged: Log
-    said: tuple[Proposal | None, ...]
+    said: frozenset[Proposal]
     asked: Any
     """Where decisions are late: (group, partition_epoch, its fences) as one was asked for."""
     fenced: tuple[int, ...]
@@ -177,16 +182,18 @@ class InSync:
         c = self.config
         isr = frozenset((broker, 1) for broker in c.replicas)
         row = Row(0, 0, (c.replicas[0], 1), isr, frozenset(), c.replicas, c.min_isr)
+        log = tuple(range(c.records + 1, c.records + c.written + 1))
         processes = tuple(
-            Process(True, False, 1, (), (row.leader, 0), self.brokers.learnt(None, (broker, 1), row, 0))
+            Process(True, False, 1, log, (row.leader, 0), self.brokers.learnt(None, (broker, 1), row, len(log)))
             for broker in range(c.brokers)
         )
         known: tuple[Said, ...] = ((1, True, 0, 0),) * c.brokers
-        left = Budget(c.records, c.stops, c.losses, c.fences, c.elections, c.moves, int(bool(c.wanted)), c.repairs)
+        left = Budget(
+            c.records, c.stops, c.losses, c.fences, c.elections, c.moves, int(bool(c.wanted)), c.repairs, c.doubts
+        )
         slot = moving.Slot(0, None, False)
-        nothing = (None,) * c.brokers
         return State(
-            processes, known, (known,) * c.groups, slot, row, c.min_isr, (), nothing, None, (1,) * c.brokers, left
+            processes, known, (known,) * c.groups, slot, row, c.min_isr, log, frozenset(), None, (1,) * c.brokers, left
         )
 
     # --- what happens ---
@@ -276,10 +283,17 @@ class InSync:
                 continue
             if b.may_fetch(leading, broker, other.view):
                 yield from self._fetches(state, broker, follower)
+        if leading.asked is not None and left.doubts:
+            doubting = self.brokers.doubted(leading, me, len(log))
+            after = state._replace(
+                processes=put(processes, broker, process._replace(leading=doubting)),
+                left=left._replace(doubts=left.doubts - 1),
+            )
+            yield Step("x", f"leader {broker} waits in vain for an answer", self._acknowledged(after, broker))
         seen = {leading}
         for lagging in self._lagging(leading, broker):
             asking = self.brokers.proposal(leading, me, len(log), lagging)
-            if asking not in seen and asking.asked is not None:
+            if asking not in seen:
                 seen.add(asking)
                 yield self._proposes(state, broker, asking, "x" if lagging else "d")
 
@@ -315,12 +329,12 @@ class InSync:
 
     def _proposes(self, state: State, broker: int, leading: b.Leading, kind: str) -> Step:
         process, asked = state.processes[broker], leading.asked
-        assert asked is not None
-        said = Proposal((broker, process.life), leading.leader_epoch, asked.partition_epoch, asked.isr)
-        new = process._replace(leading=leading)
-        after = state._replace(processes=put(state.processes, broker, new), said=put(state.said, broker, said))
-        after = self._acknowledged(after, broker)
-        return Step(kind, f"leader {broker} proposes {sorted(asked.isr)}", after)
+        after = state._replace(processes=put(state.processes, broker, process._replace(leading=leading)))
+        if asked is not None:
+            said = Proposal((broker, process.life), leading.leader_epoch, leading.partition_epoch, asked)
+            after = after._replace(said=state.said | {said})
+        what = "nobody else" if asked is None else sorted(asked)
+        return Step(kind, f"leader {broker} proposes {what}", self._acknowledged(after, broker))
 
     def _told(self, state: State, group: int, broker: int, told: Said) -> Step:
         fences = put(state.fences[group], broker, told)
@@ -334,9 +348,7 @@ class InSync:
 
     def _answers(self, state: State) -> Iterator[Step]:
         r, fences = self._resources[state.min_isr], state.fences[state.slot.group]
-        for broker, said in enumerate(state.said):
-            if said is None:
-                continue
+        for said in state.said:
             (name, life), leader_epoch, partition_epoch, isr = said
             item = {
                 "broker": name,
@@ -346,15 +358,18 @@ class InSync:
                 "isr": isr,
             }
             answer = self.rules.said("in_sync", state.row, fences, r, item)
-            heard = state._replace(said=put(state.said, broker, None))
+            heard = state._replace(said=state.said - {said})
             if isinstance(answer, Refused):
-                process = state.processes[broker]
+                process = state.processes[name]
                 leading = process.leading
-                if leading is not None and leading.asked == b.Asked(partition_epoch, isr):
-                    me, length = (broker, process.life), len(process.log)
-                    leading = self.brokers.refused(leading, me, length, answer.error == "ineligible")
+                if leading is not None and (leading.partition_epoch, leading.asked) == (partition_epoch, isr):
+                    me, length = (name, process.life), len(process.log)
+                    if answer.error == "conflict":
+                        leading = self.brokers.doubted(leading, me, length)
+                    else:
+                        leading = self.brokers.refused(leading, me, length, answer.error == "ineligible")
                     new = process._replace(leading=leading)
-                    after = self._acknowledged(heard._replace(processes=put(state.processes, broker, new)), broker)
+                    after = self._acknowledged(heard._replace(processes=put(state.processes, name, new)), name)
                     yield Step("d", f"the proposal of {said.leader} is refused: {answer.error}", after)
                 continue
             first, row = answer
@@ -443,7 +458,7 @@ class InSync:
         row, said, asked = state.row, state.said, state.asked
         now = row.partition_epoch
         if self._compares_epochs:
-            said = tuple(None if one is None or one.partition_epoch != now else one for one in said)
+            said = frozenset(one for one in said if one.partition_epoch == now)
         if asked is not None and asked[:2] != (state.slot.group, now):
             asked = None
         partition_epochs, leader_epochs = {now}, {row.leader_epoch}
@@ -454,12 +469,9 @@ class InSync:
             if leading is not None:
                 leader_epochs.add(leading.leader_epoch)
                 partition_epochs.add(leading.partition_epoch)
-                if leading.asked is not None:
-                    partition_epochs.add(leading.asked.partition_epoch)
         for one in said:
-            if one is not None:
-                partition_epochs.add(one.partition_epoch)
-                leader_epochs.add(one.leader_epoch)
+            partition_epochs.add(one.partition_epoch)
+            leader_epochs.add(one.leader_epoch)
         if max(partition_epochs) < len(partition_epochs) and max(leader_epochs) < len(leader_epochs):
             return state if said == state.said and asked == state.asked else state._replace(said=said, asked=asked)
         p = {epoch: rank for rank, epoch in enumerate(sorted(partition_epochs))}
@@ -467,10 +479,7 @@ class InSync:
         return state._replace(
             processes=tuple(_ranked(process, p, n) for process in state.processes),
             row=row._replace(partition_epoch=p[now], leader_epoch=n[row.leader_epoch]),
-            said=tuple(
-                None if one is None else Proposal(one.leader, n[one.leader_epoch], p[one.partition_epoch], one.isr)
-                for one in said
-            ),
+            said=frozenset(Proposal(one.leader, n[one.leader_epoch], p[one.partition_epoch], one.isr) for one in said),
             asked=None if asked is None else (asked[0], p[asked[1]], asked[2]),
         )
 
@@ -545,10 +554,5 @@ def _ranked(process: Process, p: dict[int, int], n: dict[int, int]) -> Process:
     if view is not None:
         view = view[0], n[view[1]]
     if leading is not None:
-        asked = leading.asked
-        leading = leading._replace(
-            leader_epoch=n[leading.leader_epoch],
-            partition_epoch=p[leading.partition_epoch],
-            asked=None if asked is None else b.Asked(p[asked.partition_epoch], asked.isr),
-        )
+        leading = leading._replace(leader_epoch=n[leading.leader_epoch], partition_epoch=p[leading.partition_epoch])
     return Process(*process[:4], view, leading)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import in_sync, owner, position
+from . import external, in_sync, owner, position
 from .exploring import World
+from .external import External
 from .in_sync import InSync
 from .owner import Owner
 from .position import Position
@@ -13,7 +14,7 @@ from .position import Position
 IN_SYNC: dict[str, in_sync.Config] = {
     "ack": in_sync.Config(2, (0, 1), 1, records=2, losses=1, fences=1),
     "elr": in_sync.Config(2, (0, 1), stops=3, losses=1),
-    "false": in_sync.Config(2, (0, 1), 1, fences=1, elections=1),
+    "false": in_sync.Config(2, (0, 1), 1, fences=1, elections=1, doubts=1),
     "isr": in_sync.Config(losses=1),
     "isr2": in_sync.Config(stops=2, losses=1),
     "stale": in_sync.Config(2, (0, 1), 1, losses=1, fences=1, late=True),
@@ -25,7 +26,10 @@ IN_SYNC: dict[str, in_sync.Config] = {
     "plan2": in_sync.Config(3, (0, 1), 2, losses=1, wanted=(1, 2)),
     "planmv": in_sync.Config(2, (0,), 1, groups=2, moves=1, wanted=(1,)),
     "repair": in_sync.Config(3, (0, 1), 1, repairs=1),
-    "life": in_sync.Config(2, (0, 1), 1, losses=1, fences=1),
+    "life": in_sync.Config(2, (0, 1), 1, written=1, records=0, losses=1, fences=1, elections=1, doubts=1),
+    "elected": in_sync.Config(2, (0, 1), 1, elections=1, doubts=1),
+    "added": in_sync.Config(2, (0,), 1, records=0, wanted=(0, 1)),
+    "begun": in_sync.Config(2, (0, 1), 1, written=2, records=0, stops=2, losses=1, elections=1),
 }
 """With in-sync replicas."""
 OWNER: dict[str, owner.Config] = {
@@ -51,12 +55,19 @@ POSITION: dict[str, position.Config] = {
     "moved": position.Config(3, (0, 1), copies=2, wanted=(0, 2), claims=1, stops=0, fences=1),
 }
 """By position."""
+EXTERNAL: dict[str, external.Config] = {
+    "claimed": external.Config(3, terms=2),
+    "sealed": external.Config(2, terms=2, seals=2),
+    "deleted": external.Config(2, terms=1, stops=1, fences=1, deletes=1),
+}
+"""By the replicas themselves."""
 
 WORLDS: dict[str, Callable[[], World]] = {
     **{name: lambda config=config: InSync(config) for name, config in IN_SYNC.items()},  # type: ignore[misc]
     **{name: lambda config=config: Owner(config) for name, config in OWNER.items()},  # type: ignore[misc]
     **{name: lambda config=config: Position(config) for name, config in POSITION.items()},  # type: ignore[misc]
+    **{name: lambda config=config: External(config) for name, config in EXTERNAL.items()},  # type: ignore[misc]
 }
 """All of them."""
-QUICK = ("life", "move", "planmv", "back and forth", "chosen", "swapped", "two copies")
+QUICK = ("elected", "added", "planmv", "back and forth", "chosen", "two copies", "deleted")
 """Those that ``make test`` explores."""

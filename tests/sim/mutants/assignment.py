@@ -77,7 +77,7 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _RULES + "in_sync",
         "item.partition_epoch != p.partition_epoch",
         "False",
-        "isr",
+        "elected",
     ),
     Mutant(
         "fenced_proposer",
@@ -113,17 +113,17 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         "shrink_at_once",
         "who is proposed to leave is waited for until the outcome is known",
         _HELPER + "waited_for",
-        "return self.isr | {member.broker for member in proposed}",
-        "return {member.broker for member in proposed} or self.isr",
+        "return self.isr | self._doubted | {member.broker for member in self._pending}",
+        "return self._doubted | ({member.broker for member in self._pending} or self.isr)",
         "ack",
     ),
     _m(
         "grow_not_counted",
         "who is proposed to come is waited for from then on",
         _HELPER + "waited_for",
-        "return self.isr | {member.broker for member in proposed}",
+        "return self.isr | self._doubted | {member.broker for member in self._pending}",
         "return self.isr",
-        "ack",
+        "elected",
     ),
     _m(
         "join_below_start",
@@ -131,15 +131,15 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _HELPER + "proposal",
         "max(self.high_watermark, self.start)",
         "self.high_watermark",
-        "ack",
+        "begun",
     ),
     _m(
         "pend_dropped",
         "an answer that does not come is no outcome",
-        _HELPER + "proposal",
-        "return None\n    wanted = [self._me]",
-        "self._pending = None\n    wanted = [self._me]",
-        "ack",
+        _HELPER + "doubted",
+        "self._doubted |= {member.broker for member in self._pending}",
+        "pass",
+        "elected",
     ),
     _m(
         "fetch_any_epoch",
@@ -147,15 +147,15 @@ IN_SYNC_MUTANTS: tuple[Mutant, ...] = (
         _BROKER + "may_fetch",
         "return named is not None and named[0] == leader and leader_epoch == leading.leader_epoch",
         "return True",
-        "false",
+        "elected",
     ),
     _m(
         "asks_again",
         "a follower that is not eligible is proposed again only once it has fetched again",
         _HELPER + "refused",
-        "if pending is not None and ineligible:",
+        "if ineligible:",
         "if False:",
-        "plan",
+        "added",
     ),
     # --- eligible leaders
     _m(
@@ -391,4 +391,39 @@ POSITION_MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
-ASSIGNMENT_MUTANTS = (*IN_SYNC_MUTANTS, *OWNER_MUTANTS, *POSITION_MUTANTS)
+EXTERNAL_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "any_term",
+        "a claim is for a greater term",
+        _RULES + "claim",
+        "if item.term <= p.leader_epoch:",
+        "if False:",
+        "claimed",
+    ),
+    _m(
+        "a_term_is_used_up",
+        "metad makes no terms of its own where the replicas do",
+        _DECIDE + "_external",
+        "leader_epoch=p.leader_epoch,",
+        "leader_epoch=p.leader_epoch + 1,",
+        "claimed",
+    ),
+    _m(
+        "sealed_twice",
+        "what is sealed stays so",
+        _RULES + "seal",
+        "if p.end is not None:",
+        "if False:",
+        "sealed",
+    ),
+    _m(
+        "the_dead_count_as_gone",
+        "a replica that may come back has to say that it has deleted a partition",
+        _DECIDE + "_deleting",
+        "now.past_ms < ended_ms + FORGOTTEN_MS",
+        "False",
+        "deleted",
+    ),
+)
+
+ASSIGNMENT_MUTANTS = (*IN_SYNC_MUTANTS, *OWNER_MUTANTS, *POSITION_MUTANTS, *EXTERNAL_MUTANTS)

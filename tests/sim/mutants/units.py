@@ -92,6 +92,22 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _REGISTRY + "test_the_death_of_a_life_says_nothing_of_the_one_before",
     ),
     _m(
+        "a_retry_of_a_registration_is_unclean",
+        "a retry of a registration is as clean as the attempt before",
+        "metad.state.cluster.brokers:_register",
+        "is_clean = is_retry or",
+        "is_clean =",
+        _REGISTRY + "test_a_retry_is_as_clean_as_the_attempt_before",
+    ),
+    _m(
+        "a_late_attempt_makes_its_own_process_quiet",
+        "who says that the process before has ended may be its own late attempt",
+        "metad.state.cluster.brokers:_register",
+        "asked.registration > 0 and not is_retry",
+        "True",
+        _REGISTRY + "test_an_attempt_that_comes_late_makes_nobody_quiet",
+    ),
+    _m(
         "quiet_is_begun_anew_with_each_life",
         "a broker that registers again and again becomes quiet",
         "metad.control.brokers.brokers:_Serving.learn",

@@ -161,7 +161,9 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_every_write_is_made_in_the_name_of_the_life_and_no_read_is(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.kv.put("ns", "k", b"v")
-        life = await client.brokers.register("b1", address="h:1", attributes={"a": "b"}, at_least_epoch=3)
+        life = await client.brokers.register(
+            "b1", address="h:1", attributes={"a": "b"}, at_least_epoch=3, clean_epoch=2, sole=True
+        )
         assert (life.broker, life.epoch, life.unfenced, life.state) == ("b1", 7, [], LifeState.SERVING)
         await client.kv.put("ns", "k", b"v")
         await client.kv.put_many([m.KvPutItem("ns", "k", b"v")])
@@ -178,6 +180,8 @@ async def test_every_write_is_made_in_the_name_of_the_life_and_no_read_is(cluste
         {"a": "b"},
         3,
     )
+    assert (asked.clean_epoch, asked.sole) == (2, True)
+    assert asked.registration, "a retry says what it is"
 
 
 async def test_a_life_that_is_suspended_writes_on_and_one_that_is_lost_writes_nothing(cluster: Cluster) -> None:

@@ -229,7 +229,7 @@ def test_what_is_ordered_is_read_again(ctl, scripted_server, command, wanted):
     ctl(*command.split())
     asked, read = scripted_server.received
     assert asked.body == wanted
-    assert read.method.name in ("table.get", "plan.get")
+    assert read.method.name in ("partition.get", "plan.get")
 
 
 @pytest.mark.parametrize(

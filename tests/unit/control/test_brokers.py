@@ -785,7 +785,7 @@ async def test_who_has_stopped_is_quiet_with_the_fence() -> None:
     assert world.told(DATA, "b1") == (epoch + 1, False, 0, epoch + 1), "it was silent"
     again = await world.register("b1", clean_epoch=epoch)
     assert world.told(DATA, "b1") == (again, True, 0, again)
-    unclean = await world.register("b1", sole=True)
+    unclean = await world.register("b1", sole=True, registration=11)
     assert world.told(DATA, "b1") == (unclean, True, unclean, unclean)
 
 
@@ -1330,3 +1330,14 @@ async def test_an_answer_about_brokers_fits_a_frame() -> None:
     reply = await world.ask(b.BrokerGet(["b1", "nobody", "b2"]))
     assert [record and record.broker for record in reply.brokers] == ["b1", None, "b2"]
     assert len((await world.ask(b.BrokerGet(["nobody"] * 1_000))).brokers) == 1_000
+
+
+def test_a_broker_is_loaded_from_when_its_load_was_too_much_until_it_is_not() -> None:
+    loads = module._Loads()
+    seen = []
+    for now_s, load in ((1.0, 79), (2.0, 80), (5.0, 100), (6.0, 79), (7.0, 90)):
+        loads.heard("b", load, now_s)
+        seen.append(loads.loaded_ms("b", now_s + 1.0))
+    assert seen == [0, 1_000, 4_000, 0, 1_000]
+    loads.forget("b")
+    assert loads.loaded_ms("b", 9.0) == 0

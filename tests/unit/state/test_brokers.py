@@ -184,8 +184,9 @@ def test_who_has_stopped_is_quiet_at_once() -> None:
         assert quiet(ended) == (2, 2, 0)
         epoch = (again := registry.register("b1")).broker_epoch
         assert quiet(again) == (epoch, epoch, 0), "the life before was quiet"
-        sole = registry.register("b1", sole=True)
+        sole = registry.register("b1", sole=True, registration=11)
         assert quiet(sole) == (epoch + 1, epoch + 1, 0), "the process before has ended"
+        assert quiet(registry.register("b1", sole=True))[1:] == (epoch + 1, 10_000), "it may have come late"
 
 
 def test_who_was_ended_while_its_lease_ran_is_quiet_once_that_is_noted() -> None:
@@ -205,7 +206,9 @@ def test_who_was_ended_while_its_lease_ran_is_quiet_once_that_is_noted() -> None
     (ended,) = registry.change(BrokerStep("fence", "b1"))
     assert quiet(ended) == (4, 3, 3_000)
     assert quiet(registry.register("b1"))[1:] == (3, 3_000), "the dead one may still serve"
-    assert quiet(registry.register("b1", sole=True))[1:] == (3, 3_000), "an earlier life than the last may serve"
+    assert quiet(registry.register("b1", sole=True, registration=11))[1:] == (3, 3_000), (
+        "an earlier life than the last may serve"
+    )
     assert quiet(registry.register("b1"))[1:] == (3, 10_000)
     assert registry.change(BrokerStep("quiet", "nobody", 1)) == [("not_found", None)]
 
@@ -266,6 +269,26 @@ def test_a_registration_is_clean_that_names_the_last_life() -> None:
     (ended,) = registry.change(BrokerStep("expire", "b1", 5))
     assert ended.unclean_epoch == 5
     assert registry.register("b1", clean_epoch=ended.least_epoch).unclean_epoch == 7, "no life, but a fence"
+
+
+def test_a_retry_is_as_clean_as_the_attempt_before() -> None:
+    registry = Registry()
+    registry.register("b1", registration=11)
+    first, second = (registry.register("b1", registration=12, clean_epoch=1) for _ in range(2))
+    assert (first.unclean_epoch, second.unclean_epoch) == (0, 0)
+    first, second = (registry.register("b1", registration=13) for _ in range(2))
+    assert first.unclean_epoch == second.unclean_epoch == first.broker_epoch, "the first of both was not clean"
+    first, second = (registry.register("b1") for _ in range(2))
+    assert first.unclean_epoch < second.unclean_epoch, "no retry"
+
+
+def test_an_attempt_that_comes_late_makes_nobody_quiet() -> None:
+    """The process lives already, by another attempt."""
+    registry = Registry()
+    registry.register("b1", registration=11)
+    lives = registry.register("b1", registration=12, sole=True)
+    assert quiet(lives) == (2, 2, 0)
+    assert quiet(registry.register("b1", registration=12, sole=True)) == (3, 2, 10_000)
 
 
 def test_a_map_that_is_in_flight_counts() -> None:

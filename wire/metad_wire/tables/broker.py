@@ -17,7 +17,7 @@ epoch on: after the entry that raises the fence, the group's log has no write in
 **Lives.** ``broker.register`` begins a life with an epoch higher than any before, and lets all groups fence the lives
 before. Once the answer names no group in ``unfenced``, no earlier life writes anything any more. If a group has no
 leader, the answer comes after ``wait_ms`` and names the group; metad goes on trying, and the broker decides whether it
-serves meanwhile. A registration has no identity: a retry begins another life.
+serves meanwhile. A retry begins another life.
 
 A life ends, and is fenced, a little later than ``lease_ms`` after its last ``broker.heartbeat`` reached a node. A new
 leader of ``metadata-0`` gives every life a whole lease, and five seconds at least; so does one that stood still, or
@@ -81,6 +81,8 @@ FORGOTTEN = "forgotten"
 """In the answer to the step that removes a broker: there is no record any more."""
 LIVE = frozenset({LOADING, REGISTERED, ACTIVE, DRAINING})
 """The states of a life that is not over."""
+LOADED = 80
+"""A broker whose load is as much is loaded, where loads are percents."""
 LEASE_MS_DEFAULT = 10_000
 WAIT_MS_DEFAULT = 5_000
 
@@ -104,7 +106,6 @@ class Broker(Message, frozen=True):
     lease_ms: U32
     """How long it may be silent."""
     address: str = ""
-    """Where it is, in its own words."""
     region: str = ""
     rack: str = ""
     attributes: Attributes = {}  # noqa: RUF012 - msgspec copies it
@@ -138,6 +139,9 @@ class Broker(Message, frozen=True):
     """For how long others below ``least_epoch`` may serve, from when a leader learns it; 0: all are quiet."""
     told: bool = False
     """Whether all groups know the epochs above as they are now."""
+    registration: U63 = 0
+    loaded_ms: U32 = 0
+    """For how long its load has been 80 or more, by this leader; as ``load``, not in what a watch shows."""
 
 
 class BrokerRegister(Message, frozen=True):
@@ -160,7 +164,7 @@ class BrokerRegister(Message, frozen=True):
     rack: str = ""
     attributes: Attributes = {}  # noqa: RUF012
     at_least_epoch: U63 = 0
-    """The epoch is not lower; for brokers that have chosen their own epochs before."""
+    """The epoch is not lower."""
     wait_ms: U32 = WAIT_MS_DEFAULT
     probe_port: Port = 0
     """0: none. See *Evidence of a death*."""
@@ -170,7 +174,9 @@ class BrokerRegister(Message, frozen=True):
     clean_epoch: U63 = 0
     """The life that last closed in order, as the broker noted then and erases when it starts; or that still runs."""
     sole: bool = False
-    """The process holds the lock of the one before, which has ended."""
+    """The process holds the lock of the one before, which has ended. It counts with a ``registration``."""
+    registration: U63 = 0
+    """Drawn at random; a retry has the same, and is as clean as the attempt before."""
 
 
 class BrokerRegistered(Message, frozen=True):

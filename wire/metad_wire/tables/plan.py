@@ -30,7 +30,7 @@ from ..table import Shown, Table
 from ..text.fields import U63
 
 PLANS_MAX = 1_000
-"""Plans that are kept: ``quota_exceeded``. Those that have ended can be deleted."""
+"""Plans that are kept: ``quota_exceeded``."""
 PLAN_BROKERS_MAX = 1_000
 """Brokers that a plan names."""
 Rule = Literal["drain", "add", "rebalance"]

@@ -38,6 +38,11 @@ def add(commands: Commands) -> None:
         parser.add_argument("--moves", type=count, default=MOVES_DEFAULT, metavar="N", help=said)
         said = "so many bytes a second each broker may copy; default any"
         parser.add_argument("--throttle", type=count, metavar="BYTES", help=said)
+    parser = verbs.add(
+        "recommend", "whether more brokers are needed, where they report their load in percent", _recommend
+    )
+    said = "a broker that has had 80 or more for so long is loaded; default 300"
+    parser.add_argument("--for", dest="for_s", type=float, default=300.0, metavar="SECONDS", help=said)
     _PLAN.key(verbs.add("show", "how far a plan is", _show))
     _PLAN.key(verbs.add("pause", "let no further move begin", _turn(lambda m: m.plans.pause)))
     _PLAN.key(verbs.add("resume", "let moves begin again", _turn(lambda m: m.plans.resume)))
@@ -248,6 +253,11 @@ async def _plans(m: Client, a: Arguments, printer: Printer) -> None:
     now_ms = int(time.time() * 1_000)
     found = await first(m.plans.list(a.prefix, page_size=page_size(a.limit)), a.limit)
     show(printer, "plans", found, lambda plan: _plan_row(plan, now_ms), a.limit)
+
+
+async def _recommend(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await m.plans.recommend(for_s=a.for_s)
+    printer.document(msgspec.structs.asdict(found), msgspec.structs.asdict(found), [])
 
 
 async def _show(m: Client, a: Arguments, printer: Printer) -> None:
