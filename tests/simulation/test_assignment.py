@@ -8,10 +8,12 @@ from __future__ import annotations
 import pytest
 
 from sim.assignment.exploring import explore
+from sim.assignment.walking import walk
 from sim.assignment.worlds import QUICK, WORLDS
 from sim.mutants.assignment import ASSIGNMENT_MUTANTS
 from sim.mutants.planting import Mutant, planted
 
+SEEDS = 300
 STATES_MAX = 100_000
 """A planted bug is found within so many."""
 
@@ -21,6 +23,12 @@ def test_all_states_of_a_small_world_are_well(world: str) -> None:
     found = explore(WORLDS[world]())
     assert found.whole
     assert not found.violation, "\n".join(explore(WORLDS[world](), tracing=True).trace)
+
+
+def test_random_ways_through_larger_worlds_are_well() -> None:
+    for seed in range(SEEDS):
+        violation, way = walk(seed)
+        assert not violation, "\n".join([f"seed {seed}: {violation}", *way])
 
 
 @pytest.mark.parametrize("mutant", ASSIGNMENT_MUTANTS, ids=lambda mutant: mutant.name)

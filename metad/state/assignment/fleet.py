@@ -8,8 +8,10 @@ equally full.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -138,9 +140,13 @@ class Placing(StatePart):
         if self._at is None:
             return
         rows = self._engine.scan(self._at, keys.after_prefix(self._prefix), limit)
-        for key, _ in rows:
-            broker, _ = keys.split_text(key, len(self._prefix))
-            self.counts[broker] += 1
+        at = 0
+        while at < len(rows):  # the rows of a broker are beside each other
+            first = rows[at][0]
+            broker, end = keys.split_text(first, len(self._prefix))
+            behind = bisect_left(rows, keys.after_prefix(first[:end]), at, key=itemgetter(0))
+            self.counts[broker] += behind - at
+            at = behind
         self._at = rows[-1][0] + b"\0" if len(rows) == limit else None
 
     def seats(self, candidates: Sequence[Candidate], replication: int, spread: Spread) -> SeatTable:

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from metad_wire.tables.assignment import InSync, Partition, ResourceCreate
 from metad_wire.tables.broker import Broker
 
 from ..commands import Assignment
+from ..core_speed import CoreSpeed
 from ..errors import ServerError
 from ..experiment.actor import Actor
 from ..experiment.nodes import cpu_s, quiet, rss_bytes
@@ -45,6 +46,8 @@ _LOGS: Final = 20
 _TASKS: Final = 100
 _PROCESSES: Final = 2  # of the brokers that die, and of the others
 _PARTS: Final = 10  # of the creation of many
+_IDLE_SHARE: Final = 0.02  # of a core
+_IDLE_LOOKS_MAX: Final = 150
 _SINGLES: Final = 64  # calls in flight
 _LIVES: Final = 6
 _LONG_LEASE_S: Final = 60.0
@@ -58,9 +61,12 @@ def run(options: Assignment) -> int:
     """Returns the exit code: 1 if a promise was broken, or a node or a living broker was not well."""
     problems: list[str] = []
     found: dict[str, Any] = {}
-    for play in (_play,) if options.skip_many else (_play, _many):
-        found |= run_async(staged(options.shape, options.server_config, problems, partial(play, options)))
-    return conclude("assignment", reported(options, found | {"problems": problems}), options, *_PROMISES)
+    with CoreSpeed() as core:
+        for play in (_play,) if options.skip_many else (_play, _many):
+            found |= run_async(staged(options.shape, options.server_config, problems, partial(play, options)))
+    return conclude(
+        "assignment", reported(options, found | {"core_us": core.us, "problems": problems}), options, *_PROMISES
+    )
 
 
 def _topic(number: int) -> ResourceCreate:
@@ -416,14 +422,27 @@ async def _many(options: Assignment, stage: Stage) -> dict[str, Any]:
     }
 
 
+async def _idle(stages: Sequence[Stage]) -> list[float]:
+    """Wait until the first nodes do no more by themselves than the others: a new leader counts the replicas of all
+    brokers. Returns the share of a core that each side uses."""
+    used: list[float] = []
+    for _ in range(_IDLE_LOOKS_MAX):
+        before = [sum(cpu_s(stage.members.all).values()) for stage in stages]
+        await asyncio.sleep(2 * _CALM_S)
+        now = [sum(cpu_s(stage.members.all).values()) for stage in stages]
+        used = [(end_s - begin_s) / (2 * _CALM_S) for begin_s, end_s in zip(before, now, strict=True)]
+        if used[0] <= used[1] + _IDLE_SHARE:
+            break
+    return used
+
+
 async def _compared(
     options: Assignment, sides: list[tuple[Stage, Actor, int]], few: int, beside: Stage
 ) -> dict[str, Any]:
     """Changes with many partitions and with few, in turn."""
     sides.append((beside, beside.actor(open_changer, beside.members.target, options), few))
     await sides[1][1].ask(("make", 0, few, 0))
-    for stage, _, _ in sides:
-        await quiet(stage.members.all)
+    idle = await _idle([stage for stage, _, _ in sides])
     costs: dict[str, list[tuple[float, float]]] = {"batches": [], "singles": []}
     with output.progress("changes", len(costs) * (1 + options.pairs)) as progress:
         for way, batch, count in (("batches", options.batch, options.changes), ("singles", 1, options.changes // 4)):
@@ -441,6 +460,7 @@ async def _compared(
     return {
         "change_cost_ratio_1e6_to_1e3": max(ratios.values()),
         "change_cost_ratios": ratios,
+        "idle_cores": idle,
         "change_cost_us": {
             way: [statistics.median(one) for one in zip(*each, strict=True)] for way, each in costs.items()
         },

@@ -70,6 +70,9 @@ class State(NamedTuple):
 class External:
     """The world."""
 
+    def __repr__(self) -> str:
+        return repr(self.config)
+
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rules = Rules(config.brokers)
@@ -77,7 +80,7 @@ class External:
             deleting: resource("external", config.brokers, state="deleting" if deleting else "active")
             for deleting in (False, True)
         }
-        self.goals = (Goal("suq", self._at_rest),)
+        self.goals: tuple[Goal, ...] = (Goal("suq", self._at_rest),)
 
     def start(self) -> State:
         """All run; nobody has been elected."""

@@ -47,6 +47,8 @@ class Config:
     """An administrator, a broker that hands over, or one that drains, has another leader elected."""
     doubts: int = 0
     """A leader waits in vain for the answer to a proposal, and proposes again."""
+    forces: int = 0
+    """An administrator lets a broker lead that lacks records, where nobody else can."""
     groups: int = 1
     moves: int = 0
     """Of the slot."""
@@ -93,6 +95,7 @@ class Budget(NamedTuple):
     plans: int
     repairs: int
     doubts: int
+    forces: int
 
 
 class State(NamedTuple):
@@ -114,6 +117,8 @@ class State(NamedTuple):
     fenced: tuple[int, ...]
     """By broker: the least epoch of the greatest fence that this partition has ever been under."""
     left: Budget
+    vain: frozenset[int] = frozenset()
+    """Leaders that a forced election has deposed, and that do not know it: what they acknowledge is lost."""
 
 
 def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
@@ -154,6 +159,9 @@ def judged_by(state: State) -> tuple[Said, ...]:
 class InSync:
     """The world."""
 
+    def __repr__(self) -> str:
+        return repr(self.config)
+
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rules = Rules(config.brokers)
@@ -189,7 +197,16 @@ class InSync:
         )
         known: tuple[Said, ...] = ((1, True, 0, 0),) * c.brokers
         left = Budget(
-            c.records, c.stops, c.losses, c.fences, c.elections, c.moves, int(bool(c.wanted)), c.repairs, c.doubts
+            c.records,
+            c.stops,
+            c.losses,
+            c.fences,
+            c.elections,
+            c.moves,
+            int(bool(c.wanted)),
+            c.repairs,
+            c.doubts,
+            c.forces,
         )
         slot = moving.Slot(0, None, False)
         return State(
@@ -268,7 +285,8 @@ class InSync:
             me = broker, process.life
             leading = self.brokers.learnt(process.leading, me, row, len(log))
             new = process._replace(view=(row.leader, row.leader_epoch), leading=leading)
-            after = self._acknowledged(state._replace(processes=put(state.processes, broker, new)), broker)
+            after = state._replace(processes=put(state.processes, broker, new), vain=state.vain - {broker})
+            after = self._acknowledged(after, broker)
             yield Step("s", f"broker {broker} learns partition_epoch {row.partition_epoch}", after)
 
     def _leads(self, state: State, broker: int, process: Process, leading: b.Leading) -> Iterator[Step]:
@@ -320,7 +338,7 @@ class InSync:
     def _acknowledged(self, state: State, broker: int) -> State:
         """Once a leader has looked how far it may acknowledge records."""
         process = state.processes[broker]
-        if process.leading is None or not process.leading.high:
+        if process.leading is None or not process.leading.high or broker in state.vain:
             return state
         log, known = process.log[: process.leading.high], state.acknowledged
         if common(log, known) not in (log, known):
@@ -437,6 +455,19 @@ class InSync:
             yield Step("x", f"min_isr of the resource is {c.min_isr_then}", state._replace(min_isr=c.min_isr_then))
         if left.elections and row.leader is not None:
             yield from self._elects(state, row, fences)
+        if left.forces and row.leader is None:
+            answer = self.rules.said("elect", row, fences, r, {"broker": None, "force": True})
+            if not isinstance(answer, Refused):
+                yield Step("x", "an election is forced", self._forced(state, answer[1]))
+
+    def _forced(self, state: State, row: Row) -> State:
+        """What the one does not have that leads is lost."""
+        assert row.leader is not None
+        return self._decided(state, row)._replace(
+            acknowledged=common(state.acknowledged, state.processes[row.leader[0]].log),
+            left=state.left._replace(forces=state.left.forces - 1),
+            vain=frozenset(broker for broker, process in enumerate(state.processes) if process.leading is not None),
+        )
 
     def _elects(self, state: State, row: Row, fences: tuple[Said, ...]) -> Iterator[Step]:
         assert row.leader is not None
@@ -514,7 +545,7 @@ class InSync:
             there = process.runs and (process.life == row.leader[1] or process.leading is not None)
             if there and process.log[: len(acknowledged)] != acknowledged:
                 raise Violation("acknowledged", "a record is lost")
-        if state.left.losses == c.losses:
+        if (state.left.losses, state.left.forces) == (c.losses, c.forces):
             able = row.isr | row.elr
             copies = sum(state.processes[m[0]].log[: len(acknowledged)] == acknowledged for m in able)
             if copies < min(c.min_isr, c.min_isr_then or c.min_isr):
@@ -541,7 +572,7 @@ class InSync:
         return state.processes[leader[0]].leading is not None
 
     def _moved(self, state: State) -> None:
-        if state.row.move is not None:
+        if state.row.move is not None and self._is_led(state):
             raise Violation("liveness", "a move never ends, though all brokers run")
 
     def _given_up(self, state: State) -> None:

@@ -81,12 +81,15 @@ class State(NamedTuple):
 class Owner:
     """The world."""
 
+    def __repr__(self) -> str:
+        return repr(self.config)
+
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rules = Rules(config.brokers)
         self._resource = resource("owner", len(config.replicas))
         self._preference = Preference(replacing=True) if config.outside else PLAIN
-        self.goals = (Goal("s", self._served),)
+        self.goals: tuple[Goal, ...] = (Goal("s", self._served),)
         self._compares_epochs = self._is_compared()
 
     def _is_compared(self) -> bool:

@@ -164,6 +164,9 @@ def whole(log: Log, other: Log) -> bool:
 class Position:
     """The world."""
 
+    def __repr__(self) -> str:
+        return repr(self.config)
+
     def __init__(self, config: Config) -> None:
         self.config = config
         self.rules = Rules(config.brokers)
