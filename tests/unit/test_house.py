@@ -94,7 +94,7 @@ PAGES = {
     "docs/WRITE_A_BROKER.md": 26,
     "clients/README.md": 21,
     "wire/PROTOCOL.md": 44,
-    "wire/TABLES.md": 84,
+    "wire/TABLES.md": 85,
 }
 """Pages that are longer than that, in KiB."""
 MARKDOWN_KIB_MAX = 345
