@@ -79,7 +79,6 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
         except MetadError as error:
             print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(_AGAIN_S)
-    server.close()
     noted(folder / "clean", epoch)
 
 
