@@ -320,6 +320,7 @@ class Plans(Twin):
     resume = Call(plans.Plans.resume)
     cancel = Call(plans.Plans.cancel)
     list = Listing(plans.Plans.list)
+    recommend = Call(plans.Plans.recommend)
 
 
 class Topics(Twin):
