@@ -47,11 +47,18 @@ class Author:
         self.told: list[tuple[str, int]] = []
         self.held: Held | None = None
         self.position = (0, 0)
+        self.fails: dict[str, int] = {}
         self.may_release = asyncio.Event()
         self.may_release.set()
         self.serving: Serving | None = None
 
+    def _may_fail(self, what: str) -> None:
+        if self.fails.pop(what, 0):
+            self.told.append((f"fails to {what}", 0))
+            raise OSError("its own")
+
     async def lead(self, led: Led) -> None:
+        self._may_fail("lead")
         self.told.append(("lead", led.leader_epoch))
         self.held = led
 
@@ -61,6 +68,7 @@ class Author:
 
     async def release(self, held: Held) -> None:
         assert held.over
+        self._may_fail("release")
         await self.may_release.wait()
         self.told.append(("gone" if held.gone else "release", held.leader_epoch))
         self.held = None
@@ -229,3 +237,13 @@ async def test_an_end_in_order_hands_over(cast: Cast) -> None:
     assert a.told[-1] == ("release", 1)
     await until(b.leads)
     assert (await cast.record()).why.endswith("handed over")
+
+
+async def test_a_function_that_fails_is_called_again(cast: Cast) -> None:
+    a, b = await cast.broker("a", follows=False), await cast.broker("b", follows=False)
+    a.fails = {"lead": 1, "release": 1}
+    await cast.create(a, replication=1, election="owner")
+    await until(a.leads)
+    await cast.m.assignments.move(TENANT, "r", cast.kind, 0, [b.name])
+    await until(b.leads)
+    assert [what for what, _ in a.told][:4] == ["fails to lead", "lead", "fails to release", "release"]

@@ -396,7 +396,8 @@ class Serving:
             if isinstance(held, Led) and not held.over:
                 return False
             slot.held = led = Led(record, me, self)
-            await self._called(self._author.on_lead, led)
+            if not await self._called(self._author.on_lead, led):
+                led.end()
             return True
         if (
             record.state == ELECTING
@@ -407,15 +408,16 @@ class Serving:
         if self._author.on_follow is None:
             if isinstance(held, Led):
                 held.end()
-                await self._called(self._author.on_release, held)
-                slot.held = Following(record, me)
+                if await self._called(self._author.on_release, held):
+                    slot.held = Following(record, me)
                 return True
             slot.held = held or Following(record, me)
             return False
         if isinstance(held, Following) and not held.over:
             return False
         slot.held = followed = Following(record, me)
-        await self._called(self._author.on_follow, followed)
+        if not await self._called(self._author.on_follow, followed):
+            followed.end()
         return True
 
     async def _give_back(self, slot: _Slot, record: Partition) -> bool:
@@ -425,7 +427,8 @@ class Serving:
             return False
         if isinstance(held, Led):
             held.end()
-            await self._called(self._author.on_release, held)
+            if not await self._called(self._author.on_release, held):
+                return True
             slot.held = Following(record, self.life.owner)
         if slot.row is not None and slot.row.record.leader_epoch == record.leader_epoch:
             await self._say(slot, record, self._release, ("release", record.leader_epoch))
@@ -438,7 +441,6 @@ class Serving:
         held.end()
         held.gone = True
         if not await self._called(self._author.on_release, held):
-            await asyncio.sleep(_AGAIN_S)
             return True
         slot.held = None
         await self._say(slot, record, self._release, ("delete", record.partition_epoch))
@@ -486,11 +488,13 @@ class Serving:
         slot.said = said
 
     async def _called(self, function: Callable[[Held], Awaitable[None]] | OnLead | OnFollow, held: Held) -> bool:
-        """Call a function of the author; whether it succeeded. One that fails is logged."""
+        """Call a function of the author; whether it succeeded. One that fails is logged, and called again with the
+        newest record."""
         try:
             await function(held)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - the program's own
             log.exception("a function of the broker has failed for %r", held)
+            await asyncio.sleep(_AGAIN_S)
             return False
         return True
 
@@ -500,9 +504,9 @@ class Serving:
             return
         led = isinstance(held, Led) and not held.over
         held.end()
-        await self._called(self._author.on_release, held)
+        released = await self._called(self._author.on_release, held)
         slot.held = None
-        if led and row is not None and self.life.state is not LifeState.LOST:
+        if led and released and row is not None and self.life.state is not LifeState.LOST:
             with contextlib.suppress(MetadError):
                 await self._release(row.record)
 
