@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -14,6 +15,9 @@ from metad_client.errors import NoPlaceError, NoReplicaError
 from metad_wire.tables.assignment import Partition
 from waiting import until
 
+OWNED = ("connector", "share_group")
+"""Kinds that have one owner, and no records."""
+
 
 class Broker:
     """One life of a broker."""
@@ -22,7 +26,9 @@ class Broker:
         self.client, self.life, self.name = client, life, life.broker
         self.logs: dict[Key, tuple[int, int]] = {}
         """The epoch of the last record, and how many there are."""
-        self.deleted: list[Key] = []
+        self.may_stop = asyncio.Event()
+        """It stops and deletes only while this is set."""
+        self.may_stop.set()
         self.serving: Serving
 
     @property
@@ -30,16 +36,16 @@ class Broker:
         return self.serving.led
 
     async def lead(self, led: Led) -> None:
-        if led.record.isr:
+        if led.record.kind not in OWNED:
             led.begin(self.logs.setdefault(led.key, (0, 0))[1])
 
     async def follow(self, followed: Following) -> None:
         self.logs.setdefault(followed.key, (0, 0))
 
     async def release(self, held: Held) -> None:
+        await self.may_stop.wait()
         if held.gone:
             self.logs.pop(held.key, None)
-            self.deleted.append(held.key)
 
     async def elect(self, followed: Following) -> tuple[int, int]:
         return self.logs.get(followed.key, (0, 0))
