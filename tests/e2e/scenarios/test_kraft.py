@@ -3,9 +3,12 @@
 Brokers register, send heartbeats, and have epochs: who registers under a name ends the life before, and an
 administrator ends any. One that is new says that it loads, until it has its image. A topic that is made through any
 broker and any node is in the image of every broker. A new broker begins with a snapshot and goes on with the changes;
-one that comes back goes on behind its token, through another leader of the quorum.
+one that comes back goes on behind its token, through another leader of the quorum. The quorum places the partitions of
+a topic over racks, and elects their leaders among the replicas in sync. With nobody in sync, one that has all that was
+acknowledged leads once it is back (ELR, KIP-966).
 
-Not yet: the leaders of partitions are chosen by whoever writes them, not by the quorum.
+Not yet: the replicas are brokers of the test, whose logs are only counted. A broker that really stores them is an
+example, and has tests of its own.
 """
 
 from __future__ import annotations
@@ -17,14 +20,16 @@ from typing import Any
 
 import pytest
 from e2e_nodes import NAMES, Nodes
+from serving_brokers import created, joined, parts, replicate
 
 from metad_client import Client, FencedError, LifeState, TablePutItem, connect
+from metad_wire.families.assignment import PARTITIONS
 from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
-from metad_wire.families.stream import TopicPartition as Partition
+from metad_wire.tables.assignment import Partition
 from waiting import until
 
 SHOWS = """
+assignment.create assignment.in_sync assignment.explain
 broker.register broker.heartbeat broker.serve broker.deregister broker.fence broker.get broker.list
 cluster.map cluster.transfer watch.open table.put table.list
 """
@@ -74,13 +79,13 @@ async def test_every_broker_follows_the_log_to_a_whole_image(
 ) -> None:
     async with AsyncExitStack() as stack:
         brokers = [await stack.enter_async_context(connect(f"metad://{cluster.endpoints[name]}")) for name in NAMES]
+        lives = [await client.brokers.register(f"kraft-{name}") for name, client in zip(NAMES, brokers, strict=True)]
         images = [
             await stack.enter_async_context(client.image([TOPICS, PARTITIONS], tenant="kraft2")) for client in brokers
         ]
         for number, client in enumerate(brokers * 10):  # any broker may create a topic
             await client.table(TOPICS).put(Topic("kraft2", f"t{number:02}", partitions=1), expected_version=0)
-            name = NAMES[number % 3]
-            await client.table(PARTITIONS).put(Partition("kraft2", f"t{number:02}", 0, [name], [name], name, 1))
+            await client.assignments.create("kraft2", f"t{number:02}", "topic", replicas=[[lives[number % 3].broker]])
         for image in images:
             await image.caught_up()
             await until(lambda image=image: len(image[PARTITIONS]) == 30, "all topics")
@@ -127,3 +132,85 @@ async def test_every_broker_follows_the_log_to_a_whole_image(
         assert missed == [("late", 1), ("late", 2), ("late", 3)], "in order, none twice"
         for image in images:
             await until(lambda image=image: len(image[TOPICS]) == 32, "the images go on")
+
+
+async def test_the_quorum_places_partitions_and_elects_their_leaders(m: Client, cluster: Nodes) -> None:
+    racks = {"kraft-a": "r1", "kraft-b": "r2", "kraft-c": "r3", "kraft-d": "r3"}
+    system = {"system": "kraft"}
+    async with AsyncExitStack() as stack:
+        brokers = {
+            name: await joined(stack, cluster, name, "topic", rack=rack, attributes=system)
+            for name, rack in racks.items()
+        }
+        await created(  # through any of them
+            brokers["kraft-d"].client,
+            "kraft4",
+            "orders",
+            "topic",
+            partitions=4,
+            replication=3,
+            min_isr=2,
+            labels=system,
+        )
+        made = await parts(m, "kraft4", "orders")
+        assert [{racks[name] for name in part.replicas} for part in made] == [{"r1", "r2", "r3"}] * 4
+        assert len({part.leader.broker for part in made if part.leader}) > 1
+
+        # A leader is fenced. Of each partition that it led another replica in sync leads, and no client may ask it.
+        part = made[0]
+        assert part.leader is not None
+        key = ("kraft4", "orders", "topic", part.partition)
+        dead = brokers[part.leader.broker]
+        await until(lambda: key in dead.led, "it leads")
+        old = dead.led[key]
+        dead.append(key, 10)
+
+        async def acknowledged() -> bool:
+            replicate(brokers.values())
+            return old.in_sync is not None and old.in_sync.high_watermark == 10
+
+        await until(acknowledged, "all replicas have the records")
+        await m.brokers.fence(dead.name)
+        await until(lambda: old.over, "it hears that it is over")
+        with pytest.raises(FencedError):
+            dead.append(key)
+
+        async def elected() -> bool:
+            now = await parts(m, "kraft4", "orders")
+            return all(one.leader and one.leader.broker != dead.name for one in now)
+
+        await until(elected, "leaders among those in sync")
+        now = (await parts(m, "kraft4", "orders"))[part.partition]
+        assert now.leader is not None
+        assert now.leader_epoch == part.leader_epoch + 1
+        assert {one.broker for one in now.isr} == {*part.replicas} - {dead.name}
+        second = now.leader.broker
+        third = next(name for name in part.replicas if name not in (dead.name, second))
+        await until(lambda: key in brokers[second].led, "the next one serves")
+        assert brokers[second].logs[key] == (1, 10)
+
+        # The others die, too. Whoever has all that was acknowledged may lead once it is back; nobody else.
+        await m.brokers.fence(third)
+        await m.brokers.fence(second)
+
+        async def leaderless() -> Partition | None:
+            now = (await parts(m, "kraft4", "orders"))[part.partition]
+            return now if now.leader is None and not now.isr else None
+
+        none = await until(leaderless, "nobody leads")
+        assert {one.broker for one in none.elr} == {second, third}
+        why = await m.assignments.explain(*key)
+        assert why is not None
+        assert {each.broker for each in why.candidates if each.lacks} == {dead.name, second, third}
+        lost = brokers[third].life.epoch
+        await brokers[third].client.close()
+        back = await joined(stack, cluster, third, "topic", attributes=system, clean_epoch=lost)
+        back.logs[key] = (1, 10)
+        await until(lambda: key in back.led, "it leads")
+        assert back.led[key].leader_epoch == none.leader_epoch + 1
+        back.append(key)
+        acknowledging = asyncio.create_task(back.led[key].acknowledged(11))
+        await brokers[second].client.close()
+        follower = await joined(stack, cluster, second, "topic", attributes=system)
+        await until(lambda: replicate([back, follower]) or acknowledging.done(), "two are in sync again")
+        assert follower.logs[key] == (none.leader_epoch + 1, 11)

@@ -3,47 +3,49 @@
 Service: a verdict about the nodes for probes. Core: a cache in the broker that is filled before it serves, and told of
 each change. Raft: three replicas of each group, which agree, and a leader that is moved. Storage: a snapshot of a group
 beside its writes. The MQTT controller finds a client's filters and what is in flight with its session, in one answer.
-The journal controller seals a segment and begins the next one at once, and fences whoever does it too late.
+The journal controller is metad: the leader of a segment seals it, and the next one begins in the same entry; whoever
+does it too late is refused. A replica whose broker is dead is made anew elsewhere. Old segments are trimmed, and a
+shard is deleted: what was there counts as gone once its brokers have said that they deleted it.
 
 Not yet: a backup of a running node, and metrics over HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
-import msgspec
 import pytest
 from e2e_nodes import NAMES, Nodes
 from e2e_server import METAD
+from serving_brokers import created, joined, parts, replicate
 
 from metad_client import (
     Client,
-    Compare,
+    ConflictError,
     FencedError,
     GroupId,
     Inflight,
     InflightKey,
     NotOwnerError,
-    Put,
     SessionKey,
     SessionProperties,
     StatusReply,
     Subscription,
     SubscriptionKey,
     SubscriptionOptions,
-    Transaction,
 )
 from metad_client.topics import Subscribers
 from metad_wire.families.core import DYNAMIC_CONFIG, DynamicConfig
-from metad_wire.families.journal import SEGMENTS, SHARDS, Segment, Shard
 from metad_wire.families.mqtt import AUTO_SUBSCRIPTIONS, AutoSubscription
 from waiting import until
 
 SHOWS = """
-system.status cluster.map cluster.transfer watch.open table.put table.get table.list table.transact session.takeover
+assignment.create assignment.seal assignment.resize assignment.release assignment.delete
+system.status cluster.map cluster.transfer watch.open table.put table.get table.list session.takeover
 subscription.add subscription.remove subscription.get subscription.list inflight.put inflight.delete inflight.get
 """
 
@@ -133,43 +135,65 @@ async def test_the_mqtt_controller(m: Client) -> None:
         await m.sessions.takeover("mqtt-2", 0, "layers", "c1")
 
 
-async def test_the_journal_controller(m: Client) -> None:
-    made = Transaction(
-        compares=[Compare(SHARDS, ("layers", "log"), version=0)],
-        then=[
-            Put(SHARDS, Shard("layers", "log", replication=3)),
-            Put(SEGMENTS, Segment("layers", "log", 0, "writing", [*NAMES], [*NAMES], "n1", 1, 1)),
-        ],
-    )
-    assert (await m.tables.transact(made)).succeeded
-    assert not (await m.tables.transact(made)).succeeded
+async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
+    system = {"system": "journal"}
+    async with AsyncExitStack() as stack:
+        names = [f"journal-{each}" for each in "abcd"]
+        brokers = {name: await joined(stack, cluster, name, "shard", attributes=system) for name in names}
+        await created(
+            m, "layers", "log", "shard", replication=3, min_isr=2, labels=system, repair_after_ms=200, spread="none"
+        )
+        (first,) = await parts(m, "layers", "log")
+        assert first.leader is not None
+        leader, key = brokers[first.leader.broker], ("layers", "log", "shard", 0)
+        await until(lambda: key in leader.led, "it leads")
+        leader.append(key, 1_000)
+        acknowledging = asyncio.create_task(leader.led[key].acknowledged(1_000))
+        await until(lambda: replicate(brokers.values()) or acknowledging.done(), "all have the records")
 
-    async def shrink(epoch: int, in_sync: list[str], leader: str) -> bool:
-        """Of a leader that knows this epoch of the segment: these are in sync."""
-        found = await m.table(SEGMENTS).get("layers", "log", 0)
-        assert found is not None
-        new = msgspec.structs.replace(found.record, in_sync=in_sync, leader=leader, segment_epoch=epoch + 1)
-        unchanged = Compare(SEGMENTS, ("layers", "log", 0), field="segment_epoch", value=epoch)
-        return (await m.tables.transact(Transaction(compares=[unchanged], then=[Put(SEGMENTS, new)]))).succeeded
+        # It is full. The next segment begins in the entry that seals it, once.
+        await leader.led[key].seal(1_000)
+        with pytest.raises(ConflictError):
+            await leader.led[key].seal(1_000)
+        sealed, active = await parts(m, "layers", "log")
+        assert (sealed.state, sealed.end) == ("sealed", 1_000)
+        assert (active.state, active.end, active.partition) == ("online", None, 1)
 
-    assert await shrink(1, ["n2", "n3"], "n2")
-    assert not await shrink(1, ["n1"], "n1"), "the old leader does not know that it is none"
-    found = await m.table(SEGMENTS).get("layers", "log", 0)
-    assert found is not None
-    assert (found.record.leader, found.record.in_sync) == ("n2", ["n2", "n3"])
-    sealed = msgspec.structs.replace(found.record, state="sealed", last_offset=999, segment_epoch=3)
-    roll = Transaction(
-        compares=[Compare(SEGMENTS, ("layers", "log", 0), version=found.version)],
-        then=[
-            Put(SEGMENTS, sealed),
-            Put(SEGMENTS, Segment("layers", "log", 1, "writing", [*NAMES], [*NAMES], "n3", 1, 1, first_offset=1_000)),
-            Put(SHARDS, Shard("layers", "log", active_segment=1, last_segment=1, replication=3)),
-        ],
-        reads=[(SHARDS, ("layers", "log"))],
-    )
-    rolled = await m.tables.transact(roll)
-    assert rolled.succeeded
-    assert rolled.found[0] is not None
-    assert rolled.found[0].record.active_segment == 1
-    segments = [(found.record.segment, found.record.state) async for found in m.table(SEGMENTS).list("layers", "log")]
-    assert segments == [(0, "sealed"), (1, "writing")]
+        # The broker that leads the active one dies. It seals nothing any more, and another broker gets its replicas.
+        assert active.leader is not None
+        dead = brokers.pop(active.leader.broker)
+        await m.brokers.fence(dead.name)
+        with pytest.raises(FencedError):
+            await m.assignments.seal("layers", "log", "shard", 1, dead.name, dead.life.epoch, active.leader_epoch, 5)
+
+        async def repaired() -> bool:
+            replicate(brokers.values())
+            return all({*part.replicas} == {*brokers} and part.move is None for part in await parts(m, "layers", "log"))
+
+        await until(repaired, "the replicas are made anew")
+        (spare,) = {*brokers} - {*first.replicas}
+        assert brokers[spare].logs[key] == (1, 1_000)
+
+        # The sealed segment is trimmed. It is there until the last of its replicas has said that it deleted it.
+        brokers[spare].may_stop.clear()
+        await m.assignments.resize("layers", "log", "shard", 2, first_partition=1)
+
+        async def only_one_has_it() -> bool:
+            found = await m.assignments.partitions.get(*key)
+            return found is not None and found.record.state == "deleting" and found.record.replicas == [spare]
+
+        await until(only_one_has_it, "the others have deleted it")
+        assert [name for name, broker in brokers.items() if key in broker.logs] == [spare]
+        brokers[spare].may_stop.set()
+
+        async def trimmed() -> bool:
+            return [part.partition for part in await parts(m, "layers", "log")] == [1]
+
+        await until(trimmed, "the segment is gone")
+        await m.assignments.delete("layers", "log", "shard")
+
+        async def deleted() -> bool:
+            return await m.assignments.resources.get("layers", "log", "shard") is None
+
+        await until(deleted, "the shard is gone")
+        assert not any(broker.logs for broker in brokers.values())

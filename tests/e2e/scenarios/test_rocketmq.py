@@ -2,7 +2,10 @@
 
 Topics of a namespace are written in one batch that is answered item by item. A change of one topic writes one record,
 and its watcher is told of that one. Queues are taken from the end of a topic: first for writing, then for reading.
-Subscription groups, consumers that share queues, and offsets, of which a commit writes those that have changed.
+The queues of a broker group are placed on its brokers, and shrink in the same order; a queue is there until its brokers
+have said that they deleted it. Brokers that elect their master among themselves (DLedger) say who it is, in terms that
+only grow. Subscription groups, consumers that share queues, and offsets, of which a commit writes those that have
+changed.
 
 Not yet: limits of tenants and permissions are kept and watched, but metad enforces them on nobody.
 """
@@ -10,10 +13,12 @@ Not yet: limits of tenants and permissions are kept and watched, but metad enfor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
 from e2e_nodes import Nodes
+from serving_brokers import created, joined, parts
 
 from metad_client import (
     Client,
@@ -30,9 +35,11 @@ from metad_client import (
 )
 from metad_wire.families.core import NAMESPACES, TENANTS, TOPICS, Namespace, Tenant, Topic
 from metad_wire.families.queue import SUBSCRIPTION_GROUPS, SubscriptionGroup
+from waiting import until
 
 SHOWS = """
 table.put table.get table.list table.count table.delete table.transact watch.open
+assignment.create assignment.resize assignment.release assignment.claim
 offset.commit offset.fetch offset.delete offset.list offset.groups offset.generations offset.reset_generations
 offset.delete_groups consumer.join consumer.heartbeat consumer.assign consumer.describe consumer.get consumer.members
 consumer.leave
@@ -77,6 +84,53 @@ async def test_topics_are_written_in_batches_and_one_by_one(m: Client) -> None:
     versions = {found.record.topic: found.version async for found in topics.list("rocket")}
     assert versions.pop("eu%t000") == 3
     assert {*versions.values()} == {1}
+
+
+async def test_the_queues_of_a_broker_group_shrink_at_the_tail(m: Client, cluster: Nodes) -> None:
+    system = {"group": "rocket-1"}
+    async with AsyncExitStack() as stack:
+        brokers = [await joined(stack, cluster, f"rocket-{n}", "queue", "dledger", attributes=system) for n in "abc"]
+        await created(m, "rocket2", "eu%t000", "queue", partitions=QUEUES, replication=2, labels=system)
+        await until(lambda: sum(len(broker.led) for broker in brokers) == QUEUES, "each queue has a master")
+        for broker in brokers:
+            for key in broker.led:
+                broker.append(key, 5)
+        with pytest.raises(ConflictError):  # producers write to the queues that would go
+            await m.assignments.resize("rocket2", "eu%t000", "queue", 4)
+        await m.assignments.resize("rocket2", "eu%t000", "queue", QUEUES, write_partitions=4)
+        shrinking = await m.assignments.resources.get("rocket2", "eu%t000", "queue")
+        assert shrinking is not None
+        assert (shrinking.record.partitions, shrinking.record.write_partitions) == (QUEUES, 4)
+        assert sum(len(broker.led) for broker in brokers) == QUEUES, "consumers read the others to their end"
+
+        brokers[0].may_stop.clear()
+        await m.assignments.resize("rocket2", "eu%t000", "queue", 4)
+        kept = [part.partition for part in await parts(m, "rocket2", "eu%t000") if brokers[0].name in part.replicas]
+        late = [number for number in kept if number >= 4]
+        assert late
+        with pytest.raises(ConflictError):  # the same queue must not come again while somebody has the old one
+            await m.assignments.resize("rocket2", "eu%t000", "queue", late[0] + 1)
+        brokers[0].may_stop.set()
+
+        async def shrunk() -> bool:
+            return len(await parts(m, "rocket2", "eu%t000")) == 4
+
+        await until(shrunk, "the queues of the tail are deleted")
+        assert {key[3] for broker in brokers for key in broker.logs} == {0, 1, 2, 3}
+        await m.assignments.resize("rocket2", "eu%t000", "queue", 6)
+        await until(lambda: sum(len(broker.led) for broker in brokers) == 6, "new queues, which are empty")
+        assert {broker.logs[key] for broker in brokers for key in broker.led if key[3] >= 4} == {(0, 0)}
+
+        # Replicas that elect their master themselves. A master of an older term is refused.
+        await created(m, "rocket2", "log", "dledger", replication=3, election="external", labels=system)
+        key = ("rocket2", "log", "dledger", 0)
+        for term, broker in ((7, brokers[1]), (9, brokers[2])):
+            await m.assignments.claim(*key, broker.name, broker.life.epoch, term)
+            await until(lambda broker=broker: key in broker.led, "the master is told")
+        with pytest.raises(ConflictError) as old:
+            await m.assignments.claim(*key, brokers[1].name, brokers[1].life.epoch, 8)
+        assert old.value.current == 9
+        assert key not in brokers[1].led
 
 
 def share_out(_: str, members: Sequence[Member]) -> Mapping[str, bytes]:

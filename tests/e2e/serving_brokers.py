@@ -1,0 +1,112 @@
+"""Brokers of the scenarios, which do what metad assigns to them. Their logs are numbers: how many records there are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from e2e_nodes import Nodes
+
+from metad_client import BrokerLife, Client, FencedError, connect
+from metad_client.assignment.serving import Following, Held, Key, Led, Serving
+from metad_client.errors import NoPlaceError, NoReplicaError
+from metad_wire.tables.assignment import Partition
+from waiting import until
+
+OWNED = ("connector", "share_group")
+"""Kinds that have one owner, and no records."""
+
+
+class Broker:
+    """One life of a broker."""
+
+    def __init__(self, client: Client, life: BrokerLife) -> None:
+        self.client, self.life, self.name = client, life, life.broker
+        self.logs: dict[Key, tuple[int, int]] = {}
+        """The epoch of the last record, and how many there are."""
+        self.may_stop = asyncio.Event()
+        """It stops and deletes only while this is set."""
+        self.may_stop.set()
+        self.serving: Serving
+
+    @property
+    def led(self) -> dict[Key, Led]:
+        return self.serving.led
+
+    async def lead(self, led: Led) -> None:
+        if led.record.kind not in OWNED:
+            led.begin(self.logs.setdefault(led.key, (0, 0))[1])
+
+    async def follow(self, followed: Following) -> None:
+        self.logs.setdefault(followed.key, (0, 0))
+
+    async def release(self, held: Held) -> None:
+        await self.may_stop.wait()
+        if held.gone:
+            self.logs.pop(held.key, None)
+
+    async def elect(self, followed: Following) -> tuple[int, int]:
+        return self.logs.get(followed.key, (0, 0))
+
+    def append(self, key: Key, records: int = 1) -> int:
+        """Append as the leader; how many records there are then. Raises FencedError."""
+        led = self.led.get(key)
+        if led is None:
+            raise FencedError(f"{self.name} does not lead {key}")
+        led.check()
+        self.logs[key] = (led.leader_epoch, self.logs[key][1] + records)
+        led.appended(self.logs[key][1])
+        return self.logs[key][1]
+
+
+async def joined(
+    stack: AsyncExitStack, cluster: Nodes, name: str, *kinds: str, lease_s: float = 2.0, **about: Any
+) -> Broker:
+    """A broker that lives, and serves these kinds."""
+    client = await stack.enter_async_context(connect(cluster.url))
+    broker = Broker(client, await client.brokers.register(name, lease_s=lease_s, **about))
+    broker.serving = await stack.enter_async_context(
+        client.serve(
+            *kinds,
+            on_lead=broker.lead,
+            on_follow=broker.follow,
+            on_release=broker.release,
+            on_elect=broker.elect,
+        )
+    )
+    return broker
+
+
+async def created(m: Client, tenant: str, resource: str, kind: str, **how: Any) -> None:
+    """Make a resource. A node may hear of a new broker's labels after the broker has heard that it lives."""
+
+    async def placed() -> bool:
+        with suppress(NoPlaceError):
+            await m.assignments.create(tenant, resource, kind, **how)
+            return True
+        return False
+
+    await until(placed, "enough brokers that may have it")
+
+
+async def parts(m: Client, tenant: str, resource: str) -> list[Partition]:
+    """The partitions of a resource, in order."""
+    return [found.record async for found in m.assignments.partitions.list(tenant, resource)]
+
+
+def replicate(brokers: Iterable[Broker]) -> None:
+    """Each follower fetches once what its leader has, and each leader says who is in sync, if that has changed."""
+    known = {broker.name: broker for broker in brokers}
+    for leader in known.values():
+        for key, led in leader.led.items():
+            if led.in_sync is None:
+                continue
+            for follower in [known[name] for name in led.record.replicas if name in known]:
+                held = follower.serving.held.get(key)
+                if isinstance(held, Following) and held.leader_epoch == led.leader_epoch and held.leader == led.me:
+                    with suppress(FencedError, NoReplicaError):
+                        led.fetched(follower.life.owner, led.leader_epoch, leader.logs[key][1])
+                        follower.logs[key] = leader.logs[key]
+        leader.serving.propose()
