@@ -58,6 +58,8 @@ from .chore import Batch
 LOOK_S: Final = 0.05
 _BATCH: Final = 500
 """Partitions in one order: some ten milliseconds of deciding."""
+_LOOKS_MAX: Final = 8
+"""So many times as many are read in one go, to find those without a leader."""
 _FENCES: Final = 256
 """Fences in one order whose brokers have no more partitions to go through."""
 _PLANS_S: Final = 0.5
@@ -95,6 +97,8 @@ class _Led:
         self.changes = -1
         """Of the fences, when their sweeps were queued."""
         self.sweeps: deque[_Sweep] = deque()
+        self.urgent: deque[_Sweep] = deque()
+        """The same brokers, for the partitions that they led."""
         self.through: dict[str, tuple[int, bool, int, int]] = {}
         """Fences whose brokers no partition named."""
         self.drains: dict[str, None] = {}
@@ -168,7 +172,7 @@ class Assignments:
         if led.asking or self._led.get(led.id) is not led or not led.driver.group.accepting:
             return
         self._queue_sweeps(led)
-        step = self._swept(led) or self._due(led) or self._planned(led)
+        step = self._leaderless(led) or self._swept(led) or self._due(led) or self._planned(led)
         if step is not None:
             self._order(led, step)
 
@@ -183,6 +187,7 @@ class Assignments:
             self._work(led)
         else:  # the next look begins anew: what is not noted is found again
             led.sweeps.clear()
+            led.urgent.clear()
             led.changes = -1
 
     # --- fences -----------------------------------------------------------------------------------------------
@@ -201,6 +206,26 @@ class Assignments:
                 if known is not None:
                     led.sweeps.remove(known)
                 led.sweeps.append(_Sweep(led.prefix, item.broker, item))
+                led.urgent.append(_Sweep(led.prefix, item.broker, None))
+
+    def _leaderless(self, led: _Led) -> AssignmentStep | None:
+        """The next partitions that are led by a life that is over: they come before those that a broker only followed,
+        which are twice as many or more. To find them costs a read of each, a fraction of what a decision does."""
+        fences = led.driver.machine.parts[Fences]
+        items: list[PartitionKey] = []
+        for _ in range(_LOOKS_MAX):
+            if not led.urgent or len(items) >= led.batch.size:
+                break
+            sweep = led.urgent[0]
+            rows = led.scan(sweep.at, keys.after_prefix(sweep.prefix), _BATCH)
+            for p in self._records(led, [_named(key, led.prefix) for key, _ in rows if led.holds(key)]):
+                if p.leader is not None and fences.life(p.leader.broker) != p.leader.broker_epoch:
+                    items.append(_key_of(p))
+            if len(rows) == _BATCH:
+                sweep.at = rows[-1][0] + b"\0"
+            else:
+                led.urgent.popleft()
+        return AssignmentStep(items) if items else None
 
     def _swept(self, led: _Led) -> AssignmentStep | None:
         """The next partitions that name brokers whose fences have changed, or that drain."""
