@@ -9,7 +9,7 @@ from typing import Any
 
 from e2e_nodes import Nodes
 
-from metad_client import BrokerLife, Client, FencedError, connect
+from metad_client import BrokerLife, Client, FencedError, MetadError, connect
 from metad_client.assignment.serving import Following, Held, Key, Led, Serving
 from metad_client.errors import NoPlaceError, NoReplicaError
 from metad_wire.tables.assignment import Partition
@@ -66,7 +66,9 @@ async def joined(
 ) -> Broker:
     """A broker that lives, and serves these kinds."""
     client = await stack.enter_async_context(connect(cluster.url))
-    broker = Broker(client, await client.brokers.register(name, lease_s=lease_s, **about))
+    life = await client.brokers.register(name, lease_s=lease_s, **about)
+    stack.push_async_callback(ended, life)  # plans share out among all brokers that live
+    broker = Broker(client, life)
     broker.serving = await stack.enter_async_context(
         client.serve(
             *kinds,
@@ -76,7 +78,14 @@ async def joined(
             on_elect=broker.elect,
         )
     )
+    stack.callback(broker.may_stop.set)  # also where a test has failed
     return broker
+
+
+async def ended(life: BrokerLife) -> None:
+    """End a life, if it is not over already."""
+    with suppress(MetadError):
+        await life.end()
 
 
 async def created(m: Client, tenant: str, resource: str, kind: str, **how: Any) -> None:

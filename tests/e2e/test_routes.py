@@ -24,8 +24,7 @@ from metad_client import (
 )
 from metad_client import routes as module
 from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
-from metad_wire.families.stream import TopicPartition as Partition
+from metad_wire.families.journal import SEGMENTS, Segment
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +39,23 @@ async def m(server: embedded.Server) -> AsyncIterator[Client]:
         yield m
 
 
-def partition(topic: str, number: int, leader: str, epoch: int = 1) -> Partition:
-    return Partition("acme", topic, number, [leader], [leader], leader, epoch)
+def segment(shard: str, number: int, leader: str, epoch: int = 1) -> Segment:
+    return Segment("acme", shard, number, "writing", [leader], [leader], leader, epoch)
 
 
 async def test_who_comes_by_an_old_copy_is_refused_and_finds_the_way_with_one_call(m: Client) -> None:
-    table = m.table(PARTITIONS)
+    table = m.table(SEGMENTS)
     for number in range(3):
-        await table.put(partition("orders", number, "b1"))
-    client, broker = await m.routes(PARTITIONS, "acme", "orders"), await m.routes(PARTITIONS.name, "acme", "orders")
+        await table.put(segment("orders", number, "b1"))
+    client, broker = await m.routes(SEGMENTS, "acme", "orders"), await m.routes(SEGMENTS.name, "acme", "orders")
     assert {rest: one.record.leader for rest, one in client.records.items()} == {(at,): "b1" for at in range(3)}
     found = client[1]
     assert await broker.check(found.mod_revision, 1) == found
 
-    await table.put(partition("orders", 1, "b2", 2))
+    await table.put(segment("orders", 1, "b2", 2))
     assert client[1] == found, "it is a copy"
     await broker.refresh()
-    with pytest.raises(StaleRouteError, match="topic_partition acme/orders/1: revision") as refused:
+    with pytest.raises(StaleRouteError, match="segment acme/orders/1: revision") as refused:
         await broker.check(found.mod_revision, 1)
     await client.refresh()
     assert client[1].record.leader == "b2"
@@ -95,8 +94,8 @@ async def test_what_there_is_not_is_said(m: Client) -> None:
     with pytest.raises(NotFoundError, match="there is no table nowhere"):
         await m.routes("nowhere", "acme", "x")
     for key in (("acme",), (), ("acme", "x", 3, 4)):
-        with pytest.raises(InvalidRequestError, match="is named by tenant, topic"):
-            await m.routes(PARTITIONS, *key)
+        with pytest.raises(InvalidRequestError, match="is named by tenant, shard"):
+            await m.routes(SEGMENTS, *key)
     for wrong in (-1, "7", None):
         with pytest.raises(InvalidRequestError, match="revision"):
             await nothing.check(wrong)  # type: ignore[arg-type]
@@ -170,15 +169,15 @@ async def test_revisions_that_nobody_gave_cost_few_readings(m: Client, monkeypat
 async def test_copies_of_all_ages_agree_on_who_is_right(m: Client) -> None:
     """Whatever is written: a check that passes means both have the same record, and a refused client is right after
     one refresh."""
-    table, rng = m.table(PARTITIONS), random.Random(11)
-    copies = [await m.routes(PARTITIONS, "acme", "random") for _ in range(4)]
+    table, rng = m.table(SEGMENTS), random.Random(11)
+    copies = [await m.routes(SEGMENTS, "acme", "random") for _ in range(4)]
     for step in range(200):
         number = rng.randrange(3)
         if rng.random() < 0.3:
             with contextlib.suppress(NotFoundError):
                 await table.delete("acme", "random", number)
         else:
-            await table.put(partition("random", number, f"b{step}"))
+            await table.put(segment("random", number, f"b{step}"))
         if rng.random() < 0.5:
             await rng.choice(copies).refresh()
         client, broker = rng.sample(copies, 2)

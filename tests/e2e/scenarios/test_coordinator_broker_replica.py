@@ -1,157 +1,154 @@
 """Coordinator, broker and replica design (Coo-M-S): coordinators place, masters serve, replicas wait to be promoted.
 
-Masters say with their heartbeats how loaded they are, and follow what is placed with them. The coordinator places the
-partitions by a hash that is weighted by load, so that a master that joins gets its share and nothing else moves. When
-a master dies, its replica is promoted, and the dead one's life is fenced: the two never write beside each other. A
-client routes by key with a copy, and a master refuses a route that is old by its revision.
+metad is the coordinator. It places the partitions, with labels as hot and cold ones. When a master dies, its replicas
+promise to take nothing of it any more, say how far they are, and the one that is farthest is promoted with the next
+``leader_epoch``; the dead one's life is fenced. A client routes by key with a copy, and a master refuses a route that
+is old. A master that joins gets its share, and one that leaves is emptied, by plans that are throttled, pause, go on
+and are cancelled.
 
-Not yet: the coordinator is a program of the test. metad has no engine for placement, no throttled plan of moves, no
-advice to scale out, and no metrics over HTTP.
+Not yet: a master by position is moved only by ending its life; there is no advice to scale out, placement does not look
+at the load that heartbeats report, and there are no metrics over HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from hashlib import blake2b
-from math import log
 from zlib import crc32
 
-import msgspec
 import pytest
 from e2e_nodes import Nodes
+from serving_brokers import created, joined, parts, replicate
 
-from metad_client import Client, Compare, FencedError, Put, StaleRouteError, Transaction, connect
-from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
-from metad_wire.families.stream import TopicPartition as Partition
+from metad_client import Client, FencedError, StaleRouteError
+from metad_wire.families.assignment import PARTITIONS
+from metad_wire.tables.plan import Plan
 from waiting import until
 
 SHOWS = """
-broker.register broker.heartbeat broker.get broker.fence watch.open table.transact table.list offset.commit
-offset.fetch
+broker.register broker.heartbeat broker.fence offset.commit offset.fetch table.list
+assignment.create assignment.report assignment.in_sync assignment.alter
+plan.create plan.set plan.get plan.list plan.delete
 """
-PARTS = 60
-SERVES = ("registered", "active")
+PARTS = 8
+HOT = {"system": "coms", "tier": "hot"}
+COLD = {"system": "coms", "tier": "cold"}
 
 
-def placed(part: int, weights: Mapping[str, float]) -> list[str]:
-    """Master and replica of a partition, by the highest weighted hash."""
-
-    def score(master: str) -> float:
-        hashed = int.from_bytes(blake2b(f"{master}/{part}".encode(), digest_size=7).digest(), "big")
-        return -weights[master] / log((hashed + 1) / (2**56 + 1))
-
-    return sorted(weights, key=score, reverse=True)[:2]
-
-
-class Coordinator:
-    def __init__(self, m: Client) -> None:
-        self._m = m
-
-    async def weights(self, names: list[str]) -> dict[str, float]:
-        """Of the masters that live: the less load, the more."""
-        found = await self._m.brokers.get_many(names)
-        return {each.broker: 100.0 - each.load for each in found if each is not None and each.state in SERVES}
-
-    async def place(self, weights: Mapping[str, float]) -> int:
-        """Write what is placed elsewhere than it should be, each partition with its next epoch; how many."""
-        known = {found.record.partition: found.record async for found in self._m.table(PARTITIONS).list("coms", "t")}
-        changes = []
-        for part in range(PARTS):
-            old, replicas = known.get(part), placed(part, weights)
-            if old is not None and old.replicas == replicas:
-                continue
-            epoch = 1 if old is None else old.leader_epoch + 1
-            seen = Compare(PARTITIONS, ("coms", "t", part), field="leader_epoch", value=epoch - 1)
-            if old is None:
-                seen = Compare(PARTITIONS, ("coms", "t", part), version=0)
-            new = Partition("coms", "t", part, replicas, replicas, replicas[0], epoch)
-            changes.append(Transaction(compares=[seen], then=[Put(PARTITIONS, new)]))
-        done = await self._m.tables.transact_many(changes)
-        done.raise_for_error()
-        return sum(result is not None and result.succeeded for result in done.results)
-
-    async def promote(self, dead: str) -> int:
-        """Fence a master first, and only then give what it had to the replicas."""
-        ended = await self._m.brokers.fence(dead)
-        assert ended.unfenced == []
-        promoted = 0
-        async for found in self._m.table(PARTITIONS).list("coms", "t"):
-            if found.record.leader == dead:
-                rest = [each for each in found.record.in_sync if each != dead]
-                epoch = found.record.leader_epoch + 1
-                new = msgspec.structs.replace(found.record, leader=rest[0], in_sync=rest, leader_epoch=epoch)
-                seen = Compare(PARTITIONS, ("coms", "t", found.record.partition), version=found.version)
-                done = await self._m.tables.transact(Transaction(compares=[seen], then=[Put(PARTITIONS, new)]))
-                promoted += done.succeeded
-        return promoted
-
-
-async def joined(cluster: Nodes, stack: AsyncExitStack, name: str, load: int) -> Client:
-    """One that has come, and says with its heartbeats how loaded it is."""
-    client = await stack.enter_async_context(connect(cluster.url))
-    (await client.brokers.register(name, lease_s=2)).report(load)
-    return client
-
-
-async def test_masters_are_placed_promoted_and_fenced(m: Client, cluster: Nodes) -> None:
+async def test_a_master_is_promoted_by_position_and_two_never_serve(m: Client, cluster: Nodes) -> None:
     async with AsyncExitStack() as stack:
-        loads = {"coms-1": 0, "coms-2": 0, "coms-3": 50}
-        clients = {name: await joined(cluster, stack, name, load) for name, load in loads.items()}
-        names, coordinator = sorted(clients), Coordinator(m)
-
-        async def reported() -> bool:
-            return await coordinator.weights(names) == {"coms-1": 100, "coms-2": 100, "coms-3": 50}
-
-        await until(reported, "the loads")
-        await m.table(TOPICS).put(Topic("coms", "t", PARTS, 2))
-        assert await coordinator.place(await coordinator.weights(names)) == PARTS
-        image = await stack.enter_async_context(await m.image(PARTITIONS, tenant="coms").caught_up())
-
-        def leaders() -> dict[int, tuple[str, int]]:
-            """As a client routes: partition -> master, epoch."""
-            return {key.partition: (r.record.leader, r.record.leader_epoch) for key, r in image[PARTITIONS].items()}
-
-        first = leaders()
-        led = {name: [master for master, _ in first.values()].count(name) for name in names}
-        assert led["coms-3"] < min(led["coms-1"], led["coms-2"])
-
-        # A master joins: it gets its share, and nothing moves between the others.
-        clients["coms-4"] = await joined(cluster, stack, "coms-4", 0)
-        names.append("coms-4")
-        moved = await coordinator.place(await coordinator.weights(names))
-        await until(lambda: [e for _, e in leaders().values()].count(2) == moved, "the moves")
-        assert 0 < moved < PARTS
-        for part, (master, _) in leaders().items():
-            assert master in (first[part][0], "coms-4")
-
-        # A client routes by key, with a copy that it reads anew when a master refuses it. The master of the key writes;
-        # one that dies is fenced before another writes.
-        part = next(
-            crc32(b"%d" % key) % PARTS for key in range(999) if leaders()[crc32(b"%d" % key) % PARTS][0] == "coms-1"
+        names = [f"coms-{number}" for number in range(1, 4)]
+        masters = {name: await joined(stack, cluster, name, "queue", attributes=HOT) for name in names}
+        await created(
+            m,
+            "coms",
+            "t",
+            "queue",
+            partitions=PARTS,
+            replication=3,
+            election="position",
+            copies=2,
+            labels=HOT,
+            repair_after_ms=0,
         )
-        route = leaders()[part]
-        copy, at_master = [await one.routes(PARTITIONS, "coms", "t") for one in (m, clients["coms-2"])]
+        await until(lambda: sum(len(each.led) for each in masters.values()) == PARTS, "each has a master")
+
+        # A client routes by key, with a copy.
+        copy, at_master = [await one.routes(PARTITIONS, "coms", "t", "queue") for one in (m, masters["coms-1"].client)]
+        part = crc32(b"a key") % PARTS
         known = copy[part]
-        assert (known.record.leader, known.record.leader_epoch) == route
-        await clients["coms-1"].offsets.commit("coms", "written", "t", part, 10, generation=route[1])
-        lead = [master for master, _ in leaders().values()].count("coms-1")
-        assert await coordinator.promote("coms-1") == lead
-        await until(lambda: "coms-1" not in {master for master, _ in leaders().values()}, "the promotions")
+        assert known.record.leader is not None
+        dead, key = masters[known.record.leader.broker], ("coms", "t", "queue", part)
+        old, epoch = dead.led[key], known.record.leader_epoch
+        await dead.client.offsets.commit("coms", "written", "t", part, 10, generation=epoch)
+        dead.append(key, 10)
+        near, far = [masters[name] for name in names if name != dead.name]
+        near.logs[key], far.logs[key] = (epoch, 7), (epoch, 9)  # replicas are behind, one more than the other
+
+        await m.brokers.fence(dead.name)
+        await until(lambda: key in far.led, "the promotion")
+        await until(lambda: old.over, "the old one hears of it")
+        new = far.led[key]
+        assert new.leader_epoch == epoch + 1
+        assert [each.name for each in masters.values() if key in each.led] == [far.name]
+        with pytest.raises(FencedError):
+            dead.append(key)
+        with pytest.raises(FencedError):
+            await dead.client.offsets.commit("coms", "written", "t", part, 11, generation=epoch)
+        await far.client.offsets.commit("coms", "written", "t", part, 12, generation=new.leader_epoch)
+        with pytest.raises(FencedError):  # by a route that is old, at whatever master
+            await m.offsets.commit("coms", "written", "t", part, 13, generation=epoch)
         await at_master.refresh()
         with pytest.raises(StaleRouteError):
             await at_master.check(known.mod_revision, part)
         await copy.refresh()
-        found = await at_master.check(copy[part].mod_revision, part)
-        successor, epoch = leaders()[part]
-        assert (found.record.leader, found.record.leader_epoch) == (successor, epoch)
-        assert epoch == route[1] + 1
-        with pytest.raises(FencedError):  # it has not heard of anything, and still sends heartbeats
-            await clients["coms-1"].offsets.commit("coms", "written", "t", part, 11, generation=route[1])
-        await clients[successor].offsets.commit("coms", "written", "t", part, 12, generation=epoch)
-        with pytest.raises(FencedError):  # a route that is old, at whatever master
-            await m.offsets.commit("coms", "written", "t", part, 13, generation=route[1])
+        assert copy[part].record.leader == far.life.owner
+        await at_master.check(copy[part].mod_revision, part)
         written = await m.offsets.fetch("coms", "written", "t", part)
         assert written is not None
-        assert (written.offset, written.generation) == (12, epoch)
+        assert (written.offset, written.generation) == (12, epoch + 1)
+
+
+async def test_masters_join_and_leave_and_partitions_turn_cold(m: Client, cluster: Nodes) -> None:
+    async with AsyncExitStack() as stack:
+        masters = {
+            name: await joined(stack, cluster, name, "bin", attributes=HOT) for name in ("coms-a", "coms-b", "coms-c")
+        }
+        await created(m, "coms2", "t", "bin", partitions=PARTS, replication=2, labels=HOT)
+        made = await parts(m, "coms2", "t")
+        assert all({*part.replicas} <= {*masters} for part in made)
+
+        def has(name: str) -> Callable[[], Awaitable[int]]:
+            async def count() -> int:
+                replicate(masters.values())
+                return sum(name in part.replicas and part.move is None for part in await parts(m, "coms2", "t"))
+
+            return count
+
+        async def moving() -> set[int | None]:
+            return {part.move.throttle_bytes for part in await parts(m, "coms2", "t") if part.move is not None}
+
+        def ended(plan: str) -> Callable[[], Awaitable[Plan | None]]:
+            async def is_done() -> Plan | None:
+                replicate(masters.values())
+                found = await m.plans.get(plan)
+                return found if found is not None and found.state == "done" else None
+
+            return is_done
+
+        # A master joins. What moves to it is throttled, and given up where the plan is cancelled.
+        new = masters["coms-d"] = await joined(stack, cluster, "coms-d", "bin", attributes=HOT)
+        await m.plans.create("coms-in", "add", ["coms-d"], moves=1, throttle_bytes=1_000_000)
+        await until(moving, "a move")
+        assert await moving() == {1_000_000}
+        await m.plans.pause("coms-in")
+        assert [plan.state async for plan in m.plans.list("coms-")] == ["paused"]
+        await m.plans.resume("coms-in")
+        await m.plans.cancel("coms-in")
+
+        async def still() -> bool:
+            return not await moving()
+
+        await until(still, "it is given up")
+        await until(lambda: not new.logs, "what it had begun to copy is deleted")
+        await m.plans.delete("coms-in")
+        await m.plans.create("coms-in", "add", ["coms-d"])
+        done = await until(ended("coms-in"), "it has its share")
+        assert 0 < done.begun == await has("coms-d")() < PARTS
+
+        # One leaves: it is emptied, and leads nothing any more.
+        await m.plans.create("coms-out", "drain", ["coms-a"])
+        await until(ended("coms-out"), "nothing is left there")
+        assert await has("coms-a")() == 0
+        assert not masters["coms-a"].led
+
+        # The partitions turn cold: new ones, and those that are moved, go where cold ones are.
+        for name in ("coms-x", "coms-y"):
+            masters[name] = await joined(stack, cluster, name, "bin", attributes=COLD)
+        await m.assignments.alter("coms2", "t", "bin", labels=COLD)
+        hot = ["coms-b", "coms-c", "coms-d"]
+        await m.plans.create("coms-cold", "drain", hot)
+        await until(ended("coms-cold"), "all are cold")
+        assert {name for part in await parts(m, "coms2", "t") for name in part.replicas} == {"coms-x", "coms-y"}
+        for plan in ("coms-in", "coms-out", "coms-cold"):
+            await m.plans.delete(plan)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from e2e_nodes import NAMES, Nodes
-from serving_brokers import created, joined, parts, replicate
+from serving_brokers import created, ended, joined, parts, replicate
 
 from metad_client import Client, FencedError, LifeState, TablePutItem, connect
 from metad_wire.families.assignment import PARTITIONS
@@ -80,6 +80,8 @@ async def test_every_broker_follows_the_log_to_a_whole_image(
     async with AsyncExitStack() as stack:
         brokers = [await stack.enter_async_context(connect(f"metad://{cluster.endpoints[name]}")) for name in NAMES]
         lives = [await client.brokers.register(f"kraft-{name}") for name, client in zip(NAMES, brokers, strict=True)]
+        for life in lives:
+            stack.push_async_callback(ended, life)
         images = [
             await stack.enter_async_context(client.image([TOPICS, PARTITIONS], tenant="kraft2")) for client in brokers
         ]

@@ -3,10 +3,10 @@
 A client that knows one node finds all. Groups of each of the three kinds are added while programs write, and slots
 move to them without losing a write. Topics and users are records; sessions, retained messages and wills have verbs of
 their own, in batches that say of each client whether its session was there and who had it. A broker that dies leaves
-its clients to another one, and their wills are published once.
+its clients to another one, and their wills are published once. The tasks of connectors and share groups have one owner
+each: metad chooses it, replaces it once its lease is over, and hands a task over only after its owner has stopped.
 
-Not yet: a controller that assigns topics to brokers, and a backup of a running cluster. How many sessions a node holds
-is measured by ``metad-perf``, not shown here.
+Not yet: a backup of a running cluster. How many sessions a node holds is measured by ``metad-perf``, not shown here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from e2e_nodes import NAMES, PAUSE_S, Nodes
+from serving_brokers import created, joined, parts
 
 from metad_client import (
     Client,
@@ -40,6 +41,7 @@ system.status cluster.map cluster.add_group cluster.rebalance table.put table.li
 session.takeover session.disconnect session.update session.get session.list session.delete session.end_tenant
 session.endings retained.put retained.get retained.match retained.delete
 will.wait will.claim will.acknowledge will.release will.list
+assignment.create assignment.elect assignment.release assignment.move
 """
 CLIENTS = 1_000
 
@@ -161,3 +163,48 @@ async def test_sessions_retained_messages_and_wills(
         assert ended == {"ordered": True, "ended": True}
         assert [s async for s in m.sessions.list("robust")] == []
         assert [found async for found in m.retained.match("robust", "#")] == []
+
+
+async def test_connectors_and_share_groups_have_one_owner(m: Client, cluster: Nodes) -> None:
+    system = {"system": "robust"}
+    async with AsyncExitStack() as stack:
+        brokers = {
+            name: await joined(stack, cluster, name, "connector", "share_group", lease_s=1, attributes=system)
+            for name in ("robust-a", "robust-b", "robust-c")
+        }
+        await created(m, "robust2", "sink", "connector", partitions=6, replication=2, election="owner", labels=system)
+        await created(m, "robust2", "jobs", "share_group", election="owner", labels=system)
+        await until(lambda: sum(len(broker.led) for broker in brokers.values()) == 7, "all tasks run")
+        assert len({key for broker in brokers.values() for key in broker.led}) == 7
+
+        # A task is handed over: its owner stops first, and says so.
+        (task, *_) = await parts(m, "robust2", "sink")
+        key = ("robust2", "sink", "connector", task.partition)
+        first, second = (brokers[name] for name in task.replicas)
+        first.may_stop.clear()
+        await m.assignments.elect(*key, broker=second.name)
+        await until(lambda: key not in first.led, "it is told")
+        (task, *_) = await parts(m, "robust2", "sink")
+        assert (task.state, task.target, task.leader) == ("releasing", second.name, first.life.owner)
+        assert key not in second.led
+        first.may_stop.set()
+        await until(lambda: key in second.led, "the next owner")
+        # Its new owner gives it back by itself.
+        led = second.led[key]
+        await second.client.assignments.release(*key, second.name, second.life.epoch, led.leader_epoch)
+        await until(lambda: led.over and key in first.led, "the preferred owner")
+
+        # A broker dies: what it owned goes to others, and not before its lease is over.
+        others = [broker for broker in brokers.values() if broker is not first]
+        lost = {*first.led}
+        served = [*first.led.values()]
+        await first.client.close()
+        await until(lambda: lost <= {key for broker in others for key in broker.led}, "the tasks of the dead one")
+        assert not any(led.serves for led in served)
+
+        # The only replica of the share group is moved: also its owner stops first.
+        (group,) = await parts(m, "robust2", "jobs")
+        assert group.leader is not None
+        (other,) = [broker for broker in others if broker.name != group.leader.broker]
+        await m.assignments.move("robust2", "jobs", "share_group", 0, [other.name])
+        await until(lambda: ("robust2", "jobs", "share_group", 0) in other.led, "the share group")

@@ -51,8 +51,8 @@ _WANTED: Final = (
     Wanted("offset", tenant="acme", prefix="group-0"),
     Wanted("cluster"),
     Wanted("topic_settings"),
-    Wanted("partition"),
-    Wanted("partition", tenant="acme", prefix="parts0"),
+    Wanted("segment"),
+    Wanted("segment", tenant="acme", prefix="parts0"),
 )
 """What watchers of :class:`.workload.Caller` may want."""
 _KEYS: Final = Wanted("kv", keys=(KvKey("ns0", "k"), KvKey("pair1", "b"), KvKey("gone0", "k")))

@@ -26,16 +26,15 @@ from metad_client import (
 from metad_judge.history import History, Seen
 from metad_judge.invariants import Violation
 from metad_judge.linearizability import Kind, Operation
+from metad_wire.families.journal import SEGMENTS, Segment
 from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
-from metad_wire.families.stream import TopicPartition as Partition
 
 from .loop import VirtualLoop
 
 _SLACK_S = 0.1
 """Of a deadline."""
 _PARTS = {"a": 0, "b": 1}
-"""The partitions that stand for the keys of a pair."""
+"""The segments that stand for the keys of a pair."""
 
 
 class Together(NamedTuple):
@@ -144,7 +143,7 @@ class Caller:
     async def _get(self, key: tuple[str, str]) -> tuple[bytes | None, int, int | None]:
         """Value, version and revision; None, 0 and None where there is no record."""
         if key[0].startswith("parts"):
-            part = await self._client.table(PARTITIONS).get("acme", key[0], _PARTS[key[1]], deadline_s=self.deadline_s)
+            part = await self._client.table(SEGMENTS).get("acme", key[0], _PARTS[key[1]], deadline_s=self.deadline_s)
             return (None, 0, None) if part is None else (part.record.leader.encode(), part.version, part.mod_revision)
         if key[0].startswith("table"):
             row = await self._client.table(TOPIC_SETTINGS).get(*key, deadline_s=self.deadline_s)
@@ -207,12 +206,12 @@ class Caller:
     async def _transact(self, namespace: str, value: bytes, expected: int | None, writes: bool) -> Together:
         """Two keys, or two records of a table that groups of kind metadata have."""
         if namespace.startswith("parts"):
-            records = [Partition("acme", namespace, number, [], [], value.decode()) for number in _PARTS.values()]
+            records = [Segment("acme", namespace, number, leader=value.decode()) for number in _PARTS.values()]
             done = await self._client.tables.transact(
                 Transaction(
-                    compares=[Compare(PARTITIONS, ("acme", namespace, 0), expected)] if expected is not None else [],
-                    then=[Put(PARTITIONS, record) for record in records] if writes else [],
-                    reads=[(PARTITIONS, ("acme", namespace, number)) for number in _PARTS.values()],
+                    compares=[Compare(SEGMENTS, ("acme", namespace, 0), expected)] if expected is not None else [],
+                    then=[Put(SEGMENTS, record) for record in records] if writes else [],
+                    reads=[(SEGMENTS, ("acme", namespace, number)) for number in _PARTS.values()],
                 ),
                 deadline_s=self.deadline_s,
             )

@@ -36,6 +36,7 @@ FAMILIES = {
     "session": ("session", "subscription", "inflight", "will", "retained"),
     "offset": ("offset", "consumer"),
     "metadata": ("broker", "declaration", "table"),
+    "assignment": ("assignment", "plan"),
     "generic": ("kv", "lease", "sequence"),
     "watch": ("watch",),
     "admin": ("system", "cluster"),
