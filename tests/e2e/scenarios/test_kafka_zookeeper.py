@@ -1,11 +1,11 @@
 """Kafka on ZooKeeper: a controller that is elected among the brokers, and gives each partition a leader.
 
 Brokers are processes. The controller hears by a watch that they have come, computes which broker has which partition
-of a new topic, and writes topic and partitions at once. Each broker is told what it leads. One is killed: the
-controller hears of it and gives its partitions to replicas in sync, with the next leader epoch. A controller that was
-replaced, and does not know it, writes nothing.
+of a new topic, and has it made so. Each broker is told what it leads. One is killed: metad gives its partitions to
+replicas in sync, with the next leader epoch, and the controller that has taken over spreads the leaders again. What a
+controller asks for that has been done already changes nothing.
 
-Not yet: metad computes no assignment itself. There is no engine for placement; each system brings its controller.
+Not yet: its own protocol. Beside its controller's lock, metad does not ask which controller gives an order.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Sequence
 
-import msgspec
 from e2e_nodes import Nodes
+from serving_brokers import parts
 
-from metad_client import Client, Compare, Put, Transaction, connect
-from metad_wire.families.core import TOPICS, Topic
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
-from metad_wire.families.stream import TopicPartition as Partition
+from metad_client import Client, ConflictError, connect
+from metad_client.errors import NoCandidateError
 
 SHOWS = """
-broker.list watch.open kv.transact lease.grant table.transact table.list
+broker.list watch.open kv.transact lease.grant table.list assignment.create assignment.elect
 """
 PARTS = 6
 BROKER = """
 import asyncio, sys
 from metad_client import connect
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
+from metad_wire.families.assignment import PARTITIONS
 
 async def main(url, name):
+    led = set()
     async with connect(url) as m, m.watch(PARTITIONS, tenant="kafka", start="snapshot") as watch:
         await m.brokers.register(name, lease_s=2, address=name + ":9092")
         async for batch in watch:
             for event in batch.events:
                 part = event.record and event.record.record
-                if part is not None and part.leader == name:
-                    print(part.topic, part.partition, part.leader_epoch, flush=True)
+                if part is None or part.leader is None or part.leader.broker != name:
+                    continue
+                if (part.partition, part.leader_epoch) not in led:
+                    led.add((part.partition, part.leader_epoch))
+                    print(part.resource, part.partition, part.leader_epoch, flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -71,31 +72,22 @@ class Controller:
     async def create(self, topic: str) -> bool:
         """Give each partition replicas on two brokers, in turn; False if there is the topic already."""
         brokers = sorted(self.alive)
-        made = [Put(TOPICS, Topic("kafka", topic, PARTS, 2))]
-        for part in range(PARTS):
-            replicas = [brokers[(part + copy) % len(brokers)] for copy in range(2)]
-            made.append(Put(PARTITIONS, Partition("kafka", topic, part, replicas, replicas, replicas[0], 1, 1)))
-        new = Compare(TOPICS, ("kafka", topic), version=0)
-        return (await self._m.tables.transact(Transaction(compares=[new], then=made))).succeeded
+        replicas = [[brokers[(part + copy) % len(brokers)] for copy in range(2)] for part in range(PARTS)]
+        try:
+            await self._m.assignments.create(
+                "kafka", topic, "topic", partitions=PARTS, replication=2, replicas=replicas
+            )
+        except ConflictError:
+            return False
+        return True
 
-    async def replace(self, dead: str, seen: Sequence[Partition]) -> list[bool]:
-        """Give the partitions that a broker led to others in sync, if they are as they were seen: which were given."""
-        given = []
-        for old in seen:
-            if old.leader == dead:
-                rest = [broker for broker in old.in_sync if broker != dead]
-                new = msgspec.structs.replace(
-                    old,
-                    in_sync=rest,
-                    leader=rest[0],
-                    leader_epoch=old.leader_epoch + 1,
-                    partition_epoch=old.partition_epoch + 1,
-                )
-                key = (old.tenant, old.topic, old.partition)
-                unchanged = Compare(PARTITIONS, key, field="partition_epoch", value=old.partition_epoch)
-                change = Transaction(compares=[unchanged], then=[Put(PARTITIONS, new)])
-                given.append((await self._m.tables.transact(change)).succeeded)
-        return given
+    async def lead(self, topic: str, part: int, broker: str) -> bool:
+        """Let this replica lead; False if it does already, or is not in sync."""
+        try:
+            await self._m.assignments.elect("kafka", topic, "topic", part, broker=broker)
+        except NoCandidateError:
+            return False
+        return True
 
 
 async def test_a_controller_assigns_partitions_and_replaces_a_leader_that_dies(m: Client, cluster: Nodes) -> None:
@@ -118,17 +110,18 @@ async def test_a_controller_assigns_partitions_and_replaces_a_leader_that_dies(m
             assert sorted(int(part) for each in told for _, part, _ in each) == [*range(PARTS)]
             assert {epoch for each in told for _, _, epoch in each} == {"1"}
 
-            seen = [found.record async for found in m.table(PARTITIONS).list("kafka", "orders")]
             processes["kafka-1"].kill()
             await successor.hears({*names})
             await first.release()
             assert (await waiting).token > first.token
             await successor.hears({"kafka-2", "kafka-3"})
-            assert await successor.replace("kafka-1", seen) == [True, True]
-            assert await controller.replace("kafka-1", seen) == [False, False], "it has been replaced"
             assert await leads(processes["kafka-2"], 2) == [["orders", "0", "2"], ["orders", "3", "2"]]
-            now = [found.record async for found in m.table(PARTITIONS).list("kafka", "orders")]
-            assert Counter(part.leader for part in now) == {"kafka-2": 4, "kafka-3": 2}
+            now = await parts(m, "kafka", "orders")
+            assert Counter(part.leader.broker for part in now if part.leader) == {"kafka-2": 4, "kafka-3": 2}
+            assert await successor.lead("orders", 1, "kafka-3")
+            assert not await controller.lead("orders", 1, "kafka-3"), "as one who did not know"
+            assert not await controller.lead("orders", 0, "kafka-1"), "it is dead"
+            assert await leads(processes["kafka-3"], 1) == [["orders", "1", "2"]]
             assert [broker.broker async for broker in m.brokers.list("kafka-", state="fenced")] == ["kafka-1"]
     finally:
         for process in processes.values():
