@@ -236,7 +236,7 @@ def test_no_resizes_at_once_leave_a_partition_outside_or_a_queue_unread(
         async for batch in watch:
             for _, entry in itertools.groupby(batch.events, lambda event: event.revision):
                 for event in entry:
-                    if event.table == "partition":
+                    if event.table == PARTITIONS.name:
                         (there.discard if event.record is None else there.add)(event.key.partition)
                     elif event.key.topic == "end":
                         assert there == {*range(topic.partitions)}
