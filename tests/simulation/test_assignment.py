@@ -13,7 +13,7 @@ from sim.assignment.worlds import QUICK, WORLDS
 from sim.mutants.assignment import ASSIGNMENT_MUTANTS
 from sim.mutants.planting import Mutant, planted
 
-SEEDS = 300
+SEEDS = 150
 STATES_MAX = 100_000
 """A planted bug is found within so many."""
 

@@ -530,9 +530,8 @@ def _lines() -> Iterator[str]:
     for table in shown_tables():
         if not isinstance(table, PlainTable) and table.name != "cluster" and table not in _ASSIGNED:
             yield from _methods_section(table.name, seen)
-    head = "code | name | request | answer | what"
-    assigned = [[code, name, what] for code, name, _, _, what in rows_apart(assigned=True)]
-    yield from _section("Assignment", _ASSIGNS, "code | name | what", assigned)
+    head = "code | name | what"
+    yield from _section("Assignment", _ASSIGNS, head, rows_apart(assigned=True))
     yield from _section("Monitors and administrators", _ADMINS, head, rows_apart(assigned=False))
 
 
@@ -678,7 +677,7 @@ def rows_apart(*, assigned: bool) -> list[list[str]]:
     return [
         [
             f"{m.code:#06x}",
-            *(f"`{each}`" for each in (m.name, m.body.__name__, m.reply.__name__)),
+            f"`{m.name}`",
             " ".join(about(m).partition("\n\n")[0].split()).partition(". ")[0].removesuffix("."),
         ]
         for m in named

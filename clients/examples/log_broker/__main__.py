@@ -20,19 +20,18 @@ from .protocol import ERRORS, KIND, REQUESTS, read, write
 _AGAIN_S = 0.5
 
 
-def taken(note: Path) -> int:
-    """Which life closed in order, and noted that last of all; 0: none. The note is erased: it is for one start."""
-    epoch = int(note.read_text()) if note.exists() else 0
-    note.unlink(missing_ok=True)
-    sync_folder(note.parent)
-    return epoch
+def last_life(note: Path) -> int:
+    """The life whose records the folder has; 0: none."""
+    return int(note.read_text()) if note.exists() else 0
 
 
 def noted(note: Path, epoch: int) -> None:
-    """This life has closed in order."""
-    with note.open("w") as file:
+    """The folder has the records of this life from now on. Each is on the disk before it counts, so a life that is
+    killed loses nothing."""
+    with note.with_suffix(".new").open("w") as file:
         print(epoch, file=file, flush=True)
         os.fsync(file.fileno())
+    note.with_suffix(".new").replace(note)
     sync_folder(note.parent)
 
 
@@ -52,7 +51,7 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     server = await asyncio.start_server(serve, host, 0)
     port = server.sockets[0].getsockname()[1]
-    epoch = taken(folder / "clean")
+    note = folder / "life"
     while not ended.is_set():
         try:
             async with connect(url) as metad:
@@ -61,9 +60,10 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
                     lease_s=lease_s,
                     address=f"{host}:{port}",
                     probe_port=port,
-                    clean_epoch=epoch,
+                    clean_epoch=last_life(note),
                     sole=True,
                 )
+                noted(note, life.epoch)
                 broker = Broker(metad, life.owner, folder)
                 async with metad.serve(
                     KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release
@@ -73,14 +73,11 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                     for one in waits:
                         one.cancel()
-                epoch = life.epoch  # all that it had is in the folder
                 if ended.is_set():
                     await life.end()
         except MetadError as error:
             print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(_AGAIN_S)
-    server.close()
-    noted(folder / "clean", epoch)
 
 
 if __name__ == "__main__":

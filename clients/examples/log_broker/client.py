@@ -34,7 +34,6 @@ class Topic:
 
     @classmethod
     async def open(cls, metad: Client, tenant: str, topic: str) -> Self:
-        """A topic that there is."""
         return cls(metad, tenant, topic, await metad.routes(PARTITIONS, tenant, topic, KIND))
 
     def close(self) -> None:
@@ -62,16 +61,19 @@ class Topic:
         async with self.metad.consume(self.tenant, group, assign=share_out, session_s=session_s) as member:
             async for generation in member:
                 share = msgspec.msgpack.decode(generation.assignment, type=list[int])
+                over = asyncio.Event()  # for all, once one is told so: it may be current again a moment later
                 async with asyncio.TaskGroup() as tasks:
                     for partition in share:
-                        tasks.create_task(self._work(group, generation, partition, handle))
+                        tasks.create_task(self._work(group, generation, partition, handle, over))
                 if not share:
                     await generation.ended()
 
-    async def _work(self, group: str, generation: Generation, partition: int, handle: Handle) -> None:
+    async def _work(
+        self, group: str, generation: Generation, partition: int, handle: Handle, over: asyncio.Event
+    ) -> None:
         offset: int | None = None
         with suppress(FencedError):
-            while generation.is_current:
+            while generation.is_current and not over.is_set():
                 try:
                     if offset is None:
                         stored = await self.metad.offsets.fetch(self.tenant, group, self.topic, partition)
@@ -86,6 +88,7 @@ class Topic:
                 except ERRORS:
                     offset = None  # from what is committed, again
                     await asyncio.sleep(_AGAIN_S)
+        over.set()
 
     async def _ask(
         self, partition: int, request: Ask, answer: type[Message], deadline_s: float, once: bool = False

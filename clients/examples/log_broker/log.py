@@ -127,7 +127,6 @@ class Log:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable which files there are."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

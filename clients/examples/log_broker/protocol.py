@@ -91,12 +91,10 @@ REQUESTS: Final = msgspec.msgpack.Decoder(Request)
 _reply = msgspec.msgpack.Decoder(Reply)
 
 
-class StaleRoute(Exception):
-    """As :class:`Stale`."""
+class StaleRoute(Exception): ...  # as Stale
 
 
-class UnknownOutcome(Exception):
-    """As :class:`Unknown`, or without an answer."""
+class UnknownOutcome(Exception): ...  # as Unknown, or without an answer
 
 
 async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Message]) -> Message:

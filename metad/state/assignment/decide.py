@@ -147,21 +147,24 @@ def _isr(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Par
             isr=isr,
             elr=eligible(p, lives, (), isr, elr, p.min_isr),
             state=led_state(p),
+            missing=[],
         )
     state = leaderless_state(p, lives)
     if p.leader is not None or leaves or elr != p.elr or state != p.state:
-        return change(p, now, "nobody who lives may lead", leader=None, isr=there, elr=elr, state=state)
+        last = sorted(names(p.isr) | names(p.elr)) or p.missing
+        return change(p, now, "nobody who lives may lead", leader=None, isr=there, elr=elr, state=state, missing=last)
     return None
 
 
 def _isr_forced(p: Partition, lives: Lives, hints: Hints, now: Now, why: str) -> Partition | None:
-    """Let a replica lead that may lack records; None if none lives."""
+    """Let a replica lead that may lack records, one that was in sync last if any such lives; None if none lives."""
     able = [broker for broker in p.replicas if lives.life(broker) is not None]
     if not able:
         return None
-    broker = in_order(p, able, hints)[0]
+    last = {*p.missing, *names(p.elr)}
+    broker = in_order(p, [one for one in able if one in last] or able, hints)[0]
     leader = Owner(broker, lives.life(broker) or 0)
-    missing = sorted({*names(p.elr), *names(p.isr)} - {broker})
+    missing = sorted(last - {broker})
     return change(
         p, now, f"{broker} leads: {why}", leader=leader, isr=[leader], elr=[], state=led_state(p), missing=missing
     )

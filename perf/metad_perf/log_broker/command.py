@@ -375,8 +375,9 @@ class _Run:
         return ", ".join(victim.name for victim in victims)
 
     async def _all_stop(self) -> str:
-        """In order, so that they start clean: an eligible one leads."""
-        return ", ".join(await asyncio.gather(*(self._again(signal.SIGTERM, broker) for broker in self._brokers)))
+        """In order, or killed: what counts is on their disks, so an eligible one leads."""
+        sent = self._rng.choice([signal.SIGTERM, signal.SIGKILL])
+        return ", ".join(await asyncio.gather(*(self._again(sent, broker) for broker in self._brokers)))
 
     async def _consumer(self) -> str:
         """One goes in the middle of its work, and another comes."""

@@ -28,6 +28,7 @@ IN_SYNC: dict[str, in_sync.Config] = {
     "repair": in_sync.Config(3, (0, 1), 1, repairs=1),
     "life": in_sync.Config(2, (0, 1), 1, written=1, records=0, losses=1, fences=1, elections=1, doubts=1),
     "elected": in_sync.Config(2, (0, 1), 1, elections=1, doubts=1),
+    "handed on": in_sync.Config(2, (0,), 1, records=0, groups=2, moves=1, wanted=(1,)),
     "added": in_sync.Config(2, (0,), 1, records=0, wanted=(0, 1)),
     "begun": in_sync.Config(2, (0, 1), 1, written=2, records=0, stops=2, losses=1, elections=1),
 }
@@ -69,5 +70,5 @@ WORLDS: dict[str, Callable[[], World]] = {
     **{name: lambda config=config: External(config) for name, config in EXTERNAL.items()},  # type: ignore[misc]
 }
 """All of them."""
-QUICK = ("elected", "added", "planmv", "back and forth", "chosen", "two copies", "deleted")
+QUICK = ("elected", "added", "handed on", "back and forth", "chosen", "two copies", "deleted")
 """Those that ``make test`` explores."""

@@ -243,7 +243,7 @@ class Partition(m.Message, frozen=True):
     end: U63 | None = None
     """Of a sealed one: how many records it has."""
     missing: Replicas = []  # noqa: RUF012
-    """After a forced election: who was not asked, and may have had records that are lost."""
+    """While nobody may lead: who was in sync last. After a forced election: who may have had records that are lost."""
     why: str = ""
     """What changed it last, for people."""
     changed_ms: U63 = 0

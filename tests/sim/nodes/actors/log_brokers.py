@@ -109,7 +109,10 @@ class LogBroker(Actor):
         clean = self._life if self._clean else 0
         lease_s = self._rng.choice([0.6, 1.2, 2.0])
         outcome, life = await self.ask(
-            "register", client.brokers.register(self.name, lease_s=lease_s, clean_epoch=clean, wait_s=2.0)
+            "register",
+            client.brokers.register(
+                self.name, lease_s=lease_s, clean_epoch=clean, wait_s=2.0, attributes={"has": "logs"}
+            ),
         )
         if outcome != "done":
             await self.pause(0.1, 0.4)
@@ -127,6 +130,7 @@ class LogBroker(Actor):
                     election=election,  # type: ignore[arg-type]
                     copies=_COPIES if kind == MIRROR else 1,
                     repair_after_ms=0,
+                    labels={"has": "logs"},
                 )
         serving = client.serve(
             on_lead=self._lead, on_follow=self._follow, on_release=self._release, on_elect=self._elect
