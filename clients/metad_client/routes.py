@@ -31,17 +31,17 @@ OWN_READ_S: Final = 0.1
 class Route(Generic[Record]):
     """The records of a table whose keys begin with the same fields: a topic, or all partitions of one::
 
-        route = await m.routes(PARTITIONS, "acme", "orders")
+        route = await m.routes(PARTITIONS, "acme", "orders", "topic")
         while True:
             found = route[number]  # a client; kept until a broker refuses it
             try:
-                await send(found.record.leader, found.mod_revision, message)
+                await send(found.record.leader.broker, found.mod_revision, message)
                 break
             except StaleRouteError:
                 await route.refresh()
 
         found = await route.check(revision, number)  # the broker that is asked; raises StaleRouteError
-        serves = found.record.leader == me
+        serves = found.record.leader == me  # this life
 
     It is a copy: who serves by it needs a lease or a fence as well.
     """

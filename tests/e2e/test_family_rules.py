@@ -45,11 +45,8 @@ from metad_client import (
     connect,
 )
 from metad_client.cli.command_line import main
-from metad_client.families import topics as topic_rules
 from metad_client.families.users import Mechanism, derive
 from metad_wire.families.core import DYNAMIC_CONFIG, SCHEMAS, TOPICS, USERS, DynamicConfig, Schema, SchemaBinding, Topic
-from metad_wire.families.stream import TOPIC_PARTITIONS as PARTITIONS
-from metad_wire.families.stream import TopicPartition as Partition
 
 TENANTS = (f"tenant-{number}" for number in itertools.count())
 """Examples of one property share a node, and no records."""
@@ -108,10 +105,6 @@ def numbers(topic: Topic | None) -> tuple[int, int, int] | None:
     return None if topic is None else (topic.partitions, topic.read_queues, topic.write_queues)
 
 
-def partitions_of(m: blocking.BlockingClient, tenant: str, topic: str) -> list[int]:
-    return [found.record.partition for found in m.table(PARTITIONS).list(tenant, topic)]
-
-
 def test_queues_to_write_shrink_first_and_are_never_more_than_those_to_read(
     m: blocking.BlockingClient, tenant: str
 ) -> None:
@@ -133,42 +126,16 @@ def test_queues_to_write_shrink_first_and_are_never_more_than_those_to_read(
     assert m.table(TOPICS).get(tenant, "orders") == before, "what is so already is not written again"
 
 
-def test_partitions_come_and_go_with_their_topic(m: blocking.BlockingClient, tenant: str) -> None:
+def test_partitions_only_grow(m: blocking.BlockingClient, tenant: str) -> None:
     m.table(TOPICS).put(Topic(tenant, "orders", partitions=2))
-    first = [Partition(tenant, "orders", number, ["a", "b"], ["a"], "a", 7) for number in range(2)]
-    m.table(PARTITIONS).put_many([TablePutItem(one) for one in first]).raise_for_error()
-    m.topics.resize(tenant, "orders", partitions=4, replicas={3: ["b", "c"]})
-    found = [found.record for found in m.table(PARTITIONS).list(tenant, "orders")]
-    assert found == [
-        *first,
-        Partition(tenant, "orders", 2, [], []),
-        Partition(tenant, "orders", 3, ["b", "c"], ["b", "c"], "b"),
-    ]
-    with pytest.raises(ShrinkError, match="fewer_partitions"):
-        m.topics.resize(tenant, "orders", partitions=3)
-    assert partitions_of(m, tenant, "orders") == [0, 1, 2, 3]
-    m.topics.resize(tenant, "orders", partitions=1, fewer_partitions=True)
-    assert partitions_of(m, tenant, "orders") == [0]
-
-
-def test_partitions_have_no_records_where_the_topic_had_none(m: blocking.BlockingClient, tenant: str) -> None:
-    m.table(TOPICS).put(Topic(tenant, "orders", partitions=2))
-    m.topics.resize(tenant, "orders", partitions=4)
-    assert partitions_of(m, tenant, "orders") == []
-    m.topics.resize(tenant, "orders", partitions=6, replicas={5: ["a"]})
-    assert partitions_of(m, tenant, "orders") == [5]
-
-
-def test_many_partitions_take_several_transactions(m: blocking.BlockingClient, tenant: str) -> None:
-    m.table(TOPICS).put(Topic(tenant, "orders"))
-    m.table(PARTITIONS).put(Partition(tenant, "orders", 0, ["a"], ["a"], "a"))
-    m.topics.resize(tenant, "orders", partitions=300, read_queues=2, write_queues=1)
-    assert partitions_of(m, tenant, "orders") == [*range(300)]
+    assert numbers(m.topics.resize(tenant, "orders", partitions=300, read_queues=2, write_queues=1)) == (300, 2, 1)
+    with pytest.raises(ShrinkError, match="has 300 partitions, and would have 299"):
+        m.topics.resize(tenant, "orders", partitions=299)
+    with pytest.raises(InvalidItemError, match="at least one"):
+        m.topics.resize(tenant, "orders", partitions=0)
     found = m.table(TOPICS).get(tenant, "orders")
     assert found is not None
-    assert (numbers(found.record), found.version) == ((300, 2, 1), 4)
-    m.topics.resize(tenant, "orders", partitions=2, fewer_partitions=True)
-    assert partitions_of(m, tenant, "orders") == [0, 1]
+    assert (numbers(found.record), found.version) == ((300, 2, 1), 2)
 
 
 def test_a_batch_of_topics_answers_for_each(m: blocking.BlockingClient, tenant: str) -> None:
@@ -197,7 +164,6 @@ def test_a_batch_of_topics_answers_for_each(m: blocking.BlockingClient, tenant: 
                 partitions=st.none() | st.integers(1, 12),
                 read_queues=st.none() | st.integers(0, 6),
                 write_queues=st.none() | st.integers(0, 6),
-                fewer_partitions=st.booleans(),
             ),
             min_size=1,
             max_size=4,
@@ -206,11 +172,10 @@ def test_a_batch_of_topics_answers_for_each(m: blocking.BlockingClient, tenant: 
         max_size=6,
     )
 )
-def test_no_resizes_at_once_leave_a_partition_outside_or_a_queue_unread(
-    server: embedded.Server, monkeypatch: pytest.MonkeyPatch, rounds: list[list[Resize]]
+def test_no_resizes_at_once_take_a_partition_or_leave_a_queue_unread(
+    server: embedded.Server, rounds: list[list[Resize]]
 ) -> None:
     """Each entry of the log is looked at: not only how it ends, but whatever anybody could have seen meanwhile."""
-    monkeypatch.setattr(topic_rules, "STEP_PARTITIONS", 3)
     tenant = next(TENANTS)
 
     async def resized(m: Client, item: Resize) -> None:
@@ -220,10 +185,9 @@ def test_no_resizes_at_once_leave_a_partition_outside_or_a_queue_unread(
 
     async def everything() -> None:
         async with connect(server.url) as m:
-            watch = m.watch([TOPICS, PARTITIONS], tenant=tenant, start="snapshot")
+            watch = m.watch(TOPICS, tenant=tenant, start="snapshot")
             await watch.opened()
             await m.table(TOPICS).put(Topic(tenant, "orders"))
-            await m.table(PARTITIONS).put(Partition(tenant, "orders", 0, ["a"], ["a"], "a"))
             for items in rounds:
                 await asyncio.gather(*(resized(m, item) for item in items))
             last = await m.table(TOPICS).put(Topic(tenant, "end"))
@@ -231,20 +195,15 @@ def test_no_resizes_at_once_leave_a_partition_outside_or_a_queue_unread(
             await looked_at(watch)
 
     async def looked_at(watch: Any) -> None:
-        there: set[int] = set()
-        topic = Topic(tenant, "orders")
+        partitions = 1
         async for batch in watch:
-            for _, entry in itertools.groupby(batch.events, lambda event: event.revision):
-                for event in entry:
-                    if event.table == PARTITIONS.name:
-                        (there.discard if event.record is None else there.add)(event.key.partition)
-                    elif event.key.topic == "end":
-                        assert there == {*range(topic.partitions)}
-                        return
-                    else:
-                        topic = event.record.record
+            for event in batch.events:
+                topic = event.record.record
+                if topic.topic == "end":
+                    return
                 assert topic.write_queues <= topic.read_queues
-                assert not there - {*range(topic.partitions)}
+                assert topic.partitions >= partitions
+                partitions = topic.partitions
 
     asyncio.run(everything())
 
@@ -252,16 +211,14 @@ def test_no_resizes_at_once_leave_a_partition_outside_or_a_queue_unread(
 def test_a_resize_that_is_overtaken_looks_again(
     m: blocking.BlockingClient, server: embedded.Server, tenant: str
 ) -> None:
-    topics, rows = m.table(TOPICS), m.table(PARTITIONS)
+    topics = m.table(TOPICS)
     topics.put(Topic(tenant, "orders", partitions=3, read_queues=8, write_queues=8))
-    rows.put_many([TablePutItem(Partition(tenant, "orders", n, ["a"], ["a"])) for n in range(3)]).raise_for_error()
     found = overtaken(
         server,
         lambda m: m.topics.resize(tenant, "orders", partitions=5),
-        lambda other: other.topics.resize(tenant, "orders", partitions=1, fewer_partitions=True),
+        lambda other: other.topics.resize(tenant, "orders", write_queues=6),
     )
-    assert numbers(found) == (5, 8, 8)
-    assert partitions_of(m, tenant, "orders") == [*range(5)]
+    assert numbers(found) == (5, 8, 6)
 
     async def fewer(other: Client) -> None:
         await other.topics.resize(tenant, "orders", write_queues=4)
@@ -272,19 +229,6 @@ def test_a_resize_that_is_overtaken_looks_again(
     now = topics.get(tenant, "orders")
     assert now is not None
     assert numbers(now.record) == (5, 4, 4)
-
-
-def test_the_first_record_of_a_partition_is_not_overlooked(
-    m: blocking.BlockingClient, server: embedded.Server, tenant: str
-) -> None:
-    """Whether the topic has records of partitions is what it was when the topic changed."""
-    m.table(TOPICS).put(Topic(tenant, "orders"))
-    overtaken(
-        server,
-        lambda m: m.topics.resize(tenant, "orders", partitions=3),
-        lambda other: other.table(PARTITIONS).put(Partition(tenant, "orders", 0, [], [])),
-    )
-    assert partitions_of(m, tenant, "orders") == [0, 1, 2]
 
 
 def test_a_topic_that_others_change_all_the_time_is_given_up(
@@ -325,8 +269,8 @@ def test_metadctl_resizes_topics(server: embedded.Server, m: blocking.BlockingCl
     status, _, err = metadctl(server, "topics", "resize", tenant, "orders", "--partitions", "2")
     assert status == 1
     assert "4 partitions, and would have 2" in err
-    (shown,) = printed(server, "topics", "resize", tenant, "orders", "--partitions", "2", "--fewer-partitions")
-    assert (shown["partitions"], shown["write_queues"]) == (2, 4)
+    (shown,) = printed(server, "topics", "resize", tenant, "orders", "--partitions", "6")
+    assert (shown["partitions"], shown["write_queues"]) == (6, 4)
     with pytest.raises(SystemExit):
         metadctl(server, "topics", "resize", tenant, "orders", "--partitions", "many")
 

@@ -146,9 +146,6 @@ async def test_masters_join_and_leave_and_partitions_turn_cold(m: Client, cluste
         for name in ("coms-x", "coms-y"):
             masters[name] = await joined(stack, cluster, name, "bin", attributes=COLD)
         await m.assignments.alter("coms2", "t", "bin", labels=COLD)
-        hot = ["coms-b", "coms-c", "coms-d"]
-        await m.plans.create("coms-cold", "drain", hot)
+        await m.plans.create("coms-cold", "drain", ["coms-b", "coms-c", "coms-d"])
         await until(ended("coms-cold"), "all are cold")
         assert {name for part in await parts(m, "coms2", "t") for name in part.replicas} == {"coms-x", "coms-y"}
-        for plan in ("coms-in", "coms-out", "coms-cold"):
-            await m.plans.delete(plan)

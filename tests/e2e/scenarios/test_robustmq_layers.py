@@ -138,8 +138,8 @@ async def test_the_mqtt_controller(m: Client) -> None:
 async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
     system = {"system": "journal"}
     async with AsyncExitStack() as stack:
-        names = [f"journal-{each}" for each in "abcd"]
-        brokers = {name: await joined(stack, cluster, name, "shard", attributes=system) for name in names}
+        joins = [await joined(stack, cluster, f"journal-{each}", "shard", attributes=system) for each in "abcd"]
+        brokers = {broker.name: broker for broker in joins}
         await created(
             m, "layers", "log", "shard", replication=3, min_isr=2, labels=system, repair_after_ms=200, spread="none"
         )
@@ -156,8 +156,7 @@ async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
         with pytest.raises(ConflictError):
             await leader.led[key].seal(1_000)
         sealed, active = await parts(m, "layers", "log")
-        assert (sealed.state, sealed.end) == ("sealed", 1_000)
-        assert (active.state, active.end, active.partition) == ("online", None, 1)
+        assert (sealed.state, sealed.end, active.state, active.end) == ("sealed", 1_000, "online", None)
 
         # The broker that leads the active one dies. It seals nothing any more, and another broker gets its replicas.
         assert active.leader is not None
@@ -183,7 +182,6 @@ async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
             return found is not None and found.record.state == "deleting" and found.record.replicas == [spare]
 
         await until(only_one_has_it, "the others have deleted it")
-        assert [name for name, broker in brokers.items() if key in broker.logs] == [spare]
         brokers[spare].may_stop.set()
 
         async def trimmed() -> bool:

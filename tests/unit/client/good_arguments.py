@@ -44,7 +44,7 @@ RESOURCE = a.ResourceCreate(
     "t", "o", "topic", 2, 2, 2, 1, "position", 2, 60_000, 0, "region", {"tier": "hot"}, {"owner": "ops"}, [["b"]]
 )
 ALTER = a.ResourceAlter("t", "o", "topic", 1, 1, 0, 0, "none", {"tier": "hot"}, {"owner": "ops"})
-RESIZE = Resize("t", "o", 2, 2, 2, True, {1: ["b"]})
+RESIZE = Resize("t", "o", 2, 2, 2)
 NEW_SCHEMA = NewSchema("t", "s", "avro", '"int"', "none", "about")
 SUBSCRIPTION = s.Subscription("t", "c", "f/#", s.SubscriptionOptions(1, True, False, 2, 7))
 PROPERTIES = m.SessionProperties(60, b"state")

@@ -1,4 +1,4 @@
-"""What brokers of logs keep beside topics: streams that take the messages of many subjects, and who has a partition."""
+"""What brokers of logs keep beside topics: streams that take the messages of many subjects."""
 
 from __future__ import annotations
 
@@ -40,33 +40,5 @@ class Stream(Message, frozen=True):
     """Anything else that its brokers should know."""
 
 
-class TopicPartition(Message, frozen=True):
-    """A partition of a topic: the brokers that have it, and which of them leads. All of them by their names."""
-
-    tenant: str
-    topic: str
-    """Whose messages it has a part of."""
-    partition: U32
-    """Counted from 0."""
-    replicas: list[str]
-    """Brokers that should have it; the first one leads whenever it can."""
-    in_sync: list[str]
-    """Of these: those that have every message which was acknowledged."""
-    leader: str = ""
-    """Of these: the one that serves it; empty: none does."""
-    leader_epoch: U32 = 0
-    """Grows with each new leader: messages of an older one are refused."""
-    partition_epoch: U32 = 0
-    """Grows with each change of this record, so that a late one is refused."""
-    adding: list[str] = []  # noqa: RUF012 - msgspec copies it
-    """Brokers that are to have it, and copy it."""
-    removing: list[str] = []  # noqa: RUF012 - msgspec copies it
-    """Brokers that leave once the others are in sync."""
-    recovering: bool = False
-    """Whether the leader may lack messages, because no broker in sync was left."""
-
-
 STREAMS = family(401, "stream", Stream, key=("tenant", "stream"))
-TOPIC_PARTITIONS = family(
-    402, "topic_partition", TopicPartition, key=("tenant", "topic", "partition"), routing=("tenant", "topic")
-)
+"""The number 402 is not given again: it was the table ``topic_partition``, before metad assigned partitions."""

@@ -50,11 +50,10 @@ def _add_topics(verbs: Commands) -> None:
     parser.add_argument("--partitions", type=count, metavar="N")
     parser.add_argument("--read-queues", type=count, metavar="N", help="of each broker, to consume from")
     parser.add_argument("--write-queues", type=count, metavar="N", help="of each broker, to publish to")
-    parser.add_argument("--fewer-partitions", action="store_true", help="partitions may go, with what is in them")
 
 
 async def _resize(m: Client, a: Arguments, printer: Printer) -> None:
-    numbers = (a.partitions, a.read_queues, a.write_queues, a.fewer_partitions)
+    numbers = (a.partitions, a.read_queues, a.write_queues)
     done = await m.topics.resize_many([Resize(a.tenant, topic, *numbers) for topic in a.topics])
     names = ("tenant", "topic", "partitions", "read_queues", "write_queues")
     if found := [{name: getattr(one, name) for name in names} for one in done if one is not None]:
