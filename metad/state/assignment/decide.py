@@ -214,11 +214,16 @@ def owned_by(p: Partition, lives: Lives, now: Now, broker: str, why: str) -> Par
     )
 
 
-def released(p: Partition, lives: Lives, now: Now) -> Partition:
-    """The record once its owner has stopped, and said so."""
+def released(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Partition:
+    """The record once its owner has stopped, and said so. If nobody has asked it to, another one owns it, if there is
+    one."""
     assert p.leader is not None
-    if p.target and lives.life(p.target) is not None:
-        return owned_by(p, lives, now, p.target, f"{p.target} owns it: {p.leader.broker} released it")
+    target, owner = p.target, p.leader.broker
+    if p.state != a.RELEASING:
+        others = [one for one in p.replicas if one != owner and lives.life(one) is not None]
+        target = in_order(p, others, hints)[0] if others else hints.replacement(r, [owner], owner) or ""
+    if target and lives.life(target) is not None:
+        return owned_by(p, lives, now, target, f"{target} owns it: {owner} released it")
     if is_alive(p.leader, lives) and p.state == a.RELEASING:
         return owned_by(p, lives, now, p.leader.broker, f"{p.leader.broker} owns it again: {p.target} is away")
     return change(p, now, f"{p.leader.broker} released it", leader=None, state=a.OFFLINE, isr=[])

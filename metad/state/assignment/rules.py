@@ -122,7 +122,7 @@ def release(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now, ite
         return change(p, now, f"{item.broker} has deleted it", replicas=replicas)
     _leads(p, Owner(item.broker, item.broker_epoch), item.leader_epoch)
     if r.election == "owner":
-        return decide.released(p, lives, now)
+        return decide.released(p, r, lives, hints, now)
     _member(lives, item)
     others = {member.broker: member for member in p.isr if member != p.leader and is_alive(member, lives)}
     if r.election != "isr" or not others:

@@ -250,6 +250,8 @@ class Partition(m.Message, frozen=True):
     """Unix time of the last change of its leader or state, by the group's log."""
     due_ms: U63 = 0
     """When the group looks at it again, by its log; 0: when something changes."""
+    election: Election = "isr"
+    """Of its resource: how its leader is elected."""
 
 
 class InSync(m.Message, frozen=True):
