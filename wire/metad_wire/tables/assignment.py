@@ -32,6 +32,10 @@ reports its position (``assignment.report``). Once so many have reported that on
 ``copies`` brokers acknowledged, the greatest position leads. Fewer suffice if the election is forced; then records may
 be lost.
 
+While a partition moves, only brokers of ``wanted`` count as copies once the master knows of the move (of ``original``,
+once that is cancelled), and it says by ``assignment.in_sync`` who has everything. A life that began unclean has lost its
+promise: it reads the record anew before it follows anybody.
+
 **External** (``election: external``): the replicas elect among themselves, and the leader says so
 (``assignment.claim``).
 
@@ -157,6 +161,7 @@ class ResourceAlter(m.Message, frozen=True):
     kind: str
     min_isr: Copies | None = None
     copies: Copies | None = None
+    """Fewer only: with more, an election would count on copies that records of before do not have."""
     force_after_ms: U63 | None = None
     """0: never."""
     repair_after_ms: U63 | None = None
