@@ -33,8 +33,8 @@ reports its position (``assignment.report``). Once so many have reported that on
 be lost.
 
 While a partition moves, only brokers of ``wanted`` count as copies once the master knows of the move (of ``original``,
-once that is cancelled), and it says by ``assignment.in_sync`` who has everything. A life that began unclean has lost its
-promise: it reads the record anew before it follows anybody.
+once that is cancelled), and it says by ``assignment.in_sync`` who has everything. A life that began unclean has lost
+its promise: it reads the record anew before it follows anybody.
 
 **External** (``election: external``): the replicas elect among themselves, and the leader says so
 (``assignment.claim``).
