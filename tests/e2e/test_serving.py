@@ -180,6 +180,8 @@ async def test_an_owner_gives_back_only_after_it_has_stopped(cast: Cast) -> None
     a, b = await cast.broker("a", follows=False), await cast.broker("b", follows=False)
     await cast.create(a, replication=1, election="owner")
     await until(a.leads)
+    with pytest.raises(InvalidRequestError, match="owner"):
+        a.led.begin(0)  # it would serve on while its lease is late
     a.may_release.clear()
     await cast.m.assignments.move(TENANT, "r", cast.kind, 0, [b.name])
 
@@ -195,6 +197,15 @@ async def test_an_owner_gives_back_only_after_it_has_stopped(cast: Cast) -> None
     await until(b.leads)
     assert [what for what, _ in a.told][:2] == ["lead", "release"]
     assert b.told == [("lead", (await cast.record()).leader_epoch)]
+
+
+async def test_an_owner_that_releases_unasked_does_not_get_it_back(cast: Cast) -> None:
+    a, b = await cast.broker("a", follows=False), await cast.broker("b", follows=False)
+    await cast.create(a, b, replication=2, election="owner")
+    await until(a.leads)
+    await a.led.hand_over()
+    await until(b.leads)
+    assert not a.leads()
 
 
 async def test_positions_are_reported_and_the_greatest_leads(cast: Cast) -> None:

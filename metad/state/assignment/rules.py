@@ -83,6 +83,7 @@ def first(r: Resource, number: int, replicas: Sequence[str], lives: Lives, hints
         a.READABLE if leader is None else a.ONLINE,
         why="it is new",
         changed_ms=now.ms,
+        election=r.election,
     )
 
 
