@@ -47,6 +47,10 @@ ASKED: Final = {
     "get kv": ["x", "x"],
     "get offset": ["x", "x", "x", "0"],
     "get sequence": ["x", "x"],
+    "plans": [],
+    "plans list": [],
+    "plans show": ["x"],
+    "plans recommend": [],
     "list kv": ["x"],
     "list sequences": ["x"],
 }
@@ -54,6 +58,7 @@ ASKED: Final = {
 CHANGE: Final = re.compile(
     r"(join|leave|replace|transfer|certs|token|watch)|groups (add|rebalance)|groups consumer (reset|dismiss|delete)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
+    r"|plans (add|drain|rebalance|pause|resume|cancel|delete)"
     r"|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
 )
 RAW: Final = re.compile(r"\b\w+_(ms|us|ns|s|bytes)\b")
@@ -78,6 +83,7 @@ def endpoint() -> Iterator[str]:
         m.sequences.add("x", "x")
         m.table(m.tables.declare("x", X, key=("x",))).put(X("x"))
         m.leases.grant("x", 60_000, lease="x")
+        m.plans.create("x", "drain", ["x"])
         yield server.endpoint
 
 

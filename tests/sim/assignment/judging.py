@@ -51,15 +51,16 @@ class Row(NamedTuple):
     end: int | None = None
 
 
-class GroupFences(Fences):
-    """Those of a group, by the broker's number. Whatever has ended has ended long ago."""
-
-    def __init__(self, fences: tuple[Said, ...]) -> None:
-        self._newest = {
-            str(broker): Fence(least, 1, 0, live, unclean, quiet)
-            for broker, (least, live, unclean, quiet) in enumerate(fences)
-            if least
-        }
+def fences_of(said: tuple[Said, ...]) -> Fences:
+    """The fences of a group, by the broker's number. Whatever has ended has ended long ago. No subclass: the parts of a
+    group are those classes that have none."""
+    fences = Fences.__new__(Fences)
+    fences._newest = {
+        str(broker): Fence(least, 1, 0, bool(live), unclean, quiet)
+        for broker, (least, live, unclean, quiet) in enumerate(said)
+        if least
+    }
+    return fences
 
 
 def merged(old: Said, new: Said) -> Said:
@@ -156,7 +157,7 @@ class Preference(NamedTuple):
 PLAIN = Preference()
 
 
-def hints(preference: Preference, fences: GroupFences, brokers: int) -> Hints:
+def hints(preference: Preference, fences: Fences, brokers: int) -> Hints:
     """As the product has them."""
     draining, replacing, cancelled = preference
 
@@ -180,13 +181,13 @@ class Rules:
     def __init__(self, brokers: int) -> None:
         self._brokers = brokers
         self._answers: dict[Any, Any] = {}
-        self._fences: dict[tuple[Said, ...], GroupFences] = {}
+        self._fences: dict[tuple[Said, ...], Fences] = {}
 
-    def fences(self, said: tuple[Said, ...]) -> GroupFences:
+    def fences(self, said: tuple[Said, ...]) -> Fences:
         """As a group has them."""
         found = self._fences.get(said)
         if found is None:
-            found = self._fences[said] = GroupFences(said)
+            found = self._fences[said] = fences_of(said)
         return found
 
     def looked(
@@ -233,7 +234,7 @@ class Rules:
         return found if isinstance(found, Refused) else (_from(row, found[0]), _from(row, found[1]))
 
     def _apply(
-        self, rule: str, p: Partition, r: Resource, lives: GroupFences, preference: Preference, fields: dict[str, Any]
+        self, rule: str, p: Partition, r: Resource, lives: Fences, preference: Preference, fields: dict[str, Any]
     ) -> Partition:
         if rule == "begin":
             return rules.begin(p, r, lives, NEVER, _names(fields["wanted"]), "", "plan", None)
@@ -247,7 +248,7 @@ class Rules:
         apply, message = _MESSAGES[rule]
         return apply(p, r, lives, hints(preference, lives, self._brokers), NEVER, message(**named))
 
-    def _settled(self, p: Partition, r: Resource, lives: GroupFences, preference: Preference, now: Now) -> Row:
+    def _settled(self, p: Partition, r: Resource, lives: Fences, preference: Preference, now: Now) -> Row:
         hinted = hints(preference, lives, self._brokers)
         p = settle(p, r, lives, hinted, now)
         more = decide(p, r, lives, hinted, now)
@@ -275,7 +276,7 @@ def _from(row: Row, found: Row) -> Row:
     )
 
 
-def check_record(p: Partition, r: Resource, lives: GroupFences) -> None:
+def check_record(p: Partition, r: Resource, lives: Fences) -> None:
     """What must hold of a record once all is decided."""
     members, eligible = [member.broker for member in p.isr], [member.broker for member in p.elr]
     whole = {*p.replicas}

@@ -41,6 +41,7 @@ from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.declaration import DeclarationKey, Declare
 from metad_wire.tables.inflight import Inflight, InflightKey
+from metad_wire.tables.plan import NewPlan, PlanKey, PlanState
 from metad_wire.tables.retained import (
     RetainedDeleteItem,
     RetainedKey,
@@ -196,6 +197,9 @@ BODIES: dict[str, dict[str, Any]] = {
         "sequence": [s.SequenceKey(f"n{i}", "s") for i in range(30)],
         "lease.grant": [w.LeaseGrantItem(f"n{i}", 60_000) for i in range(30)],
         "sequence.add": [s.SequenceAddItem(f"n{i}", "s") for i in range(30)],
+        "plan": [PlanKey(f"p{i}") for i in range(30)],
+        "plan.create": [NewPlan(f"p{i}", "rebalance") for i in range(30)],
+        "plan.set": [PlanState(f"p{i}", "paused") for i in range(30)],
         "retained": [RetainedKey("t", f"topic{i}") for i in range(30)],
         "retained.put": [RetainedPutItem("t", f"topic{i}", b"v") for i in range(30)],
         "retained.delete": [RetainedDeleteItem("t", f"topic{i}") for i in range(30)],
