@@ -345,7 +345,10 @@ class Assignments:
     def _look_who_drains(self, led: _Led) -> None:
         """Brokers that have begun to drain hand over what they lead."""
         parts = led.driver.machine.parts
-        fences, fleet, plans = parts[Fences].applied_of_all(), parts[Placing].fleet, parts[Plans].shared
+        placing = parts[Placing]
+        if placing.counted and not placing.counts:
+            return  # no broker has a partition, as in a cluster of MQTT
+        fences, fleet, plans = parts[Fences].applied_of_all(), placing.fleet, parts[Plans].shared
         names = [*fences]
         some = names[led.drains_at : led.drains_at + _DRAINS_MAX]
         led.drains_at = led.drains_at + _DRAINS_MAX if len(some) == _DRAINS_MAX else 0
