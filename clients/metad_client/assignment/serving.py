@@ -114,8 +114,8 @@ class Led(Held):
         """Lead by in-sync replicas, with so many records in the log. To be called once, before anything is appended."""
         if self.in_sync is not None:
             raise InvalidRequestError(f"{self!r} has begun already, with {self.in_sync.start} records")
-        if self.record.election != "isr":
-            raise InvalidRequestError(f"{self!r} is led by election {self.record.election!r}, not by in-sync replicas")
+        if self.record.election == "owner":
+            raise InvalidRequestError(f"{self!r} has one owner, and nobody is in sync with it")
         self.in_sync = InSyncReplicas(self.record, self.me, end, self._serving.now_s(), lag_s)
         return self.in_sync
 
