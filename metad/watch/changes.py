@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.families.assignment import PARTITIONS
+from metad_wire.families.assignment import BY_REPLICA
 from metad_wire.key import split_text
 from metad_wire.tables import ROWS
 from metad_wire.tables.cluster import CLUSTER
@@ -62,7 +62,6 @@ class _PartitionRow(msgspec.Struct, frozen=True, array_like=True):
 
 _decode_partition = msgspec.msgpack.Decoder(_PartitionRow).decode
 _RECORD, _INDEX = DECLARED.rows["record"], INDEXES.rows["index"]
-_BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
 
 
 def brokers_in(row: int, value: bytes | None) -> Iterable[str]:
@@ -124,11 +123,11 @@ class EntryChanges:
         if self._gone is None:
             self._gone = {}
             begin = key[:ROW_AT] + bytes((_INDEX,))
-            header = begin + _BY_REPLICA.header
+            header = begin + BY_REPLICA.header
             for row, value in self.entry.writes.items():
                 if value is None and row.startswith(header):
                     broker, _ = split_text(row, len(header))
-                    record = key[:KEY_AT] + _BY_REPLICA.record_key(row[len(begin) :])
+                    record = key[:KEY_AT] + BY_REPLICA.record_key(row[len(begin) :])
                     self._gone.setdefault(record, []).append(broker)
         return self._gone.get(key, ())
 

@@ -24,7 +24,7 @@ import msgspec
 
 from metad_wire.cluster import METADATA, FenceItem, GroupId
 from metad_wire.errors import MetadError, NoPlaceError
-from metad_wire.families.assignment import PARTITIONS, RESOURCES
+from metad_wire.families.assignment import BY_PLAN, PARTITIONS, RESOURCES
 from metad_wire.key import text
 from metad_wire.messages import Items
 from metad_wire.methods import ASSIGNMENT_STEP, PLAN_PROGRESS
@@ -42,10 +42,11 @@ from metad_wire.tables.assignment import (
 from metad_wire.tables.plan import GroupProgress, Plan
 from metad_wire.tables.table import INDEXES
 
-from ...state.assignment.fleet import Choices, Placing, replica_rows
+from ...state.assignment.decide import is_behind
+from ...state.assignment.fleet import Choices, Placing
 from ...state.assignment.plans import Plans
-from ...state.assignment.records import BY_PLAN, DUE, decode_partition, decode_resource, resource_key
-from ...state.cluster.fences import Fences
+from ...state.assignment.records import DUE, decode_partition, decode_resource, resource_key
+from ...state.cluster.fences import Fences, replica_rows
 from ...storage import keys
 from ..calls.leader_calls import LeaderCalls
 from ..environment import Environment, Timer
@@ -301,7 +302,7 @@ class Assignments:
         while rows := led.scan(at, keys.after_prefix(prefix), led.batch.size):
             empty = False
             found = [decode_partition(value).record for _, value in rows]
-            if behind := [one for one in found if _is_behind(one, row.record)]:
+            if behind := [one for one in found if is_behind(one, row.record)]:
                 return AssignmentStep([PartitionKey(tenant, resource, kind, one.partition) for one in behind])
             at = rows[-1][0] + b"\0"
         if row.record.state == "deleting" and not empty:
@@ -459,12 +460,6 @@ class Assignments:
         task = asyncio.get_running_loop().create_task(tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _is_behind(p: Partition, r: Resource) -> bool:
-    """Whether a partition has not followed a change of its resource."""
-    over = r.state == "deleting" or not r.first_partition <= p.partition < r.partitions
-    return p.state != DELETING if over else r.election == "isr" and p.min_isr != r.min_isr
 
 
 def _named(key: bytes, group: bytes) -> PartitionKey:

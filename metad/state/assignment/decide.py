@@ -488,9 +488,22 @@ def _deleting(p: Partition, lives: Lives, now: Now) -> Partition | None:
     return None if there == p.replicas else change(p, now, "a replica's broker is not waited for", replicas=there)
 
 
+def _is_deleted(p: Partition, r: Resource) -> bool:
+    return r.state == "deleting" or not r.first_partition <= p.partition < r.partitions
+
+
+def _has_other_bound(p: Partition, r: Resource) -> bool:
+    return r.election == "isr" and p.min_isr != r.min_isr
+
+
+def is_behind(p: Partition, r: Resource) -> bool:
+    """Whether a partition has not followed a change of its resource."""
+    return p.state != a.DELETING if _is_deleted(p, r) else _has_other_bound(p, r)
+
+
 def follow(p: Partition, r: Resource, lives: Lives, now: Now) -> Partition | None:
     """What has become of the resource: it is deleted, has fewer partitions, or another bound."""
-    if r.state == "deleting" or not r.first_partition <= p.partition < r.partitions:
+    if _is_deleted(p, r):
         why = "it is deleted, once its replicas have deleted it"
         return change(
             p,
@@ -506,7 +519,7 @@ def follow(p: Partition, r: Resource, lives: Lives, now: Now) -> Partition | Non
             move=None,
             plan=None,
         )
-    if r.election == "isr" and p.min_isr != r.min_isr:
+    if _has_other_bound(p, r):
         elr = eligible(p, lives, (), p.isr, p.elr, r.min_isr)
         return change(p, now, f"min_isr is {r.min_isr}", min_isr=r.min_isr, elr=elr)
     return None

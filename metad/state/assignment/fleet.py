@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -19,7 +20,7 @@ import msgspec
 
 from metad_wire.cluster import METADATA
 from metad_wire.errors import NoPlaceError
-from metad_wire.families.assignment import PARTITIONS
+from metad_wire.families.assignment import BY_REPLICA
 from metad_wire.key import text
 from metad_wire.policy.seats import Candidate, Placer, SeatTable, Spread
 from metad_wire.tables.assignment import Resource
@@ -31,12 +32,12 @@ from ...storage import keys
 from ...storage.engine import Engine
 from ..cluster.fences import Fences
 from ..core.part import PartContext, Parts, StatePart
+from .decide import Hints
 from .plans import Plans
 
 _RECORD: Final = BROKER.rows["record"]
 _PREFIX: Final = keys.table_prefix(keys.group_prefix(METADATA), _RECORD)
 _INDEX: Final = INDEXES.rows["index"]
-BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
 WEIGHT: Final = "weight"
 """The attribute of a broker that says how much of the load it should have, as a decimal number; by default 1."""
 _TABLES_MAX: Final = 64
@@ -66,14 +67,11 @@ class Fleet:
     def __init__(self, config: Config | None = None) -> None:
         self._engine: Engine | None = None
         self._known: dict[str, Known] = {}
-        self.version = 0
-        """Grows with each change."""
 
     def read_from(self, engine: Engine) -> None:
         """Where the copy is, from now on."""
         self._engine = engine
         self._known = {}
-        self.version += 1
 
     def of(self, broker: str, life: int | None) -> Known:
         """What is known of a broker whose newest life is this; None: it is dead."""
@@ -86,12 +84,10 @@ class Fleet:
         """Read what the copy says now; None if it does not know the broker."""
         value = None if self._engine is None else self._engine.get(_PREFIX + keys.text(broker))
         found = None if value is None else _known(_decode(value))
-        if found != self._known.get(broker):
-            self.version += 1
-            if found is None:
-                del self._known[broker]
-            else:
-                self._known[broker] = found
+        if found is None:
+            self._known.pop(broker, None)
+        else:
+            self._known[broker] = found
         return found
 
 
@@ -168,12 +164,30 @@ class Choices:
         self._fences = parts[Fences]
         self._plans = parts[Plans].shared
         self._now_ms = now_ms
-        self._placers: dict[Any, Placer | None] = {}
-        self._counts = self._placing.counts.copy() if self._placing.counted else Counter[str]()
-        """Replicas by broker, also those that the command places."""
+        self._placers: dict[Any, Placer] = {}
         self._delta: Counter[str] = Counter()
-        self._shares: dict[str, float] | None = None
         self._draining: dict[str, bool] = {}
+
+    @cached_property
+    def _counts(self) -> Counter[str]:
+        """Replicas by broker, also those that the command places. Most commands place none."""
+        return self._placing.counts.copy() if self._placing.counted else Counter[str]()
+
+    @cached_property
+    def _shares(self) -> dict[str, float]:
+        """What each broker that lives should have of all replicas, by weight."""
+        live = {
+            broker: self._placing.fleet.of(broker, fence.least_epoch).weight
+            for broker, fence in self._fences.of_all().items()
+            if fence.live
+        }
+        total = sum(live.values())
+        return {broker: weight / total for broker, weight in live.items()}
+
+    @property
+    def hints(self) -> Hints:
+        """What decisions are given of them."""
+        return Hints(self.draining, self.replacement, self._plans.cancelled)
 
     def accepted(self) -> None:
         """The command is a part of an entry."""
@@ -219,21 +233,12 @@ class Choices:
 
     def _surplus(self, broker: str) -> float:
         """How many replicas a broker has beyond its share by weight."""
-        if self._shares is None:
-            live = {
-                broker: self._placing.fleet.of(broker, fence.least_epoch).weight
-                for broker, fence in self._fences.of_all().items()
-                if fence.live
-            }
-            total = sum(live.values())
-            self._shares = {broker: weight / total for broker, weight in live.items()}
         total = sum(self._counts[broker] for broker in self._shares)
         return self._counts[broker] - self._shares.get(broker, 0.0) * total
 
     def givers(self) -> list[str]:
         """The brokers that have more than their share, the fullest first."""
-        self._surplus("")
-        over = [(self._surplus(broker), broker) for broker in self._shares or ()]
+        over = [(self._surplus(broker), broker) for broker in self._shares]
         return [broker for surplus, broker in sorted(over, reverse=True) if surplus >= 1]
 
     def gives(self, broker: str) -> bool:
@@ -263,8 +268,3 @@ class Choices:
             known = self._plans.drains(broker) or (life is not None and self._placing.fleet.of(broker, life).draining)
             self._draining[broker] = known
         return known
-
-
-def replica_rows(group: bytes, broker: str) -> bytes:
-    """What the rows of the index begin with that name the partitions of a broker."""
-    return keys.table_prefix(group, _INDEX) + BY_REPLICA.header + text(broker)

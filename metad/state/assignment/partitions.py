@@ -27,10 +27,8 @@ from ..core.view import Rows, View, column
 from . import rules
 from .decide import Hints, Lives, Now, decide, is_alive, names, needed
 from .fleet import Choices
-from .plans import Plans
 from .records import (
     Records,
-    Stored,
     decode_partition,
     decode_resource,
     each,
@@ -43,7 +41,7 @@ from .records import (
 Rule = Callable[[Partition, Resource, Lives, Hints, Now, Any], Partition]
 
 
-def _found(records: Records, item: Any) -> tuple[Stored[Partition], Resource]:
+def _found(records: Records, item: Any) -> tuple[m.TableRecord[Partition], Resource]:
     """The partition that an item names, with its resource. Raises NotFoundError."""
     found, resource = records.partition(item, item.partition), records.resource(item)
     if found is None or resource is None:
@@ -76,12 +74,8 @@ def _seal(records: Records, item: a.Seal) -> None:
     records.put(found, new, resource)
 
 
-def _named(body: a.AssignmentStep) -> list[Any]:
-    return [*body.items, *body.done, *body.moves]
-
-
 def _rows_of_step(body: a.AssignmentStep) -> Rows:
-    named = _named(body)
+    named: list[Any] = [*body.items, *body.done, *body.moves]
     return Rows(named, [b""] * len(named), column(ASSIGNMENT.crcs(named), len(named)))
 
 
@@ -184,8 +178,7 @@ def _read_explain(reader: Reader, command: Command[m.Get[a.PartitionKey]]) -> m.
     rows = reader.get_many([prefix + partition_key(item, item.partition) for item in items], command.reply_bytes_max)
     owners = reader.get_many([prefix + resource_key(item) for item in items], command.reply_bytes_max)
     now_ms = reader.now_ms()
-    choices, cancelled = Choices(reader.parts, now_ms), reader.parts[Plans].shared.cancelled
-    hints = Hints(choices.draining, choices.replacement, cancelled)
+    hints = Choices(reader.parts, now_ms).hints
     found: list[a.Explanation | None] = []
     for row, owner in zip(rows, owners, strict=True):
         if row is None or owner is None:
@@ -197,13 +190,9 @@ def _read_explain(reader: Reader, command: Command[m.Get[a.PartitionKey]]) -> m.
     return reply
 
 
-def _each(do: Callable[[Records, Any], None]) -> Callable[[View, Command[m.Items[Any]]], m.WriteReply]:
-    return lambda view, command: each(view, command.body.items, do)
-
-
 VERBS: tuple[Verb[Any, Any], ...] = (
     *(
-        Verb(method, ASSIGNMENT, evaluate=_each(do), grows=grows)
+        Verb(method, ASSIGNMENT, evaluate=each(do), grows=grows)
         for method, do, grows in (
             (methods.ASSIGNMENT_IN_SYNC, _by(rules.in_sync), False),
             (methods.ASSIGNMENT_RELEASE, _by(rules.release), False),

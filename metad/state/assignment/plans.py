@@ -19,7 +19,7 @@ from metad_wire.tables.plan import PLAN, Plan
 from ...config import Config
 from ...storage import keys
 from ..core.part import Origin, PartContext, StatePart, Writes
-from ..core.verb import Command, Reader, Verb, read_list, written
+from ..core.verb import Command, Reader, Verb, read_keys, read_list, written
 from ..core.view import View
 
 _ROW: Final = PLAN.rows["plan"]
@@ -146,10 +146,7 @@ def _evaluate(step: Step, view: View, command: Command[m.Items[Any]]) -> m.Write
 
 
 def _read(reader: Reader, command: Command[m.Get[w.PlanKey]]) -> m.GetReply[Any]:
-    wanted = [_PREFIX + keys.text(item.plan) for item in command.body.items]
-    found = reader.get_many(wanted, command.reply_bytes_max)
-    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in found])
-    return reply
+    return read_keys(reader, command, [_PREFIX + keys.text(item.plan) for item in command.body.items])
 
 
 VERBS: tuple[Verb[Any, Any], ...] = (

@@ -5,47 +5,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire.errors import ConflictError, MetadError, NotFoundError, TooLargeError
-from metad_wire.families.assignment import PARTITIONS, RESOURCES
+from metad_wire.families.assignment import BY_REPLICA, PARTITIONS, RESOURCES
 from metad_wire.key import u32
 from metad_wire.methods import encode
 from metad_wire.tables.assignment import ASSIGNMENT_DUES, DELETING, Partition, Resource
 from metad_wire.tables.table import INDEXES
 
 from ...storage import keys
-from ..cluster.declarations import Declarations
 from ..cluster.fences import Fences
 from ..core.limits import LOOKED_AT_BYTES_MAX, check_change
-from ..core.verb import written
+from ..core.verb import Command, written
 from ..core.view import HeadCache, View
 from . import rules
-from .decide import Hints, Now, settle
+from .decide import Now, settle
 from .fleet import Choices
-from .plans import Plans
 
 DUE: Final = ASSIGNMENT_DUES.rows["due"]
 _ROW: Final = PARTITIONS.rows["record"]
 _INDEX: Final = INDEXES.rows["index"]
 _BY: Final = [*PARTITIONS.indexes.values()]
-BY_PLAN: Final = PARTITIONS.indexes["by_plan"]
-BY_REPLICA: Final = PARTITIONS.indexes["by_replica"]
 Record = TypeVar("Record", Resource, Partition)
 INLINE_MAX: Final = 256
 """Of a change of a resource with no more partitions, these change in the same entry."""
-
-
-class Stored(NamedTuple, Generic[Record]):
-    """A record as stored, with its numbers."""
-
-    record: Record
-    version: int
-    create_revision: int
-
 
 decode_partition = msgspec.msgpack.Decoder(m.TableRecord[Partition]).decode
 decode_resource = msgspec.msgpack.Decoder(m.TableRecord[Resource]).decode
@@ -75,42 +62,37 @@ class Records:
         self.lives = view.parts[Fences]
         self.choices = Choices(view.parts, view.now_ms)
         view.on_accept.append(self.choices.accepted)
-        cancelled = view.parts[Plans].shared.cancelled
-        self.hints = Hints(self.choices.draining, self.choices.replacement, cancelled)
+        self.hints = self.choices.hints
+        self.revision = view.revision
         self.now = Now(view.now_ms, view.past_ms)
-        self._known = view.parts[Declarations].known
-        self._resources: dict[bytes, Stored[Resource] | None] = {}
+        self._resources: dict[bytes, m.TableRecord[Resource] | None] = {}
 
     # --- reading ---
 
-    def resource(self, named: Any) -> Stored[Resource] | None:
+    def resource(self, named: Any) -> m.TableRecord[Resource] | None:
         """The resource that a message names; None if there is none."""
         key = resource_key(named)
         if key not in self._resources:
             value = self._view.get(self._prefix + key)
-            row = None if value is None else decode_resource(value)
-            self._resources[key] = None if row is None else Stored(row.record, row.version, row.create_revision)
+            self._resources[key] = None if value is None else decode_resource(value)
         return self._resources[key]
 
-    def partitions(self, wanted: Sequence[bytes]) -> list[Stored[Partition] | None]:
+    def partitions(self, wanted: Sequence[bytes]) -> list[m.TableRecord[Partition] | None]:
         """The partitions of these keys, by position."""
         values = self._view.get_many([self._prefix + key for key in wanted], LOOKED_AT_BYTES_MAX)
-        rows = [None if value is None else decode_partition(value) for value in values]
-        return [None if row is None else Stored(row.record, row.version, row.create_revision) for row in rows]
+        return [None if value is None else decode_partition(value) for value in values]
 
-    def partition(self, named: Any, number: int) -> Stored[Partition] | None:
+    def partition(self, named: Any, number: int) -> m.TableRecord[Partition] | None:
         """The partition of this number of the resource that a message names; None if there is none."""
         return self.partitions([partition_key(named, number)])[0]
 
     # --- writing ---
 
-    def put_resource(self, old: Stored[Resource] | None, new: Resource) -> None:
+    def put_resource(self, old: m.TableRecord[Resource] | None, new: Resource) -> None:
         """Write a resource."""
         key = resource_key(new)
-        version = 1 if old is None else old.version + 1
-        created = self._view.revision if old is None else old.create_revision
-        self._write(key, encode((new, version, created, self._view.revision)))
-        self._resources[key] = Stored(new, version, created)
+        row = self._resources[key] = self._row(old, new)
+        self._write(key, encode(row))
 
     def delete_resource(self, named: Any) -> None:
         """Delete a resource that has no partitions."""
@@ -120,7 +102,7 @@ class Records:
 
     def put_settled(self, new: Sequence[Partition], prefix: bytes) -> None:
         """Write new partitions, all at once, about which nothing is to be decided. ``prefix`` of their keys."""
-        revision, rows = self._view.revision, list[bytes]()
+        revision, rows = self.revision, list[bytes]()
         written: dict[bytes, bytes | None] = {}
         for p in new:
             key = prefix + u32(p.partition)
@@ -133,25 +115,29 @@ class Records:
         self._changed.update(dict.fromkeys(written))
         self._grow(sum(map(len, written)) + sum(map(len, filter(None, written.values()))) + sum(map(len, rows)))
 
-    def put(self, old: Stored[Partition] | None, new: Partition, resource: Resource) -> Partition | None:
-        """Write a partition with all that is decided about it now. Nothing is written if nothing changes. Returns it as
-        it is then; None if all that had some of it have deleted that, and it is no more."""
+    def put(self, old: m.TableRecord[Partition] | None, new: Partition, resource: Resource) -> None:
+        """Write a partition with all that is decided about it now. Nothing is written if nothing changes. It is no more
+        if all that had some of it have deleted that."""
         new = settle(new, resource, self.lives, self.hints, self.now)
         was = None if old is None else old.record
         key = partition_key(new, new.partition)
         gone = new.state == DELETING and not new.replicas
         if new == was and not gone:
-            return new
+            return
         left = None if gone else new
-        version = 1 if old is None else old.version + 1
-        created = self._view.revision if old is None else old.create_revision
-        self._write(key, None if gone else encode((new, version, created, self._view.revision)))
+        self._write(key, None if gone else encode(self._row(old, new)))
         self._reindex(was, left, key)
         old_due, new_due = (0 if one is None else one.due_ms for one in (was, left))
         if old_due != new_due:
             self._set_due(old_due, key, None)
             self._set_due(new_due, key, b"")
-        return left
+
+    def _row(self, old: m.TableRecord[Record] | None, new: Record) -> m.TableRecord[Record]:
+        """A record with its numbers, once it is written."""
+        revision = self.revision
+        if old is None:
+            return m.TableRecord(new, 1, revision, revision)
+        return m.TableRecord(new, old.version + 1, old.create_revision, revision)
 
     def _reindex(self, was: Partition | None, new: Partition | None, key: bytes) -> None:
         before, after = [] if was is None else was.replicas, [] if new is None else new.replicas
@@ -195,18 +181,23 @@ def numbered(resource: Resource, numbers: Iterable[int]) -> list[bytes]:
     return [partition_key(resource, number) for number in numbers]
 
 
-def each(view: View, items: Sequence[Any], do: Callable[[Records, Any], None]) -> m.WriteReply:
-    """Do something with each item. One that fails changes nothing, and is an error of the reply."""
-    errors: list[m.ItemError] = []
-    records = Records(view)
-    for position, item in enumerate(items):
-        try:
-            do(records, item)
-        except TooLargeError:
-            raise  # the whole request may be asked again, in parts
-        except MetadError as error:
-            errors.append(m.ItemError(position, error.code, error.message, error.current))
-    return written(view, errors)
+def each(do: Callable[[Records, Any], None]) -> Callable[[View, Command[m.Items[Any]]], m.WriteReply]:
+    """What evaluates a command that does something with each item. One that fails changes nothing, and is an error of
+    the reply."""
+
+    def evaluate(view: View, command: Command[m.Items[Any]]) -> m.WriteReply:
+        errors: list[m.ItemError] = []
+        records = Records(view)
+        for position, item in enumerate(command.body.items):
+            try:
+                do(records, item)
+            except TooLargeError:
+                raise  # the whole request may be asked again, in parts
+            except MetadError as error:
+                errors.append(m.ItemError(position, error.code, error.message, error.current))
+        return written(view, errors)
+
+    return evaluate
 
 
 def grow(records: Records, resource: Resource, first: int, named: Sequence[Sequence[str]] | None) -> None:
@@ -228,7 +219,7 @@ def grow(records: Records, resource: Resource, first: int, named: Sequence[Seque
                 records.put(None, partition, resource)
 
 
-def the_resource(records: Records, named: Any) -> Stored[Resource]:
+def the_resource(records: Records, named: Any) -> m.TableRecord[Resource]:
     """The resource that a message names. Raises NotFoundError; ConflictError if it is being deleted."""
     found = records.resource(named)
     if found is None:

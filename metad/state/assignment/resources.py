@@ -21,9 +21,8 @@ from metad_wire.errors import (
 from metad_wire.tables import assignment as a
 from metad_wire.tables.assignment import ASSIGNMENT, Resource, ResourceAlter, ResourceCreate, ResourceResize
 
-from ..core.verb import Command, Verb, check_broker
-from ..core.view import View
-from .records import INLINE_MAX, Records, Stored, each, grow, numbered, the_resource
+from ..core.verb import Verb, check_broker
+from .records import INLINE_MAX, Records, each, grow, numbered, the_resource
 
 
 def _check(resource: Resource) -> None:
@@ -53,7 +52,7 @@ def _check_replicas(named: Sequence[Sequence[str]] | None, count: int) -> None:
             check_broker(broker)
 
 
-def _create(records: Records, item: ResourceCreate, revision: int) -> None:
+def _create(records: Records, item: ResourceCreate) -> None:
     if records.resource(item) is not None:
         raise ConflictError(f"there is a {item.kind} {item.resource!r} already, or it is being deleted")
     _check_replicas(item.replicas, item.partitions)
@@ -61,7 +60,7 @@ def _create(records: Records, item: ResourceCreate, revision: int) -> None:
         item.tenant,
         item.resource,
         item.kind,
-        revision,
+        records.revision,
         item.partitions,
         0,
         item.partitions if item.write_partitions is None else item.write_partitions,
@@ -82,11 +81,7 @@ def _create(records: Records, item: ResourceCreate, revision: int) -> None:
     records.put_resource(None, resource)
 
 
-def _evaluate_create(view: View, command: Command[m.Items[ResourceCreate]]) -> m.WriteReply:
-    return each(view, command.body.items, lambda records, item: _create(records, item, view.revision))
-
-
-def _changed(records: Records, old: Stored[Resource], new: Resource) -> None:
+def _changed(records: Records, old: m.TableRecord[Resource], new: Resource) -> None:
     """Write a resource, and let its partitions follow."""
     _check(new)
     records.put_resource(old, new)
@@ -158,18 +153,8 @@ def _delete(records: Records, item: a.ResourceKey) -> None:
 
 
 VERBS: tuple[Verb[Any, Any], ...] = (
-    Verb(methods.ASSIGNMENT_CREATE, ASSIGNMENT, evaluate=_evaluate_create),
-    Verb(
-        methods.ASSIGNMENT_ALTER,
-        ASSIGNMENT,
-        evaluate=lambda view, command: each(view, command.body.items, _alter),
-        grows=False,
-    ),
-    Verb(methods.ASSIGNMENT_RESIZE, ASSIGNMENT, evaluate=lambda view, command: each(view, command.body.items, _resize)),
-    Verb(
-        methods.ASSIGNMENT_DELETE,
-        ASSIGNMENT,
-        evaluate=lambda view, command: each(view, command.body.items, _delete),
-        grows=False,
-    ),
+    Verb(methods.ASSIGNMENT_CREATE, ASSIGNMENT, evaluate=each(_create)),
+    Verb(methods.ASSIGNMENT_ALTER, ASSIGNMENT, evaluate=each(_alter), grows=False),
+    Verb(methods.ASSIGNMENT_RESIZE, ASSIGNMENT, evaluate=each(_resize)),
+    Verb(methods.ASSIGNMENT_DELETE, ASSIGNMENT, evaluate=each(_delete), grows=False),
 )

@@ -45,7 +45,7 @@ from ..core.limits import check_change
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.plain import DeclaredRecords
 from ..core.slot_assignment import unpack
-from ..core.verb import Command, Reader, Verb, read_list, written
+from ..core.verb import Command, Reader, Verb, read_keys, read_list, written
 from ..core.view import HeadCache, Rows, View, column
 
 _TABLE, _COUNT = DECLARATION.rows["table"], DECLARATION.rows["count"]
@@ -357,10 +357,7 @@ def _evaluate_drop(view: View, command: Command[m.Items[DeclarationKey]]) -> m.W
 
 
 def _read(reader: Reader, command: Command[m.Get[DeclarationKey]]) -> m.GetReply[Any]:
-    wanted = [_PREFIX + keys.text(item.name) for item in command.body.items]
-    found = reader.get_many(wanted, command.reply_bytes_max)
-    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in found])
-    return reply
+    return read_keys(reader, command, [_PREFIX + keys.text(item.name) for item in command.body.items])
 
 
 def _swept(body: TableSweep) -> tuple[SharedRows, int]:

@@ -29,7 +29,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence, GroupId
 from metad_wire.errors import ConflictError, FencedError
-from metad_wire.families.assignment import PARTITIONS
+from metad_wire.families.assignment import BY_REPLICA
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.table import INDEXES
@@ -43,8 +43,6 @@ from ..core.view import View
 _FENCE = GROUP.rows["fence"]
 _LOAD_ROWS = 1_000
 _INDEX: Final = INDEXES.rows["index"]
-_BY_REPLICA: Final = PARTITIONS.indexes["by_replica"].header
-"""What the rows begin with of the index of partitions by the brokers that have a replica."""
 
 
 class Fence(msgspec.Struct, frozen=True, array_like=True):
@@ -80,10 +78,15 @@ def aged(items: Iterable[FenceItem], now_ms: int) -> list[FenceItem]:
     return [msgspec.structs.replace(item, age_ms=max(0, now_ms - item.at_ms)) if item.at_ms else item for item in items]
 
 
+def replica_rows(group: bytes, broker: str) -> bytes:
+    """What the rows of the index begin with that name the partitions of a broker."""
+    return keys.table_prefix(group, _INDEX) + BY_REPLICA.header + keys.text(broker)
+
+
 def names_broker(view: View, broker: str) -> bool:
     """Whether a partition of the group names a broker as a replica. What is in flight counts, but for a row that an
     entry in flight deletes: that broker is named until the entry is applied."""
-    prefix = keys.table_prefix(view.group, _INDEX) + _BY_REPLICA + keys.text(broker)
+    prefix = replica_rows(view.group, broker)
     applied, _ = view.scan(prefix, keys.after_prefix(prefix), 1, LOOKED_AT_BYTES_MAX)
     return bool(applied or view.keys_under(_INDEX, prefix, 1))
 

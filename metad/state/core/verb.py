@@ -400,15 +400,24 @@ def after_cursor(group: bytes, table: int, begin: bytes, cursor: bytes, after: b
 
 def read_values(reader: Reader, command: Command[Any], row: int) -> list[bytes | None]:
     """The values that a row of the table has for a command's items, by position."""
+    return reader.get_many(_keys_of(reader, command, row), command.reply_bytes_max)
+
+
+def _keys_of(reader: Reader, command: Command[Any], row: int) -> list[bytes]:
     prefix = table_prefix(reader.group, row)
-    return reader.get_many([prefix + suffix for suffix in command.rows.keys], command.reply_bytes_max)
+    return [prefix + suffix for suffix in command.rows.keys]
+
+
+def read_keys(reader: Reader, command: Command[Any], keys: list[bytes]) -> m.GetReply[Any]:
+    """The reply to a read of rows that are records as the wire has them, by position of their keys."""
+    values = reader.get_many(keys, command.reply_bytes_max)
+    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
+    return reply
 
 
 def read_records(reader: Reader, command: Command[Any], row: int) -> m.GetReply[Any]:
-    """The reply to a read of a row that is a record as the wire has it, by position."""
-    values = read_values(reader, command, row)
-    reply: m.GetReply[Any] = command.method.reply([None if value is None else msgspec.Raw(value) for value in values])
-    return reply
+    """:func:`read_keys`, of a row of the table."""
+    return read_keys(reader, command, _keys_of(reader, command, row))
 
 
 def may_transact(body: Any) -> bool:

@@ -6,7 +6,8 @@ import random
 from collections import Counter
 
 from metad.config import Config
-from metad.state.assignment.fleet import Placing, replica_rows
+from metad.state.assignment.fleet import Placing
+from metad.state.cluster.fences import replica_rows
 from metad.state.core.part import NodeMemory, PartContext
 from metad.state.core.slot_assignment import ALL_SLOTS
 from metad.storage.memory import MemoryEngine

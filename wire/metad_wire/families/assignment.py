@@ -24,3 +24,5 @@ PARTITIONS = family(
     ruled_by=ASSIGNMENT.name,
     hears="replicas",
 )
+BY_REPLICA = PARTITIONS.indexes["by_replica"]
+BY_PLAN = PARTITIONS.indexes["by_plan"]
