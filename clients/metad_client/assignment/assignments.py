@@ -7,11 +7,6 @@ from collections.abc import Mapping, Sequence
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
 from metad_wire.messages import Owner
 from metad_wire.tables.assignment import (
-    ASSIGNMENT_ALTER,
-    ASSIGNMENT_CREATE,
-    ASSIGNMENT_IN_SYNC,
-    ASSIGNMENT_MOVE,
-    ASSIGNMENT_RESIZE,
     Election,
     InSync,
     MovePartition,
@@ -23,9 +18,16 @@ from metad_wire.tables.assignment import (
     Spread,
 )
 
-from ..namespaces.declared import _AssignmentDeclared
+from ..namespaces.declared import (
+    _ASSIGNMENT_ALTER,
+    _ASSIGNMENT_CREATE,
+    _ASSIGNMENT_IN_SYNC,
+    _ASSIGNMENT_MOVE,
+    _ASSIGNMENT_RESIZE,
+    _AssignmentDeclared,
+)
 from ..namespaces.tables import Records
-from ..requests.requests import Requests, Verb
+from ..requests.requests import Requests
 from ..requests.wrong import argument, sequence
 
 
@@ -83,7 +85,7 @@ class Assignments(_AssignmentDeclared):
             _texts("attributes", {} if attributes is None else attributes),
             _places(replicas),
         )
-        await _CREATE.one(self._requests, item, deadline_s)
+        await _ASSIGNMENT_CREATE.one(self._requests, item, deadline_s)
 
     async def alter(
         self,
@@ -113,7 +115,7 @@ class Assignments(_AssignmentDeclared):
             None if labels is None else _texts("labels", labels),
             None if attributes is None else _texts("attributes", attributes),
         )
-        await _ALTER.one(self._requests, item, deadline_s)
+        await _ASSIGNMENT_ALTER.one(self._requests, item, deadline_s)
 
     async def resize(
         self,
@@ -131,7 +133,7 @@ class Assignments(_AssignmentDeclared):
         InvalidItemError."""
         places = _places(replicas)
         item = ResourceResize(tenant, resource, kind, partitions, write_partitions, first_partition, places)
-        await _RESIZE.one(self._requests, item, deadline_s)
+        await _ASSIGNMENT_RESIZE.one(self._requests, item, deadline_s)
 
     async def in_sync(
         self,
@@ -160,7 +162,7 @@ class Assignments(_AssignmentDeclared):
             partition_epoch,
             sequence("isr", isr, "Owner"),
         )
-        await _IN_SYNC.one(self._requests, item, deadline_s)
+        await _ASSIGNMENT_IN_SYNC.one(self._requests, item, deadline_s)
 
     async def move(
         self,
@@ -175,7 +177,7 @@ class Assignments(_AssignmentDeclared):
         """Give one partition to these brokers; none: give up what moves it. For administrators. Raises NotFoundError,
         ConflictError, InvalidItemError, NoReplicaError."""
         item = MovePartition(tenant, resource, kind, partition, sequence("wanted", wanted, "str"))
-        await _MOVE.one(self._requests, item, deadline_s)
+        await _ASSIGNMENT_MOVE.one(self._requests, item, deadline_s)
 
 
 def _texts(name: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -187,10 +189,3 @@ def _places(replicas: Sequence[Sequence[str]] | None) -> list[list[str]] | None:
     if replicas is None:
         return None
     return [sequence("replicas", each, "str") for each in sequence("replicas", replicas, "sequences of str")]
-
-
-_CREATE: Verb[ResourceCreate, None] = Verb(ASSIGNMENT_CREATE)
-_ALTER: Verb[ResourceAlter, None] = Verb(ASSIGNMENT_ALTER)
-_RESIZE: Verb[ResourceResize, None] = Verb(ASSIGNMENT_RESIZE)
-_IN_SYNC: Verb[InSync, None] = Verb(ASSIGNMENT_IN_SYNC)
-_MOVE: Verb[MovePartition, None] = Verb(ASSIGNMENT_MOVE)

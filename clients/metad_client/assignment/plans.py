@@ -9,11 +9,10 @@ from typing import Final
 import msgspec
 
 from metad_wire.tables.broker import BROKER_LIST, DRAINING, LIVE, Broker
-from metad_wire.tables.plan import MOVES_DEFAULT, PLAN_CREATE, PLAN_LIST, PLAN_SET, NewPlan, Plan, PlanState, Rule
+from metad_wire.tables.plan import MOVES_DEFAULT, PLAN_LIST, NewPlan, Plan, PlanState, Rule
 
-from ..namespaces.declared import _PlanDeclared
+from ..namespaces.declared import _PLAN_CREATE, _PLAN_SET, _PlanDeclared
 from ..requests.listing import Listing
-from ..requests.requests import Verb
 from ..requests.wrong import sequence
 
 
@@ -43,19 +42,19 @@ class Plans(_PlanDeclared):
     ) -> None:
         """Begin one plan. Raises ConflictError, InvalidItemError, QuotaExceededError."""
         item = NewPlan(plan, rule, sequence("brokers", brokers, "str"), moves, throttle_bytes)
-        await _CREATE.one(self._requests, item, deadline_s)
+        await _PLAN_CREATE.one(self._requests, item, deadline_s)
 
     async def pause(self, plan: str, *, deadline_s: float | None = None) -> None:
         """Let no further move begin. Raises NotFoundError, ConflictError."""
-        await _SET.one(self._requests, PlanState(plan, "paused"), deadline_s)
+        await _PLAN_SET.one(self._requests, PlanState(plan, "paused"), deadline_s)
 
     async def resume(self, plan: str, *, deadline_s: float | None = None) -> None:
         """Let moves begin again. Raises NotFoundError, ConflictError."""
-        await _SET.one(self._requests, PlanState(plan, "running"), deadline_s)
+        await _PLAN_SET.one(self._requests, PlanState(plan, "running"), deadline_s)
 
     async def cancel(self, plan: str, *, deadline_s: float | None = None) -> None:
         """Give up the moves that are under way, and begin no others. Raises NotFoundError, ConflictError."""
-        await _SET.one(self._requests, PlanState(plan, "cancelled"), deadline_s)
+        await _PLAN_SET.one(self._requests, PlanState(plan, "cancelled"), deadline_s)
 
     def list(self, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None) -> AsyncIterator[Plan]:
         """Plans whose names start with ``prefix``, in order."""
@@ -72,7 +71,5 @@ class Plans(_PlanDeclared):
 
 
 _COMFORTABLE: Final = 60
-_CREATE: Verb[NewPlan, None] = Verb(PLAN_CREATE)
-_SET: Verb[PlanState, None] = Verb(PLAN_SET)
 _LIST: Listing[Plan] = Listing(PLAN_LIST)
 _BROKERS: Listing[Broker] = Listing(BROKER_LIST)
