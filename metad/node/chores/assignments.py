@@ -330,6 +330,8 @@ class Assignments:
                         break
                 step = None
             elif plan.state == "running":
+                if led.telling:
+                    continue  # or what it does now would never be told
                 moves, nothing = self._moves(led, plan, plan.moves - len(active))
                 idle = nothing and not active
                 if moves or idle != led.told.get(plan.plan, not idle):
@@ -339,7 +341,7 @@ class Assignments:
                     break
             else:
                 led.told.pop(plan.plan, None)
-        if progress and not led.telling:
+        if progress:
             self._tell(led, progress)
         return step
 
