@@ -107,6 +107,7 @@ from metad_wire.transport.credentials import TlsFiles, client_files
 from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 
 from . import limits
+from .assignment.assigned import Assigned
 from .assignment.assignments import Assignments
 from .assignment.in_sync import InSyncReplicas
 from .assignment.plans import Plans, Recommendation
@@ -222,6 +223,7 @@ __all__ = [
     "AnyTable",
     "Assign",
     "AssignItem",
+    "Assigned",
     "Assignments",
     "Backlog",
     "Backoff",

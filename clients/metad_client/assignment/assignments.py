@@ -29,6 +29,8 @@ from ..namespaces.declared import (
 from ..namespaces.tables import Records
 from ..requests.requests import Requests
 from ..requests.wrong import argument, sequence
+from .assigned import Assigned, places_of
+from .kinds import KINDS
 
 
 class Assignments(_AssignmentDeclared):
@@ -45,6 +47,23 @@ class Assignments(_AssignmentDeclared):
         """Resources as they are: to be read, listed and counted."""
         self.partitions: Records[Partition] = Records(requests, PARTITIONS)
         """Partitions as they are; ``by_replica`` lists those of a broker."""
+        of = {kind: Assigned(requests, declared) for kind, declared in KINDS.items()}
+        self.topics = of["topic"]
+        """Topics with in-sync replicas, as in Kafka. Those below are for other families of brokers."""
+        self.message_queues = of["message_queue"]
+        """Queues at groups of brokers, as in RocketMQ."""
+        self.masters = of["master"]
+        """Masters with replicas."""
+        self.connectors = of["connector"]
+        """Connectors, whose partitions are tasks."""
+        self.share_groups = of["share_group"]
+        """Share groups of MQTT."""
+        self.shards = of["shard"]
+        """Shards, whose partitions are segments."""
+        self.quorum_queues = of["quorum_queue"]
+        """Quorum queues of AMQP."""
+        self.classic_queues = of["classic_queue"]
+        """Classic queues of AMQP."""
 
     async def create(
         self,
@@ -83,7 +102,7 @@ class Assignments(_AssignmentDeclared):
             spread,
             _texts("labels", {} if labels is None else labels),
             _texts("attributes", {} if attributes is None else attributes),
-            _places(replicas),
+            places_of(replicas),
         )
         await _ASSIGNMENT_CREATE.one(self._requests, item, deadline_s)
 
@@ -131,7 +150,7 @@ class Assignments(_AssignmentDeclared):
     ) -> None:
         """Give one resource more partitions, or fewer. Raises NotFoundError, ConflictError, NoPlaceError,
         InvalidItemError."""
-        places = _places(replicas)
+        places = places_of(replicas)
         item = ResourceResize(tenant, resource, kind, partitions, write_partitions, first_partition, places)
         await _ASSIGNMENT_RESIZE.one(self._requests, item, deadline_s)
 
@@ -183,9 +202,3 @@ class Assignments(_AssignmentDeclared):
 def _texts(name: str, given: Mapping[str, str]) -> dict[str, str]:
     argument(name, given, Mapping[str, str])
     return {**given}
-
-
-def _places(replicas: Sequence[Sequence[str]] | None) -> list[list[str]] | None:
-    if replicas is None:
-        return None
-    return [sequence("replicas", each, "str") for each in sequence("replicas", replicas, "sequences of str")]

@@ -22,6 +22,7 @@ requests.
 from .client import BlockingClient, connect
 from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult, Route
 from .namespaces import (
+    Assigned,
     Assignments,
     BrokerLife,
     Brokers,
@@ -49,6 +50,7 @@ from .watching import Image, Snapshot, Watch
 
 __all__ = [
     "CHUNK_RECORDS",
+    "Assigned",
     "Assignments",
     "BlockingClient",
     "BrokerLife",

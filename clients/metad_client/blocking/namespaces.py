@@ -8,7 +8,7 @@ from metad_wire.messages import Message
 from metad_wire.tables.assignment import Partition, Resource
 
 from .. import broker_life
-from ..assignment import assignments, plans
+from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
 from ..families import config, schemas, topics, users
 from ..namespaces import (
@@ -272,6 +272,19 @@ class Schemas(Twin):
     followers = Listing(schemas.Schemas.followers)
 
 
+class Assigned(Twin):
+    """Resources of one kind. See :class:`metad_client.Assigned`."""
+
+    create = Call(assigned.Assigned.create)
+    resize = Call(assigned.Assigned.resize)
+    trim = Call(assigned.Assigned.trim)
+    delete = Call(assigned.Assigned.delete)
+
+    def __init__(self, portal: Portal, target: assigned.Assigned) -> None:
+        super().__init__(portal, target)
+        self.kind = target.kind
+
+
 class Assignments(Twin):
     """``m.assignments``: resources whose partitions metad places. See :class:`metad_client.Assignments`."""
 
@@ -304,6 +317,14 @@ class Assignments(Twin):
         super().__init__(portal, target)
         self.resources: Records[Resource] = Records(portal, target.resources)
         self.partitions: Records[Partition] = Records(portal, target.partitions)
+        self.topics = Assigned(portal, target.topics)
+        self.message_queues = Assigned(portal, target.message_queues)
+        self.masters = Assigned(portal, target.masters)
+        self.connectors = Assigned(portal, target.connectors)
+        self.share_groups = Assigned(portal, target.share_groups)
+        self.shards = Assigned(portal, target.shards)
+        self.quorum_queues = Assigned(portal, target.quorum_queues)
+        self.classic_queues = Assigned(portal, target.classic_queues)
 
 
 class Plans(Twin):

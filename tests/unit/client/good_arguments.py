@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -162,6 +163,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "partition_epoch": 1, "isr": [m.Owner("b", 1)],
     },
     "assignments.move": msgspec.structs.asdict(a.MovePartition("t", "o", "topic", 0, ["b"])),
+    "assignments.shards.create": msgspec.structs.asdict(
+        a.ResourceCreate(
+            "t", "o", "", 1, None, 1, 1, "isr", 1, 60_000, 0, "region", {"tier": "hot"}, {"owner": "ops"}, [["b"]]
+        )
+    )
+    | {"settings": FAMILIES["shard"].record("t", "o")},
+    "assignments.shards.resize": {
+        "tenant": "t", "resource": "o", "partitions": 3, "write_partitions": 2, "replicas": [["b"]]
+    },
+    "assignments.shards.trim": {"tenant": "t", "resource": "o", "first": 1},
+    "assignments.shards.delete": {"tenant": "t", "resource": "o"},
     "plans.create": {"plan": "p", "rule": "drain", "brokers": ["b"], "moves": 5, "throttle_bytes": 1_000_000},
     "plans.pause": {"plan": "p"},
     "plans.resume": {"plan": "p"},
@@ -200,6 +212,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "client.status": {"node": ""},
 }  # fmt: skip
 """By verb."""
+for _name in ("kind", "write_partitions"):
+    del GOOD["assignments.shards.create"][_name]
 for _table in tables():
     for _method, _got in _table.got.items():
         _verb, _key = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_got.key, ["t"])
@@ -239,13 +253,14 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "cluster",
         "tables",
         "assignments",
+        "assignments.shards",  # as those of all other kinds
         "plans",
         "topics",
         "schemas",
         "users",
         "config",
     ):
-        space = getattr(client, name)
+        space = attrgetter(name)(client)
         for verb in dir(type(space)):
             if verb.startswith("_") or f"{name}.{verb}" in ENDLESS:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import operator
 import os
 import select
 import signal
@@ -85,9 +86,8 @@ def faces(client: blocking.BlockingClient) -> dict[str, Callable[[], Any]]:
         "close": client.close,
     }
     for name, arguments in GOOD.items():
-        namespace, _, verb = name.partition(".")
-        owner = client if namespace == "client" else getattr(client, namespace)
-        found[name] = functools.partial(_called, getattr(owner, verb), arguments)
+        method = operator.attrgetter(name.removeprefix("client."))(client)
+        found[name] = functools.partial(_called, method, arguments)
     return found
 
 

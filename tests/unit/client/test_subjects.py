@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,7 @@ async def test_the_error_of_an_item_names_table_and_key(server: Server, dial: An
             received.reply()
 
     server.answer = answer
-    namespace, _, name = verb.partition(".")
-    outcome = getattr(getattr(client, namespace), name)(**GOOD[verb])
+    outcome = attrgetter(verb)(client)(**GOOD[verb])
     failure: MetadError | None = None
     try:
         if inspect.isasyncgen(outcome):

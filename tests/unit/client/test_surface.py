@@ -46,6 +46,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Records, blocking.Records),
     (metad_client.Assignments, blocking.Assignments),
     (metad_client.Plans, blocking.Plans),
+    (metad_client.Assigned, blocking.Assigned),
     (metad_client.Topics, blocking.Topics),
     (metad_client.Schemas, blocking.Schemas),
     (metad_client.Users, blocking.Users),
