@@ -13,6 +13,7 @@ from metad import embedded
 from metad_client import BrokerLife, Client, FencedError, InvalidRequestError, LifeState, MetadError, connect
 from metad_client.assignment.serving import Following, Held, Led, Serving
 from metad_client.errors import NoReplicaError
+from metad_wire.messages import Owner
 from metad_wire.tables.assignment import Partition
 
 TENANT = "acme"
@@ -70,6 +71,10 @@ class Author:
         assert held.over
         self._may_fail("release")
         await self.may_release.wait()
+        if isinstance(held, Led) and held.record.target and held.record.election == "position":
+            next_one = await self.client.brokers.get(held.record.target)
+            assert next_one is not None
+            await held.hand_over(Owner(next_one.broker, next_one.broker_epoch))
         self.told.append(("gone" if held.gone else "release", held.leader_epoch))
         self.held = None
 
@@ -218,6 +223,39 @@ async def test_positions_are_reported_and_the_greatest_leads(cast: Cast) -> None
     assert ("elect", 2) in b.told
     assert ("elect", 2) in c.told
     await until(lambda: b.told[-1] == ("follow", 2))
+
+
+async def test_a_master_by_position_hands_over_once_the_next_has_everything(cast: Cast) -> None:
+    a, b, c = [await cast.broker(name, elects=True) for name in "abc"]
+    assignments = cast.m.assignments
+    await cast.create(a, b, replication=2, election="position", copies=2)
+    await until(a.leads)
+    a.may_release.clear()
+    await assignments.elect(TENANT, "r", cast.kind, 0, broker=b.name)
+
+    async def is_state(state: str) -> bool:
+        return (await cast.record()).state == state
+
+    await until(lambda: not a.leads())
+    assert await is_state("releasing")
+    assert not b.leads()
+    explained = await assignments.explain(TENANT, "r", cast.kind, 0)
+    assert explained is not None
+    assert b.name in explained.next
+    a.may_release.set()
+    await until(b.leads)
+    assert (await cast.record()).leader_epoch == 2
+    assert a.told == [("lead", 1), ("release", 1), ("follow", 2)], "nobody had to report"
+    await assignments.move(TENANT, "r", cast.kind, 0, [a.name, c.name])
+    await until(lambda: c.told[:1] == [("follow", 2)])
+
+    b.may_release.clear()
+    await assignments.elect(TENANT, "r", cast.kind, 0, broker=a.name)
+    await until(lambda: not b.leads())
+    await a.life.end()  # the one that waits is away: the master goes on
+    b.may_release.set()
+    await until(b.leads)
+    assert (await cast.record()).leader_epoch == 2
 
 
 async def test_what_is_deleted_or_moved_away_is_gone(cast: Cast) -> None:

@@ -5,7 +5,7 @@ functions, for each partition one after the other, always with the newest record
 
     async def lead(led: Led) -> None: ...      # serve it, under led.leader_epoch, while led.check() raises nothing
     async def follow(followed: Following) -> None: ...  # fetch from followed.leader, under followed.leader_epoch
-    async def release(held: Held) -> None: ...  # stop; if held.gone, delete what there is
+    async def release(held: Held) -> None: ...  # stop; if held.gone, delete what there is; see Led.hand_over
 
     async with m.serve("topic", on_lead=lead, on_follow=follow, on_release=release) as serving:
         await serving.lost()
@@ -177,8 +177,21 @@ class Led(Held):
             deadline_s=deadline_s,
         )
 
-    async def hand_over(self, *, deadline_s: float | None = None) -> None:
-        """Let another replica that is in sync lead. Raises FencedError, NoCandidateError."""
+    async def hand_over(self, to: Owner | None = None, *, deadline_s: float | None = None) -> None:
+        """Let another replica that is in sync lead. A master by position says so in ``on_release``: ``to`` is the life
+        of ``record.target`` that has every record by now. Raises FencedError, NoCandidateError, ConflictError,
+        IneligibleError."""
+        if to is not None:
+            record = self.record
+            await self._serving.assignments.in_sync(
+                *self.key,
+                self.me,
+                leader_epoch=record.leader_epoch,
+                partition_epoch=record.partition_epoch,
+                isr=[self.me, to],
+                deadline_s=deadline_s,
+            )
+            return
         self.check()
         await self._serving.assignments.release(
             *self.key, self.me.broker, self.me.broker_epoch, self.leader_epoch, deadline_s=deadline_s
@@ -423,8 +436,17 @@ class Serving:
         return True
 
     async def _give_back(self, slot: _Slot, record: Partition) -> bool:
-        """An owner stops, and says so."""
-        held = slot.held
+        """An owner stops, and says so. A master by position takes nothing any more, and its author waits for the one
+        that is to follow it: he is asked again until the record changes."""
+        held, row = slot.held, slot.row
+        if record.election == "position":
+            if not isinstance(held, Led):  # it has taken nothing in this life, and metad goes on in a while
+                return False
+            held.end()
+            held.record = record
+            if await self._called(self._author.on_release, held) and slot.row is row:
+                await asyncio.sleep(_AGAIN_S)
+            return True
         if slot.said == ("release", record.leader_epoch):
             return False
         if isinstance(held, Led):

@@ -23,6 +23,8 @@ PREFER_MS: Final = 30_000
 """So long a partition has had its leader before the preferred one may replace it."""
 AGAIN_MS: Final = 600_000
 """A repair that finds no broker looks again after this: each look writes the record."""
+HAND_OVER_MS: Final = 30_000
+"""So long a master by position waits for the one that is to follow it; then it goes on."""
 FORGOTTEN_MS: Final = 24 * 3_600_000
 """A replica whose broker has been dead for so long need not say that it has deleted a partition."""
 STEPS_MAX: Final = 8
@@ -236,6 +238,8 @@ def _position(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -
     """A master that is over: replicas report. Once enough have, the greatest position leads."""
     if is_alive(p.leader, lives):
         there = [member for member in p.isr if is_alive(member, lives)]
+        if p.state == a.RELEASING and (over := _hand_over_ends(p, lives, now)):
+            return change(p, now, f"the master stays: {over}", state=led_state(p), target="", isr=there)
         return None if there == p.isr else change(p, now, "the life of a replica is over", isr=there)
     if p.state != a.ELECTING:
         why = "the master's life is over: replicas report"
@@ -246,6 +250,7 @@ def _position(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -
             leader=None,
             leader_epoch=p.leader_epoch + 1,
             state=a.ELECTING,
+            target="",
             reports=[],
             isr=[],
         )
@@ -253,6 +258,36 @@ def _position(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -
     if reports and len([report for report in reports if _counts(p, report, lives)]) >= needed(p, r):
         return _positioned(p, reports, lives, hints, now, "the greatest position of enough replicas", [])
     return None
+
+
+def _hand_over_ends(p: Partition, lives: Lives, now: Now) -> str:
+    """Why the hand-over of a master that lives is given up; empty: it is not."""
+    if lives.life(p.target) is None:
+        return f"{p.target} is away"
+    if p.target not in remaining(p):
+        return f"{p.target} is not to have it any more"
+    return f"{p.target} was too far behind" if now.past_ms >= p.changed_ms + HAND_OVER_MS else ""
+
+
+def handed_to(p: Partition, now: Now, broker: str) -> Partition:
+    """The record once its leader, which lives, is to stop for another broker."""
+    assert p.leader is not None
+    why = f"it goes to {broker} once {p.leader.broker} has stopped"
+    return change(p, now, why, state=a.RELEASING, target=broker, isr=[p.leader])
+
+
+def _next_master(p: Partition, lives: Lives, hints: Hints) -> str:
+    """Who should follow a master that lives, because that drains or is to lose the partition; empty: nobody."""
+    if not is_alive(p.leader, lives) or p.leader is None or p.state == a.RELEASING:
+        return ""
+    to, leader = remaining(p), p.leader.broker
+    there = names(member for member in p.isr if is_alive(member, lives))
+    if leader not in to:
+        able = [*to] if there >= {*to} else []
+    else:
+        able = [one for one in to if one != leader and lives.life(one) is not None and not hints.draining(one)]
+        able = able if hints.draining(leader) else []
+    return next((one for one in in_order(p, able, hints) if one in there), next(iter(able), ""))
 
 
 def needed(p: Partition, r: Resource) -> int:
@@ -312,6 +347,13 @@ def _external(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -
 # --- moves ------------------------------------------------------------------------------------------------
 
 
+def remaining(p: Partition) -> list[str]:
+    """Who has a partition once what moves it is over."""
+    if p.move is None:
+        return p.replicas
+    return p.move.original if p.move.cancelling else p.move.wanted
+
+
 def begin_move(
     p: Partition, wanted: Sequence[str], now: Now, why: str, plan: str | None, throttle: int | None
 ) -> Partition:
@@ -331,7 +373,7 @@ def _move(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Pa
     if r.election == "owner":
         return _owner_moves(p, move, lives, hints, now)
     if r.election != "isr":
-        return None  # its master says when, see :func:`end_move`
+        return None  # its master says when, see :func:`.rules.in_sync`
     return end_move(p, move, lives, hints, now)
 
 
@@ -341,7 +383,7 @@ def end_move(p: Partition, move: Move, lives: Lives, hints: Hints, now: Now, who
     over first."""
     if not all(is_alive(member, lives) for member in p.isr):
         return None
-    to = move.original if move.cancelling else move.wanted
+    to = remaining(p)
     keep = [member for member in p.isr if member.broker in to]
     if not keep or not move_may_end(p, move, keep) or (whole and (names(keep) != {*to} or p.leader not in keep)):
         return None
@@ -376,7 +418,7 @@ def _owner_moves(p: Partition, move: Move, lives: Lives, hints: Hints, now: Now)
     target = next((broker for broker in move.wanted if lives.life(broker) is not None), None)
     if target is None or (p.state == a.RELEASING and p.target == target):
         return None
-    return change(p, now, f"it goes to {target} once {p.leader.broker} has stopped", state=a.RELEASING, target=target)
+    return handed_to(p, now, target)
 
 
 # --- by the clock -----------------------------------------------------------------------------------------
@@ -414,6 +456,9 @@ def preferred(p: Partition, r: Resource, lives: Lives, hints: Hints) -> Owner | 
 
 
 def _prefer(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Partition | None:
+    if r.election == "position":  # paced, for the last hand-over may have been given up
+        target = _next_master(p, lives, hints)
+        return handed_to(p, now, target) if target and now.past_ms >= p.changed_ms + PREFER_MS else None
     better = preferred(p, r, lives, hints)
     if better is None or p.leader is None:
         return None
@@ -466,8 +511,10 @@ def due_ms(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> i
     times = [_force_at(p, r)]
     if _repairs(p, r, lives) and (p.move is None or not p.move.cancelling):
         times += [ended_ms + r.repair_after_ms for ended_ms, _ in _dead(p, lives)]
-    if preferred(p, r, lives, hints) is not None:
+    if preferred(p, r, lives, hints) is not None or (r.election == "position" and _next_master(p, lives, hints)):
         times.append(p.changed_ms + PREFER_MS)
+    if r.election == "position" and p.state == a.RELEASING:
+        times.append(p.changed_ms + HAND_OVER_MS)
     found = [at_ms for at_ms in times if at_ms]
     if not found:
         return 0

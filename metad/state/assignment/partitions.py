@@ -137,6 +137,8 @@ def _waits(p: Partition, r: Resource, lives: Lives) -> str:
     if p.state == a.DELETING:
         return f"waits until {', '.join(p.replicas)} have deleted it"
     if p.state == a.RELEASING and p.leader is not None:
+        if r.election == "position":
+            return f"waits until {p.target} has all that {p.leader.broker} has, for 30 s; then {p.target} leads"
         return f"waits until {p.leader.broker} has stopped, or its lease is over; then {p.target} owns it"
     if p.state == a.ELECTING:
         count = len([report for report in p.reports if is_alive(report.member, lives)])

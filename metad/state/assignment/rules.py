@@ -109,6 +109,9 @@ def in_sync(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now, ite
     else:  # who has everything counts, in the life in which it is known to
         elr = [*({one.broker: one for one in p.elr} | {one.broker: one for one in item.isr}).values()]
     new = change(p, now, "the leader says who is in sync", isr=[*item.isr], elr=elr)
+    if p.state == a.RELEASING and (to := next((one for one in item.isr if one.broker == p.target), None)) is not None:
+        why = f"{to.broker} leads: {member.broker} handed over"
+        new = change(p, now, why, leader=to, isr=[*item.isr], elr=elr, state=decide.led_state(p), target="")
     if r.election != "isr" and new.move is not None:
         new = decide.end_move(new, new.move, lives, hints, now, whole=True) or new
     return new
@@ -178,7 +181,7 @@ def elect(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now, item:
         if new is None or (item.broker and new.leader is not None and new.leader.broker != item.broker):
             raise NoCandidateError("no replica lives, or none has reported its position")
         return msgspec.structs.replace(new, replicas=p.replicas)
-    if r.election == "owner":
+    if r.election == "owner" or (r.election == "position" and p.leader is not None):
         return _hand_over(p, lives, now, item.broker)
     able = {member.broker: member for member in p.isr if is_alive(member, lives) and member != p.leader}
     if item.broker:
@@ -186,20 +189,17 @@ def elect(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now, item:
     if not able:
         raise NoCandidateError("nobody in sync lives who does not lead already")
     leader = able[decide.in_order(p, able, hints)[0]]
-    if r.election == "position":
-        raise ConflictError("the master of replicas by position is replaced when it stops", current=p.leader_epoch)
     return change(p, now, "an administrator chose the leader", leader=leader)
 
 
 def _hand_over(p: Partition, lives: Lives, now: Now, broker: str) -> Partition:
-    others = [one for one in p.replicas if p.leader is None or one != p.leader.broker]
+    others = [one for one in decide.remaining(p) if p.leader is None or one != p.leader.broker]
     target = broker or next((one for one in others if lives.life(one) is not None), "")
     if not target or lives.life(target) is None or (p.leader is not None and p.leader.broker == target):
         raise NoCandidateError("no other replica lives")
     if p.leader is None:
         return decide.owned_by(p, lives, now, target, "an administrator chose the owner")
-    why = f"it goes to {target} once {p.leader.broker} has stopped"
-    return change(p, now, why, state=a.RELEASING, target=target)
+    return decide.handed_to(p, now, target)
 
 
 def move(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now, item: a.MovePartition) -> Partition:

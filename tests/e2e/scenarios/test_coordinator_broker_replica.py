@@ -6,8 +6,7 @@ promise to take nothing of it any more, say how far they are, and the one that i
 is old. A master that joins gets its share, and one that leaves is emptied, by plans that are throttled, pause, go on
 and are cancelled.
 
-Not yet: a master by position is moved only by ending its life; there is no advice to scale out, placement does not look
-at the load that heartbeats report, and there are no metrics over HTTP.
+Not yet: placement does not look at the load that heartbeats report, and there are no metrics over HTTP.
 """
 
 from __future__ import annotations

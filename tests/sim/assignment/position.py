@@ -4,7 +4,7 @@ A master appends, and whoever follows it takes its records one by one. A record 
 have it as the resource says. There is no clock: a master that is fenced goes on. Each broker keeps what it has promised
 with its log: it takes nothing of a lower leader_epoch. A life that has lost that follows nobody until it has read the
 record again. The master says who has everything; what it says arrives late or never. Once it has said so, and a move
-is under way, only those that are to remain count as copies.
+is under way, only those that are to remain count as copies. A master that is to hand over takes nothing any more.
 
 A forced election loses what nobody had who reported, and what a deposed master acknowledges until it learns of it.
 Nothing else is lost, whatever disks are.
@@ -27,7 +27,7 @@ from metad_wire.tables.assignment import ResourceAlter
 
 from .exploring import Goal, Step
 from .in_sync import ended, put, registered
-from .judging import Member, Refused, Row, Rules, Said, merged, resource
+from .judging import LATE, Member, Refused, Row, Rules, Said, merged, resource
 
 Log = tuple[tuple[int, int], ...]
 """(leader_epoch, number) of each record."""
@@ -51,6 +51,8 @@ class Config:
     """An administrator sets them."""
     claims: int = 0
     """How often the master says who has everything."""
+    hands: int = 0
+    """How often an administrator chooses another master."""
 
 
 class Known(NamedTuple):
@@ -64,6 +66,8 @@ class Known(NamedTuple):
     """Of the resource, with which a record is acknowledged."""
     said: bool = False
     """Whether it has said who has everything, which may end the move."""
+    target: int | None = None
+    """For whom it is to stop."""
 
 
 class Process(NamedTuple):
@@ -100,6 +104,7 @@ class Budget(NamedTuple):
     forces: int
     plans: int
     claims: int
+    hands: int
 
 
 class State(NamedTuple):
@@ -156,6 +161,11 @@ def counted(known: Known) -> set[int]:
     return {*known.replicas} & known.remaining if known.said else {*known.replicas}
 
 
+def takes_more(known: Known) -> bool:
+    """Whether a master appends."""
+    return known.target is None
+
+
 def whole(log: Log, other: Log) -> bool:
     """Whether a replica has everything that its master has."""
     return log == other
@@ -171,15 +181,22 @@ class Position:
         self.config = config
         self.rules = Rules(config.brokers)
         count = max(len(config.replicas), len(config.wanted))
-        self._claims_any = bool(config.claims or config.wanted)
+        self._claims_any = bool(config.claims or config.wanted or config.hands)
         self._resources = {
             copies: resource("position", count, copies=copies)
             for copies in {config.copies, config.copies_then}
             if copies
         }
+        self._compares = self._is_compared()
         self.goals: tuple[Goal, ...] = (Goal("sq", self._led),)
         if config.wanted:
             self.goals += (Goal("sud", self._moved),)
+
+    def _is_compared(self) -> bool:
+        start = self.start()
+        item = {"broker": 0, "broker_epoch": 1, "leader_epoch": 1, "partition_epoch": -1, "isr": start.row.isr}
+        r = self._resources[self.config.copies]
+        return isinstance(self.rules.said("in_sync", start.row, start.fences, r, item), Refused)
 
     def start(self) -> State:
         """All run, and have everything."""
@@ -193,7 +210,7 @@ class Position:
             for master in [broker == c.replicas[0]]
         )
         known: tuple[Said, ...] = ((1, True, 0, 0),) * c.brokers
-        left = Budget(c.records, c.stops, c.losses, c.fences, c.forces, int(bool(c.wanted)), c.claims)
+        left = Budget(c.records, c.stops, c.losses, c.fences, c.forces, int(bool(c.wanted)), c.claims, c.hands)
         return State(processes, known, known, row, c.copies, None, (), (0, ()), left)
 
     # --- what happens ---
@@ -268,7 +285,7 @@ class Position:
         master = row.leader_epoch if row.leader == me else 0
         known = process.known if master else None
         if master and (known is None or known[::3] != (row.partition_epoch, state.copies)):
-            known = Known(row.partition_epoch, row.replicas, _remaining(row), state.copies)
+            known = Known(row.partition_epoch, row.replicas, _remaining(row), state.copies, target=row.target)
         new = process._replace(promised=max(process.promised, row.leader_epoch), master=master, known=known)
         if new != process and process.promised <= row.leader_epoch:
             after = state._replace(processes=put(state.processes, broker, new))
@@ -286,7 +303,7 @@ class Position:
     def _masters(self, state: State, broker: int, process: Process) -> Iterator[Step]:
         left, log, processes, known = state.left, process.log, state.processes, process.known
         assert known is not None
-        if left.records:
+        if left.records and takes_more(known):
             record = process.master, self.config.records - left.records + 1
             after = state._replace(
                 processes=put(processes, broker, process._replace(log=(*log, record))),
@@ -364,6 +381,13 @@ class Position:
             with contextlib.suppress(InvalidItemError):
                 copies = altered(r, ResourceAlter("t", "r", "k", copies=self.config.copies_then)).copies
                 yield Step("x", f"copies of the resource are {copies}", state._replace(copies=copies))
+        for broker in self.config.replicas if left.hands and row.leader is not None else ():
+            answer = self.rules.said("elect", row, fences, r, {"broker": broker})
+            if not isinstance(answer, Refused):
+                less = left._replace(hands=left.hands - 1)
+                yield Step("x", f"an administrator chooses {broker}", state._replace(row=answer[1], left=less))
+        if self._claims_any and (late := self.rules.looked(row, fences, r, now=LATE)) != row:
+            yield Step("x", "it has waited for long", state._replace(row=late))
         if left.plans:
             answer = self.rules.said("begin", row, fences, r, {"wanted": self.config.wanted})
             if not isinstance(answer, Refused):
@@ -384,14 +408,15 @@ class Position:
     def canonical(self, state: State) -> State:
         """Without partition_epochs that nobody knows any more, and with the others ranked."""
         claim, row = state.claim, state.row
-        if claim is not None and claim.partition_epoch != row.partition_epoch:
+        if self._compares and claim is not None and claim.partition_epoch != row.partition_epoch:
             claim = None
         if not self._claims_any:  # nobody compares them
             processes = tuple(
                 p if p.known is None else p._replace(known=p.known._replace(partition_epoch=0)) for p in state.processes
             )
             return state._replace(row=row._replace(partition_epoch=0), processes=processes)
-        epochs = {row.partition_epoch, *(p.known.partition_epoch for p in state.processes if p.known is not None)}
+        epochs = {row.partition_epoch if claim is None else claim.partition_epoch, row.partition_epoch}
+        epochs |= {*(p.known.partition_epoch for p in state.processes if p.known is not None)}
         rank = {epoch: at for at, epoch in enumerate(sorted(epochs))}
         return state._replace(
             row=row._replace(partition_epoch=rank[row.partition_epoch]),
@@ -436,18 +461,27 @@ class Position:
             for broker in row.replicas
             if state.processes[broker].runs and broker in known and fences[broker][2] <= known[broker]
         ]
+        if row.target is not None and not fences[row.target][1]:
+            raise Violation("liveness", "a master waits for one that is away")
         led = row.leader is not None and state.processes[row.leader[0]].master == row.leader_epoch
         if not led and len(able) >= len(row.replicas) - state.copies + 1:
             raise Violation("liveness", "nobody leads for ever, though enough replicas run")
 
     def _moved(self, state: State) -> None:
-        """Where all run and have everything, the master has but to say so, and a move ends."""
-        row = state.row
-        if row.move is None or row.leader is None or row.leader[0] not in _remaining(row):
+        """Where all run and have everything, the master has but to say so, and to hand over, and a move ends."""
+        row, fences, r = state.row, state.fences, self._resources[state.copies]
+        if row.move is None or row.leader is None:
             return
-        isr = frozenset((broker, state.processes[broker].life) for broker in row.replicas)
-        item: dict[str, Any] = {"broker": row.leader[0], "broker_epoch": row.leader[1], "isr": isr}
-        item |= {"leader_epoch": row.leader_epoch, "partition_epoch": row.partition_epoch}
-        answer = self.rules.said("in_sync", row, state.fences, self._resources[state.copies], item)
+        for _ in range(3):  # it says so, is told to hand over, and says so again
+            assert row.leader is not None
+            isr = frozenset((broker, state.processes[broker].life) for broker in row.replicas)
+            item: dict[str, Any] = {"broker": row.leader[0], "broker_epoch": row.leader[1], "isr": isr}
+            item |= {"leader_epoch": row.leader_epoch, "partition_epoch": row.partition_epoch}
+            answer = self.rules.said("in_sync", row, fences, r, item)
+            if isinstance(answer, Refused) or answer[1].move is None:
+                break
+            row = answer[1]
+            if row.state != a.RELEASING:
+                row = self.rules.looked(row, fences, r, now=LATE)
         if isinstance(answer, Refused) or answer[1].move is not None:
             raise Violation("liveness", "a move does not end though all have everything")

@@ -35,7 +35,7 @@ def drawn(rng: random.Random) -> World:
         less, copies = sorted(rng.choices(range(1, count + 1), k=2))
         return position.Position(
             position.Config(
-                brokers, replicas, copies, few(), 2 + few(), few(), few(), rng.randint(0, 1), wanted, less, few()
+                brokers, replicas, copies, few(), 2 + few(), few(), few(), rng.randint(0, 1), wanted, less, few(), few()
             )
         )
     if kind == "external":

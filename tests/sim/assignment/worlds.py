@@ -55,6 +55,9 @@ POSITION: dict[str, position.Config] = {
     "lost, and whole again": position.Config(copies=2, losses=1, stops=2, fences=0, claims=1),
     "fewer copies": position.Config(copies=2, copies_then=1),
     "more copies": position.Config(copies=1, copies_then=2),
+    "handed over": position.Config(copies=2, records=2, stops=0, claims=1, hands=1),
+    "handed over, and lost": position.Config(copies=2, losses=1, fences=0, claims=1, hands=1),
+    "moved away": position.Config(3, (0, 1), copies=2, wanted=(1, 2), claims=2, fences=0),
     "moved": position.Config(3, (0, 1), copies=2, wanted=(0, 2), claims=1, stops=0, fences=1),
 }
 """By position."""

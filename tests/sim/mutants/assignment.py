@@ -389,6 +389,46 @@ POSITION_MUTANTS: tuple[Mutant, ...] = (
         "{*known.replicas}",
         "moved",
     ),
+    _m(
+        "takes_until_the_end",
+        "a master that is to hand over takes nothing more",
+        _POSITION + "takes_more",
+        "known.target is None",
+        "True",
+        "handed over",
+    ),
+    _m(
+        "said_before",
+        "a master hands over by what it says once it has stopped",
+        _RULES + "in_sync",
+        "if item.partition_epoch != p.partition_epoch:",
+        "if False:",
+        "handed over",
+    ),
+    _m(
+        "handed_at_once",
+        "a master that lives is not replaced before it says who has everything",
+        _DECIDE + "handed_to",
+        "state=a.RELEASING, target=broker, isr=[p.leader]",
+        "leader=next((one for one in p.elr if one.broker == broker), p.leader)",
+        "handed over",
+    ),
+    _m(
+        "waits_for_the_dead",
+        "a hand-over to one that is away is given up",
+        _DECIDE + "_hand_over_ends",
+        "lives.life(p.target) is None",
+        "False",
+        "moved away",
+    ),
+    _m(
+        "never_handed_over",
+        "a master that is to lose the partition hands over",
+        _DECIDE + "_next_master",
+        "able = [*to] if there >= {*to} else []",
+        "able = []",
+        "moved away",
+    ),
 )
 
 EXTERNAL_MUTANTS: tuple[Mutant, ...] = (

@@ -32,6 +32,10 @@ reports its position (``assignment.report``). Once so many have reported that on
 ``copies`` brokers acknowledged, the greatest position leads. Fewer suffice if the election is forced; then records may
 be lost.
 
+A living master hands over when an administrator wants another, when it drains, or when it is to lose the partition. The
+record is ``releasing``: the master takes nothing any more, lets ``target`` fetch the rest, and says by
+``assignment.in_sync`` that this life has everything. Then that leads. Otherwise the master goes on after 30 seconds.
+
 While a partition moves, only brokers of ``wanted`` count as copies once the master knows of the move (of ``original``,
 once that is cancelled), and it says by ``assignment.in_sync`` who has everything. A life that began unclean has lost
 its promise: it reads the record anew before it follows anybody.
@@ -235,10 +239,10 @@ class Partition(m.Message, frozen=True):
     """A leader learns it with those in sync."""
     state: Literal["online", "readable", "releasing", "electing", "offline", "sealed", "deleting"] = "online"
     """``online``: it has a leader; ``readable``: none, but a replica lives; ``offline``: nobody has it that lives;
-    ``releasing``: its owner is to stop, for ``target``; ``electing``: replicas report; ``sealed``: it ends at ``end``;
-    ``deleting``: its replicas delete it."""
+    ``releasing``: its owner or master is to stop, for ``target``; ``electing``: replicas report; ``sealed``: it ends at
+    ``end``; ``deleting``: its replicas delete it."""
     target: str = ""
-    """The broker that is to own it next."""
+    """The broker that is to own or lead it next."""
     move: Move | None = None
     """The change of replicas that is under way."""
     plan: str | None = None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from metad_client import Client, LifeState, MetadError, Owner
 from metad_client.assignment.serving import Following, Held, Key, Led, Serving
 from metad_judge.invariants import Violation
-from metad_wire.tables.assignment import DELETING, Partition
+from metad_wire.tables.assignment import DELETING, RELEASING, Partition
 
 from ..cluster import Cluster, SimClient
 from .actor import Actor
@@ -38,7 +38,7 @@ class LogJudge:
         self.running: dict[str, LogBroker] = {}
         """The brokers, by name."""
         self.acknowledged: dict[Key, list[Record]] = {}
-        self.lost_disks = self.served = self.led = self.moves = self.reported = 0
+        self.lost_disks = self.served = self.led = self.moves = self.reported = self.handed = 0
         self._leaders: dict[tuple[Key, int], Owner] = {}
         self._numbers = 0
 
@@ -99,8 +99,10 @@ class LogBroker(Actor):
         self._clean = True
         self._process: Any = None
         self._work: list[asyncio.Task[None]] = []
-        self.mirrors: dict[Key, dict[str, int]] = {}
+        self.mirrors: dict[Key, dict[Owner, int]] = {}
         """By partition, how far the followers of this master are."""
+        self.handing: dict[Key, Led] = {}
+        """What this master hands over: it only lets others fetch."""
         self.promised: dict[Key, int] = {}
         """Leader epochs below which nothing is taken any more."""
 
@@ -190,7 +192,27 @@ class LogBroker(Actor):
         self.trace(f"releases {held!r}")
         if held.record.state == DELETING:
             self.disk.pop(held.key, None)
+        if isinstance(held, Led) and held.record.state == RELEASING and held.record.kind == MIRROR:
+            await self._hand_over(held)
         await self.pause(0.0, 0.05)
+
+    async def _hand_over(self, led: Led) -> None:
+        """Let the next master fetch what is left."""
+        self.handing[led.key], log = led, self.disk[led.key]
+        try:
+            for _ in range(20):
+                await self.pause(0.02, 0.1)
+                for member in self._have_everything(led, log):
+                    if member.broker == led.record.target:
+                        self._judge.handed += 1
+                        with suppress(MetadError):
+                            await led.hand_over(member)
+                        return
+        finally:
+            del self.handing[led.key]
+
+    def _have_everything(self, led: Led, log: Sequence[Record]) -> list[Owner]:
+        return [member for member, position in self.mirrors.get(led.key, {}).items() if position >= len(log)]
 
     async def _elect(self, followed: Following) -> tuple[int, int]:
         self._judge.reported += 1
@@ -207,7 +229,7 @@ class LogBroker(Actor):
                 self._judge.serves(led)
             await self.pause(0.01, 0.1)
 
-    async def _append(self, led: Led, log: list[Record], reached: dict[str, int]) -> None:
+    async def _append(self, led: Led, log: list[Record], reached: dict[Owner, int]) -> None:
         """Append, and acknowledge what may be. It does not ask whether its life is over."""
         led_by = self.mirrors.setdefault(led.key, reached) if led.record.kind == MIRROR else reached
         led_by.clear()
@@ -226,12 +248,7 @@ class LogBroker(Actor):
         if record.move is None or serving is None:
             return
         to = record.move.original if record.move.cancelling else record.move.wanted
-        who = self.mirrors.get(led.key, {})
-        members = [led.me] + [
-            other.serving.life.owner
-            for name, other in self._judge.running.items()
-            if name != self.name and name in to and other.serving is not None and who.get(name, 0) >= len(log)
-        ]
+        members = [led.me, *self._have_everything(led, log)]
         if {member.broker for member in members} >= {*to}:
             with suppress(MetadError):
                 await serving.assignments.in_sync(
@@ -250,7 +267,7 @@ class LogBroker(Actor):
         else:
             who, move = self.mirrors.get(led.key, {}), led.record.move
             to = led.record.replicas if move is None else move.original if move.cancelling else move.wanted
-            followers = sorted((position for name, position in who.items() if name in to), reverse=True)
+            followers = sorted((position for one, position in who.items() if one.broker in to), reverse=True)
             reached = followers[_COPIES - 2] if len(followers) >= _COPIES - 1 else 0
         self._judge.has_acknowledged(led.key, log[:reached])
 
@@ -275,7 +292,7 @@ class LogBroker(Actor):
         """A follower asks: where its log agrees with this one, and what follows; None if this does not lead."""
         if not self.up or self.serving is None or self._process is None or not self._process.alive:
             return None
-        led = self.serving.led.get(followed.key)
+        led = self.serving.led.get(followed.key) or self.handing.get(followed.key)
         if led is None or led.me != leader or led.leader_epoch != followed.leader_epoch:
             return None
         mine = self.disk[followed.key]
@@ -288,7 +305,10 @@ class LogBroker(Actor):
             with suppress(MetadError):
                 led.fetched(followed.me, followed.leader_epoch, position)
         elif follower.promised.get(followed.key, 0) <= followed.leader_epoch:
-            self.mirrors.setdefault(followed.key, {})[follower.name] = position
+            who = self.mirrors.setdefault(followed.key, {})
+            for former in [one for one in who if one.broker == follower.name]:
+                del who[former]
+            who[followed.me] = position
         self._acknowledge(led, mine)
         return position, mine[position : position + 3]
 
