@@ -118,6 +118,72 @@ def test_a_plan_is_begun_shown_paused_and_ended(server: embedded.Server, orders:
     assert printed(server, "plans", "--prefix", orders)["plans"] == []
 
 
+def test_a_connector_is_assigned_scaled_and_shown(server: embedded.Server, request: pytest.FixtureRequest) -> None:
+    tenant: str = request.node.name
+    printed(server, "connectors", "put", f"tenant={tenant}", "connector=sink", "plugin=s3", "tasks_max=2")
+    for _ in range(2):
+        assert printed(server, "connectors", "assign", tenant, "sink") == {"assigned": True}
+    assert printed(server, "connectors", "resize", tenant, "sink", "--tasks", "3") == {"changed": True}
+    assert printed(server, "connectors", "get", tenant, "sink")["tasks_max"] == 3
+    shown = printed(server, "connectors", "tasks", tenant, "sink")
+    assert ([one["partition"] for one in shown["tasks"]], shown["more"]) == ([0, 1, 2], False)
+    first = shown["tasks"][0]
+    assert first["leader"]["broker"] == first["replicas"][0]
+    status, out, _ = metadctl(server, "connectors", "tasks", tenant, "sink")
+    header, task, *_ = out.splitlines()
+    assert (status, header.split()[:4]) == (0, ["task", "state", "leader", "leader"])
+    assert re.match(rf"0 +online +{first['leader']['broker']} ", task)
+    assert "ago" in task
+    assert task.endswith("it is new")
+    again = metadctl(server, "resources", "partitions", tenant, "sink", "--kind", "connector")[1]
+    assert [line.split()[:5] for line in again.splitlines()] == [line.split()[:5] for line in out.splitlines()]
+    for words in (
+        ["connectors", "tasks", tenant, "nobody"],
+        ["connectors", "resize", tenant, "nobody", "--tasks", "1"],
+    ):
+        status, _, err = metadctl(server, *words)
+        assert (status, "nobody" in err) == (1, True)
+
+
+def test_a_shard_is_trimmed_and_a_queue_is_of_the_kind_that_it_says(
+    server: embedded.Server, request: pytest.FixtureRequest
+) -> None:
+    tenant: str = request.node.name
+    assert printed(server, "shards", "assign", tenant, "log", "--replication", "1") == {"assigned": True}
+    with blocking.connect(server.url) as m:
+        found = m.assignments.partitions.get(tenant, "log", "shard", 0)
+        assert found is not None
+        owner = found.record.leader
+        assert owner is not None
+        m.assignments.seal(tenant, "log", "shard", 0, owner.broker, owner.broker_epoch, 1, 700)
+    _, out, _ = metadctl(server, "shards", "segments", tenant, "log")
+    assert re.search(r"^0 +sealed .* 700 +sealed at 700$", out, re.MULTILINE), out
+    assert printed(server, "shards", "trim", tenant, "log", "1") == {"ordered": True}
+    wait_until(
+        lambda: printed(server, "shards", "segments", tenant, "log")["segments"][0]["state"] == "deleting",
+        "it is trimmed",
+    )
+    assert metadctl(server, "shards", "trim", tenant, "log", "2")[0] == 1
+
+    for queue, kind in (("q", "quorum"), ("c", "classic")):
+        printed(server, "queues", "put", f"tenant={tenant}", "vhost=/", f"queue={queue}", f"type={kind}")
+        assert printed(server, "queues", "assign", tenant, "/", queue) == {"assigned": True}
+        (leader,) = printed(server, "queues", "leaders", tenant, "/", queue)["leaders"]
+        assert (leader["kind"], leader["resource"]) == (f"{kind}_queue", f"%2F/{queue}")
+    status, _, err = metadctl(server, "queues", "assign", tenant, "/", "c", "--kind", "quorum_queue")
+    assert (status, "of a quorum_queue 'quorum', not 'classic'" in err) == (1, True)
+
+
+def test_a_topic_that_is_assigned_grows_in_both_places(server: embedded.Server, orders: str) -> None:
+    printed(server, "topics", "put", f"tenant={orders}", "topic=orders", "partitions=3")
+    for topic in ("orders", "unassigned"):
+        printed(server, "topics", "put", f"tenant={orders}", f"topic={topic}", "partitions=3")
+    resized = printed(server, "topics", "resize", orders, "orders", "unassigned", "--partitions", "4")
+    assert [one["partitions"] for one in resized] == [4, 4]
+    shown = printed(server, "topics", "partitions", orders, "orders")["partitions"]
+    assert [one["partition"] for one in shown] == [0, 1, 2, 3]
+
+
 def test_what_only_rules_write_is_not_put(server: embedded.Server, orders: str) -> None:
     for words in (["partitions", "put"], ["resources", "put"], ["partitions", "delete", orders]):
         with pytest.raises(SystemExit) as exit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -32,8 +32,9 @@ class Bounds(NamedTuple):
 
 
 ONE: Final = Bounds(1, 1, 1)
-MANY: Final = Bounds(1, PARTITIONS_MAX, 1)
+_MANY: Final = Bounds(1, PARTITIONS_MAX, 1)
 _MOST: Final = REPLICAS_MAX // 2
+_ANY: Final = Bounds(1, _MOST, 1)
 
 
 class Kind(NamedTuple):
@@ -49,7 +50,7 @@ class Kind(NamedTuple):
     """For people."""
     elections: tuple[Election, ...]
     """How its leaders may be elected; the first is usual."""
-    partitions: Bounds = MANY
+    partitions: Bounds = _MANY
     replication: Bounds = ONE
     min_isr: Bounds = ONE
     copies: Bounds = ONE
@@ -88,7 +89,7 @@ KINDS: Final[dict[str, Kind]] = {
             "queue",
             "a topic with queues at groups of brokers, as in RocketMQ",
             ("position",),
-            replication=Bounds(1, _MOST, 1),
+            replication=_ANY,
             copies=Bounds(1, _MOST, 2),
             resizes="drains",
             named=True,
@@ -159,6 +160,13 @@ KINDS: Final[dict[str, Kind]] = {
     )
 }
 """By name."""
+
+
+def kind_of(name: str) -> Kind:
+    """What is declared of a kind. One that is not declared may be anything."""
+    return KINDS.get(name) or Kind(name, "", "partition", "", get_args(Election), _MANY, _ANY, _ANY, _ANY)
+
+
 NUMBERS: Final = ("partitions", "replication", "min_isr", "copies")
 _TIED: Final = ("min_isr", "copies")
 """Of these, as many as there are replicas where the usual number is more."""
@@ -173,6 +181,12 @@ def settings_key(kind: Kind, tenant: str, name: str) -> tuple[str, ...]:
     if not slash or quote(unquote(vhost), safe="") != vhost:
         raise InvalidItemError(f"resource: a {kind.kind} is named VHOST/QUEUE, as in %2F/orders, and not {name!r}")
     return tenant, unquote(vhost), queue
+
+
+def name_of(key: Sequence[str]) -> str:
+    """The name of the resource whose settings have this key, without the tenant."""
+    *vhost, name = key
+    return "/".join([*(quote(each, safe="") for each in vhost), name])
 
 
 def resource_of(

@@ -37,7 +37,10 @@ from metad_wire.tables.offset import OffsetGroups
 from metad_wire.tables.will import DueWill, WillClaimant, WillList
 
 WHOLE_RESOURCE = a.ResourceCreate(
-    *("t", "o", "shard", 3, 2, 3, 2, "position", 2, 9, 0, "region"), {"tier": "hot"}, {"owner": "ops", "size": "a=b"}
+    *("t", "o", "bin", 3, 2, 3, 2, "position", 2, 9, 0, "region"), {"tier": "hot"}, {"owner": "ops", "size": "a=b"}
+)
+QUEUES_OF_GROUPS = a.ResourceCreate(
+    *("t", "o", "message_queue", 3, None, 2, 1, "position", 2), replicas=[["b1", "b2"], ["b3", "b4"], ["b1", "b2"]]
 )
 ALL_SLOTS = b"\xff" * 128
 
@@ -127,9 +130,21 @@ def ctl(scripted_server, capsys):
         ("put sequence ns s 100", sequence.SequenceAdd([sequence.SequenceAddItem("ns", "s", 100)])),
         ("delete sequence ns s", methods.SEQUENCE_DELETE.body([sequence.SequenceKey("ns", "s")])),
         ("list sequences ns --prefix s", sequence.SequenceList("ns", "s", m.Page(1000))),
-        ("resources create t o", methods.ASSIGNMENT_CREATE.body([a.ResourceCreate("t", "o", "topic")])),
+        ("resources create t o --kind bin", methods.ASSIGNMENT_CREATE.body([a.ResourceCreate("t", "o", "bin")])),
         (
-            "resources create t o --kind shard --partitions 3 --write-partitions 2 --replication 3 --min-isr 2 "
+            "resources create t o",  # as topics are usually
+            methods.ASSIGNMENT_CREATE.body([a.ResourceCreate("t", "o", "topic", 1, None, 3, 2)]),
+        ),
+        (
+            "resources create t o --kind message_queue --partitions 3 --replicas b1,b2 --replicas b3,b4",
+            methods.ASSIGNMENT_CREATE.body([QUEUES_OF_GROUPS]),
+        ),
+        (
+            "resources create t o --kind connector --partitions 2",
+            methods.ASSIGNMENT_CREATE.body([a.ResourceCreate("t", "o", "connector", 2, election="owner")]),
+        ),
+        (
+            "resources create t o --kind bin --partitions 3 --write-partitions 2 --replication 3 --min-isr 2 "
             "--election position --copies 2 --force-after-ms 9 --repair-after-ms 0 --spread region --label tier=hot "
             "--attribute owner=ops --attribute size=a=b",
             methods.ASSIGNMENT_CREATE.body([WHOLE_RESOURCE]),
@@ -239,6 +254,9 @@ def test_what_is_ordered_is_read_again(ctl, scripted_server, command, wanted):
         ("partitions move t o 3 b --cancel", "name the brokers that are to have the partition, or --cancel"),
         ("partitions list t --broker b", "--broker stands alone"),
         ("resources create t o --label tier", "not NAME=VALUE: tier"),
+        ("connectors assign t o --replication 2", "unrecognized arguments: --replication"),
+        ("connectors resize t o", "--tasks"),
+        ("queues assign t / o --kind topic", "--kind"),
     ],
 )
 def test_what_makes_no_sense_of_what_is_assigned(ctl, scripted_server, command, complaint):

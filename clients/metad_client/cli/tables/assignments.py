@@ -1,26 +1,33 @@
-"""``metadctl resources``, ``partitions`` and ``plans``: what metad assigns to brokers, and the orders to move it."""
+"""``metadctl resources``, ``partitions`` and ``plans``: what metad assigns to brokers, and the orders to move it. The
+commands of topics, connectors, shards and queues get what assignment does for them, as their kinds are declared."""
 
 from __future__ import annotations
 
 import argparse
 import time
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from metad_wire.tables.assignment import Election, Explanation, Partition, Spread
+from metad_wire.tables.assignment import Explanation, Partition, Spread
 from metad_wire.tables.plan import MOVES_DEFAULT, Plan, Rule
+from metad_wire.tables.table import PlainTable
 
+from ...assignment import kinds
+from ...assignment.assigned import Assigned
+from ...assignment.kinds import KINDS, kind_of, name_of, resource_of
 from ...client import Client
 from .. import people
 from ..grammar import Arguments, Command, Commands, Parser, count, limit
 from ..printing import Printer
-from .bounded import Kind, Row, absent, first, page_size, present, show
+from .bounded import Kind, Row, absent, first, page_size, present, say_more, show
 
 _RESOURCE = Kind("resource", ("tenant", "resource", "kind"))
 _PARTITION = Kind("partition", ("tenant", "resource", "kind", "partition"))
 _PLAN = Kind("plan", ("plan",))
+_ANY = [kind_of("any")]
 
 
 def add(commands: Commands) -> None:
@@ -53,33 +60,53 @@ def add(commands: Commands) -> None:
 def add_resources(verbs: Commands) -> None:
     """Add those of resources beside list, get and count."""
     create = _resource(verbs.add("create", "make a resource, and place its partitions on brokers", _create))
-    create.add_argument("--partitions", type=count, default=1, metavar="N", help="default 1")
+    _numbers(create, _ANY, "--partitions")
     create.add_argument("--write-partitions", type=count, metavar="N", help="that take records; default all")
-    create.add_argument("--replication", type=count, default=1, metavar="N", help="brokers of a partition; default 1")
-    help = f"how leaders are elected: {', '.join(typing.get_args(Election))}; default isr"
-    create.add_argument("--election", choices=typing.get_args(Election), default="isr", metavar="E", help=help)
     alter = _resource(verbs.add("alter", "change a resource; what is not named stays as it is", _alter))
     for parser in (create, alter):
-        parser.add_argument("--min-isr", type=count, metavar="N", help="in sync when a record is acknowledged")
-        parser.add_argument("--copies", type=count, metavar="N", help="that have a record when it is acknowledged")
-        help = "when so long nobody could lead, let one that lacks records; alter: 0 for never"
-        parser.add_argument("--force-after-ms", type=count, metavar="MS", help=help)
-        help = "when a broker was dead for so long, give its replicas to another; 0: never"
-        parser.add_argument("--repair-after-ms", type=count, metavar="MS", help=help)
-        help = f"replicas are in different ones: {', '.join(typing.get_args(Spread))}"
-        parser.add_argument("--spread", choices=typing.get_args(Spread), metavar="S", help=help)
-        help = "an attribute that a broker must have; may be repeated"
-        parser.add_argument("--label", action="append", type=_pair, dest="labels", metavar="NAME=VALUE", help=help)
-        help = "what its brokers should know; may be repeated"
-        parser.add_argument(
-            "--attribute", action="append", type=_pair, dest="attributes", metavar="NAME=VALUE", help=help
-        )
+        _alterable(parser, _ANY)
     resize = _resource(verbs.add("resize", "give a resource more partitions, or fewer", _resize))
     resize.add_argument("--partitions", type=count, required=True, metavar="N")
     resize.add_argument("--write-partitions", type=count, metavar="N", help="that take records; default all")
     resize.add_argument("--first-partition", type=count, metavar="N", help="delete those before it; default as it is")
     delete = _RESOURCE.drop(lambda m: m.assignments.delete, said="ordered")
     _resource(verbs.add("delete", "delete a resource; it stays until its brokers have deleted what they have", delete))
+    said = "where the partitions of a resource are: who leads, since when and why"
+    limit(_resource(verbs.add("partitions", said, _where(None))))
+
+
+def add_kinds(verbs: Commands, table: PlainTable[Any]) -> None:
+    """Add those of the resources whose settings are the records of a table."""
+    known = [kind for kind in KINDS.values() if kind.settings is table]
+    if not known:
+        return
+
+    def add(name: str, help: str, command: Command, of: Sequence[kinds.Kind]) -> Parser:
+        parser = verbs.add(name, help, command)
+        for field in table.key:
+            parser.add_argument("key", action="append", metavar=field.upper())
+        names = [kind.kind for kind in of]
+        if len(names) == 1:
+            parser.set_defaults(kind=names[0])
+        else:
+            help = f"what it is: {', '.join(names)}; default as its settings say, or the first"
+            parser.add_argument("--kind", choices=names, metavar="K", help=help)
+            parser.set_defaults(kinds=of)
+        return parser
+
+    assign = add("assign", "place it on brokers, with its settings if there are any; or complete that", _assign, known)
+    _numbers(assign, known, *dict.fromkeys(f"--{kind.part}s" for kind in known if kind.partitions.most > 1))
+    _alterable(assign, known)
+    for part in dict.fromkeys(kind.part for kind in known):
+        of = [kind for kind in known if kind.part == part]
+        limit(add(f"{part}s", f"where the {part}s are: who leads, since when and why", _where(part), of))
+    for kind in known:
+        if kind.resizes == "seals":
+            trim = add("trim", f"delete the {kind.part}s before one, in two phases", _trim, [kind])
+            trim.add_argument("first", type=count, metavar=kind.part.upper())
+        if kind.resizes == "shrinks":
+            resize = add("resize", f"have more {kind.part}s, or fewer", _resize_kind, [kind])
+            resize.add_argument(f"--{kind.part}s", dest="partitions", type=count, required=True, metavar="N")
 
 
 def add_partitions(verbs: Commands) -> None:
@@ -101,10 +128,51 @@ def add_partitions(verbs: Commands) -> None:
 # --- resources ---
 
 
+def _numbers(parser: Parser, of: Sequence[kinds.Kind], *partitions: str) -> None:
+    """Add what only a new resource is told, as far as it is not the same for all of some kinds."""
+    names = ("partitions", "replication", "election", "min_isr", "copies", "force_after_ms")
+    parser.set_defaults(**dict.fromkeys(names))
+    if partitions:
+        parser.add_argument(*partitions, dest="partitions", type=count, metavar="N", help="default 1")
+    if _vary(of, "replication"):
+        parser.add_argument(
+            "--replication", type=count, metavar="N", help="brokers that have each; default by its kind"
+        )
+    elections = [*dict.fromkeys(election for kind in of for election in kind.elections)]
+    if any(len(kind.elections) > 1 for kind in of):
+        help = f"how leaders are elected: {', '.join(elections)}; default by its kind"
+        parser.add_argument("--election", choices=elections, metavar="E", help=help)
+    help = "brokers that have one, the preferred leader first; may be repeated, and then goes round"
+    parser.add_argument("--replicas", action="append", type=_brokers, metavar="B,B", help=help)
+
+
+def _alterable(parser: Parser, of: Sequence[kinds.Kind]) -> None:
+    """Add what can be altered."""
+    if _vary(of, "min_isr"):
+        parser.add_argument("--min-isr", type=count, metavar="N", help="in sync when a record is acknowledged")
+    if _vary(of, "copies"):
+        parser.add_argument("--copies", type=count, metavar="N", help="that have a record when it is acknowledged")
+    if any({*kind.elections} & {"isr", "position"} for kind in of):
+        help = "when so long nobody could lead, let one that lacks records; alter: 0 for never"
+        parser.add_argument("--force-after-ms", type=count, metavar="MS", help=help)
+    help = "when a broker was dead for so long, give its replicas to another; 0: never"
+    parser.add_argument("--repair-after-ms", type=count, metavar="MS", help=help)
+    help = f"replicas are in different ones: {', '.join(typing.get_args(Spread))}"
+    parser.add_argument("--spread", choices=typing.get_args(Spread), metavar="S", help=help)
+    help = "an attribute that a broker must have; may be repeated"
+    parser.add_argument("--label", action="append", type=_pair, dest="labels", metavar="NAME=VALUE", help=help)
+    help = "what its brokers should know; may be repeated"
+    parser.add_argument("--attribute", action="append", type=_pair, dest="attributes", metavar="NAME=VALUE", help=help)
+
+
+def _vary(of: Sequence[kinds.Kind], number: str) -> bool:
+    return any(bounds.least < bounds.most for kind in of for bounds in [getattr(kind, number)])
+
+
 def _resource(parser: Parser) -> Parser:
     parser.add_argument("tenant", metavar="TENANT")
     parser.add_argument("resource", metavar="RESOURCE")
-    help = "what it is: topic, connector, share_group, shard or another word; default topic"
+    help = f"what it is: {', '.join(KINDS)}, or another word; default topic"
     parser.add_argument("--kind", default="topic", metavar="K", help=help)
     return parser
 
@@ -117,6 +185,11 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _brokers(text: str) -> list[str]:
+    """Read an argument."""
+    return text.split(",")
+
+
 def _given(a: Arguments) -> dict[str, typing.Any]:
     """What was named of that which a resource can be altered in."""
     names = ("min_isr", "copies", "force_after_ms", "repair_after_ms", "spread")
@@ -125,14 +198,9 @@ def _given(a: Arguments) -> dict[str, typing.Any]:
 
 
 async def _create(m: Client, a: Arguments, printer: Printer) -> None:
-    await m.assignments.create(
-        *_RESOURCE.named(a),
-        partitions=a.partitions,
-        write_partitions=a.write_partitions,
-        replication=a.replication,
-        election=a.election,
-        **_given(a),
-    )
+    names = ("partitions", "write_partitions", "replication", "election", "replicas")
+    item = resource_of(kind_of(a.kind), a.tenant, a.resource, **{name: getattr(a, name) for name in names}, **_given(a))
+    (await m.assignments.create_many([item])).raise_for_error()
     printer.one({"created": True})
 
 
@@ -153,6 +221,71 @@ async def _resize(m: Client, a: Arguments, printer: Printer) -> None:
             first_partition=a.first_partition,
         )
     printer.one({"changed": True})
+
+
+# --- resources with settings ---
+
+
+async def _kind(m: Client, a: Arguments) -> kinds.Kind:
+    """The kind that was named, or which the settings say."""
+    if a.kind is not None:
+        return kind_of(a.kind)
+    usual: kinds.Kind = a.kinds[0]
+    assert usual.settings is not None
+    found = await m.table(usual.settings).get(*a.key)
+    return next((kind for kind in a.kinds if found and kinds.unfit(kind, found.record) is None), usual)
+
+
+async def _assigned(m: Client, a: Arguments) -> Assigned:
+    found: Assigned = getattr(m.assignments, (await _kind(m, a)).plural)
+    return found
+
+
+def _named(a: Arguments) -> tuple[str, str]:
+    """Tenant and resource."""
+    if "key" in a:
+        return a.key[0], name_of(a.key[1:])
+    return a.tenant, a.resource
+
+
+async def _assign(m: Client, a: Arguments, printer: Printer) -> None:
+    given = _given(a) | {name: getattr(a, name) for name in ("replication", "election", "replicas")}
+    await (await _assigned(m, a)).create(*_named(a), a.partitions, **given)
+    printer.one({"assigned": True})
+
+
+async def _trim(m: Client, a: Arguments, printer: Printer) -> None:
+    await (await _assigned(m, a)).trim(*_named(a), a.first)
+    printer.one({"ordered": True})
+
+
+async def _resize_kind(m: Client, a: Arguments, printer: Printer) -> None:
+    await (await _assigned(m, a)).resize(*_named(a), a.partitions)
+    printer.one({"changed": True})
+
+
+def _where(part: str | None) -> Command:
+    """A command that shows where the partitions of a resource are, which its brokers call so."""
+
+    async def command(m: Client, a: Arguments, printer: Printer) -> None:
+        kind, now_ms = await _kind(m, a), int(time.time() * 1_000)
+        key = (*_named(a), kind.kind)
+        present(await m.assignments.resources.get(*key), f"no {kind.kind} {'/'.join(key[:2])}")
+        found = await first(m.assignments.partitions.list(*key, page_size=page_size(a.limit)), a.limit)
+        rows = [_where_row(one.record, kind.part, now_ms) for one in found.records]
+        printer.listing(f"{part or 'partition'}s", [one.record for one in found.records], found.more, rows)
+        if found.more:
+            say_more(a.limit)
+
+    return command
+
+
+def _where_row(p: Partition, part: str, now_ms: int) -> Row:
+    row = _row(p)
+    why = row.pop("why")
+    number = {} if part == "leader" else {part: p.partition}
+    end = {} if p.end is None else {"records": p.end}
+    return number | row | {"since": people.when(p.changed_ms, now_ms)} | end | {"why": why}
 
 
 # --- partitions ---

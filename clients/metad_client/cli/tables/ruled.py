@@ -8,13 +8,14 @@ import sys
 import time
 import typing
 from collections.abc import Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from metad_wire.families import FAMILIES
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
 
 from ...client import Client
-from ...errors import InvalidRequestError
+from ...errors import InvalidRequestError, NotFoundError
 from ...families.config import KEPT, ScopeKind
 from ...families.schemas import Compatibility, Kind
 from ...families.topics import Resize
@@ -38,6 +39,8 @@ def add_families(commands: Commands, words: Collection[str] | None) -> None:
     }.items():
         if name in verbs:
             add(verbs[name])
+    for name, of in verbs.items():
+        assignments.add_kinds(of, FAMILIES[name])
 
 
 # --- topics ---
@@ -53,6 +56,10 @@ def _add_topics(verbs: Commands) -> None:
 
 
 async def _resize(m: Client, a: Arguments, printer: Printer) -> None:
+    if a.partitions is not None:
+        for topic in [*a.topics]:
+            with suppress(NotFoundError):  # most are assigned by their brokers
+                await m.assignments.topics.resize(a.tenant, topic, a.partitions)
     numbers = (a.partitions, a.read_queues, a.write_queues)
     done = await m.topics.resize_many([Resize(a.tenant, topic, *numbers) for topic in a.topics])
     names = ("tenant", "topic", "partitions", "read_queues", "write_queues")
