@@ -1,4 +1,5 @@
-"""The command: partitions are made, brokers and a leader die, a broker is drained. Then there are a million partitions.
+"""The command: partitions are made, brokers and a leader die, a broker is drained. Then sessions are updated beside
+metadata verbs, and there are a million partitions.
 
 The observer has all partitions and brokers by one watch. A producer in it appends to those that have a log.
 """
@@ -6,11 +7,12 @@ The observer has all partitions and brokers by one watch. A producer in it appen
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,8 @@ from typing import Any, Final
 from metad_client import Client, Options, Watched
 from metad_client.assignment.serving import Key, key_of
 from metad_wire.families.assignment import PARTITIONS
+from metad_wire.families.core import TOPICS
+from metad_wire.families.core import Topic as TopicRecord
 from metad_wire.messages import Owner, TableRecord
 from metad_wire.tables.assignment import InSync, Partition, ResourceCreate
 from metad_wire.tables.broker import Broker
@@ -30,10 +34,14 @@ from ..experiment.actor import Actor
 from ..experiment.nodes import cpu_s, quiet, rss_bytes
 from ..experiment.stage import Stage, ask_all, staged
 from ..faults.members import START_S
-from ..load.measure import MIB
-from ..load.prepare import check, pour
+from ..load.loop import Budget, drive
+from ..load.measure import MIB, epoch_now
+from ..load.prepare import check, fill_sessions, pour
+from ..load.worker import REQUEST_DEADLINE_S
+from ..load.workload import SessionUpdate, Settings
 from ..report import output
 from ..report.conclusion import conclude, reported
+from ..report.histogram import Latencies
 from ..running import run_async
 from ..target import open_client
 from .brokers import LOG, TASK, Ask, Line, double_served, name_of, open_brokers, read_uses
@@ -50,6 +58,12 @@ _IDLE_SHARE: Final = 0.02  # of a core
 _IDLE_LOOKS_MAX: Final = 150
 _SINGLES: Final = 64  # calls in flight
 _LIVES: Final = 6
+_SESSIONS: Final = 100_000
+_UPDATES: Final = 100
+_IN_FLIGHT: Final = 32
+_CAPACITY_S: Final = 5.0
+_MEASURED_S: Final = 20.0
+_CALLS_PER_S: Final = 50.0  # of each verb
 _LONG_LEASE_S: Final = 60.0
 _LOOK_S: Final = 0.02
 _CALM_S: Final = 1.0
@@ -62,8 +76,10 @@ def run(options: Assignment) -> int:
     problems: list[str] = []
     found: dict[str, Any] = {}
     with CoreSpeed() as core:
-        for play in (_play,) if options.skip_many else (_play, _many):
-            found |= run_async(staged(options.shape, options.server_config, problems, partial(play, options)))
+        plays: list[Callable[[Stage], Awaitable[dict[str, Any]]]] = [partial(_play, options), _beside]
+        plays += [] if options.skip_many else [partial(_many, options)]
+        for play in plays:
+            found |= run_async(staged(options.shape, options.server_config, problems, play))
     return conclude(
         "assignment", reported(options, found | {"core_us": core.us, "problems": problems}), options, *_PROMISES
     )
@@ -335,6 +351,104 @@ class _Run:
         }
 
 
+# --- metadata verbs beside half of the session updates that the cluster can do ---------------------------------------
+
+
+class Updater:
+    """The role of a process that updates sessions. An order: how many a second, 0 for as many as can be, and for how
+    long. The reply: how many a second succeeded."""
+
+    def __init__(self, client: Client, epoch: int) -> None:
+        self._source = SessionUpdate(
+            client, Settings(verb="session.update", batch=_UPDATES, keys=_SESSIONS, value_bytes=200, epoch=epoch)
+        )
+
+    async def carry_out(self, order: tuple[float, float]) -> float:
+        rate, seconds = order
+        tally = await drive(
+            self._source,
+            batch=_UPDATES,
+            in_flight=_IN_FLIGHT,
+            budget=Budget(seconds=seconds),
+            note=lambda _: None,
+            interval_ns=1e9 * _UPDATES / rate if rate else 0,
+        )
+        return 1e9 * (tally.requests * _UPDATES - tally.failed) / (tally.end_ns - tally.begin_ns)
+
+
+@asynccontextmanager
+async def open_updater(target: str) -> AsyncIterator[Updater]:
+    """The role, with its sessions."""
+    async with open_client(target, Options(deadline_s=REQUEST_DEADLINE_S, client_name="updater")) as client:
+        epoch = epoch_now()
+        await fill_sessions(client, epoch, _SESSIONS, 200, lambda _: None)
+        yield Updater(client, epoch)
+
+
+class _Calls:
+    """One verb, a call at a time."""
+
+    def __init__(self, call: Callable[[int], Awaitable[object]]) -> None:
+        self._call = call
+        self._numbers = itertools.count()
+
+    def batch(self) -> int:
+        return next(self._numbers)
+
+    async def send(self, batch: int) -> list[str]:
+        await self._call(batch)
+        return []
+
+
+def _verbs(client: Client, life: str) -> dict[str, Callable[[int], Awaitable[object]]]:
+    topics, assignments = client.table(TOPICS), client.assignments
+    return {
+        "topic put": lambda at: topics.put(TopicRecord(_TENANT, f"topic-{at % 1000}")),
+        "topic get": lambda at: topics.get(_TENANT, f"topic-{at % 1000}"),
+        "broker get": lambda _: client.brokers.get(life),
+        "resource create": lambda at: assignments.create(_TENANT, f"made-{at:06}", "topic"),
+        "partition get": lambda at: assignments.partitions.get(_TENANT, f"made-{at % 100:06}", "topic", 0),
+    }
+
+
+async def _beside(stage: Stage) -> dict[str, Any]:
+    """The p99 of each verb, alone and beside the updates, each at an even pace."""
+    client = await stage.client()
+    life = await client.brokers.register("beside", lease_s=60.0)
+    updater = stage.actor(open_updater, stage.members.target)
+    capacity = await updater.ask((0.0, _CAPACITY_S))
+    calls = {name: _Calls(call) for name, call in _verbs(client, life.broker).items()}
+    p99_ms: dict[str, dict[str, float]] = {}
+    updated = 0.0
+    for when, rate in (("alone", 0.0), ("beside", capacity / 2)):
+        stage.story.step(f"metadata verbs {when}" + (f" {rate:,.0f} session updates/s" if rate else ""))
+        work = asyncio.create_task(updater.ask((rate, _MEASURED_S))) if rate else None
+        found = {name: Latencies() for name in calls}
+        tallies = await asyncio.gather(
+            *(
+                drive(
+                    call,
+                    batch=1,
+                    in_flight=64,
+                    budget=Budget(seconds=_MEASURED_S),
+                    note=found[name].note,
+                    interval_ns=1e9 / _CALLS_PER_S,
+                )
+                for name, call in calls.items()
+            )
+        )
+        failed = sum(tally.failed for tally in tallies)
+        stage.problems += [f"{failed} metadata calls failed"] * bool(failed)
+        p99_ms[when] = {name: one.percentile_ms(99) for name, one in found.items()}
+        if work is not None:
+            updated = await work
+    return {
+        "verbs_p99_ms": max(p99_ms["beside"].values()),
+        "verbs_p99_ms_each": p99_ms,
+        "session_updates_per_s": {"capacity": capacity, "beside": updated},
+    }
+
+
 # --- a million partitions --------------------------------------------------------------------------------------------
 
 
@@ -437,10 +551,10 @@ async def _idle(stages: Sequence[Stage]) -> list[float]:
 
 
 async def _compared(
-    options: Assignment, sides: list[tuple[Stage, Actor, int]], few: int, beside: Stage
+    options: Assignment, sides: list[tuple[Stage, Actor, int]], few: int, other: Stage
 ) -> dict[str, Any]:
     """Changes with many partitions and with few, in turn."""
-    sides.append((beside, beside.actor(open_changer, beside.members.target, options), few))
+    sides.append((other, other.actor(open_changer, other.members.target, options), few))
     await sides[1][1].ask(("make", 0, few, 0))
     idle = await _idle([stage for stage, _, _ in sides])
     costs: dict[str, list[tuple[float, float]]] = {"batches": [], "singles": []}
