@@ -109,8 +109,10 @@ from metad_wire.watch import ChangeKind, WatchChange, WatchRows
 from . import limits
 from .assignment.assigned import Assigned
 from .assignment.assignments import Assignments
+from .assignment.choosing import Choice
 from .assignment.in_sync import InSyncReplicas
 from .assignment.plans import Plans, Recommendation
+from .assignment.route import PartitionRoute
 from .assignment.serving import Following, Held, Led, Serving
 from .broker_life import BrokerLife, LifeState
 from .client import Client, Statistics, connect
@@ -237,6 +239,7 @@ __all__ = [
     "Candidate",
     "Change",
     "ChangeKind",
+    "Choice",
     "Claim",
     "Client",
     "ClientState",
@@ -356,6 +359,7 @@ __all__ = [
     "OwnedResult",
     "Owner",
     "PartitionKey",
+    "PartitionRoute",
     "PathRule",
     "PeerLink",
     "PermissionDeniedError",

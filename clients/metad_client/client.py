@@ -135,7 +135,7 @@ class Client:
         self.sequences = Sequences(self._requests)
         self.retained = RetainedMessages(self._requests)
         self.tables = Tables(self._requests)
-        self.assignments = Assignments(self._requests)
+        self.assignments = Assignments(self._requests, self.brokers, options, rng)
         self.plans = Plans(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)

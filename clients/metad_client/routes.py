@@ -9,7 +9,6 @@ old. So the two find each other without a watch, however many clients there are.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -29,21 +28,22 @@ OWN_READ_S: Final = 0.1
 
 
 class Route(Generic[Record]):
-    """The records of a table whose keys begin with the same fields: a topic, or all partitions of one::
+    """The records of a table whose keys begin with the same fields: a topic, or all segments of a shard::
 
-        route = await m.routes(PARTITIONS, "acme", "orders", "topic")
+        route = await m.routes(SEGMENTS, "acme", "orders")
         while True:
             found = route[number]  # a client; kept until a broker refuses it
             try:
-                await send(found.record.leader.broker, found.mod_revision, message)
+                await send(found.record.leader, found.mod_revision, message)
                 break
             except StaleRouteError:
                 await route.refresh()
 
         found = await route.check(revision, number)  # the broker that is asked; raises StaleRouteError
-        serves = found.record.leader == me  # this life
+        serves = found.record.leader == me
 
-    It is a copy: who serves by it needs a lease or a fence as well.
+    It is a copy: who serves by it needs a lease or a fence as well. Of partitions that metad assigns,
+    :meth:`metad_client.Assignments.route` makes one that chooses and asks by itself.
     """
 
     def __init__(self, records: Records[Record], table: str, key: Rest, names: Sequence[str]) -> None:
@@ -56,6 +56,7 @@ class Route(Generic[Record]):
         self._begun = 0  # readings
         self._waits = False  # whether the one that is under way has not begun yet
         self._begun_s = float("-inf")
+        self._now_s = asyncio.get_running_loop().time
 
     def __repr__(self) -> str:
         return f"<route of {self._table} {'/'.join(map(str, self.key))}: {len(self._records)} records>"
@@ -104,13 +105,16 @@ class Route(Generic[Record]):
             reading.exception()  # nobody may be left who waits for it
 
     async def _read(self, deadline_s: float | None) -> None:
-        self._begun, self._begun_s, self._waits = self._begun + 1, time.monotonic(), False
+        self._begun, self._begun_s, self._waits = self._begun + 1, self._now_s(), False
+        self._records = await self._listed(deadline_s)
+
+    async def _listed(self, deadline_s: float | None) -> dict[Rest, TableRecord[Record]]:
         found: dict[Rest, TableRecord[Record]] = {}
         async for one in self._source.list(*self.key, deadline_s=deadline_s):
             found[tuple(getattr(one.record, name) for name in self._names)] = one
             if len(found) > RECORDS_MAX:
                 raise TooLargeError(f"{self._table} {'/'.join(map(str, self.key))} has over {RECORDS_MAX} records")
-        self._records = found
+        return found
 
     async def check(self, revision: int, *rest: str | int, deadline_s: float | None = None) -> TableRecord[Record]:
         """For who is asked: the record by which a client has chosen, if it is the one that is known here. A revision
@@ -120,7 +124,7 @@ class Route(Generic[Record]):
             raise InvalidRequestError(f"revision: expected a number from 0 on, got {revision!r}")
         found = self._records.get(rest)
         if found is None or found.mod_revision < revision:
-            if self._reading is not None or time.monotonic() - self._begun_s >= OWN_READ_S:
+            if self._reading is not None or self._now_s() - self._begun_s >= OWN_READ_S:
                 await self.refresh(deadline_s=deadline_s)
             found = self._records.get(rest)
         if found is None or found.mod_revision != revision:

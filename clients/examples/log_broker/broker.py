@@ -134,7 +134,7 @@ class Broker:
                         await led.acknowledged(end)
                     except FencedError:
                         return Unknown()
-                    return Appended(first, led.leader_epoch)
+                    return Appended(ask.partition, first, led.leader_epoch)
                 case Fetch():
                     return await self._fetch(partition, led, ask)
                 case EndOf(epoch=epoch):

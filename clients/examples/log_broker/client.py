@@ -1,25 +1,20 @@
-"""Produces and consumes: a client finds leaders by metad's records, and reads them again where a broker refuses it."""
+"""Produces and consumes: a route of metad finds the leader, and another one where a broker refuses the client."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from metad_client import Client, FencedError, Generation, Member, Owner, Route
-from metad_wire.families.assignment import PARTITIONS
-from metad_wire.tables.assignment import Partition
+from metad_client import Choice, Client, FencedError, Generation, Member, PartitionRoute
 
 from . import protocol
-from .protocol import ERRORS, KIND, Append, Appended, Connection, Fetch, Fetched, Record, StaleRoute, UnknownOutcome
+from .protocol import ERRORS, KIND, Append, Appended, Connection, Fetch, Fetched, Record
 
-_AGAIN_S, _ANSWER_S = 0.1, 3.0
-Ask = Callable[[int], protocol.Request]  # of a leader_epoch
+_AGAIN_S = 0.1
 Handle = Callable[[int, Sequence[Record]], Awaitable[None]]
 Message = TypeVar("Message")
 
@@ -27,28 +22,37 @@ Message = TypeVar("Message")
 class Topic:
     """The partitions of a topic, wherever they are led. One append and one fetch of a partition at a time."""
 
-    def __init__(self, metad: Client, tenant: str, topic: str, route: Route[Partition]) -> None:
+    def __init__(self, metad: Client, tenant: str, topic: str, route: PartitionRoute) -> None:
         self.metad, self.tenant, self.topic = metad, tenant, topic
         self._route = route
-        self._connections: dict[tuple[int, type], tuple[Owner, Connection]] = {}
+        self._connections: dict[tuple[int, type], tuple[str, Connection]] = {}
 
     @classmethod
     async def open(cls, metad: Client, tenant: str, topic: str) -> Self:
-        return cls(metad, tenant, topic, await metad.routes(PARTITIONS, tenant, topic, KIND))
+        return cls(metad, tenant, topic, await metad.assignments.route(tenant, topic, KIND))
 
     def close(self) -> None:
         for _, connection in self._connections.values():
             connection.close()
 
-    async def append(self, partition: int, payloads: list[bytes], *, deadline_s: float = 30.0) -> Appended:
-        """Append records. Raises TimeoutError if no leader took them, and UnknownOutcome if nobody knows."""
-        ask = partial(Append, self.tenant, self.topic, partition, payloads=payloads)
-        return await self._ask(partition, ask, Appended, deadline_s, once=True)
+    async def append(self, to: int | bytes | None, payloads: list[bytes], *, deadline_s: float = 30.0) -> Appended:
+        """Append records to a partition, by a key, or to any that has a leader. Raises UnknownOutcomeError if nobody
+        knows what was done, and other errors of metad if no leader took them."""
+
+        def request(choice: Choice) -> Append:
+            return Append(self.tenant, self.topic, choice.partition, choice.leader_epoch, payloads)
+
+        if isinstance(to, int):
+            return await self._ask(request, Appended, partition=to, deadline_s=deadline_s)
+        return await self._ask(request, Appended, key=to, deadline_s=deadline_s)
 
     async def fetch(self, partition: int, offset: int, *, wait_s: float = 0.5, deadline_s: float = 30.0) -> Fetched:
-        """Records from ``offset`` on that are acknowledged. Raises TimeoutError."""
-        ask = partial(Fetch, self.tenant, self.topic, partition, offset=offset, wait_s=wait_s)
-        return await self._ask(partition, ask, Fetched, deadline_s)
+        """Records from ``offset`` on that are acknowledged. Raises errors of metad."""
+
+        def request(choice: Choice) -> Fetch:
+            return Fetch(self.tenant, self.topic, partition, choice.leader_epoch, offset, wait_s)
+
+        return await self._ask(request, Fetched, partition=partition, to="read", deadline_s=deadline_s)
 
     async def consume(self, group: str, handle: Handle, *, session_s: float = 5.0) -> None:
         """A member of a consumer group: ``handle`` gets the records of a partition in order, each at least once."""
@@ -90,42 +94,18 @@ class Topic:
                     await asyncio.sleep(_AGAIN_S)
         over.set()
 
-    async def _ask(
-        self, partition: int, request: Ask, answer: type[Message], deadline_s: float, once: bool = False
-    ) -> Message:
-        """Ask the leader. ``once``: what may have been done is not asked for again."""
-        until_s = time.monotonic() + deadline_s
-        while (left_s := until_s - time.monotonic()) > 0:
-            sent, unknown = False, None
-            try:
-                record = self._route[partition].record
-                if record.leader is not None:
-                    connection = await self._connection(partition, answer, record.leader)
-                    sent = True
-                    return await connection.ask(
-                        request(record.leader_epoch), answer, left_s if once else min(left_s, _ANSWER_S)
-                    )
-            except StaleRoute:
-                pass
-            except ERRORS as error:
-                self._connections.pop((partition, answer), None)
-                unknown = error if once and sent else None
-            await asyncio.sleep(_AGAIN_S)
-            with suppress(*ERRORS):
-                await self._route.refresh(deadline_s=1.0)
-            if unknown is not None:
-                raise UnknownOutcome(f"{type(unknown).__name__}: {unknown}") from unknown
-        raise TimeoutError(f"no leader of {self.topic}/{partition} has answered")
+    async def _ask(self, request: Callable[[Choice], protocol.Request], answer: type[Message], **how: Any) -> Message:
+        async def connect(choice: Choice) -> Connection:
+            at, address = (choice.partition, answer), choice.broker.address
+            known, connection = self._connections.get(at, ("", None))
+            if connection is None or known != address or connection.is_closed:
+                if connection is not None:
+                    connection.close()
+                connection = await Connection.open(address)
+                self._connections[at] = address, connection
+            return connection
 
-    async def _connection(self, partition: int, answer: type, leader: Owner) -> Connection:
-        known = self._connections.get((partition, answer))
-        if known is not None and known[0] == leader:
-            return known[1]
-        if known is not None:
-            known[1].close()
-        found = await self.metad.brokers.get(leader.broker, deadline_s=2.0)
-        if found is None:
-            raise StaleRoute(f"there is no broker {leader.broker}")
-        connection = await Connection.open(found.address)
-        self._connections[partition, answer] = leader, connection
-        return connection
+        async def send(connection: Connection, choice: Choice) -> Message:
+            return await connection.ask(request(choice), answer, choice.wait_s)
+
+        return await self._route.ask(connect, send, **how)

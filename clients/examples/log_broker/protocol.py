@@ -7,7 +7,7 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from metad_client import MetadError, Owner
+from metad_client import MetadError, Owner, StaleRouteError, UnknownOutcomeError
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 KIND: Final = "topic"  # of the resources whose partitions are logs
@@ -55,6 +55,7 @@ class EndOf(Ask, frozen=True):
 class Appended(msgspec.Struct, frozen=True, tag=True):
     """The records are acknowledged; the first has this offset."""
 
+    partition: int
     offset: int
     leader_epoch: int
 
@@ -91,12 +92,6 @@ REQUESTS: Final = msgspec.msgpack.Decoder(Request)
 _reply = msgspec.msgpack.Decoder(Reply)
 
 
-class StaleRoute(Exception): ...  # as Stale
-
-
-class UnknownOutcome(Exception): ...  # as Unknown, or without an answer
-
-
 async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Message]) -> Message:
     """The next message. Raises EOFError, OSError, ValueError."""
     size = int.from_bytes(await reader.readexactly(4), "big")
@@ -126,8 +121,8 @@ class Connection:
             return cls(*await asyncio.open_connection(host, int(port)))
 
     async def ask(self, request: Request, answer: type[Message], timeout_s: float) -> Message:
-        """The answer. Raises StaleRoute, UnknownOutcome, and what :func:`read` raises; of anything but StaleRoute
-        nobody knows what was done, and the connection is closed."""
+        """The answer. Raises StaleRouteError, UnknownOutcomeError, and what :func:`read` raises: then nobody knows what
+        was done, and the connection is closed."""
         try:
             async with self._turn, asyncio.timeout(timeout_s):
                 await write(self._writer, request)
@@ -137,22 +132,18 @@ class Connection:
             raise
         match reply:
             case Stale(epoch):
-                raise StaleRoute(f"it leads under leader_epoch {epoch}, not {request.leader_epoch}")
+                raise StaleRouteError(f"it leads under leader_epoch {epoch}", current=epoch)
             case Unknown():
-                raise UnknownOutcome("its leader_epoch ended before the records were acknowledged")
+                raise UnknownOutcomeError("its leader_epoch ended before the records were acknowledged")
         assert isinstance(reply, answer), reply
         return reply
+
+    @property
+    def is_closed(self) -> bool:
+        return self._writer.is_closing()
 
     def close(self) -> None:
         self._writer.close()
 
 
-ERRORS = (
-    MetadError,
-    OSError,
-    EOFError,
-    TimeoutError,
-    ValueError,
-    StaleRoute,
-    UnknownOutcome,
-)  # what a later attempt may not meet
+ERRORS = (MetadError, OSError, EOFError, TimeoutError, ValueError)  # what a later attempt may not meet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
 from metad_wire.messages import Owner
@@ -18,6 +19,7 @@ from metad_wire.tables.assignment import (
     Spread,
 )
 
+from ..namespaces.brokers import Brokers
 from ..namespaces.declared import (
     _ASSIGNMENT_ALTER,
     _ASSIGNMENT_CREATE,
@@ -27,10 +29,13 @@ from ..namespaces.declared import (
     _AssignmentDeclared,
 )
 from ..namespaces.tables import Records
+from ..options import Options
 from ..requests.requests import Requests
 from ..requests.wrong import argument, sequence
 from .assigned import Assigned, places_of
+from .choosing import Near
 from .kinds import KINDS
+from .route import PartitionRoute
 
 
 class Assignments(_AssignmentDeclared):
@@ -41,8 +46,9 @@ class Assignments(_AssignmentDeclared):
     default. A broker that leads or follows partitions uses :meth:`metad_client.Client.serve`.
     """
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: Requests, brokers: Brokers, options: Options, rng: Random) -> None:
         super().__init__(requests)
+        self._brokers, self._options, self._rng = brokers, options, rng
         self.resources: Records[Resource] = Records(requests, RESOURCES)
         """Resources as they are: to be read, listed and counted."""
         self.partitions: Records[Partition] = Records(requests, PARTITIONS)
@@ -64,6 +70,28 @@ class Assignments(_AssignmentDeclared):
         """Quorum queues of AMQP."""
         self.classic_queues = of["classic_queue"]
         """Classic queues of AMQP."""
+
+    async def route(
+        self,
+        tenant: str,
+        resource: str,
+        kind: str,
+        *,
+        region: str | None = None,
+        rack: str = "",
+        deadline_s: float | None = None,
+    ) -> PartitionRoute:
+        """The partitions of one resource and their brokers, read now and by need, for a client of these brokers.
+        ``region`` and ``rack``: where the client is, as brokers say it of themselves; by default that of the client's
+        options, and any rack. Raises what a listing does."""
+        for name, given in (("tenant", tenant), ("resource", resource), ("kind", kind), ("rack", rack)):
+            argument(name, given, str)
+        argument("region", region, str | None)
+        near = Near(self._options.region if region is None else region, rack)
+        key = (tenant, resource, kind)
+        route = PartitionRoute(self.partitions, self.resources, self._brokers, key, near, self._options, self._rng)
+        await route.refresh(deadline_s=deadline_s)
+        return route
 
     async def create(
         self,

@@ -20,7 +20,7 @@ requests.
 """
 
 from .client import BlockingClient, connect
-from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult, Route
+from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult, PartitionRoute, Route
 from .namespaces import (
     Assigned,
     Assignments,
@@ -69,6 +69,7 @@ __all__ = [
     "Offsets",
     "Owned",
     "OwnedResult",
+    "PartitionRoute",
     "Plans",
     "Records",
     "RetainedMessages",

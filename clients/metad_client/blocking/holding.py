@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from metad_wire.messages import KvCompare, Message, Owner, SessionKey, TableRecord
+from metad_wire.tables.assignment import Partition
 
 from .. import routes
+from ..assignment import route
+from ..assignment.choosing import Choice, To, wanted
 from ..errors import ClosedError, MetadError
 from ..holding import lease, lock, membership, owned
 from ..holding.belief import LeaseState
@@ -18,6 +21,8 @@ from .portal import Portal
 from .verbs import Call, Twin, forgetting
 
 Record = TypeVar("Record", bound=Message)
+Connection = TypeVar("Connection")
+Answer = TypeVar("Answer")
 
 
 class Lock(Twin):
@@ -239,3 +244,43 @@ class Route(Twin, Generic[Record]):
     def __getitem__(self, rest: str | int | routes.Rest) -> TableRecord[Record]:
         """As :meth:`get`. Raises NotFoundError."""
         return self._route[rest]
+
+
+class PartitionRoute(Route[Partition]):
+    """The partitions of one resource, for who sends to its brokers or reads from them. See
+    :class:`metad_client.PartitionRoute`."""
+
+    def __init__(self, portal: Portal, target: route.PartitionRoute) -> None:
+        super().__init__(portal, target)
+        self._chooses = target
+        self.choose = target.choose
+
+    def ask(
+        self,
+        connect: Callable[[Choice], Connection],
+        send: Callable[[Connection, Choice], Answer],
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        order: Sequence[int] | None = None,
+        to: To = "write",
+        again: bool | None = None,
+        deadline_s: float | None = None,
+    ) -> Answer:
+        """As :meth:`metad_client.PartitionRoute.ask`; the functions run in this thread, and nobody ends them: a
+        connection should take 3 s at most, and an answer ``choice.wait_s``."""
+        asking = route.Asking(self._chooses, wanted(to, key, partition, order), again, deadline_s)
+        if asking.is_late:
+            self._portal.call(asking.renew)
+        while True:
+            choice = asking.choose()
+            if choice is None:
+                self._portal.run(asking.renewed())
+                continue
+            sent = False
+            try:
+                connection = connect(choice)
+                sent = True
+                return send(connection, choice)
+            except Exception as error:  # noqa: BLE001 - it is judged
+                self._portal.call(asking.failed, choice, error, sent)

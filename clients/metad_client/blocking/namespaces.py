@@ -26,6 +26,7 @@ from ..namespaces import (
     tables,
     wills,
 )
+from .holding import PartitionRoute
 from .portal import Portal
 from .verbs import Call, Listing, Twin, forgetting
 
@@ -307,6 +308,7 @@ class Assignments(Twin):
     claim = Call(assignments.Assignments.claim)
     seal = Call(assignments.Assignments.seal)
     elect = Call(assignments.Assignments.elect)
+    route = Call(assignments.Assignments.route, PartitionRoute)
     create = Call(assignments.Assignments.create)
     alter = Call(assignments.Assignments.alter)
     resize = Call(assignments.Assignments.resize)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from metad_client import Client, ConflictError, MetadError, Owner
+from metad_client import Client, ConflictError, MetadError, Owner, UnknownOutcomeError
 from metad_client.endpoint import as_url
 from metad_wire.tables.assignment import Partition
 from metad_wire.tables.broker import LIVE
@@ -36,7 +36,7 @@ EXAMPLES: Final = Path(__file__).resolve().parents[3] / "clients" / "examples"
 sys.path.append(str(EXAMPLES))
 try:
     from log_broker.client import Topic
-    from log_broker.protocol import Record, UnknownOutcome
+    from log_broker.protocol import Record
 except ModuleNotFoundError:
     raise UsageError("the log broker is an example: it needs a checkout of the repository") from None
 
@@ -225,9 +225,9 @@ class _Run:
             count += len(payloads)
             try:
                 done = await topic.append(number, payloads, deadline_s=_APPEND_S)
-            except UnknownOutcome:
+            except UnknownOutcomeError:
                 self._ledger.unknown += len(payloads)
-            except TimeoutError:
+            except MetadError:
                 continue
             else:
                 now_s = time.monotonic()

@@ -162,6 +162,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "tenant": "t", "resource": "o", "kind": "topic", "partition": 0, "leader": m.Owner("b", 1), "leader_epoch": 1,
         "partition_epoch": 1, "isr": [m.Owner("b", 1)],
     },
+    "assignments.route": {"tenant": "t", "resource": "o", "kind": "topic", "region": "eu", "rack": "r1"},
     "assignments.move": msgspec.structs.asdict(a.MovePartition("t", "o", "topic", 0, ["b"])),
     "assignments.shards.create": msgspec.structs.asdict(
         a.ResourceCreate(
