@@ -39,8 +39,8 @@ async def m(server: embedded.Server) -> AsyncIterator[Client]:
         yield m
 
 
-def segment(shard: str, number: int, leader: str, epoch: int = 1) -> Segment:
-    return Segment("acme", shard, number, "writing", [leader], [leader], leader, epoch)
+def segment(shard: str, number: int, broker: str) -> Segment:
+    return Segment("acme", shard, number, {broker: "/data"})
 
 
 async def test_who_comes_by_an_old_copy_is_refused_and_finds_the_way_with_one_call(m: Client) -> None:
@@ -48,20 +48,20 @@ async def test_who_comes_by_an_old_copy_is_refused_and_finds_the_way_with_one_ca
     for number in range(3):
         await table.put(segment("orders", number, "b1"))
     client, broker = await m.routes(SEGMENTS, "acme", "orders"), await m.routes(SEGMENTS.name, "acme", "orders")
-    assert {rest: one.record.leader for rest, one in client.records.items()} == {(at,): "b1" for at in range(3)}
+    assert {rest: [*one.record.folders] for rest, one in client.records.items()} == {(at,): ["b1"] for at in range(3)}
     found = client[1]
     assert await broker.check(found.mod_revision, 1) == found
 
-    await table.put(segment("orders", 1, "b2", 2))
+    await table.put(segment("orders", 1, "b2"))
     assert client[1] == found, "it is a copy"
     await broker.refresh()
     with pytest.raises(StaleRouteError, match="segment acme/orders/1: revision") as refused:
         await broker.check(found.mod_revision, 1)
     await client.refresh()
-    assert client[1].record.leader == "b2"
+    assert [*client[1].record.folders] == ["b2"]
     assert client[1].mod_revision == refused.value.current
     assert await broker.check(client[1].mod_revision, 1) == client[1]
-    assert (await broker.check(client[0].mod_revision, 0)).record.leader == "b1", "the others are as they were"
+    assert [*(await broker.check(client[0].mod_revision, 0)).record.folders] == ["b1"], "the others are as they were"
 
 
 async def test_who_is_asked_by_a_newer_copy_reads_anew(m: Client) -> None:

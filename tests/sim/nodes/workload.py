@@ -34,6 +34,7 @@ from .loop import VirtualLoop
 _SLACK_S = 0.1
 """Of a deadline."""
 _PARTS = {"a": 0, "b": 1}
+_BROKER = "b"
 """The segments that stand for the keys of a pair."""
 
 
@@ -144,7 +145,7 @@ class Caller:
         """Value, version and revision; None, 0 and None where there is no record."""
         if key[0].startswith("parts"):
             part = await self._client.table(SEGMENTS).get("acme", key[0], _PARTS[key[1]], deadline_s=self.deadline_s)
-            return (None, 0, None) if part is None else (part.record.leader.encode(), part.version, part.mod_revision)
+            return (None, 0, None) if part is None else (_said(part.record), part.version, part.mod_revision)
         if key[0].startswith("table"):
             row = await self._client.table(TOPIC_SETTINGS).get(*key, deadline_s=self.deadline_s)
             return (
@@ -206,7 +207,7 @@ class Caller:
     async def _transact(self, namespace: str, value: bytes, expected: int | None, writes: bool) -> Together:
         """Two keys, or two records of a table that groups of kind metadata have."""
         if namespace.startswith("parts"):
-            records = [Segment("acme", namespace, number, leader=value.decode()) for number in _PARTS.values()]
+            records = [Segment("acme", namespace, number, {_BROKER: value.decode()}) for number in _PARTS.values()]
             done = await self._client.tables.transact(
                 Transaction(
                     compares=[Compare(SEGMENTS, ("acme", namespace, 0), expected)] if expected is not None else [],
@@ -215,10 +216,7 @@ class Caller:
                 ),
                 deadline_s=self.deadline_s,
             )
-            found = [
-                None if one is None else (one.record.leader.encode(), one.version, one.mod_revision)
-                for one in done.found
-            ]
+            found = [None if one is None else (_said(one.record), one.version, one.mod_revision) for one in done.found]
             return Together(done.succeeded, *found)
         transaction = KvTransaction(
             namespace,
@@ -421,3 +419,8 @@ class Caller:
     def _require(self, outcome: str, found: Any) -> None:
         if outcome != "done":
             raise Violation("availability", f"after all faults are over: {found!r}")
+
+
+def _said(part: Segment) -> bytes:
+    """The value that was written."""
+    return part.folders[_BROKER].encode()

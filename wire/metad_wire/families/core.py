@@ -109,7 +109,7 @@ class Connector(Message, frozen=True):
     state: Literal["running", "paused", "stopped"] = "running"
     """What it should do. A stopped one has no tasks."""
     tasks_max: Some = 1
-    """How many tasks share the work, at most."""
+    """How many tasks share the work, at most: so many partitions has the resource of kind ``connector``."""
     failure: Literal["discard", "retry", "dead_letter", "stop"] = "retry"
     """What becomes of a message that the other system refuses, and of its task."""
     retries_max: U32 = 3
@@ -123,19 +123,18 @@ class Connector(Message, frozen=True):
 
 
 class ConnectorTask(Message, frozen=True):
-    """One task of a connector: which broker does it, and how it fares. The broker writes it."""
+    """How one task of a connector fares, as whoever does it writes. Who that is, the ``partition`` of its number says,
+    of the resource of kind ``connector`` that has the connector's name."""
 
     tenant: str
     connector: str
     """Whose task it is."""
     task: U32
     """Counted from 0."""
-    state: Literal["unassigned", "running", "paused", "restarting", "failed"] = "unassigned"
+    state: Literal["running", "paused", "restarting", "failed"] = "running"
     """What it does."""
-    broker: str = ""
-    """Name of the broker that does it; empty: none does."""
-    generation: U63 = 0
-    """Of the assignment: a broker with an older one has lost the task."""
+    leader_epoch: U63 = 0
+    """Of the partition, for whoever writes this: with a lower one than is here it has lost the task."""
     changed_at_ms: U63 = 0
     """Unix time of the last change of ``state``."""
     error: Annotated[str, Meta(max_length=4_096)] = ""

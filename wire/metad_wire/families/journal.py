@@ -14,25 +14,18 @@ from .core import Copies, Some
 
 
 class Shard(Message, frozen=True):
-    """A log of messages in segments, one behind the other."""
+    """A log of messages in segments, one behind the other: how its brokers keep it. Which segments there are, who has
+    them and who leads them, the rows of its resource of kind ``shard`` say."""
 
     tenant: str
     shard: str
     """Unique within the tenant."""
     topic: str = ""
     """Whose messages it has; empty: of none."""
-    state: Literal["serving", "deleting", "deleted"] = "serving"
-    """Whether it is used; a deleted one stays until no broker has any of it."""
-    first_segment: U32 = 0
-    """The oldest that is left."""
-    active_segment: U32 = 0
-    """The one that is written."""
-    last_segment: U32 = 0
-    """The newest: the active one, or one that is prepared."""
     replication: Copies = 1
     """How many brokers have each segment."""
     in_sync_least: Copies = 1
-    """A message is acknowledged once so many of them have it."""
+    """A message is acknowledged once so many of them have it: the ``min_isr`` of the resource."""
     storage: Literal["memory", "file", "object"] = "file"
     """Where it is."""
     segment_bytes: U63 = 1_073_741_824
@@ -44,25 +37,14 @@ class Shard(Message, frozen=True):
 
 
 class Segment(Message, frozen=True):
-    """A piece of a shard: the brokers that have it, by name, and what is in it."""
+    """What is in a piece of a shard, and where. Who has it, who leads it and where it ends, the ``partition`` of its
+    number says."""
 
     tenant: str
     shard: str
     """Whose piece it is."""
     segment: U32
     """Counted from 0."""
-    state: Literal["writing", "sealing", "sealed", "deleting", "unavailable"] = "writing"
-    """What may be done with it: it is read in all of these but the last two."""
-    replicas: list[str] = []  # noqa: RUF012 - msgspec copies it
-    """Brokers that should have it."""
-    in_sync: list[str] = []  # noqa: RUF012 - msgspec copies it
-    """Of these: those that have every message which was acknowledged."""
-    leader: str = ""
-    """Of these: the one that takes messages; empty: none does."""
-    leader_epoch: U32 = 0
-    """Grows with each new leader: messages of an older one are refused."""
-    segment_epoch: U32 = 0
-    """Grows with each change of this record, so that a late one is refused."""
     folders: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
     """By broker: the directory that has it."""
     first_offset: U63 | None = None
