@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from serving_brokers import Broker, joined
 
 from metad import embedded
 from metad_client import (
+    Choice,
     Client,
     InvalidRequestError,
     MetadError,
@@ -25,6 +30,12 @@ from metad_client import (
 from metad_client import routes as module
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.families.journal import SEGMENTS, Segment
+from waiting import until
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "clients" / "examples"))
+
+from log_broker.__main__ import main as log_broker
+from log_broker.client import Topic as LogTopic
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +226,106 @@ async def test_who_asks_just_when_a_reading_has_failed_gets_the_next_one(
     assert readings.then is not None
     await readings.then  # it began before anybody could hear of the end of the other
     assert readings.count == 2
+
+
+class Brokers:
+    """Brokers as a client meets them: by address."""
+
+    def __init__(self, *brokers: Broker) -> None:
+        self.at = {broker.name: broker for broker in brokers}
+        self.refusals = 0
+
+    async def connect(self, choice: Choice) -> Broker:
+        if choice.broker.address not in self.at:
+            raise ConnectionRefusedError(choice.broker.address)
+        return self.at[choice.broker.address]
+
+    async def append(self, broker: Broker, choice: Choice) -> tuple[int, str]:
+        record = choice.found.record
+        led = broker.led.get((record.tenant, record.resource, record.kind, choice.partition))
+        if led is None or led.leader_epoch != choice.leader_epoch:
+            self.refusals += 1
+            raise StaleRouteError(f"{broker.name} does not lead under {choice.leader_epoch}")
+        broker.append(led.key)
+        return choice.partition, broker.name
+
+
+async def test_a_client_of_a_fleet_finds_partition_and_broker_through_a_death(
+    m: Client, server: embedded.Server
+) -> None:
+    """By key, in turn and by priority, in an async and in a blocking program."""
+    async with AsyncExitStack() as stack:
+        racks = {"fleet-1": "r1", "fleet-2": "r2", "fleet-3": "r1"}
+        each = [
+            await joined(stack, server, name, "queue", address=name, rack=rack, lease_s=30.0)
+            for name, rack in racks.items()
+        ]
+        fleet = Brokers(*each)
+        await m.assignments.create("acme", "fleet", "queue", partitions=6, replication=3)
+        await until(lambda: sum(len(broker.led) for broker in each) == 6, "each partition is led")
+        route = await m.assignments.route("acme", "fleet", "queue", rack="r2")
+        by_key = {f"k{n}": await route.ask(fleet.connect, fleet.append, key=f"k{n}") for n in range(20)}
+        assert {number for number, _ in by_key.values()} == {*range(6)}
+        led_by = dict(by_key.values())
+        in_turn = [await route.ask(fleet.connect, fleet.append) for _ in range(4)]
+        assert {name for _, name in in_turn} == {"fleet-2"}, "it is in the client's rack"
+        assert {number for number, _ in in_turn} == {n for n, name in led_by.items() if name == "fleet-2"}
+        assert await route.ask(fleet.connect, fleet.append, order=[5, 0]) == (5, led_by[5])
+        assert not fleet.refusals
+
+        await each[1].life.end()  # its clients have not heard of it
+        await until(lambda: sum(len(broker.led) for broker in (each[0], each[2])) == 6, "others lead")
+        moved = {key: await route.ask(fleet.connect, fleet.append, key=key) for key in by_key}
+        assert {key: number for key, (number, _) in moved.items()} == {
+            key: number for key, (number, _) in by_key.items()
+        }
+        assert {name for _, name in moved.values()} == {"fleet-1", "fleet-3"}
+        assert fleet.refusals == 1, "one refusal, and the route was read anew"
+        del fleet.at["fleet-1"]
+        assert {name for _, name in [await route.ask(fleet.connect, fleet.append) for _ in range(6)]} == {"fleet-3"}
+        fleet.at["fleet-1"] = each[0]
+
+        loop = asyncio.get_running_loop()
+
+        def blocks() -> tuple[set[int], list[Any]]:
+            with blocking.connect(server.url) as twin:
+                known = twin.assignments.route("acme", "fleet", "queue")
+
+                def run(what: Any) -> Any:
+                    return asyncio.run_coroutine_threadsafe(what, loop).result(10)
+
+                def ask(**how: Any) -> Any:
+                    return known.ask(
+                        lambda choice: run(fleet.connect(choice)),
+                        lambda broker, choice: run(fleet.append(broker, choice)),
+                        **how,
+                    )
+
+                chosen = {known.choose().partition for _ in range(6)}
+                run(each[0].life.end())
+                return chosen, [ask(key=key, deadline_s=20.0) for key in by_key]
+
+        chosen, asked = await asyncio.to_thread(blocks)
+        assert chosen == {*range(6)}
+        assert asked == [(number, "fleet-3") for number, _ in by_key.values()]
+
+
+async def test_the_log_broker_appends_by_key_and_in_turn(m: Client, server: embedded.Server, tmp_path: Path) -> None:
+    serving = asyncio.create_task(log_broker(server.url, "log-1", tmp_path, "127.0.0.1", 10.0))
+    await until(lambda: _lives(m, "log-1"), "the broker")
+    await m.assignments.create("acme", "logs", "topic", partitions=3, replicas=[["log-1"]] * 3)
+    topic = await LogTopic.open(m, "acme", "logs")
+    first = await topic.append(b"customer-7", [b"one", b"two"])
+    again = await topic.append(b"customer-7", [b"three"])
+    assert (again.partition, again.offset) == (first.partition, 2)
+    assert {(await topic.append(None, [b"any"])).partition for _ in range(3)} == {0, 1, 2}
+    fetched = await topic.fetch(first.partition, 0)
+    assert [record.payload for record in fetched.records] == [b"one", b"two", b"three", b"any"]
+    topic.close()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _lives(m: Client, broker: str) -> bool:
+    found = await m.brokers.get(broker)
+    return found is not None and found.state == "active"

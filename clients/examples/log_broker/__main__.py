@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from metad_client import MetadError, connect
@@ -52,32 +52,33 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
     server = await asyncio.start_server(serve, host, 0)
     port = server.sockets[0].getsockname()[1]
     note = folder / "life"
-    while not ended.is_set():
-        try:
-            async with connect(url) as metad:
-                life = await metad.brokers.register(
-                    name,
-                    lease_s=lease_s,
-                    address=f"{host}:{port}",
-                    probe_port=port,
-                    clean_epoch=last_life(note),
-                    sole=True,
-                )
-                noted(note, life.epoch)
-                broker = Broker(metad, life.owner, folder)
-                async with metad.serve(
-                    KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release
-                ) as serving:
-                    print(f"{name} serves on {host}:{port} in life {life.epoch}", flush=True)
-                    waits = [asyncio.create_task(one) for one in (serving.lost(), ended.wait())]
-                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                    for one in waits:
-                        one.cancel()
-                if ended.is_set():
-                    await life.end()
-        except MetadError as error:
-            print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
-            await asyncio.sleep(_AGAIN_S)
+    with closing(server):
+        while not ended.is_set():
+            try:
+                async with connect(url) as metad:
+                    life = await metad.brokers.register(
+                        name,
+                        lease_s=lease_s,
+                        address=f"{host}:{port}",
+                        probe_port=port,
+                        clean_epoch=last_life(note),
+                        sole=True,
+                    )
+                    noted(note, life.epoch)
+                    broker = Broker(metad, life.owner, folder)
+                    async with metad.serve(
+                        KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release
+                    ) as serving:
+                        print(f"{name} serves on {host}:{port} in life {life.epoch}", flush=True)
+                        waits = [asyncio.create_task(one) for one in (serving.lost(), ended.wait())]
+                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                        for one in waits:
+                            one.cancel()
+                    if ended.is_set():
+                        await life.end()
+            except MetadError as error:
+                print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
+                await asyncio.sleep(_AGAIN_S)
 
 
 if __name__ == "__main__":
