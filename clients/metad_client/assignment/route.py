@@ -37,7 +37,7 @@ from .choosing import Choice, Copy, Near, To, Wanted, wanted
 Connection = TypeVar("Connection")
 Answer = TypeVar("Answer")
 
-AGAIN: Final = Backoff(base_s=0.1, cap_s=1.0, family="equal")
+AGAIN: Final = Backoff(base_s=0.2, cap_s=1.0, family="equal")
 """How long after a reading for requests the next one begins, if several follow each other."""
 CALM_S: Final = 3.0
 """So long after such a reading the next one is the first again, and begins at once."""
@@ -290,17 +290,19 @@ class Asking:
     def failed(self, choice: Choice, error: Exception, sent: bool) -> None:
         """In the loop: note an attempt that has failed, and have the copy read anew. Raises what the caller is to hear
         of it."""
+        lost = isinstance(error, OSError | EOFError | TimeoutError)
+        known = not sent  # that nothing was done
+        if isinstance(error, MetadError):
+            known = known or error.outcome_known
+            if error.outcome_known and not error.retryable:
+                raise error
+        elif not lost:
+            raise error
         self._obstacle = error
         self._route._renew()
-        lost = isinstance(error, OSError | EOFError | TimeoutError)
         if lost:
             self._route._shun(Owner(choice.broker.broker, choice.broker.broker_epoch))
-        if isinstance(error, MetadError) and error.outcome_known:
-            if not error.retryable:
-                raise error
-        elif not lost and not isinstance(error, MetadError):
-            raise error
-        elif sent:
+        if not known:
             self._doubt = True
             if not self._again:
                 raise self._unknown() from error
