@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from math import inf
 
 import msgspec
 
@@ -44,7 +45,7 @@ from .map.decisions import Decision
 from .map.formed import no_founder
 from .map.leaving import Departure, Directory
 from .map.presence import Presence
-from .map.seen import Reach, Seen
+from .map.seen import GONE_S, Reach, Seen
 from .migration import Migrations
 
 RECONCILE_S = 0.5
@@ -118,7 +119,10 @@ class Controller:
         self._ask_whether_left(groups.map, now_s)
         self._announce(groups.map, now_s)
         self._share(groups.map, now_s)
-        self._seen.look((node.node_id for node in groups.map.nodes), self._host.connected, now_s)
+        metadata = groups.drivers[METADATA].group
+        current = metadata.behind_s(now_s) != inf and metadata.silent_s(now_s) < GONE_S
+        members = (node.node_id for node in groups.map.nodes)
+        self._seen.look(members, self._host.connected, now_s, map_is_current=current)
         if groups.crowded():
             self._seen.crowded(now_s)
         for record in groups.map.groups:

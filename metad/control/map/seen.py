@@ -38,6 +38,7 @@ class Seen:
         self._lost_since: dict[str, float] = {}
         self._reached_since: dict[str, float] = {}
         self._led_since: dict[GroupId, float] = {}
+        self._map_is_current = False
         self._crowded_s = float("-inf")  # when many requests waited last
 
     @property
@@ -45,8 +46,11 @@ class Seen:
         """The members that are out of reach."""
         return self._lost_since.keys()
 
-    def look(self, members: Iterable[str], connected: Collection[str], now_s: float) -> None:
-        """Note which nodes are connected now."""
+    def look(
+        self, members: Iterable[str], connected: Collection[str], now_s: float, *, map_is_current: bool = True
+    ) -> None:
+        """Note which nodes are connected now. ``map_is_current``: whether this node has heard of all members."""
+        self._map_is_current = map_is_current
         self.reachable = {self.me, *connected}
         lost = sorted({*members} - {*self.reachable})
         self._lost_since = {node: self._lost_since.get(node, now_s) for node in lost}
@@ -65,8 +69,10 @@ class Seen:
         self._led_since.pop(group, None)
 
     def is_gone(self, node: str, now_s: float) -> bool:
-        """Whether a node has been out of reach for long, or is unreachable and no member any more."""
-        return node not in self.reachable and now_s - self._lost_since.get(node, float("-inf")) >= GONE_S
+        """Whether a node has been out of reach for long, or is unreachable and no member any more. One of which the map
+        says nothing may be newer than the map."""
+        unknown_s = float("-inf") if self._map_is_current else now_s
+        return node not in self.reachable and now_s - self._lost_since.get(node, unknown_s) >= GONE_S
 
     def reach(self, member: str, connected: Collection[str], now_s: float) -> Reach:
         """Whether a member is alive. ``connected`` are the nodes that this one is connected to now."""

@@ -62,6 +62,8 @@ from metad_wire.methods import (
 
 NODES = ["n1", "n2", "n3"]
 NOBODY = Configuration(())
+LEVEL: dict[str, Any] = {"behind_s": lambda _: 0.0, "silent_s": lambda _: 0.0}
+"""Of a replica that has heard everything."""
 
 
 def cluster(nodes: list[str] = NODES, **fields: Any) -> ClusterMap:
@@ -79,7 +81,8 @@ class Host:
         self.map = known
         self.drivers: dict[GroupId, Any] = {
             METADATA: SimpleNamespace(
-                group=SimpleNamespace(ready=True, leader="n1", name="metadata-0"), no_room=lambda: self.no_room
+                group=SimpleNamespace(ready=True, leader="n1", name="metadata-0", **LEVEL),
+                no_room=lambda: self.no_room,
             )
         }
         self.no_room = ""
@@ -453,6 +456,7 @@ def idle(rig: Rig, configuration: Configuration = NOBODY) -> None:
         ready=True,
         leader=rig.presence.record.node_id,
         name="metadata-0",
+        **LEVEL,
         configuration=configuration,
         lag=lambda peer: None,
         log=SimpleNamespace(last_index=9),
@@ -535,7 +539,7 @@ class Stray:
         )
         self.driver = SimpleNamespace(group=group, installing=False)
         self.rig.host.drivers = {
-            METADATA: SimpleNamespace(group=SimpleNamespace(ready=False, leader="n2", name="metadata-0")),
+            METADATA: SimpleNamespace(group=SimpleNamespace(ready=False, leader="n2", name="metadata-0", **LEVEL)),
             GroupId("data", 0): self.driver,
         }
 
@@ -655,13 +659,13 @@ def test_a_busy_node_asks_for_its_part_once_a_second() -> None:
 def test_a_node_that_does_not_lead_asks_the_leader() -> None:
     rig = Rig()
     rig.host.busy = c.ReturnReport("n1", 900, 900)
-    rig.host.drivers[METADATA].group = SimpleNamespace(ready=False, leader="n2", name="metadata-0")
+    rig.host.drivers[METADATA].group = SimpleNamespace(ready=False, leader="n2", name="metadata-0", **LEVEL)
     rig.tend()
     assert (rig.host.asked_for_returns, rig.host.grants) == (["n2"], [])  # it is refused
     rig.host.returns = c.ReturnGrant(300, 3_000)
     rig.tend()
     assert rig.host.grants == [(c.ReturnGrant(300, 3_000), rig.now_s)]
-    rig.host.drivers[METADATA].group = SimpleNamespace(ready=False, leader=None, name="metadata-0")
+    rig.host.drivers[METADATA].group = SimpleNamespace(ready=False, leader=None, name="metadata-0", **LEVEL)
     rig.tend()
     assert len(rig.host.asked_for_returns) == 2
 

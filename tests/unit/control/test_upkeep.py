@@ -33,6 +33,9 @@ def test_a_member_that_was_lost_for_long_is_gone_and_one_that_the_map_forgot_is_
     assert not found.is_gone("n3", GONE_S - 0.1)
     assert found.is_gone("n3", GONE_S)
     assert found.is_gone("stranger", 0.0)
+    found.look(NODES, {"n2"}, GONE_S, map_is_current=False)
+    assert not found.is_gone("stranger", 9 * GONE_S), "it may have come since"
+    found.look(NODES, {"n2"}, 0.0)
     assert not found.is_gone("n1", GONE_S)
     found.look(NODES, {"n2", "n3"}, GONE_S)
     assert not found.lost

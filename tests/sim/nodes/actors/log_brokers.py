@@ -137,16 +137,16 @@ class LogBroker(Actor):
         serving = client.serve(
             on_lead=self._lead, on_follow=self._follow, on_release=self._release, on_elect=self._elect
         )
-        try:
-            async with serving:
-                self.serving, self.up = serving, True
-                begun_s, lasts_s = self.now_s, self._rng.choice([1.0, 3.0, 8.0])
-                while life.state is not LifeState.LOST and (self.quiet or self.now_s < begun_s + lasts_s):
-                    await asyncio.sleep(0.05)
-                    serving.propose()
-        finally:
-            self.up = False
-        with suppress(MetadError):
+        with suppress(MetadError):  # it may be fenced before it serves
+            try:
+                async with serving:
+                    self.serving, self.up = serving, True
+                    begun_s, lasts_s = self.now_s, self._rng.choice([1.0, 3.0, 8.0])
+                    while life.state is not LifeState.LOST and (self.quiet or self.now_s < begun_s + lasts_s):
+                        await asyncio.sleep(0.05)
+                        serving.propose()
+            finally:
+                self.up = False
             await life.end()
 
     def _kill_later(self, sim: SimClient, over: asyncio.Future[None], seconds: float) -> None:
