@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fleets import EPOCH, KEY, broker, partition, resource
 from msgspec.structs import replace
 from scripted import Received, Server
-from test_choosing import EPOCH, KEY, broker, partition, resource
 
 from metad_client import (
     Choice,
