@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -14,9 +14,6 @@ from metad_client.assignment.serving import Following, Held, Key, Led, Serving
 from metad_client.errors import NoPlaceError, NoReplicaError
 from metad_wire.tables.assignment import Partition
 from waiting import until
-
-OWNED = ("connector", "share_group")
-"""Kinds that have one owner, and no records."""
 
 
 class Broker:
@@ -36,7 +33,7 @@ class Broker:
         return self.serving.led
 
     async def lead(self, led: Led) -> None:
-        if led.record.kind not in OWNED:
+        if led.record.election != "owner":
             led.begin(self.logs.setdefault(led.key, (0, 0))[1])
 
     async def follow(self, followed: Following) -> None:
@@ -89,15 +86,20 @@ async def ended(life: BrokerLife) -> None:
 
 
 async def created(m: Client, tenant: str, resource: str, kind: str, **how: Any) -> None:
+    """Make a resource."""
+    await placed(lambda: m.assignments.create(tenant, resource, kind, **how))
+
+
+async def placed(create: Callable[[], Awaitable[None]]) -> None:
     """Make a resource. A node may hear of a new broker's labels after the broker has heard that it lives."""
 
-    async def placed() -> bool:
+    async def is_placed() -> bool:
         with suppress(NoPlaceError):
-            await m.assignments.create(tenant, resource, kind, **how)
+            await create()
             return True
         return False
 
-    await until(placed, "enough brokers that may have it")
+    await until(is_placed, "enough brokers that may have it")
 
 
 async def parts(m: Client, tenant: str, resource: str) -> list[Partition]:

@@ -31,7 +31,7 @@ from metad_wire.tables.assignment import DELETING, ELECTING, RELEASING, Partitio
 
 from ..broker_life import BrokerLife, LifeState
 from ..dispatch.reports import log
-from ..errors import ConflictError, FencedError, IneligibleError, InvalidRequestError, MetadError
+from ..errors import ClosedError, ConflictError, FencedError, IneligibleError, InvalidRequestError, MetadError
 from ..watch.filters import Watched
 from .assignments import Assignments
 from .in_sync import LAG_S, InSyncReplicas
@@ -329,6 +329,8 @@ class Serving:
                             continue
                         for event in batch:
                             self._heard(event.key, event.record)
+            except ClosedError:
+                return
             except MetadError as error:
                 log.warning("the assignments of broker %r: %s: %s", self.life.broker, error.name, error)
             await asyncio.sleep(_AGAIN_S)

@@ -5,7 +5,8 @@ each change. Raft: three replicas of each group, which agree, and a leader that 
 beside its writes. The MQTT controller finds a client's filters and what is in flight with its session, in one answer.
 The journal controller is metad: the leader of a segment seals it, and the next one begins in the same entry; whoever
 does it too late is refused. A replica whose broker is dead is made anew elsewhere. Old segments are trimmed, and a
-shard is deleted: what was there counts as gone once its brokers have said that they deleted it.
+shard is deleted: what was there counts as gone once its brokers have said that they deleted it, also those that died
+meanwhile and came back.
 
 Not yet: a backup of a running node, and metrics over HTTP.
 """
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 from e2e_nodes import NAMES, Nodes
 from e2e_server import METAD
-from serving_brokers import created, joined, parts, replicate
+from serving_brokers import Broker, joined, parts, placed, replicate
 
 from metad_client import (
     Client,
@@ -40,6 +41,7 @@ from metad_client import (
 )
 from metad_client.topics import Subscribers
 from metad_wire.families.core import DYNAMIC_CONFIG, DynamicConfig
+from metad_wire.families.journal import SHARDS, Shard
 from metad_wire.families.mqtt import AUTO_SUBSCRIPTIONS, AutoSubscription
 from waiting import until
 
@@ -140,9 +142,8 @@ async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
     async with AsyncExitStack() as stack:
         joins = [await joined(stack, cluster, f"journal-{each}", "shard", attributes=system) for each in "abcd"]
         brokers = {broker.name: broker for broker in joins}
-        await created(
-            m, "layers", "log", "shard", replication=3, min_isr=2, labels=system, repair_after_ms=200, spread="none"
-        )
+        how: dict[str, Any] = {"labels": system, "repair_after_ms": 200, "spread": "none"}
+        await placed(lambda: m.assignments.shards.create("layers", "log", **how))
         (first,) = await parts(m, "layers", "log")
         assert first.leader is not None
         leader, key = brokers[first.leader.broker], ("layers", "log", "shard", 0)
@@ -175,7 +176,7 @@ async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
 
         # The sealed segment is trimmed. It is there until the last of its replicas has said that it deleted it.
         brokers[spare].may_stop.clear()
-        await m.assignments.resize("layers", "log", "shard", 2, first_partition=1)
+        await m.assignments.shards.trim("layers", "log", 1)
 
         async def only_one_has_it() -> bool:
             found = await m.assignments.partitions.get(*key)
@@ -188,10 +189,93 @@ async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
             return [part.partition for part in await parts(m, "layers", "log")] == [1]
 
         await until(trimmed, "the segment is gone")
-        await m.assignments.delete("layers", "log", "shard")
+        await m.assignments.shards.delete("layers", "log")
 
         async def deleted() -> bool:
             return await m.assignments.resources.get("layers", "log", "shard") is None
 
         await until(deleted, "the shard is gone")
         assert not any(broker.logs for broker in brokers.values())
+
+
+async def test_a_shard_outlives_the_restarts_of_its_brokers(m: Client, cluster: Nodes) -> None:
+    system, shards = {"system": "restarts"}, m.assignments.shards
+    async with AsyncExitStack() as stack:
+        brokers = {
+            name: await joined(stack, cluster, name, "shard", attributes=system)
+            for name in ("restart-a", "restart-b", "restart-c")
+        }
+
+        async def restarted(name: str) -> Broker:
+            """Its process is killed, and begins again with all that it has on disk."""
+            old = brokers[name]
+            await old.client.close()
+            clean = old.life.epoch
+            new = brokers[name] = await joined(stack, cluster, name, "shard", attributes=system, clean_epoch=clean)
+            new.logs = old.logs
+            return new
+
+        settings = Shard("layers2", "log", topic="orders", segment_messages=10)
+        for _ in range(2):
+            await placed(lambda: shards.create("layers2", "log", settings=settings, labels=system))
+
+        async def written(segment: int, records: int) -> Broker:
+            """Ten messages are acknowledged in a segment, and then some more than there were."""
+            key = ("layers2", "log", "shard", segment)
+            await until(lambda: any(key in each.led for each in brokers.values()), "somebody leads it")
+            (leader,) = [each for each in brokers.values() if key in each.led]
+            end = leader.append(key, records)
+            acknowledging = asyncio.create_task(leader.led[key].acknowledged(end))
+            await until(lambda: replicate(brokers.values()) or acknowledging.done(), "they are acknowledged")
+            await acknowledging
+            return leader
+
+        leader = await written(0, 10)
+        await leader.led["layers2", "log", "shard", 0].seal(10)
+        leader = await written(1, 4)
+        await restarted(leader.name)
+        leader = await written(1, 6)
+        assert leader.logs["layers2", "log", "shard", 1][1] == 10, "none of the four is lost"
+        await leader.led["layers2", "log", "shard", 1].seal(10)
+        await written(2, 1)
+        found = await parts(m, "layers2", "log")
+        assert [(part.state, part.end) for part in found] == [("sealed", 10), ("sealed", 10), ("online", None)]
+
+        # A broker dies that has not deleted the oldest segment. That is there until it is back, and has.
+        late = brokers[found[0].replicas[-1]]
+        late.may_stop.clear()
+        await shards.trim("layers2", "log", 1)
+
+        async def left(segment: int) -> list[str] | None:
+            now = await m.assignments.partitions.get("layers2", "log", "shard", segment)
+            return None if now is None else now.record.replicas if now.record.state == "deleting" else []
+
+        async def only_late(segment: int = 0) -> bool:
+            return await left(segment) == [late.name]
+
+        await until(only_late, "the others have deleted it")
+        late = await restarted(late.name)
+
+        async def trimmed() -> bool:
+            return await left(0) is None
+
+        await until(trimmed, "the segment is gone")
+        assert {key[3] for key in late.logs} == {1, 2}
+
+        # The whole shard goes in the same way, and its settings with it.
+        late.may_stop.clear()
+        await shards.delete("layers2", "log")
+        assert await m.table(SHARDS).get("layers2", "log") is None
+        await until(lambda: only_late(2), "the others have deleted the last one")
+        with pytest.raises(ConflictError, match="is being deleted"):
+            await shards.create("layers2", "log", settings=settings, labels=system)
+        await shards.delete("layers2", "log")
+        late = await restarted(late.name)
+
+        async def deleted() -> bool:
+            return await m.assignments.resources.get("layers2", "log", "shard") is None
+
+        await until(deleted, "the shard is gone")
+        assert not late.logs
+        await placed(lambda: shards.create("layers2", "log", settings=settings, labels=system))
+        await shards.delete("layers2", "log")

@@ -2,10 +2,11 @@
 
 Topics of a namespace are written in one batch that is answered item by item. A change of one topic writes one record,
 and its watcher is told of that one. Queues are taken from the end of a topic: first for writing, then for reading.
-The queues of a broker group are placed on its brokers, and shrink in the same order; a queue is there until its brokers
-have said that they deleted it. Brokers that elect their master among themselves (DLedger) say who it is, in terms that
-only grow. Subscription groups, consumers that share queues, and offsets, of which a commit writes those that have
-changed.
+The queues of broker groups are at the brokers that the author names, and shrink in the same order; a queue is there
+until its brokers have said that they deleted it. A slave of a master that wrote in two places is promoted; where it
+wrote in one only (asynchronously), somebody has to force that. Brokers that elect their master among themselves
+(DLedger) say who it is, in terms that only grow. Subscription groups, consumers that share queues, and offsets, of
+which a commit writes those that have changed.
 
 Not yet: limits of tenants and permissions are kept and watched, but metad enforces them on nobody.
 """
@@ -18,7 +19,7 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 from e2e_nodes import Nodes
-from serving_brokers import created, joined, parts
+from serving_brokers import Broker, created, joined, parts, placed
 
 from metad_client import (
     Client,
@@ -39,7 +40,7 @@ from waiting import until
 
 SHOWS = """
 table.put table.get table.list table.count table.delete table.transact watch.open
-assignment.create assignment.resize assignment.release assignment.claim
+assignment.create assignment.resize assignment.release assignment.claim assignment.report assignment.elect
 offset.commit offset.fetch offset.delete offset.list offset.groups offset.generations offset.reset_generations
 offset.delete_groups consumer.join consumer.heartbeat consumer.assign consumer.describe consumer.get consumer.members
 consumer.leave
@@ -86,51 +87,87 @@ async def test_topics_are_written_in_batches_and_one_by_one(m: Client) -> None:
     assert {*versions.values()} == {1}
 
 
-async def test_the_queues_of_a_broker_group_shrink_at_the_tail(m: Client, cluster: Nodes) -> None:
-    system = {"group": "rocket-1"}
+GROUPS = [["rocket-a", "rocket-b"], ["rocket-c", "rocket-d"]]
+"""Each has a master and a slave."""
+
+
+async def test_queues_of_broker_groups_shrink_at_the_tail_and_have_masters(m: Client, cluster: Nodes) -> None:
     async with AsyncExitStack() as stack:
-        brokers = [await joined(stack, cluster, f"rocket-{n}", "queue", "dledger", attributes=system) for n in "abc"]
-        await created(m, "rocket2", "eu%t000", "queue", partitions=QUEUES, replication=2, labels=system)
-        await until(lambda: sum(len(broker.led) for broker in brokers) == QUEUES, "each queue has a master")
-        for broker in brokers:
+        names = [name for group in GROUPS for name in group]
+        brokers = {name: await joined(stack, cluster, name, "message_queue", "dledger") for name in names}
+        queues, settings = m.assignments.message_queues, Topic("rocket2", "eu%t000", read_queues=4, write_queues=4)
+        with pytest.raises(InvalidItemError):  # of which brokers?
+            await queues.create("rocket2", "eu%t000", QUEUES, settings=settings)
+        await placed(lambda: queues.create("rocket2", "eu%t000", QUEUES, settings=settings, replicas=GROUPS))
+        assert [part.replicas for part in await parts(m, "rocket2", "eu%t000")] == GROUPS * 4
+        await until(lambda: [len(each.led) for each in brokers.values()] == [4, 0, 4, 0], "each queue has a master")
+        for broker in brokers.values():
             for key in broker.led:
                 broker.append(key, 5)
-        with pytest.raises(ConflictError):  # producers write to the queues that would go
-            await m.assignments.resize("rocket2", "eu%t000", "queue", 4)
-        await m.assignments.resize("rocket2", "eu%t000", "queue", QUEUES, write_partitions=4)
-        shrinking = await m.assignments.resources.get("rocket2", "eu%t000", "queue")
+        with pytest.raises(ShrinkError):  # producers write to the queues that would go
+            await queues.resize("rocket2", "eu%t000", 4)
+        await queues.resize("rocket2", "eu%t000", write_partitions=4)
+        shrinking = await m.assignments.resources.get("rocket2", "eu%t000", "message_queue")
         assert shrinking is not None
         assert (shrinking.record.partitions, shrinking.record.write_partitions) == (QUEUES, 4)
-        assert sum(len(broker.led) for broker in brokers) == QUEUES, "consumers read the others to their end"
+        assert sum(len(broker.led) for broker in brokers.values()) == QUEUES, "consumers read the others to their end"
 
-        brokers[0].may_stop.clear()
-        await m.assignments.resize("rocket2", "eu%t000", "queue", 4)
-        kept = [part.partition for part in await parts(m, "rocket2", "eu%t000") if brokers[0].name in part.replicas]
-        late = [number for number in kept if number >= 4]
-        assert late
+        brokers["rocket-a"].may_stop.clear()
+        await queues.resize("rocket2", "eu%t000", 4)
         with pytest.raises(ConflictError):  # the same queue must not come again while somebody has the old one
-            await m.assignments.resize("rocket2", "eu%t000", "queue", late[0] + 1)
-        brokers[0].may_stop.set()
+            await queues.resize("rocket2", "eu%t000", 5, replicas=GROUPS)
+        brokers["rocket-a"].may_stop.set()
 
         async def shrunk() -> bool:
             return len(await parts(m, "rocket2", "eu%t000")) == 4
 
         await until(shrunk, "the queues of the tail are deleted")
-        assert {key[3] for broker in brokers for key in broker.logs} == {0, 1, 2, 3}
-        await m.assignments.resize("rocket2", "eu%t000", "queue", 6)
-        await until(lambda: sum(len(broker.led) for broker in brokers) == 6, "new queues, which are empty")
-        assert {broker.logs[key] for broker in brokers for key in broker.led if key[3] >= 4} == {(0, 0)}
+        assert {key[3] for broker in brokers.values() for key in broker.logs} == {0, 1, 2, 3}
+        await queues.resize("rocket2", "eu%t000", 6, replicas=GROUPS)
+        await until(lambda: sum(len(broker.led) for broker in brokers.values()) == 6, "new queues, which are empty")
+        new = {broker.logs[key] for broker in brokers.values() for key in broker.led if key[3] >= 4}
+        assert new == {(0, 0)}
 
         # Replicas that elect their master themselves. A master of an older term is refused.
-        await created(m, "rocket2", "log", "dledger", replication=3, election="external", labels=system)
+        group = {"replicas": [names[1:]], "replication": 3, "election": "external"}
+        await created(m, "rocket2", "log", "dledger", **group)
         key = ("rocket2", "log", "dledger", 0)
-        for term, broker in ((7, brokers[1]), (9, brokers[2])):
+        for term, broker in ((7, brokers["rocket-b"]), (9, brokers["rocket-c"])):
             await m.assignments.claim(*key, broker.name, broker.life.epoch, term)
             await until(lambda broker=broker: key in broker.led, "the master is told")
+        late = brokers["rocket-b"]
         with pytest.raises(ConflictError) as old:
-            await m.assignments.claim(*key, brokers[1].name, brokers[1].life.epoch, 8)
+            await m.assignments.claim(*key, late.name, late.life.epoch, 8)
         assert old.value.current == 9
-        assert key not in brokers[1].led
+        assert key not in late.led
+        await a_master_dies(m, brokers)
+
+
+async def a_master_dies(m: Client, brokers: Mapping[str, Broker]) -> None:
+    """With two copies its slave has all that was acknowledged, and leads. With one copy somebody has to say that what
+    only the master had may be lost."""
+    await placed(lambda: m.assignments.message_queues.create("rocket2", "async", replicas=GROUPS[:1], copies=1))
+    sync, single = (("rocket2", topic, "message_queue", 0) for topic in ("eu%t000", "async"))
+    master, slave = brokers["rocket-a"], brokers["rocket-b"]
+    await until(lambda: single in master.led and single in slave.serving.held, "both have the queue")
+    master.append(sync, 3)
+    master.append(single, 3)
+    slave.logs[sync] = master.logs[sync]
+    slave.logs[single] = (1, 2)
+    await m.brokers.fence(master.name)
+    await until(lambda: sync in slave.led, "the slave is promoted")
+    assert slave.led[sync].leader_epoch == 2
+
+    async def reported() -> bool:
+        (now,) = await parts(m, "rocket2", "async")
+        return now.state == "electing" and len(now.reports) == 1
+
+    await until(reported, "the slave has said how far it is")
+    assert single not in slave.led
+    await m.assignments.elect(*single, force=True)
+    await until(lambda: single in slave.led, "it leads by force")
+    (now,) = await parts(m, "rocket2", "async")
+    assert now.missing == [master.name]
 
 
 def share_out(_: str, members: Sequence[Member]) -> Mapping[str, bytes]:
