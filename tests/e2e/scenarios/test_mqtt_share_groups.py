@@ -11,6 +11,7 @@ Not yet: the owner is not chosen by where the consumers are connected.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -69,42 +70,45 @@ async def test_one_broker_gives_messages_away_and_the_next_one_goes_on(m: Client
         assert found is not None
         assert found.leader == Owner(first.name, first.life.epoch)
         await given(first, 10)
-        old = first.led[KEY]
+        await the_next_one_goes_on(m, first, [broker for broker in brokers if broker is not first])
 
-        # It stops in order. Nobody else begins before it has said so.
-        first.may_stop.clear()
-        stopping = asyncio.create_task(first.serving.__aexit__(None, None, None))
-        await until(lambda: old.over, "it stops")
-        assert not any(KEY in broker.led for broker in brokers)
-        first.may_stop.set()
-        await stopping
-        others = [broker for broker in brokers if broker is not first]
-        await until(lambda: any(KEY in broker.led for broker in others), "the next owner")
-        (second,) = [broker for broker in others if KEY in broker.led]
-        written = await second.client.offsets.fetch("share", KEY[1], "jobs", 0)
-        assert written is not None
-        await given(second, written.offset + 5)
-        with pytest.raises(FencedError):
-            old.check()
-        with pytest.raises(FencedError):
-            await first.client.offsets.commit("share", KEY[1], "jobs", 0, 11, generation=old.leader_epoch)
 
-        # It dies without a word.
-        await first.life.end()
-        died = second.led[KEY]
-        await second.client.close()
-        (third,) = [broker for broker in others if broker is not second]
-        await until(lambda: KEY in third.led, "the last one, once the lease is over")
-        assert third.led[KEY].leader_epoch > died.leader_epoch > old.leader_epoch
-        await given(third, 16)
-        written = await m.offsets.fetch("share", KEY[1], "jobs", 0)
-        assert written is not None
-        assert (written.offset, written.generation) == (16, third.led[KEY].leader_epoch)
+async def the_next_one_goes_on(m: Client, first: Broker, others: Sequence[Broker]) -> None:
+    old = first.led[KEY]
 
-        await third.client.assignments.share_groups.delete("share", KEY[1])
-        await until(lambda: KEY not in third.led, "it is told")
+    # It stops in order. Nobody else begins before it has said so.
+    first.may_stop.clear()
+    stopping = asyncio.create_task(first.serving.__aexit__(None, None, None))
+    await until(lambda: old.over, "it stops")
+    assert not any(KEY in broker.led for broker in others)
+    first.may_stop.set()
+    await stopping
+    await until(lambda: any(KEY in broker.led for broker in others), "the next owner")
+    (second,) = [broker for broker in others if KEY in broker.led]
+    written = await second.client.offsets.fetch("share", KEY[1], "jobs", 0)
+    assert written is not None
+    await given(second, written.offset + 5)
+    with pytest.raises(FencedError):
+        old.check()
+    with pytest.raises(FencedError):
+        await first.client.offsets.commit("share", KEY[1], "jobs", 0, 11, generation=old.leader_epoch)
 
-        async def gone() -> bool:
-            return await owner(m) is None
+    # It dies without a word.
+    await first.life.end()
+    died = second.led[KEY]
+    await second.client.close()
+    (third,) = [broker for broker in others if broker is not second]
+    await until(lambda: KEY in third.led, "the last one, once the lease is over")
+    assert third.led[KEY].leader_epoch > died.leader_epoch > old.leader_epoch
+    await given(third, 16)
+    written = await m.offsets.fetch("share", KEY[1], "jobs", 0)
+    assert written is not None
+    assert (written.offset, written.generation) == (16, third.led[KEY].leader_epoch)
 
-        await until(gone, "the group is gone")
+    await third.client.assignments.share_groups.delete("share", KEY[1])
+    await until(lambda: KEY not in third.led, "it is told")
+
+    async def gone() -> bool:
+        return await owner(m) is None
+
+    await until(gone, "the group is gone")

@@ -17,7 +17,7 @@ import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from e2e_nodes import NAMES, Nodes
@@ -39,6 +39,7 @@ from metad_client import (
     SubscriptionKey,
     SubscriptionOptions,
 )
+from metad_client.assignment.serving import Led
 from metad_client.topics import Subscribers
 from metad_wire.families.core import DYNAMIC_CONFIG, DynamicConfig
 from metad_wire.families.journal import SHARDS, Shard
@@ -198,84 +199,92 @@ async def test_the_journal_controller(m: Client, cluster: Nodes) -> None:
         assert not any(broker.logs for broker in brokers.values())
 
 
-async def test_a_shard_outlives_the_restarts_of_its_brokers(m: Client, cluster: Nodes) -> None:
-    system, shards = {"system": "restarts"}, m.assignments.shards
-    async with AsyncExitStack() as stack:
-        brokers = {
-            name: await joined(stack, cluster, name, "shard", attributes=system)
-            for name in ("restart-a", "restart-b", "restart-c")
-        }
+class Restarts:
+    """Brokers of shards, each of which may be killed, and begin again with all that it has on disk."""
 
-        async def restarted(name: str) -> Broker:
-            """Its process is killed, and begins again with all that it has on disk."""
-            old = brokers[name]
+    SYSTEM: ClassVar = {"system": "restarts"}
+
+    def __init__(self, m: Client, cluster: Nodes, stack: AsyncExitStack) -> None:
+        self._m, self._cluster, self._stack = m, cluster, stack
+        self.brokers: dict[str, Broker] = {}
+
+    async def started(self, name: str) -> Broker:
+        old = self.brokers.get(name)
+        clean = 0
+        if old is not None:
             await old.client.close()
             clean = old.life.epoch
-            new = brokers[name] = await joined(stack, cluster, name, "shard", attributes=system, clean_epoch=clean)
+        joins = joined(self._stack, self._cluster, name, "shard", attributes=self.SYSTEM, clean_epoch=clean)
+        new = self.brokers[name] = await joins
+        if old is not None:
             new.logs = old.logs
-            return new
+        return new
 
-        settings = Shard("layers2", "log", topic="orders", segment_messages=10)
+    async def written(self, segment: int, records: int) -> Led:
+        """So many records are acknowledged in a segment, beside those that it has. Who leads it."""
+        key = ("layers2", "log", "shard", segment)
+        await until(lambda: any(key in each.led for each in self.brokers.values()), "somebody leads it")
+        (leader,) = [each for each in self.brokers.values() if key in each.led]
+        led, end = leader.led[key], leader.append(key, records)
+        acknowledging = asyncio.create_task(led.acknowledged(end))
+        await until(lambda: replicate(self.brokers.values()) or acknowledging.done(), "they are acknowledged")
+        await acknowledging
+        return led
+
+    async def left(self, segment: int) -> list[str] | None:
+        """Who has not deleted a segment yet; None: it is gone."""
+        now = await self._m.assignments.partitions.get("layers2", "log", "shard", segment)
+        return None if now is None else now.record.replicas if now.record.state == "deleting" else []
+
+    async def deleted_but_by(self, name: str, segment: int) -> None:
+        """All others have deleted it. That one dies, and is back."""
+
+        async def only_one() -> bool:
+            return await self.left(segment) == [name]
+
+        async def gone() -> bool:
+            return await self.left(segment) is None
+
+        await until(only_one, "the others have deleted it")
+        await self.started(name)
+        await until(gone, "the segment is gone")
+
+
+async def test_a_shard_outlives_the_restarts_of_its_brokers(m: Client, cluster: Nodes) -> None:
+    shards, settings = m.assignments.shards, Shard("layers2", "log", topic="orders", segment_messages=10)
+    async with AsyncExitStack() as stack:
+        restarts = Restarts(m, cluster, stack)
+        for name in ("restart-a", "restart-b", "restart-c"):
+            await restarts.started(name)
         for _ in range(2):
-            await placed(lambda: shards.create("layers2", "log", settings=settings, labels=system))
-
-        async def written(segment: int, records: int) -> Broker:
-            """Ten messages are acknowledged in a segment, and then some more than there were."""
-            key = ("layers2", "log", "shard", segment)
-            await until(lambda: any(key in each.led for each in brokers.values()), "somebody leads it")
-            (leader,) = [each for each in brokers.values() if key in each.led]
-            end = leader.append(key, records)
-            acknowledging = asyncio.create_task(leader.led[key].acknowledged(end))
-            await until(lambda: replicate(brokers.values()) or acknowledging.done(), "they are acknowledged")
-            await acknowledging
-            return leader
-
-        leader = await written(0, 10)
-        await leader.led["layers2", "log", "shard", 0].seal(10)
-        leader = await written(1, 4)
-        await restarted(leader.name)
-        leader = await written(1, 6)
-        assert leader.logs["layers2", "log", "shard", 1][1] == 10, "none of the four is lost"
-        await leader.led["layers2", "log", "shard", 1].seal(10)
-        await written(2, 1)
+            await placed(lambda: shards.create("layers2", "log", settings=settings, labels=restarts.SYSTEM))
+        await (await restarts.written(0, 10)).seal(10)
+        leader = (await restarts.written(1, 4)).me.broker
+        await restarts.started(leader)
+        led = await restarts.written(1, 6)
+        assert restarts.brokers[led.me.broker].logs[led.key][1] == 10, "none of the four is lost"
+        await led.seal(10)
+        await restarts.written(2, 1)
         found = await parts(m, "layers2", "log")
         assert [(part.state, part.end) for part in found] == [("sealed", 10), ("sealed", 10), ("online", None)]
 
         # A broker dies that has not deleted the oldest segment. That is there until it is back, and has.
-        late = brokers[found[0].replicas[-1]]
-        late.may_stop.clear()
+        late = found[0].replicas[-1]
+        restarts.brokers[late].may_stop.clear()
         await shards.trim("layers2", "log", 1)
-
-        async def left(segment: int) -> list[str] | None:
-            now = await m.assignments.partitions.get("layers2", "log", "shard", segment)
-            return None if now is None else now.record.replicas if now.record.state == "deleting" else []
-
-        async def only_late(segment: int = 0) -> bool:
-            return await left(segment) == [late.name]
-
-        await until(only_late, "the others have deleted it")
-        late = await restarted(late.name)
-
-        async def trimmed() -> bool:
-            return await left(0) is None
-
-        await until(trimmed, "the segment is gone")
-        assert {key[3] for key in late.logs} == {1, 2}
+        await restarts.deleted_but_by(late, 0)
+        assert {key[3] for key in restarts.brokers[late].logs} == {1, 2}
 
         # The whole shard goes in the same way, and its settings with it.
-        late.may_stop.clear()
+        restarts.brokers[late].may_stop.clear()
         await shards.delete("layers2", "log")
         assert await m.table(SHARDS).get("layers2", "log") is None
-        await until(lambda: only_late(2), "the others have deleted the last one")
         with pytest.raises(ConflictError, match="is being deleted"):
-            await shards.create("layers2", "log", settings=settings, labels=system)
-        await shards.delete("layers2", "log")
-        late = await restarted(late.name)
+            await shards.create("layers2", "log", settings=settings, labels=restarts.SYSTEM)
+        await restarts.deleted_but_by(late, 2)
 
         async def deleted() -> bool:
             return await m.assignments.resources.get("layers2", "log", "shard") is None
 
         await until(deleted, "the shard is gone")
-        assert not late.logs
-        await placed(lambda: shards.create("layers2", "log", settings=settings, labels=system))
-        await shards.delete("layers2", "log")
+        assert not restarts.brokers[late].logs

@@ -41,6 +41,7 @@ from waiting import until
 SHOWS = """
 table.put table.get table.list table.count table.delete table.transact watch.open
 assignment.create assignment.resize assignment.release assignment.claim assignment.report assignment.elect
+assignment.explain
 offset.commit offset.fetch offset.delete offset.list offset.groups offset.generations offset.reset_generations
 offset.delete_groups consumer.join consumer.heartbeat consumer.assign consumer.describe consumer.get consumer.members
 consumer.leave
@@ -164,6 +165,9 @@ async def a_master_dies(m: Client, brokers: Mapping[str, Broker]) -> None:
 
     await until(reported, "the slave has said how far it is")
     assert single not in slave.led
+    why = await m.assignments.explain(*single)
+    assert why is not None
+    assert why.next == "waits for positions: 1 of 2 replicas that count have reported"
     await m.assignments.elect(*single, force=True)
     await until(lambda: single in slave.led, "it leads by force")
     (now,) = await parts(m, "rocket2", "async")
