@@ -250,3 +250,12 @@ async def test_who_make_the_same_at_once_all_succeed(m: Client, tenant: str) -> 
     written = await m.table(TOPICS).get(tenant, "orders")
     assert written is not None
     assert (written.version, written.record.replication) == (1, 3)
+
+
+async def test_what_is_refused_leaves_no_settings(m: Client, tenant: str) -> None:
+    for given in ({"min_isr": 3, "replication": 2}, {"election": "owner"}, {"spread": "planet"}):
+        with pytest.raises(InvalidItemError):
+            await m.assignments.topics.create(tenant, "orders", settings=Topic(tenant, "orders"), **given)  # type: ignore[arg-type]
+    with pytest.raises(InvalidItemError):
+        await m.assignments.topics.create(tenant, "orders", settings=Topic(tenant, "bills"))
+    assert await m.table(TOPICS).count(tenant) == 0

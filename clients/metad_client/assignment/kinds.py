@@ -266,7 +266,9 @@ def _check(kind: Kind, item: ResourceCreate) -> None:
     if kind.named and not item.replicas:
         raise InvalidItemError(f"replicas: name the brokers that have each {kind.part} of a {kind.kind}")
     for number in NUMBERS:
-        check_number(kind, number, getattr(item, number))
+        check_number(kind, number, value := getattr(item, number))
+        if number in _TIED and value > item.replication:
+            raise InvalidItemError(f"{number}: {value}, with {item.replication} replicas")
 
 
 def check_number(kind: Kind, number: str, value: int) -> None:

@@ -91,7 +91,9 @@ examples:
   metadctl tables declare devices.json
   metadctl topics put tenant=acme topic=orders partitions=4
   metadctl topics list acme
+  metadctl topics assign acme orders
   metadctl topics resize acme orders --partitions 8
+  metadctl topics partitions acme orders
   metadctl schemas register acme orders-value orders.avsc
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders

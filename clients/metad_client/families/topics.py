@@ -42,8 +42,8 @@ class Topics(Rules):
         lower ``write_queues`` first; once consumers have read what the queues of the tail have, lower ``read_queues``,
         to no less than that. Growing needs one call.
 
-        *Partitions* only grow. Those of the resource that has them on brokers are a matter of
-        :meth:`metad_client.assignment.assignments.Assignments.resize`, which also takes them away.
+        *Partitions* only grow. Where metad assigns them, ``m.assignments.topics.resize`` changes the topic and its
+        resource.
 
         Item errors: NotFoundError, ShrinkError, InvalidItemError, and ConflictError if others change the topic all the
         time. A plain put of a topic is bound by none of this.

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import pytest
 from e2e_nodes import Nodes
-from serving_brokers import created, joined, parts, replicate
+from serving_brokers import created, joined, parts, placed, replicate
 
 from metad_client import Client, FencedError, StaleRouteError
 from metad_wire.families.assignment import PARTITIONS
@@ -37,27 +37,16 @@ COLD = {"system": "coms", "tier": "cold"}
 async def test_a_master_is_promoted_by_position_and_two_never_serve(m: Client, cluster: Nodes) -> None:
     async with AsyncExitStack() as stack:
         names = [f"coms-{number}" for number in range(1, 4)]
-        masters = {name: await joined(stack, cluster, name, "queue", attributes=HOT) for name in names}
-        await created(
-            m,
-            "coms",
-            "t",
-            "queue",
-            partitions=PARTS,
-            replication=3,
-            election="position",
-            copies=2,
-            labels=HOT,
-            repair_after_ms=0,
-        )
+        masters = {name: await joined(stack, cluster, name, "master", attributes=HOT) for name in names}
+        await placed(lambda: m.assignments.masters.create("coms", "t", PARTS, labels=HOT, repair_after_ms=0))
         await until(lambda: sum(len(each.led) for each in masters.values()) == PARTS, "each has a master")
 
         # A client routes by key, with a copy.
-        copy, at_master = [await one.routes(PARTITIONS, "coms", "t", "queue") for one in (m, masters["coms-1"].client)]
+        copy, at_master = [await one.routes(PARTITIONS, "coms", "t", "master") for one in (m, masters["coms-1"].client)]
         part = crc32(b"a key") % PARTS
         known = copy[part]
         assert known.record.leader is not None
-        dead, key = masters[known.record.leader.broker], ("coms", "t", "queue", part)
+        dead, key = masters[known.record.leader.broker], ("coms", "t", "master", part)
         old, epoch = dead.led[key], known.record.leader_epoch
         await dead.client.offsets.commit("coms", "written", "t", part, 10, generation=epoch)
         dead.append(key, 10)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from e2e_nodes import NAMES, Nodes
-from serving_brokers import Broker, created, ended, joined, parts, replicate
+from serving_brokers import Broker, ended, joined, parts, placed, replicate
 
 from metad_client import Client, FencedError, LifeState, TablePutItem, connect
 from metad_client.assignment.serving import Key
@@ -145,16 +145,8 @@ async def test_the_quorum_places_partitions_and_elects_their_leaders(m: Client, 
             name: await joined(stack, cluster, name, "topic", rack=rack, attributes=system)
             for name, rack in racks.items()
         }
-        await created(  # through any of them
-            brokers["kraft-d"].client,
-            "kraft4",
-            "orders",
-            "topic",
-            partitions=4,
-            replication=3,
-            min_isr=2,
-            labels=system,
-        )
+        through = brokers["kraft-d"].client.assignments  # any of them
+        await placed(lambda: through.topics.create("kraft4", "orders", 4, labels=system))
         made = await parts(m, "kraft4", "orders")
         assert [{racks[name] for name in part.replicas} for part in made] == [{"r1", "r2", "r3"}] * 4
 

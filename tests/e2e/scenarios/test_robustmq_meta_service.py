@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from e2e_nodes import NAMES, PAUSE_S, Nodes
-from serving_brokers import created, joined, parts
+from serving_brokers import created, joined, parts, placed
 
 from metad_client import (
     Client,
@@ -173,7 +173,7 @@ async def test_connectors_and_share_groups_have_one_owner(m: Client, cluster: No
             for name in ("robust-a", "robust-b", "robust-c")
         }
         await created(m, "robust2", "sink", "connector", partitions=6, replication=2, election="owner", labels=system)
-        await created(m, "robust2", "jobs", "share_group", election="owner", labels=system)
+        await placed(lambda: m.assignments.share_groups.create("robust2", "jobs", labels=system))
         await until(lambda: sum(len(broker.led) for broker in brokers.values()) == 7, "all tasks run")
         assert len({key for broker in brokers.values() for key in broker.led}) == 7
 
