@@ -296,3 +296,17 @@ async def test_a_function_that_fails_is_called_again(cast: Cast) -> None:
     await cast.m.assignments.move(TENANT, "r", cast.kind, 0, [b.name])
     await until(b.leads)
     assert [what for what, _ in a.told][:4] == ["fails to lead", "lead", "fails to release", "release"]
+
+
+async def test_a_client_that_is_closed_ends_what_it_served(cast: Cast, caplog: pytest.LogCaptureFixture) -> None:
+    """It asked for its partitions again, five times a second, and logged a warning each time."""
+    a = await cast.broker("a", follows=False)
+    await cast.create(a, replication=1, election="owner")
+    await until(a.leads)
+    assert a.serving is not None
+    await a.client.close()
+    await until(lambda: a.told[-1] == ("release", 1))
+    runner = a.serving._runner
+    assert runner is not None
+    await asyncio.wait_for(asyncio.shield(runner), 60)
+    assert "the assignments of broker" not in caplog.text
