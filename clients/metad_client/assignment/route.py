@@ -37,7 +37,7 @@ from .choosing import Choice, Copy, Near, To, Wanted, wanted
 Connection = TypeVar("Connection")
 Answer = TypeVar("Answer")
 
-AGAIN: Final = Backoff(base_s=0.2, cap_s=1.0, family="equal")
+AGAIN: Final = Backoff(base_s=0.2, cap_s=0.5, family="equal")
 """How long after a reading for requests the next one begins, if several follow each other."""
 CALM_S: Final = 3.0
 """So long after such a reading the next one is the first again, and begins at once."""
@@ -48,6 +48,8 @@ READ_S: Final = 5.0
 """The deadline of each part of a reading."""
 ANSWER_S: Final = 3.0
 """How long a connection may take, and the answer to what may be asked again."""
+TRIES_MAX: Final = 3
+"""Attempts of a request between two readings: brokers that all refuse it are not asked one after the other."""
 SHUN_S: Final = 5.0
 """So long a broker that did not answer is chosen after the others."""
 _BROKERS_MAX: Final = 1_000  # of one call
@@ -169,10 +171,10 @@ class PartitionRoute(Route[Partition]):
 
         Another attempt follows if ``connect`` raises OSError, EOFError or TimeoutError, or takes over 3 s, and if
         either raises an error of metad that may pass and says that nothing was done. StaleRouteError is such a one:
-        ``send`` raises it where the broker refuses the ``leader_epoch``. Between the attempts the route is read anew,
-        once for all who wait, and at most every 0.1 to 1 s; an attempt at another partition or broker, where there is
-        one, comes before that. ``again``: whether to send again also when nobody knows what was done, because ``send``
-        raises one of the others, or takes over 3 s. By default only what reads is.
+        ``send`` raises it where the broker refuses the ``leader_epoch``. Then the route is read anew, once for all who
+        wait, and every 0.1 to 0.5 s at most. Where other partitions or brokers are left, up to two of them are asked
+        before that. ``again``: whether to send again also if nobody knows what was done, because ``send`` raises one of
+        the other errors above, or takes over 3 s. By default only what reads is sent again.
 
         Raises UnknownOutcomeError if it was sent, and nobody knows whether it was done; NotFoundError and ConflictError
         (takes no writes) by a copy that is new; what else the functions raise; and at the deadline what was in the way
@@ -261,6 +263,8 @@ class Asking:
         left_s = self.left_s
         if left_s <= 0:
             raise self._over()
+        if len(self._tried) >= TRIES_MAX:
+            return None
         try:
             choice = route._chosen(self._want, self._tried)
         except (NotFoundError, ConflictError) as error:
