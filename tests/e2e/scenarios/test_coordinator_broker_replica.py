@@ -17,9 +17,9 @@ from zlib import crc32
 
 import pytest
 from e2e_nodes import Nodes
-from serving_brokers import created, joined, parts, placed, replicate
+from serving_brokers import Broker, created, joined, parts, placed, replicate
 
-from metad_client import Client, FencedError, StaleRouteError
+from metad_client import Choice, Client, FencedError, StaleRouteError
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.tables.plan import Plan
 from waiting import until
@@ -42,8 +42,10 @@ async def test_a_master_is_promoted_by_position_and_two_never_serve(m: Client, c
         await until(lambda: sum(len(each.led) for each in masters.values()) == PARTS, "each has a master")
 
         # A client routes by key, with a copy.
-        copy, at_master = [await one.routes(PARTITIONS, "coms", "t", "master") for one in (m, masters["coms-1"].client)]
-        part = crc32(b"a key") % PARTS
+        copy = await m.assignments.route("coms", "t", "master")
+        at_master = await masters["coms-1"].client.routes(PARTITIONS, "coms", "t", "master")
+        part = copy.choose(key=b"a key").partition
+        assert part == crc32(b"a key") % PARTS
         known = copy[part]
         assert known.record.leader is not None
         dead, key = masters[known.record.leader.broker], ("coms", "t", "master", part)
@@ -69,9 +71,18 @@ async def test_a_master_is_promoted_by_position_and_two_never_serve(m: Client, c
         await at_master.refresh()
         with pytest.raises(StaleRouteError):
             await at_master.check(known.mod_revision, part)
-        await copy.refresh()
+        records = far.append(key, 0)
+
+        async def connect(choice: Choice) -> Broker:
+            return masters[choice.broker.broker]
+
+        async def send(master: Broker, choice: Choice) -> int:
+            await at_master.check(choice.found.mod_revision, part)
+            return master.append(key)
+
+        assert copy[part] == known
+        assert await copy.ask(connect, send, key=b"a key") == records + 1
         assert copy[part].record.leader == far.life.owner
-        await at_master.check(copy[part].mod_revision, part)
         written = await m.offsets.fetch("coms", "written", "t", part)
         assert written is not None
         assert (written.offset, written.generation) == (12, epoch + 1)
