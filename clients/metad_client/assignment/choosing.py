@@ -58,7 +58,7 @@ class Choice(NamedTuple):
     found: TableRecord[Partition]
     """The record by which it was chosen; ``found.mod_revision`` is what :meth:`metad_client.Route.check` takes."""
     wait_s: float = math.inf
-    """How long the answer may take. A blocking program has to keep to it by itself."""
+    """How long connecting may take, or the answer. A blocking program has to keep to it by itself."""
 
 
 class Wanted(NamedTuple):

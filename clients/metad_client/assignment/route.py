@@ -189,10 +189,10 @@ class PartitionRoute(Route[Partition]):
                 continue
             sent = False
             try:
-                async with asyncio.timeout(asking.connect_s):
+                async with asyncio.timeout(choice.wait_s) as limit:
                     connection = await connect(choice)
-                sent = True
-                async with asyncio.timeout(choice.wait_s):
+                    choice, sent = asking.sends(choice), True
+                    limit.reschedule(self._now_s() + choice.wait_s)
                     return await send(connection, choice)
             except Exception as error:  # noqa: BLE001 - it is judged
                 asking.failed(choice, error, sent)
@@ -240,11 +240,6 @@ class Asking:
         return max(0.0, self._until_s - self._route._now_s())
 
     @property
-    def connect_s(self) -> float:
-        """How long connecting may take."""
-        return min(self.left_s, ANSWER_S)
-
-    @property
     def is_late(self) -> bool:
         """Whether the copy is to be read anew beside the request."""
         return self._route._now_s() - self._route._begun_s > AGE_S
@@ -277,6 +272,11 @@ class Asking:
                 self._obstacle = route._nobody(self._want)
             return None
         self._tried.add((choice.partition, choice.broker.broker))
+        return choice._replace(wait_s=min(left_s, ANSWER_S))
+
+    def sends(self, choice: Choice) -> Choice:
+        """The choice for who sends, once there is a connection."""
+        left_s = self.left_s
         return choice._replace(wait_s=min(left_s, ANSWER_S) if self._again else left_s)
 
     async def renewed(self) -> None:

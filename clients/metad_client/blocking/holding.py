@@ -267,8 +267,8 @@ class PartitionRoute(Route[Partition]):
         again: bool | None = None,
         deadline_s: float | None = None,
     ) -> Answer:
-        """As :meth:`metad_client.PartitionRoute.ask`; the functions run in this thread, and nobody ends them: a
-        connection should take 3 s at most, and an answer ``choice.wait_s``."""
+        """As :meth:`metad_client.PartitionRoute.ask`; the functions run in this thread, and nobody ends them: they take
+        ``choice.wait_s`` at most by themselves."""
         asking = route.Asking(self._chooses, wanted(to, key, partition, order), again, deadline_s)
         if asking.is_late:
             self._portal.call(asking.renew)
@@ -280,7 +280,7 @@ class PartitionRoute(Route[Partition]):
             sent = False
             try:
                 connection = connect(choice)
-                sent = True
+                choice, sent = asking.sends(choice), True
                 return send(connection, choice)
             except Exception as error:  # noqa: BLE001 - it is judged
                 self._portal.call(asking.failed, choice, error, sent)

@@ -52,6 +52,7 @@ class Fleet:
         self.kept: list[Received] = []
         self.asked: list[tuple[int, str]] = []
         self.sent: list[tuple[int, str]] = []
+        self.waits: list[float] = []
         self.refused: dict[str, Exception | float] = {}
         """By broker: what connecting raises, or how long it takes."""
         self.fails: dict[str, Exception | float] = {}
@@ -83,11 +84,13 @@ class Fleet:
         name = choice.broker.broker
         assert choice.broker.address == f"{name}:9092"
         self.asked.append((choice.partition, name))
+        self.waits.append(choice.wait_s)
         await happens(self.refused.get(name, 0.0))
         return name
 
     async def send(self, connection: str, choice: Choice) -> tuple[int, str]:
         self.sent.append((choice.partition, connection))
+        self.waits.append(choice.wait_s)
         await happens(self.fails.get(connection, 0.0))
         p: Partition = self.partitions[choice.partition]
         if p.leader_epoch != choice.leader_epoch or (choice.leads and p.leader != Owner(connection, EPOCH)):
@@ -176,6 +179,15 @@ async def test_an_answer_that_does_not_come_is_waited_for_until_the_deadline(
         await route.ask(fleet.connect, fleet.send, partition=1, deadline_s=7)
     assert now() == pytest.approx(7, abs=0.01)
     assert len(fleet.sent) == 1
+
+
+async def test_connecting_counts_to_the_deadline(server: Server, dial: Any, now: Any) -> None:
+    fleet, route, _ = await opened(server, dial)
+    fleet.refused["b"], fleet.fails["b"] = 2.0, 1_000.0
+    with pytest.raises(UnknownOutcomeError):
+        await route.ask(fleet.connect, fleet.send, partition=1, deadline_s=5)
+    assert now() == pytest.approx(5, abs=0.01)
+    assert [round(one) for one in fleet.waits] == [3, 3], "for the connection, and what is left for the answer"
 
 
 @pytest.mark.parametrize("how", [{"to": "read"}, {"again": True}])
