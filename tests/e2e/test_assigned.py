@@ -174,6 +174,11 @@ async def test_settings_that_are_there_say_the_numbers(m: Client, tenant: str) -
     shard = await m.table(SHARDS).get(tenant, "log")
     assert shard is not None
     assert (shard.record.replication, shard.record.in_sync_least, shard.record.segment_bytes) == (3, 1, 1_000)
+    await m.assignments.alter(tenant, "log", "shard", min_isr=3)
+    await m.assignments.shards.create(tenant, "log")
+    shard = await m.table(SHARDS).get(tenant, "log")
+    assert shard is not None
+    assert shard.record.in_sync_least == 3, "as it was altered"
 
     with pytest.raises(InvalidItemError, match="type: of a quorum_queue 'quorum', not 'classic'"):
         await m.assignments.quorum_queues.create(tenant, "a%2Fb/q", settings=Queue(tenant, "a/b", "q"))
@@ -198,6 +203,8 @@ async def test_queues_are_at_the_groups_that_are_named_and_shrink_in_two_steps(m
         await queues.resize(tenant, "t", 7)
     await queues.resize(tenant, "t", 7, replicas=NAMED)
     assert await places() == [*NAMED, *NAMED, *NAMED, NAMED[0]]
+    with pytest.raises(InvalidItemError, match="say how many"):
+        await queues.resize(tenant, "t")
     with pytest.raises(ShrinkError, match="Lower write_partitions to 6 first"):
         await queues.resize(tenant, "t", 6)
     await queues.resize(tenant, "t", write_partitions=6)

@@ -123,6 +123,8 @@ class Assigned(Facade):
         InvalidItemError, ShrinkError, ConflictError, NoPlaceError."""
         argument("partitions", partitions, Count | None)
         argument("write_partitions", write_partitions, Count | None)
+        if partitions is None and write_partitions is None:
+            raise InvalidItemError("partitions: say how many, or write_partitions")
         places = places_of(replicas)
         now = await self._found(tenant, resource, deadline_s)
         count = now.partitions if partitions is None else partitions
@@ -180,7 +182,8 @@ class Assigned(Facade):
         made = await self._resources.get(item.tenant, item.resource, item.kind, deadline_s=deadline_s)
         if made is not None:
             check_same(self.kind, made.record, item)
-        if said is not None and not await self._written(said, item, there, deadline_s):
+        numbers = item if made is None else made.record  # which may have been altered since
+        if said is not None and not await self._written(said, numbers, there, deadline_s):
             return False
         return made is not None or await _unless_others(_ASSIGNMENT_CREATE.one(self._requests, item, deadline_s))
 
