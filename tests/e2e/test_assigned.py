@@ -242,6 +242,21 @@ async def test_only_a_shard_is_sealed_and_trimmed(m: Client, server: embedded.Se
         await m.assignments.connectors.trim(tenant, "sink", 1)
 
 
+async def test_what_was_trimmed_does_not_count_for_how_many_there_may_be(m: Client, tenant: str) -> None:
+    """A shard could not be read any more once its last segment had the number 10,000."""
+    a, most = m.assignments, 10_000
+    await a.create(tenant, "log", "long", partitions=2_500)
+    for count in range(5_000, most + 1, 2_500):
+        await a.resize(tenant, "log", "long", count)
+    with pytest.raises(InvalidItemError, match="without those that were trimmed"):
+        await a.resize(tenant, "log", "long", most + 1)
+    await a.resize(tenant, "log", "long", most, first_partition=most - 2)
+    await a.resize(tenant, "log", "long", most + 3)
+    found = await made(m, tenant, "log", "long")
+    assert (found.first_partition, found.partitions) == (most - 2, most + 3)
+    assert await a.partitions.get(tenant, "log", "long", most + 2) is not None
+
+
 def test_a_blocking_client_has_them_too(server: embedded.Server, tenant: str) -> None:
     with blocking.connect(server.url) as m:
         m.assignments.share_groups.create(tenant, "jobs")

@@ -34,6 +34,8 @@ def _check(resource: Resource) -> None:
         why = f"copies: {resource.copies}, with {resource.replication} replicas"
     elif resource.write_partitions > resource.partitions:
         why = f"write_partitions: {resource.write_partitions} of {resource.partitions}"
+    elif resource.partitions > a.PARTITIONS_MAX + resource.first_partition:
+        why = f"partitions: {a.PARTITIONS_MAX} at most, without those that were trimmed"
     elif resource.first_partition > resource.partitions:
         why = f"first_partition: {resource.first_partition} of {resource.partitions}"
     if why is not None:

@@ -61,7 +61,7 @@ from .broker import Attributes
 from .table import DueRows
 
 PARTITIONS_MAX = 10_000
-"""Partitions of a resource: they are made in one entry."""
+"""Partitions of a resource, without trimmed ones."""
 REPLICAS_MAX = 16
 """Replicas of a partition, with those that a move adds."""
 
@@ -140,10 +140,11 @@ class Resource(m.Message, frozen=True):
     kind: str
     resource_id: U63
     """The revision that made it: no other resource gets it, also one of the same name."""
-    partitions: Count
+    partitions: U32
+    """The number of the last one, and one more; with trimmed ones."""
     first_partition: U32
     """Those before it were trimmed."""
-    write_partitions: Count
+    write_partitions: U32
     replication: Copies
     min_isr: Copies
     election: Election
@@ -181,8 +182,8 @@ class ResourceResize(m.Message, frozen=True):
     tenant: str
     resource: str
     kind: str
-    partitions: Count
-    write_partitions: Count | None = None
+    partitions: U32
+    write_partitions: U32 | None = None
     """Nil: as many as ``partitions``."""
     first_partition: U32 | None = None
     """Those before it are deleted; nil: as it is. For shards whose old segments go."""
