@@ -5,7 +5,7 @@ holds everything behind the gap for a round trip or for its timer's minimum, and
 timers. So the choice follows the loss, and a shorter path needs more of it. A thin flow (few packets per round trip)
 differs: TCP has too few packets behind a gap to notice it soon, a bandwidth-estimating congestion control spreads them
 over the round trip, and loss would take long to measure. For thin flows QUIC is better over any considerable distance.
-The numbers come from the table in docs/decisions/tcp_near_quic_far.md.
+The numbers come from the table in perf/results/wan-cells.csv.
 """
 
 from __future__ import annotations
