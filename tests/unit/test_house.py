@@ -92,7 +92,6 @@ CONSTRUCTORS = {
 PAGES = {
     "docs/OPERATE.md": 31,
     "docs/WRITE_A_BROKER.md": 26,
-    "clients/README.md": 21,
     "wire/PROTOCOL.md": 44,
     "wire/TABLES.md": 85,
 }
