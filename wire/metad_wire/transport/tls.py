@@ -1,9 +1,10 @@
 """TLS 1.3 over any other transport of bytes: TCP in production, the in-memory one in tests.
 
-One layer of the seam on top of another: it is the handler of the stream below, and the stream of the handler above. The
-handler above hears of a connection only after the handshake, once both certificates are verified. The cost of a peer
-until then is bounded (:data:`HANDSHAKES_MAX`, a timeout, OpenSSL's own limits on messages), and its work is done beside
-the loop (handshakes.py). Later data is decrypted a slice at a time (turns.py), so that a peer's megabytes delay its own
+A layer of our own, because that of the event loop bounds no handshakes and cannot replace files. It is one layer of the
+seam on top of another: the handler of the stream below, and the stream of the handler above. The handler above hears of
+a connection only after the handshake, once both certificates are verified. The cost of a peer until then is bounded
+(:data:`HANDSHAKES_MAX`, a timeout, OpenSSL's own limits on messages), and its work is done beside the loop
+(handshakes.py). Later data is decrypted a slice at a time (turns.py), so that a peer's megabytes delay its own
 requests and not those of others.
 
 An end without TLS's own close message is reported like any other end. The end of a metad connection has only one
