@@ -423,7 +423,7 @@ class Assignments:
             placer = choices.placer(resource)
         except NoPlaceError:
             return None
-        taker = placer.replacement(p.replicas, giver)
+        taker = placer.replacement(p.replicas, giver, needed=False)
         if taker is None or (plan.rule == "add" and taker not in plan.brokers):
             return None
         if plan.rule != "drain" and not placer.gains(giver, taker):
@@ -433,7 +433,7 @@ class Assignments:
         dead = [broker for broker in wanted if fences.life(broker) is None]
         needed = {"isr": p.min_isr, "owner": 1}.get(resource.election, len(wanted))
         for broker in dead[: max(0, needed - len(wanted) + len(dead))]:  # else the move could never end
-            other = placer.replacement(wanted, broker)
+            other = placer.replacement(wanted, broker, needed=False)
             if other is None:
                 return None
             wanted[wanted.index(broker)] = other

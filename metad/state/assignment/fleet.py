@@ -204,8 +204,9 @@ class Choices:
         self._delta.subtract(gone)
 
     def placer(self, resource: Resource) -> Placer:
-        """What chooses brokers for the replicas of a resource: those that live, have its labels, and do not drain. If
-        too few do not, also those that do. Raises NoPlaceError."""
+        """What chooses brokers for the replicas of a resource: those that live, have its labels, and do not drain.
+        Those that drain get a replica only where nobody else can have it, and only if it would else be missing: of a
+        partition that is created or repaired, or that nobody else could own. Raises NoPlaceError."""
         key = (resource.replication, resource.spread, frozenset(resource.labels.items()))
         if (known := self._placers.get(key)) is not None:
             return known
@@ -226,9 +227,8 @@ class Choices:
         left = len(found) - len(dead)
         if left < resource.replication:
             raise NoPlaceError(f"{left} brokers live that may have a replica, {resource.replication} are needed")
-        avoided = dead | drained if left - len(drained) >= resource.replication else dead
         table = self._placing.seats(sorted(found), resource.replication, resource.spread)
-        placer = self._placers[key] = Placer(table, self._counts, avoided)
+        placer = self._placers[key] = Placer(table, self._counts, dead, drained)
         return placer
 
     def _surplus(self, broker: str) -> float:
@@ -251,7 +251,7 @@ class Choices:
         return [[*found] for found in self.placer(resource).place(number_of, first, number)]
 
     def replacement(self, resource: Resource, replicas: Sequence[str], gone: str) -> str | None:
-        """A broker for the replica of one that has to leave; None if there is none."""
+        """A broker for a replica that is missing, in place of this one; None if there is none."""
         try:
             found = self.placer(resource).replacement(replicas, gone)
         except NoPlaceError:

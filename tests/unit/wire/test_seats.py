@@ -321,6 +321,22 @@ def test_most_may_be_avoided() -> None:
         assert counts[broker] == pytest.approx(6_000 * share, rel=0.1)
 
 
+def test_who_is_to_be_emptied_gets_what_nobody_else_can_have() -> None:
+    candidates = [Candidate(f"b{number}") for number in range(5)]
+    table, drained = SeatTable(candidates, 3, "rack"), {"b1", "b2"}
+    enough = Placer(table, {}, (), drained)
+    assert not drained & {broker for seat in enough.place(1, 0, 50) for broker in seat}
+    few = Placer(table, {}, {"b4"}, drained)
+    for seat in few.place(1, 0, 50):
+        assert {*seat} >= {"b0", "b3"}
+    assert few.counts["b1"] == few.counts["b2"] == 25
+    for placer in (enough, few):
+        assert placer.replacement(["b0", "b1", "gone"], "gone") == "b3"
+        assert placer.replacement(["b0", "b1", "b3", "b4"], "b4") == "b2"
+        assert placer.replacement(["b0", "b1", "b3", "b4"], "b1", needed=False) is None
+    assert Placer(table, {}, (), {*table.zones}).place(1, 0, 1) != []
+
+
 # --- replacing and rebalancing ---------------------------------------------------------------------------------------
 
 

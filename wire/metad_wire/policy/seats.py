@@ -97,7 +97,8 @@ class SeatTable:
         """The fair shares where these brokers get nothing. The last ones are remembered."""
         if self._shares[0] != avoided:
             left = [one for one in self.candidates if one.broker not in avoided]
-            self._shares = (avoided, fair_shares(left, self.replication, self.spread))
+            number = min(self.replication, len(left))
+            self._shares = (avoided, fair_shares(left, number, self.spread) if left else {})
         return self._shares[1]
 
 
@@ -113,15 +114,25 @@ class Placer:
     """Places replicas by a table, and by what its brokers have already.
 
     ``counts``: replicas by broker, of all classes that share brokers; a broker without an entry has none. What is
-    placed is added to it. ``avoided``: candidates that get nothing now, because they are dead or are to be emptied.
-    Others take their seats, so the table stays as it is. It costs O(brokers) to make one.
+    placed is added to it. ``avoided``: candidates that get nothing, because they are dead. ``last``: those that are to
+    be emptied: they get what nobody else can have. Others take their seats, so the table stays as it is. It costs
+    O(brokers) to make one.
     """
 
-    def __init__(self, table: SeatTable, counts: MutableMapping[str, int], avoided: Collection[str] = ()) -> None:
-        """Raises NoPlaceError if fewer candidates are left than replicas."""
+    def __init__(
+        self,
+        table: SeatTable,
+        counts: MutableMapping[str, int],
+        avoided: Collection[str] = (),
+        last: Collection[str] = (),
+    ) -> None:
+        """Raises NoPlaceError if fewer candidates are not avoided than replicas."""
         self.counts = counts
         self._table = table
-        self._avoided = frozenset(avoided) & table.zones.keys()
+        if len(table.zones) - len(table.zones.keys() & {*avoided}) < table.replication:
+            raise NoPlaceError(f"too few brokers are left for {table.replication} replicas of a partition")
+        self._last = table.zones.keys() & {*last} - {*avoided}
+        self._avoided = frozenset(table.zones.keys() & {*avoided, *last})
         self._shares = table.shares(self._avoided)
         self._total = sum(counts.get(broker, 0) for broker in self._shares)
 
@@ -161,16 +172,20 @@ class Placer:
             brokers.append(other)
         return tuple([others.get(broker, broker) for broker in seat])
 
-    def replacement(self, replicas: Sequence[str], gone: str) -> str | None:
+    def replacement(self, replicas: Sequence[str], gone: str, *, needed: bool = True) -> str | None:
         """The broker that gets the replica of one that has to leave: none of ``replicas``; of those that spread the
-        replicas best, the one with the least beside its fair share. None if nobody is left. It counts nothing."""
+        replicas best, the one with the least beside its fair share. None if nobody is left. It counts nothing.
+        ``needed``: one of ``last`` may get it if nobody else can."""
         zones, counts, shares = self._table.zones, self.counts, self._shares
         taken = Counter(zone for broker in replicas if broker != gone for zone in zones.get(broker, ()))
 
         def cost(broker: str) -> tuple[list[int], float, str]:
-            return [taken[zone] for zone in zones[broker]], counts.get(broker, 0) / shares[broker], broker
+            return [taken[zone] for zone in zones[broker]], counts.get(broker, 0) / shares.get(broker, 1.0), broker
 
-        return min((broker for broker in shares if broker not in replicas), key=cost, default=None)
+        found = min((broker for broker in shares if broker not in replicas), key=cost, default=None)
+        if found is None and needed:
+            found = min((broker for broker in self._last if broker not in replicas), key=cost, default=None)
+        return found
 
     def surplus(self, broker: str) -> float:
         """How many replicas a broker has beyond its fair share; under 0: how many it lacks."""
