@@ -3,19 +3,29 @@ acknowledged record."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from e2e_perf import report_of
 
+from metad import embedded
+from metad_client import Client, OverloadedError, Owner, UnknownOutcomeError, connect
 from metad_perf.log_broker.command import EXAMPLES
 from metad_perf.log_broker.judge import FAULTS, Ack, Ledger, sent
+from waiting import until
 
 sys.path.append(str(EXAMPLES))
 
+from log_broker import broker as module
+from log_broker.__main__ import main as log_broker
+from log_broker.client import Topic
 from log_broker.log import Fenced, Log
-from log_broker.protocol import Record
+from log_broker.protocol import Append, Appended, Connection, Fetch, Fetched, Record
 
 
 def records(leader_epoch: int, first: int, count: int) -> list[Record]:
@@ -105,6 +115,131 @@ def test_the_judge_sees_double_leaders_and_what_consumers_saw() -> None:
     assert verdict["delivered_twice"] == 1
     assert ledger.longest_s(0.0, 4.2) == 4.0
     assert ledger.longest_s(4.1, 4.2) == 0.5
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[embedded.ServingInThread]:
+    with embedded.serve_in_thread() as server:
+        yield server
+
+
+@asynccontextmanager
+async def brokers(server: embedded.ServingInThread, folder: Path, *names: str) -> AsyncIterator[Client]:
+    """Log brokers in this process; the client of the others."""
+    async with connect(server.url) as m:
+        for name in names:
+            (folder / name).mkdir(exist_ok=True)
+        serving = [asyncio.create_task(log_broker(server.url, one, folder / one, "127.0.0.1", 10.0)) for one in names]
+        try:
+            for name in names:
+                await until(lambda name=name: lives(m, name), f"{name} lives")
+            yield m
+        finally:
+            for task in serving:
+                task.cancel()
+            await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def lives(m: Client, name: str) -> bool:
+    found = await m.brokers.get(name)
+    return found is not None and found.state == "active"
+
+
+@asynccontextmanager
+async def led_by_one_of_two(
+    server: embedded.ServingInThread, folder: Path, topic: str
+) -> AsyncIterator[tuple[Client, Topic, Owner]]:
+    """A partition whose leader runs, and whose other replica lives, but fetches nothing; two have to be in sync."""
+    async with brokers(server, folder, f"{topic}-leader") as m, connect(server.url) as other:
+        life = await other.brokers.register(f"{topic}-mute", lease_s=3600)
+        await m.assignments.create(
+            "acme", topic, "topic", replication=2, min_isr=2, replicas=[[f"{topic}-leader", f"{topic}-mute"]]
+        )
+        opened = await Topic.open(m, "acme", topic)
+        yield m, opened, life.owner
+        opened.close()
+
+
+async def address(m: Client, topic: str) -> str:
+    found = await m.brokers.get(f"{topic}-leader")
+    assert found is not None
+    return found.address
+
+
+async def test_appends_are_refused_while_too_few_are_in_sync(server: embedded.ServingInThread, tmp_path: Path) -> None:
+    async with led_by_one_of_two(server, tmp_path, "few") as (m, topic, mute):
+        await m.brokers.fence(mute.broker)
+        await until(lambda: in_sync(m, "few", 1), "one is in sync")
+        with pytest.raises(OverloadedError) as refused:
+            await topic.append(0, [b"no"], deadline_s=1.5)
+        assert refused.value.outcome_known
+        assert (await topic.fetch(0, 0, wait_s=0.0)).records == []
+        assert logs(tmp_path) == [0]
+
+
+async def in_sync(m: Client, topic: str, count: int) -> bool:
+    row = await m.assignments.partitions.get("acme", topic, "topic", 0)
+    return row is not None and row.record.leader is not None and len(row.record.isr) == count
+
+
+def logs(folder: Path) -> list[int]:
+    """The sizes of the logs of all brokers."""
+    return [path.stat().st_size for path in folder.glob("*/*.log")]
+
+
+def files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_what_a_producer_waits_for_ends_with_its_connection(
+    server: embedded.ServingInThread, tmp_path: Path
+) -> None:
+    async with led_by_one_of_two(server, tmp_path, "gone") as (m, topic, _):
+        await until(lambda: in_sync(m, "gone", 2), "there is a leader")
+        await topic.fetch(0, 0, wait_s=0.0)
+        before = files()
+        for _ in range(10):
+            with pytest.raises(UnknownOutcomeError):
+                await topic.append(0, [b"perhaps"], deadline_s=0.2)
+        await until(lambda: files() < before + 5, "the broker has closed its ends")
+        assert logs(tmp_path) > [100], "what is begun is ended"
+
+
+async def test_a_producer_that_waits_is_answered_in_the_end(
+    server: embedded.ServingInThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ACKNOWLEDGED_S", 0.3)
+    async with led_by_one_of_two(server, tmp_path, "late") as (m, topic, mute):
+        await until(lambda: in_sync(m, "late", 2), "there is a leader")
+        await topic.fetch(0, 0, wait_s=0.0)
+        connection = await Connection.open(await address(m, "late"))
+        append = Append("acme", "late", 0, 1, [b"perhaps"])
+        with pytest.raises(UnknownOutcomeError, match="does not know"):
+            await connection.ask(append, Appended, 9.0)
+        fetched = await connection.ask(Fetch("acme", "late", 0, 1, 1, 0.0, mute), Fetched, 9.0)
+        assert fetched.high_watermark == 1, "the same connection goes on"
+        connection.close()
+
+
+async def test_followers_find_room_where_clients_have_taken_theirs(
+    server: embedded.ServingInThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with led_by_one_of_two(server, tmp_path, "full") as (m, topic, mute):
+        await until(lambda: in_sync(m, "full", 2), "there is a leader")
+        await topic.fetch(0, 0, wait_s=0.0)
+        monkeypatch.setattr(module, "CLIENTS_MAX", 1)
+        at = await address(m, "full")
+        client, follower = await Connection.open(at), await Connection.open(at)
+        with pytest.raises(OverloadedError):
+            await client.ask(Append("acme", "full", 0, 1, [b"no"]), Appended, 9.0)
+        assert client.is_closed
+        fetched = await follower.ask(Fetch("acme", "full", 0, 1, 0, 0.0, mute), Fetched, 9.0)
+        assert fetched.records == []
+        topic.close()
+        await asyncio.sleep(0.1)
+        served = await topic.fetch(0, 0, wait_s=0.0)
+        assert served.records == [], "there is room again"
+        follower.close()
 
 
 def test_a_broker_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:

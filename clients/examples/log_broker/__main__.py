@@ -8,14 +8,14 @@ import fcntl
 import os
 import signal
 import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from metad_client import MetadError, connect
 
-from .broker import Broker
+from .broker import Broker, Listener
 from .log import sync_folder
-from .protocol import ERRORS, KIND, REQUESTS, read, write
+from .protocol import KIND
 
 _AGAIN_S = 0.5
 
@@ -36,20 +36,9 @@ def noted(note: Path, epoch: int) -> None:
 
 
 async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> None:
-    broker: Broker | None = None
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
-            while True:
-                asked = await read(reader, REQUESTS)
-                if broker is None:
-                    break
-                await write(writer, await broker.answer(asked))
-        writer.close()
-
-    ended = asyncio.Event()
+    listener, ended = Listener(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    server = await asyncio.start_server(serve, host, 0)
+    server = await asyncio.start_server(listener.serve, host, 0)
     port = server.sockets[0].getsockname()[1]
     note = folder / "life"
     with closing(server):
@@ -65,7 +54,7 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
                         sole=True,
                     )
                     noted(note, life.epoch)
-                    broker = Broker(metad, life.owner, folder)
+                    broker = listener.broker = Broker(metad, life.owner, folder)
                     async with metad.serve(
                         KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release
                     ) as serving:
@@ -76,8 +65,8 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
                             one.cancel()
                     if ended.is_set():
                         await life.end()
-            except MetadError as error:
-                print(f"{name}: {error.name}: {error}", file=sys.stderr, flush=True)
+            except (MetadError, OSError) as error:
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 await asyncio.sleep(_AGAIN_S)
 
 

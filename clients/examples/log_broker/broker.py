@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,9 +12,13 @@ from metad_client.assignment.serving import Key
 
 from . import protocol
 from .log import Fenced, Log
-from .protocol import ERRORS, KIND, Append, Appended, Connection, Ended, EndOf, Fetch, Fetched, Record, Stale, Unknown
+from .protocol import ERRORS, KIND, Append, Appended, Connection, Ended, EndOf, Fetch, Fetched, Record, Stale
 
+ACKNOWLEDGED_S = 15.0  # so long an append waits: longer than a follower that stands still is waited for, LAG_S
+APPENDS_MAX = 256  # that are not on the disk yet
+CLIENTS_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # the other half: followers, logs, metad
 WAIT_S = 0.5
+_SILENT_S = 10.0
 _ANSWER_S = 3.0
 _AGAIN_S = 0.1
 
@@ -54,6 +59,7 @@ class Broker:
     def __init__(self, metad: Client, me: Owner, folder: Path) -> None:
         self.metad, self.me, self.folder = metad, me, folder
         self.partitions: dict[Key, Partition] = {}
+        self.appending = 0
 
     # --- what metad assigns ---
 
@@ -129,11 +135,15 @@ class Broker:
         try:
             match ask:
                 case Append(payloads=payloads):
-                    first, end = await partition.append(led, payloads)
+                    assert led.in_sync is not None
+                    if not led.in_sync.is_enough or self.appending >= APPENDS_MAX:
+                        return protocol.Busy()
+                    first, end = await asyncio.shield(self._append(partition, led, payloads))
                     try:
-                        await led.acknowledged(end)
-                    except FencedError:
-                        return Unknown()
+                        async with asyncio.timeout(ACKNOWLEDGED_S):
+                            await led.acknowledged(end)
+                    except (FencedError, TimeoutError):
+                        return protocol.Unknown()
                     return Appended(ask.partition, first, led.leader_epoch)
                 case Fetch():
                     return await self._fetch(partition, led, ask)
@@ -141,6 +151,14 @@ class Broker:
                     return Ended(*partition.log.end_of(epoch))
         except (FencedError, Fenced, NoReplicaError):
             return Stale(0)
+
+    async def _append(self, partition: Partition, led: Led, payloads: list[bytes]) -> tuple[int, int]:
+        """What is begun is ended, though the producer may be gone."""
+        self.appending += 1
+        try:
+            return await partition.append(led, payloads)
+        finally:
+            self.appending -= 1
 
     async def _fetch(self, partition: Partition, led: Led, ask: Fetch) -> Fetched:
         log, wait_s = partition.log, min(ask.wait_s, WAIT_S)
@@ -156,3 +174,45 @@ class Broker:
         assert led.in_sync is not None
         reached = led.in_sync.high_watermark
         return Fetched(log.read(ask.offset, reached if ask.follower is None else log.end), reached)
+
+
+class Listener:
+    """Answers connections. What a connection waits for ends with it. Where clients have their share of the files that
+    the process may open, another one is refused, and a follower is served."""
+
+    def __init__(self) -> None:
+        self.broker: Broker | None = None
+        self.clients = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        has_room = self.clients < CLIENTS_MAX
+        self.clients += has_room
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                asked = asyncio.Queue[protocol.Request](1)
+                tasks.create_task(self._answer(asked, writer, has_room))
+                while True:
+                    async with asyncio.timeout(None if has_room else _SILENT_S):
+                        request = await protocol.read(reader, protocol.REQUESTS)
+                    await asked.put(request)
+        except* (*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
+            pass
+        finally:
+            self.clients -= has_room
+            writer.close()
+
+    async def _answer(self, asked: asyncio.Queue[protocol.Request], writer: asyncio.StreamWriter, all_: bool) -> None:
+        while True:
+            request = await asked.get()
+            serves = all_ or isinstance(request, EndOf) or (isinstance(request, Fetch) and request.follower is not None)
+            if self.broker is None:
+                raise EOFError
+            reply = await self.broker.answer(request) if serves else protocol.Busy()
+            try:
+                async with asyncio.timeout(_SILENT_S):
+                    await protocol.write(writer, reply)
+            except TimeoutError:
+                writer.transport.abort()
+                raise
+            if not serves:
+                raise EOFError

@@ -7,7 +7,7 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from metad_client import MetadError, Owner, StaleRouteError, UnknownOutcomeError
+from metad_client import MetadError, OverloadedError, Owner, StaleRouteError, UnknownOutcomeError
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 KIND: Final = "topic"  # of the resources whose partitions are logs
@@ -81,11 +81,15 @@ class Stale(msgspec.Struct, frozen=True, tag="stale_route"):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """The leader was replaced before it knew whether the records are acknowledged."""
+    """The leader was replaced, or has waited for long, and does not know whether the records are acknowledged."""
+
+
+class Busy(msgspec.Struct, frozen=True, tag=True):
+    """Nothing was done: too few are in sync, or there is no room. Come again, on a new connection."""
 
 
 Request = Append | Fetch | EndOf
-Reply = Appended | Fetched | Ended | Stale | Unknown
+Reply = Appended | Fetched | Ended | Stale | Unknown | Busy
 Message = TypeVar("Message")
 _encode = msgspec.msgpack.Encoder().encode
 REQUESTS: Final = msgspec.msgpack.Decoder(Request)
@@ -121,8 +125,8 @@ class Connection:
             return cls(*await asyncio.open_connection(host, int(port)))
 
     async def ask(self, request: Request, answer: type[Message], timeout_s: float) -> Message:
-        """The answer. Raises StaleRouteError, UnknownOutcomeError, and what :func:`read` raises: then nobody knows what
-        was done, and the connection is closed."""
+        """The answer. Raises StaleRouteError, OverloadedError, UnknownOutcomeError, and what :func:`read` raises: then
+        nobody knows what was done, and the connection is closed."""
         try:
             async with self._turn, asyncio.timeout(timeout_s):
                 await write(self._writer, request)
@@ -134,7 +138,10 @@ class Connection:
             case Stale(epoch):
                 raise StaleRouteError(f"it leads under leader_epoch {epoch}", current=epoch)
             case Unknown():
-                raise UnknownOutcomeError("its leader_epoch ended before the records were acknowledged")
+                raise UnknownOutcomeError("the leader does not know whether the records are acknowledged")
+            case Busy():
+                self.close()
+                raise OverloadedError("too few are in sync, or the broker has no room")
         assert isinstance(reply, answer), reply
         return reply
 

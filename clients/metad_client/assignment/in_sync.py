@@ -64,6 +64,12 @@ class InSyncReplicas:
         return {member.broker for member in self.record.isr}
 
     @property
+    def is_enough(self) -> bool:
+        """Whether ``min_isr`` are in sync. While they are not, nothing is acknowledged: refuse what is to be appended,
+        before it is."""
+        return len(self.record.isr) >= self.record.min_isr
+
+    @property
     def waited_for(self) -> set[str]:
         """The brokers that must have a record before it is acknowledged: those in sync, and those proposed."""
         return self.isr | self._doubted | {member.broker for member in self._pending}
@@ -154,7 +160,7 @@ class InSyncReplicas:
 
     def _advance(self) -> int:
         """Acknowledge what everybody has who is waited for, if enough are in sync."""
-        if len(self.record.isr) >= self.record.min_isr:
+        if self.is_enough:
             reached = self.end
             for name in self.waited_for - {self._me.broker}:
                 follower = self._followers.get(name)
