@@ -99,7 +99,7 @@ def test_a_plan_is_begun_shown_paused_and_ended(server: embedded.Server, orders:
     def shown() -> Any:
         return printed(server, "plans", "show", orders)
 
-    wait_until(lambda: shown()["moving"] == 1, "a move")
+    wait_until(lambda: (shown()["moving"], shown()["begun"]) == (1, 1), "a move")
     now = shown()
     assert (now["rule"], now["moves"], now["throttle_bytes"], now["begun"]) == ("drain", 1, 1_000_000, 1)
     assert now["replicas"] == {"b1": replicas_of(server)["b1"]}

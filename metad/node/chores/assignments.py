@@ -42,10 +42,11 @@ from metad_wire.tables.assignment import (
 from metad_wire.tables.plan import GroupProgress, Plan
 from metad_wire.tables.table import INDEXES
 
-from ...state.assignment.decide import is_behind
+from ...state.assignment.decide import Now, is_behind
 from ...state.assignment.fleet import Choices, Placing
 from ...state.assignment.plans import Plans
 from ...state.assignment.records import DUE, decode_partition, decode_resource, resource_key
+from ...state.assignment.rules import begin
 from ...state.cluster.fences import Fences, replica_rows
 from ...storage import keys
 from ..calls.leader_calls import LeaderCalls
@@ -128,7 +129,8 @@ class _Led:
         """By plan."""
         self.told: dict[str, bool] = {}
         """By plan, whether it was said that nothing is left to move."""
-        self.telling = False
+        self.telling = 0
+        """Reports about plans that are not answered yet."""
 
     @property
     def prefix(self) -> bytes:
@@ -203,6 +205,8 @@ class Assignments:
         led.asking = False
         led.batch.learn(len(step.items), answer)
         if isinstance(answer, bytes):
+            if step.moves:
+                self._tell(led, self._begun(led, step, answer))
             self._work(led)
         else:  # the next look begins anew: what is not noted is found again
             led.sweeps.clear()
@@ -334,15 +338,14 @@ class Assignments:
                     continue  # or what it does now would never be told
                 moves, nothing = self._moves(led, plan, plan.moves - len(active))
                 idle = nothing and not active
-                if moves or idle != led.told.get(plan.plan, not idle):
-                    progress.append(self._progress(led, plan, len(moves), idle))
-                if moves:
+                if moves:  # told once they have begun
                     step = AssignmentStep([], moves=moves)
                     break
+                if idle != led.told.get(plan.plan, not idle):
+                    progress.append(self._progress(led, plan.plan, 0, idle))
             else:
                 led.told.pop(plan.plan, None)
-        if progress:
-            self._tell(led, progress)
+        self._tell(led, progress)
         return step
 
     def _look_who_drains(self, led: _Led) -> None:
@@ -437,19 +440,32 @@ class Assignments:
             if other is None:
                 return None
             wanted[wanted.index(broker)] = other
+        now = Now(led.driver.machine.time.newest_ms, 0)
+        try:
+            begin(p, resource, fences, now, wanted, "", plan.plan, plan.throttle_bytes)
+        except MetadError:  # it would be refused: nothing is proposed again and again
+            return None
         placer.counts[giver] = placer.counts.get(giver, 0) - 1
         for broker in {*wanted} - {*p.replicas}:
             placer.counts[broker] = placer.counts.get(broker, 0) + 1
         return PlannedMove(p.tenant, p.resource, p.kind, p.partition, wanted, plan.plan, plan.throttle_bytes)
 
-    def _progress(self, led: _Led, plan: Plan, begun: int, idle: bool) -> GroupProgress:
-        led.told[plan.plan] = idle
+    def _begun(self, led: _Led, step: AssignmentStep, answer: bytes) -> list[GroupProgress]:
+        """What an order has begun for its plan: not the moves that were refused."""
+        refused = len(ASSIGNMENT_STEP.decode_reply(answer).errors)
+        plan, begun = step.moves[0].plan, len(step.moves) - refused
+        return [self._progress(led, plan, begun, False)] if begun else []
+
+    def _progress(self, led: _Led, plan: str, begun: int, idle: bool) -> GroupProgress:
+        led.told[plan] = idle
         known = self._groups.map
         groups = [] if known is None else [one.group_id.name for one in known.groups if one.kind == METADATA.kind]
-        return GroupProgress(plan.plan, led.driver.group.name, begun, idle, groups)
+        return GroupProgress(plan, led.driver.group.name, begun, idle, groups)
 
     def _tell(self, led: _Led, progress: list[GroupProgress]) -> None:
-        led.telling = True
+        if not progress:
+            return
+        led.telling += 1
 
         async def tell() -> None:
             try:
@@ -457,7 +473,7 @@ class Assignments:
             except MetadError:
                 led.told.clear()
             finally:
-                led.telling = False
+                led.telling -= 1
 
         task = asyncio.get_running_loop().create_task(tell())
         self._tasks.add(task)

@@ -5,7 +5,6 @@ Each rule is in :mod:`.rules`. What follows from it is decided in the same entry
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -80,8 +79,9 @@ def _rows_of_step(body: a.AssignmentStep) -> Rows:
 
 
 def _evaluate_step(view: View, command: Command[a.AssignmentStep]) -> m.WriteReply:
-    """Decide about partitions; nothing is an error, for the leader looks again at what is left."""
-    body, records = command.body, Records(view)
+    """Decide about partitions; the leader looks again at what is left. ``errors`` of the reply has the moves that were
+    refused, by their positions among the moves."""
+    body, records, errors = command.body, Records(view), list[m.ItemError]()
     for due in body.due:
         records.clear_due(due.at_ms, due.key)
     wanted = [partition_key(item, item.partition) for item in body.items]
@@ -93,12 +93,14 @@ def _evaluate_step(view: View, command: Command[a.AssignmentStep]) -> m.WriteRep
         if p.due_ms and p.due_ms <= view.now_ms:
             p = msgspec.structs.replace(p, due_ms=0)
         records.put(found, p, resource.record)
-    for move in body.moves:
-        with contextlib.suppress(ConflictError, InvalidItemError, NoReplicaError, NotFoundError):
+    for position, move in enumerate(body.moves):
+        try:
             found, owner = _found(records, move)
             p, plan = found.record, f"plan {move.plan}"
             p = rules.begin(p, owner, records.lives, records.now, move.wanted, plan, move.plan, move.throttle_bytes)
             records.put(found, p, owner)
+        except (ConflictError, InvalidItemError, NoReplicaError, NotFoundError) as error:
+            errors.append(m.ItemError(position, error.code, error.message))
     for done in body.done:
         known = records.resource(done)
         if known is not None and known.version == done.version:
@@ -106,7 +108,7 @@ def _evaluate_step(view: View, command: Command[a.AssignmentStep]) -> m.WriteRep
             if done.empty and known.record.state == "deleting":
                 records.delete_resource(done)
     view.parts[Fences].stepped(view, body.stepped)
-    return written(view, [])
+    return written(view, errors)
 
 
 def _lacks(p: Partition, r: Resource, lives: Lives, broker: str) -> str:

@@ -19,7 +19,7 @@ from metad_wire import methods
 from metad_wire.cluster import METADATA, FenceItem, GroupFence
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.messages import Owner
-from metad_wire.tables.assignment import AssignmentStep, InSync, Partition, ResourceCreate
+from metad_wire.tables.assignment import AssignmentStep, InSync, MovePartition, Partition, ResourceCreate
 from metad_wire.tables.plan import NewPlan, Plan, PlanKey
 
 NUMBER = PARTITIONS.key_of(("", "", "", 0))[:4]
@@ -162,3 +162,26 @@ async def test_who_is_drained_gets_a_replica_only_where_it_would_be_missing() ->
     world.plan("again", "drain", "b2")
     await world.settled()
     assert {*map(frozenset, (p.replicas for p in world.partitions()))} == {frozenset({"b3", "b4"})}
+
+
+async def test_what_cannot_begin_is_not_proposed_nor_counted() -> None:
+    """A partition has 16 replicas at most, with those that come: once its move was proposed, and counted, for ever."""
+    brokers = [f"b{number:02}" for number in range(18)]
+    world = World(*brokers)
+    world.create("wide", brokers[:8])
+    item = MovePartition("t", "wide", "topic", 0, brokers[:16])
+    assert item_errors(world.rig.write(methods.ASSIGNMENT_MOVE, m.Items([item]))) == {}
+    world.in_sync()
+    assert len(world.partition("wide").replicas) == 16
+    world.plan("away", "drain", "b03")
+    await world.look(3)
+    assert world.moves() == []
+    assert (world.known("away").state, world.known("away").begun) == ("running", 0)
+
+    world.create("one", ["b17", "b16"], ["b16", "b17"])
+    world.plan("other", "drain", "b17")
+    world.before = lambda: world.live(*(name for name in brokers if name not in ("b16", "b17")), live=False)
+    await world.look()
+    assert len(world.moves()) == 2, "they were proposed while somebody lived who could have them"
+    assert all(p.move is None for p in world.partitions())
+    assert world.known("other").begun == 0
