@@ -26,7 +26,7 @@ from metad_client.assignment.kinds import KINDS
 from metad_wire.families.amqp import QUEUES, Queue
 from metad_wire.families.core import CONNECTORS, TOPICS, Connector, Topic
 from metad_wire.families.journal import SHARDS, Shard
-from metad_wire.tables.assignment import Resource
+from metad_wire.tables.assignment import Resource, ResourceCreate
 from waiting import until
 
 BROKERS = ("b1", "b2", "b3")
@@ -281,3 +281,48 @@ async def test_what_is_refused_leaves_no_settings(m: Client, tenant: str) -> Non
     with pytest.raises(InvalidItemError):
         await m.assignments.topics.create(tenant, "orders", settings=Topic(tenant, "bills"))
     assert await m.table(TOPICS).count(tenant) == 0
+
+
+async def test_no_two_resources_have_one_id_and_a_partition_that_comes_again_is_another(m: Client, tenant: str) -> None:
+    """Brokers name what they store by it: two topics shared a file, and what was deleted came back."""
+    a = m.assignments
+    made_ids: list[int] = []
+    for batch in range(2):
+        items = [ResourceCreate(tenant, f"{batch}-{at}", "topic") for at in range(20)]
+        (await a.create_many(items)).raise_for_error()
+    made_ids = [row.record.resource_id async for row in a.resources.list(tenant)]
+    assert len({*made_ids}) == len(made_ids) == 40
+
+    async def ids() -> list[int]:
+        return [row.record.resource_id async for row in a.partitions.list(tenant, "0-0", "topic")]
+
+    first = await ids()
+    await a.resize(tenant, "0-0", "topic", 2)
+    (_, old) = await ids()
+    assert first[0] != old not in made_ids
+    await a.resize(tenant, "0-0", "topic", 2, write_partitions=1)
+    await a.resize(tenant, "0-0", "topic", 1)
+    row = await a.partitions.get(tenant, "0-0", "topic", 1)
+    assert row is not None
+    (holder,) = row.record.replicas
+    life = await m.brokers.get(holder)
+    assert life is not None
+    await a.release(tenant, "0-0", "topic", 1, holder, life.broker_epoch, row.record.leader_epoch)
+    await a.resize(tenant, "0-0", "topic", 2)
+    assert (await ids())[1] not in {old, *made_ids}
+
+
+async def test_absurd_numbers_are_refused_before_they_are_stored(m: Client, tenant: str) -> None:
+    """They were taken, and the records could not be read or deleted any more."""
+    a = m.assignments
+    for named in ({"force_after_ms": 2**63 - 1}, {"repair_after_ms": 2**63 - 1}):
+        with pytest.raises(InvalidItemError):
+            await a.create(tenant, "r", "topic", **named)  # type: ignore[arg-type]
+    await a.create(tenant, "r", "queue", election="external", replicas=[["b1"]])
+    life = await m.brokers.get("b1")
+    assert life is not None
+    with pytest.raises(ConflictError, match="by 4294967296 at most"):
+        await a.claim(tenant, "r", "queue", 0, "b1", life.broker_epoch, 2**63 - 1)
+    await a.claim(tenant, "r", "queue", 0, "b1", life.broker_epoch, 2**32)
+    with pytest.raises(InvalidItemError, match="8 brokers at most"):
+        await a.move(tenant, "r", "queue", 0, [f"b{at}" for at in range(9)])

@@ -235,7 +235,7 @@ class Copy:
     def _why_not(self, number: int, to: To) -> MetadError | None:
         """Why a partition is not asked, whoever lives."""
         row, r = self.rows.get((number,)), self.resource
-        if row is None or r is None or row.record.resource_id != r.resource_id or row.record.state == DELETING:
+        if row is None or r is None or row.record.state == DELETING:
             return NotFoundError(f"there is no partition {number} of {self._name()}")
         if to != "write":
             return None

@@ -491,7 +491,7 @@ def _repair(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> 
     for ended_ms, broker in _dead(p, lives):
         if now.past_ms >= ended_ms + r.repair_after_ms:
             other = hints.replacement(r, wanted, broker)
-            if other is not None:
+            if other is not None and len({*p.replicas, *wanted, other}) <= a.REPLICAS_MAX:
                 wanted[wanted.index(broker)] = other
                 gone.append(broker)
     if not gone:

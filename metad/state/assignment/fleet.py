@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 
 from metad_wire.cluster import METADATA
-from metad_wire.errors import NoPlaceError
+from metad_wire.errors import NoPlaceError, TooLargeError
 from metad_wire.families.assignment import BY_REPLICA
 from metad_wire.key import text
 from metad_wire.policy.seats import Candidate, Placer, SeatTable, Spread
@@ -100,6 +100,11 @@ def _known(record: Broker) -> Known:
     return Known(record.broker_epoch, weight, record.rack, record.region, draining, record.attributes)
 
 
+_ORDINAL_BITS: Final = 10
+"""Groups of a kind are no more than slots."""
+_COUNT_BITS: Final = 13
+
+
 class Placing(StatePart):
     """Where the replicas of a group's partitions are, and where new ones go."""
 
@@ -109,10 +114,23 @@ class Placing(StatePart):
         self._prefix = keys.table_prefix(context.group, _INDEX) + BY_REPLICA.header
         self._is_metadata = context.group == keys.group_prefix(METADATA)
 
+        self._ordinal = int.from_bytes(context.group[1:3], "big")
+        self._ids = 0, 0
+
     def load(self) -> None:
         if self._is_metadata:
             self.fleet.read_from(self._engine)
         self.forget()
+
+    def new_id(self, revision: int) -> int:
+        """Return a number that no other resource of the cluster is given, of any group. ``revision``: of the entry.
+        Raises TooLargeError where an entry takes too many."""
+        entry, count = self._ids
+        count = count + 1 if entry == revision else 0
+        if count >= 1 << _COUNT_BITS:
+            raise TooLargeError(f"one entry makes {count} resources at most: send them in parts")
+        self._ids = revision, count
+        return (revision << _COUNT_BITS | count) << _ORDINAL_BITS | self._ordinal
 
     def forget(self) -> None:
         self.counts: Counter[str] = Counter()

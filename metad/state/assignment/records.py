@@ -24,7 +24,7 @@ from ..core.verb import Command, written
 from ..core.view import HeadCache, View
 from . import rules
 from .decide import Now, settle
-from .fleet import Choices
+from .fleet import Choices, Placing
 
 DUE: Final = ASSIGNMENT_DUES.rows["due"]
 _ROW: Final = PARTITIONS.rows["record"]
@@ -66,6 +66,10 @@ class Records:
         self.revision = view.revision
         self.now = Now(view.now_ms, view.past_ms)
         self._resources: dict[bytes, m.TableRecord[Resource] | None] = {}
+
+    def new_id(self) -> int:
+        """Return one that no other resource has."""
+        return self._view.parts[Placing].new_id(self.revision)
 
     # --- reading ---
 
@@ -201,12 +205,13 @@ def each(do: Callable[[Records, Any], None]) -> Callable[[View, Command[m.Items[
 
 
 def grow(records: Records, resource: Resource, first: int, named: Sequence[Sequence[str]] | None) -> None:
-    """Write the partitions of a resource from ``first`` on. Raises NoPlaceError, and TooLargeError if they are too many
-    for an entry."""
+    """Write the partitions of a resource from ``first`` on. Those that come later have an id of their own: there may
+    have been others of their numbers. Raises NoPlaceError, and TooLargeError if they are too many for an entry."""
+    resource_id = records.new_id() if first else resource.resource_id
     count = resource.partitions - first
     places = records.choices.place(resource, first, count) if named is None else named
     new = [
-        rules.first(resource, first + at, replicas, records.lives, records.hints, records.now)
+        rules.first(resource, resource_id, first + at, replicas, records.lives, records.hints, records.now)
         for at, replicas in enumerate(places)
     ]
     # Where all replicas live and the first of them leads, there is nothing to decide, and nothing is due.

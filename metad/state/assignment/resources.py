@@ -55,14 +55,17 @@ def _check_replicas(named: Sequence[Sequence[str]] | None, count: int) -> None:
 
 
 def _create(records: Records, item: ResourceCreate) -> None:
-    if records.resource(item) is not None:
-        raise ConflictError(f"there is a {item.kind} {item.resource!r} already, or it is being deleted")
+    if (known := records.resource(item)) is not None:
+        why = "already"
+        if known.record.state == "deleting":
+            why = "that is being deleted: its brokers have to delete what they have, or to be dead for a day"
+        raise ConflictError(f"there is a {item.kind} {item.resource!r} {why}")
     _check_replicas(item.replicas, item.partitions)
     resource = Resource(
         item.tenant,
         item.resource,
         item.kind,
-        records.revision,
+        records.new_id(),
         item.partitions,
         0,
         item.partitions if item.write_partitions is None else item.write_partitions,

@@ -58,7 +58,9 @@ def _is_replica(p: Partition, brokers: Sequence[str]) -> None:
         raise NoReplicaError(f"{', '.join(strange)}: not among the replicas {', '.join(p.replicas)}")
 
 
-def first(r: Resource, number: int, replicas: Sequence[str], lives: Lives, hints: Hints, now: Now) -> Partition:
+def first(
+    r: Resource, resource_id: int, number: int, replicas: Sequence[str], lives: Lives, hints: Hints, now: Now
+) -> Partition:
     """A new partition, of which nobody has anything yet: so all replicas that live are in sync. Raises NoPlaceError if
     none does, or fewer than ``min_isr``."""
     alive = [Owner(broker, life) for broker in replicas if (life := lives.life(broker)) is not None]
@@ -72,7 +74,7 @@ def first(r: Resource, number: int, replicas: Sequence[str], lives: Lives, hints
         r.resource,
         r.kind,
         number,
-        r.resource_id,
+        resource_id,
         [*replicas],
         leader,
         1,
@@ -153,8 +155,9 @@ def claim(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now, item:
     if r.election != "external" or p.state == a.DELETING:
         raise ConflictError("metad elects the leader of this partition, or it is being deleted")
     _is_replica(p, [item.broker])
-    if item.term <= p.leader_epoch:
-        raise ConflictError(f"term {p.leader_epoch} has a leader", current=p.leader_epoch)
+    if not p.leader_epoch < item.term <= p.leader_epoch + a.TERM_STEP_MAX:
+        why = f"a term is over {p.leader_epoch}, by {a.TERM_STEP_MAX} at most"
+        raise ConflictError(why, current=p.leader_epoch)
     isr = [*[other for other in p.isr if other.broker != item.broker], member]
     why = f"{item.broker} was elected by the replicas"
     return change(p, now, why, leader=member, leader_epoch=item.term, isr=isr, state=decide.led_state(p))
@@ -225,8 +228,10 @@ def begin(
     throttle: int | None,
 ) -> Partition:
     """The record once a partition begins to be moved. Raises InvalidItemError, ConflictError, NoReplicaError."""
-    if len({*wanted}) != len(wanted) or len({*wanted, *p.replicas}) > a.REPLICAS_MAX:
-        raise InvalidItemError(f"wanted: different brokers, with the present ones {a.REPLICAS_MAX} at most")
+    if len({*wanted}) != len(wanted) or len(wanted) > a.REPLICAS_MAX // 2:
+        raise InvalidItemError(f"wanted: {a.REPLICAS_MAX // 2} brokers at most, none of them twice")
+    if len({*wanted, *p.replicas}) > a.REPLICAS_MAX:
+        raise InvalidItemError(f"wanted: with the present ones, {a.REPLICAS_MAX} at most")
     if r.election == "isr" and len(wanted) < p.min_isr:
         raise InvalidItemError(f"wanted: {len(wanted)} brokers, and min_isr is {p.min_isr}")
     if p.move is not None or p.leader is None:

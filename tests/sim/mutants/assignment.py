@@ -436,7 +436,7 @@ EXTERNAL_MUTANTS: tuple[Mutant, ...] = (
         "any_term",
         "a claim is for a greater term",
         _RULES + "claim",
-        "if item.term <= p.leader_epoch:",
+        "if not p.leader_epoch < item.term <= p.leader_epoch + a.TERM_STEP_MAX:",
         "if False:",
         "claimed",
     ),

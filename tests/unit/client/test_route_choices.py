@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from fleets import EPOCH, ID, KEY, broker, partition, resource
+from fleets import EPOCH, KEY, broker, partition, resource
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -201,7 +201,7 @@ def test_what_waiting_does_not_change_is_an_error(what: dict[str, Any], error: E
     parts = [partition(n, "a") for n in range(5)]
     parts[1] = replace(parts[1], end=3, state="sealed")
     parts[2] = replace(parts[2], state=DELETING)
-    parts[4] = replace(parts[4], resource_id=ID - 1)  # of the one before
+    parts[4] = replace(parts[4], state=DELETING)
     with pytest.raises(type(error), match=str(error)):
         one(copy(resource(5, first=1, writes=3), *parts), **what)
 
@@ -261,7 +261,7 @@ def copies(draw: st.DrawFn) -> Copy:
         replicas = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
         p = partition(number, *replicas)
         p = replace(p, leader=draw(st.none() | lives), isr=draw(st.lists(lives, max_size=3)))
-        p = replace(p, end=draw(st.sampled_from([*[None] * 6, 4])), resource_id=draw(st.sampled_from([*[ID] * 8, 1])))
+        p = replace(p, end=draw(st.sampled_from([*[None] * 6, 4])))
         parts.append(replace(p, state=draw(st.sampled_from([*["online"] * 7, DELETING]))))
     first = draw(st.integers(0, min(2, count)))
     known = resource(count, first=first, writes=draw(st.integers(0, count)))
@@ -277,7 +277,7 @@ def copies(draw: st.DrawFn) -> Copy:
 
 def is_there(known: Copy, number: int) -> bool:
     p = known.rows[number,].record
-    return p.resource_id == ID and p.state != DELETING
+    return p.state != DELETING
 
 
 def takes_writes(known: Copy, number: int) -> bool:
@@ -319,7 +319,6 @@ def test_nobody_is_asked_who_must_not_be_and_nobody_twice(known: Copy, want: Wan
         while (found := known.choose(want, turn, tried)) is not None:
             p = found.found.record
             assert (found.partition, found.leader_epoch) == (p.partition, p.leader_epoch)
-            assert p.resource_id == ID
             assert p.state != DELETING
             assert is_alive(known, found.broker.broker)
             leader = Owner(found.broker.broker, found.broker.broker_epoch)

@@ -65,11 +65,15 @@ PARTITIONS_MAX = 10_000
 REPLICAS_MAX = 16
 """Replicas of a partition, with those that a move adds."""
 
+TERM_STEP_MAX = 2**32
+"""A claim's ``term`` is no further above ``leader_epoch``, so that nobody uses up all terms."""
+
 Some = Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)]
 Count = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Copies = Annotated[int, Meta(ge=1, le=REPLICAS_MAX // 2)]
 Replicas = Annotated[list[str], Meta(max_length=REPLICAS_MAX)]
 Members = Annotated[list[m.Owner], Meta(max_length=REPLICAS_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Election = Literal["isr", "owner", "position", "external"]
 Spread = Literal["rack", "region", "none"]
 Labels = Annotated[dict[str, str], Meta(max_length=16)]
@@ -107,7 +111,8 @@ class ResourceCreate(m.Message, frozen=True):
     resource: str
     kind: str
     partitions: Count = 1
-    """How many it has; also those that are only read."""
+    """How many it has; also those that are only read. All fit one entry, or it is ``too_large``: some 4,000 of three
+    replicas. A resource may grow to more."""
     write_partitions: Count | None = None
     """The first so many take new records; nil: all."""
     replication: Copies = 1
@@ -118,9 +123,9 @@ class ResourceCreate(m.Message, frozen=True):
     """By which of the rules above its leaders are elected."""
     copies: Copies = 1
     """With ``position``: how many brokers have a record when it is acknowledged."""
-    force_after_ms: U63 | None = None
+    force_after_ms: Milliseconds | None = None
     """When so long nobody could lead, a broker may that lacks acknowledged records; nil: an administrator decides."""
-    repair_after_ms: U63 = 30 * 60_000
+    repair_after_ms: Milliseconds = 30 * 60_000
     """When a broker has been dead for so long, another one gets its replicas; 0: never."""
     spread: Spread = "rack"
     """Replicas of a partition are in different ones of these, as far as there are enough."""
@@ -139,7 +144,7 @@ class Resource(m.Message, frozen=True):
     resource: str
     kind: str
     resource_id: U63
-    """The revision that made it: no other resource gets it, also one of the same name."""
+    """No other resource of the cluster gets it, also one of the same name."""
     partitions: U32
     """The number of the last one, and one more; with trimmed ones."""
     first_partition: U32
@@ -167,9 +172,9 @@ class ResourceAlter(m.Message, frozen=True):
     min_isr: Copies | None = None
     copies: Copies | None = None
     """Fewer only: with more, an election would count on copies that records of before do not have."""
-    force_after_ms: U63 | None = None
+    force_after_ms: Milliseconds | None = None
     """0: never."""
-    repair_after_ms: U63 | None = None
+    repair_after_ms: Milliseconds | None = None
     spread: Spread | None = None
     labels: Labels | None = None
     attributes: Attributes | None = None
@@ -222,7 +227,8 @@ class Partition(m.Message, frozen=True):
     kind: str
     partition: U32
     resource_id: U63
-    """Of its resource."""
+    """Of its resource; of a partition that came later, one of its own. With the number of the partition it tells all
+    partitions apart that there ever were."""
     replicas: Replicas
     """Brokers that have it, or are to get it; the first one is the preferred leader."""
     leader: m.Owner | None
