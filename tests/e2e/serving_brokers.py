@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 
+import pytest
 from e2e_nodes import Nodes
 
 from metad_client import BrokerLife, Client, FencedError, MetadError, connect
 from metad_client.assignment.serving import Following, Held, Key, Led, Serving
 from metad_client.errors import NoPlaceError, NoReplicaError
+from metad_client.namespaces.brokers import _BEGUN, _Note
 from metad_wire.tables.assignment import Partition
 from waiting import until
 
@@ -77,6 +80,23 @@ async def joined(
     )
     stack.callback(broker.may_stop.set)  # also where a test has failed
     return broker
+
+
+async def killed_as_it_registers(
+    monkeypatch: pytest.MonkeyPatch, client: Client, name: str, *, note: Path, lease_s: float
+) -> None:
+    """What is left of a broker that is killed when metad has begun its life, before its note says so."""
+    write = _Note.write
+
+    def killing(said: _Note, path: Path) -> None:
+        if said.state == _BEGUN:
+            raise OSError("killed")
+        write(said, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Note, "write", killing)
+        with pytest.raises(OSError, match="killed"):
+            await client.brokers.register(name, lease_s=lease_s, sole=True, note=note)
 
 
 async def ended(life: BrokerLife) -> None:

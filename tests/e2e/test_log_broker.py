@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from e2e_perf import report_of
+from serving_brokers import killed_as_it_registers
 
 from metad import embedded
 from metad_client import Client, OverloadedError, Owner, UnknownOutcomeError, connect
@@ -240,6 +241,24 @@ async def test_followers_find_room_where_clients_have_taken_theirs(
         served = await topic.fetch(0, 0, wait_s=0.0)
         assert served.records == [], "there is room again"
         follower.close()
+
+
+async def test_the_only_replica_leads_again_after_its_broker_was_killed_as_it_registered(
+    server: embedded.ServingInThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with brokers(server, tmp_path, "sole") as m:
+        await m.assignments.create("acme", "sole", "topic", replicas=[["sole"]])
+        topic = await Topic.open(m, "acme", "sole")
+        await topic.append(0, [b"paid"])
+        topic.close()
+    async with connect(server.url) as killed:
+        await killed_as_it_registers(monkeypatch, killed, "sole", lease_s=10.0, note=tmp_path / "sole" / "life")
+    async with connect(server.url) as m:
+        await m.brokers.fence("sole")  # as its lease would
+    async with brokers(server, tmp_path, "sole") as m:
+        topic = await Topic.open(m, "acme", "sole")
+        assert [record.payload for record in (await topic.fetch(0, 0)).records] == [b"paid"]
+        topic.close()
 
 
 def test_a_broker_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from serving_brokers import killed_as_it_registers
 
 from metad import embedded
 from metad_client import BrokerLife, Client, FencedError, InvalidRequestError, LifeState, MetadError, connect
 from metad_client.assignment.serving import Following, Held, Led, Serving
 from metad_client.errors import NoReplicaError
+from metad_wire import methods
 from metad_wire.messages import Owner
 from metad_wire.tables.assignment import Partition
+from metad_wire.tables.broker import BrokerRegister
 
 TENANT = "acme"
 
@@ -310,3 +314,100 @@ async def test_a_client_that_is_closed_ends_what_it_served(cast: Cast, caplog: p
     assert runner is not None
     await asyncio.wait_for(asyncio.shield(runner), 60)
     assert "the assignments of broker" not in caplog.text
+
+
+# --- the note of a life ---
+
+
+class Named:
+    """A broker that keeps notes in a folder, a process of it after the other."""
+
+    def __init__(self, url: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url, self.name, self.note, self._patch = url, name, folder / "life", monkeypatch
+
+    async def life(self, note: Path | None = None) -> BrokerLife:
+        async with connect(self.url) as client:
+            return await client.brokers.register(self.name, lease_s=3600, sole=True, note=note or self.note)
+
+    async def killed(self) -> None:
+        """One that is killed when metad has begun its life, before its note says so."""
+        async with connect(self.url) as client:
+            await killed_as_it_registers(self._patch, client, self.name, lease_s=3600, note=self.note)
+
+    async def asked_again(self, registration: int) -> None:
+        """An attempt of an earlier registration comes late."""
+        async with connect(self.url) as client:
+            await client.brokers._requests.one(
+                methods.BROKER_REGISTER, BrokerRegister(self.name, registration=registration), None
+            )
+
+    async def is_clean(self, m: Client) -> bool:
+        known = await m.brokers.get(self.name)
+        assert known is not None
+        return known.unclean_epoch == 0
+
+
+@pytest.fixture
+def named(
+    server: embedded.ServingInThread, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Named:
+    return Named(server.url, request.node.name[:60], tmp_path, monkeypatch)
+
+
+async def test_a_broker_with_a_note_is_clean_however_its_lives_end(m: Client, named: Named) -> None:
+    for _ in range(2):
+        first = await named.life()
+        await named.killed()
+        await named.killed()
+        assert (await named.life()).epoch > first.epoch + 2
+        assert await named.is_clean(m)
+    await m.brokers.register(named.name, lease_s=3600)
+    await m.brokers.fence(named.name)
+    assert not await named.is_clean(m), "without the note it is not"
+
+
+async def test_a_registration_that_comes_twice_leaves_it_clean(m: Client, named: Named) -> None:
+    await named.life()
+    epoch, registration, state = named.note.read_text().split()
+    assert state == "begun"
+    await named.asked_again(int(registration))
+    await named.life()
+    assert await named.is_clean(m), "the life of the late attempt has never served"
+
+    await named.killed()
+    _, registration, state = named.note.read_text().split()
+    assert state == "asked"
+    await named.asked_again(int(registration))
+    again = await named.life()
+    assert await named.is_clean(m)
+    assert again.epoch > int(epoch)
+    await named.asked_again(int(registration))
+    await named.life()
+    assert await named.is_clean(m)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
+async def test_another_folder_under_its_name_makes_both_unclean(m: Client, named: Named, is_killed: bool) -> None:
+    await named.life()
+    if is_killed:
+        await named.killed()
+    other = named.note.with_name("other")
+    theirs = await named.life(other)
+    known = await m.brokers.get(named.name)
+    assert known is not None
+    assert known.unclean_epoch == theirs.epoch
+    if is_killed:
+        await named.killed()
+    mine = await named.life()
+    known = await m.brokers.get(named.name)
+    assert known is not None
+    assert theirs.epoch < known.unclean_epoch <= mine.epoch
+
+
+async def test_a_note_that_is_none_is_refused(m: Client, named: Named) -> None:
+    named.note.write_text("seven")
+    with pytest.raises(InvalidRequestError, match="note"):
+        await named.life()
+    with pytest.raises(InvalidRequestError, match="clean_epoch"):
+        await m.brokers.register(named.name, note=named.note, clean_epoch=7)
+    assert await m.brokers.get(named.name) is None

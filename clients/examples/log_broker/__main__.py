@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
-import os
 import signal
 import sys
 from contextlib import closing
@@ -14,25 +13,9 @@ from pathlib import Path
 from metad_client import MetadError, connect
 
 from .broker import Broker, Listener
-from .log import sync_folder
 from .protocol import KIND
 
 _AGAIN_S = 0.5
-
-
-def last_life(note: Path) -> int:
-    """The life whose records the folder has; 0: none."""
-    return int(note.read_text()) if note.exists() else 0
-
-
-def noted(note: Path, epoch: int) -> None:
-    """The folder has the records of this life from now on. Each is on the disk before it counts, so a life that is
-    killed loses nothing."""
-    with note.with_suffix(".new").open("w") as file:
-        print(epoch, file=file, flush=True)
-        os.fsync(file.fileno())
-    note.with_suffix(".new").replace(note)
-    sync_folder(note.parent)
 
 
 async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> None:
@@ -40,7 +23,6 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     server = await asyncio.start_server(listener.serve, host, 0)
     port = server.sockets[0].getsockname()[1]
-    note = folder / "life"
     with closing(server):
         while not ended.is_set():
             try:
@@ -50,10 +32,9 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
                         lease_s=lease_s,
                         address=f"{host}:{port}",
                         probe_port=port,
-                        clean_epoch=last_life(note),
                         sole=True,
+                        note=folder / "life",  # each record is on the disk before it counts
                     )
-                    noted(note, life.epoch)
                     broker = listener.broker = Broker(metad, life.owner, folder)
                     async with metad.serve(
                         KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import msgspec
 
 from metad_wire import methods
 from metad_wire.messages import Owner
@@ -20,6 +25,51 @@ from ..requests.wrong import argument
 from . import Facade
 
 _SECONDS_MAX = 3_600
+_BEGUN, _ASKED = "begun", "asked"
+
+
+class _Note(NamedTuple):
+    """What a broker's file says of its lives, one line of three words; see :meth:`Brokers.register`.
+
+    It is ``asked`` from before a registration is sent until its life may serve, which the file says first. So the life
+    of a registration that is ``asked`` has never served, and the broker has all that it had: nothing. The next attempt
+    is the same registration once more, of which metad counts each as clean as the first, whether that came or not, and
+    whether it comes yet. An attempt that comes after the life has begun ends that, and begins one that never serves:
+    the broker's record shows the registration, so the next one names that life.
+
+    Another process that registers the name with another file has another registration and another ``epoch``: then
+    neither is found, and the broker counts as unclean, as it should. A copy of the file in use elsewhere is no other
+    file: delete it where a folder is restored from a copy."""
+
+    epoch: int = 0
+    """The last life that is known to have served with what the broker has; 0: none."""
+    registration: int = 0
+    """The last one that was asked for."""
+    state: str = _BEGUN
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises InvalidRequestError, OSError."""
+        try:
+            epoch, registration, state = path.read_text().split()
+            return cls(int(epoch), int(registration), state)
+        except FileNotFoundError:
+            return cls()
+        except ValueError as error:
+            raise InvalidRequestError(f"note: {path} is not what register() writes: {error}") from error
+
+    def write(self, path: Path) -> None:
+        """It is on the disk after that, or what was before. Raises OSError."""
+        new = path.with_name(f"{path.name}.new")
+        with new.open("w") as file:
+            print(*self, file=file, flush=True)
+            os.fsync(file.fileno())
+        new.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 class Brokers(Facade):
@@ -49,6 +99,7 @@ class Brokers(Facade):
         loading_s: float = 0.0,
         clean_epoch: int = 0,
         sole: bool = False,
+        note: Path | None = None,
         deadline_s: float | None = None,
     ) -> BrokerLife:
         """Begin a life of a broker, which ends every earlier one, wherever it writes. From now on all writes of this
@@ -72,12 +123,18 @@ class Brokers(Facade):
         ``sole``: this process holds a lock that each process of the broker holds while it runs, such as that of its
         directory, so the one before has ended. What only that may do is given to another at once.
 
+        ``note``: a file that this call keeps, instead of ``clean_epoch``, for a broker that has on its disk what
+        counts, before it counts: it is clean after any end, also one in the middle of this call. The file is in the
+        folder of the broker's data, and only one process uses it at a time. The loop waits for the disk meanwhile.
+
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
-        InvalidRequestError, ConflictError.
+        InvalidRequestError, ConflictError, and OSError of the note.
         """
         attributes = {} if attributes is None else attributes
         argument("attributes", attributes, dict[str, str])
         argument("probe_port", probe_port, b.Port)
+        if note is not None and (not isinstance(note, Path) or clean_epoch):
+            raise InvalidRequestError(f"note: expected a Path, and no clean_epoch beside it, got {note!r:.100}")
         body = b.BrokerRegister(
             broker,
             _ms("lease_s", lease_s),
@@ -93,21 +150,41 @@ class Brokers(Facade):
             sole,
             self._dispatcher.rng.getrandbits(63),
         )
-        return await self._alone(body, deadline_s)
+        return await self._alone(body, note, deadline_s)
 
-    async def _alone(self, body: b.BrokerRegister, deadline_s: float | None) -> BrokerLife:
+    async def _alone(self, body: b.BrokerRegister, note: Path | None, deadline_s: float | None) -> BrokerLife:
         if self._life is not None and self._life.state is not LifeState.LOST:
             raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
         if self._registering:
             raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         self._registering = True
         try:
+            if note is not None:
+                body = await self._noted(body, note, deadline_s)
             life = await self._begun(body, deadline_s)
+            if note is not None:
+                try:
+                    _Note(life.epoch, body.registration).write(note)
+                except OSError:
+                    self._behind.go_on(life.end())
+                    raise
         finally:
             self._registering = False
         self._life = life
         self._dispatcher.live(life)
         return life
+
+    async def _noted(self, body: b.BrokerRegister, path: Path, deadline_s: float | None) -> b.BrokerRegister:
+        """The registration as it is to be sent, once the note says that it is asked for."""
+        note = _Note.read(path)
+        epoch, registration = note.epoch, body.registration
+        known = await self.get(body.broker, deadline_s=deadline_s)
+        if known is not None and 0 < note.registration == known.registration:
+            epoch = known.broker_epoch
+        if note.state == _ASKED:
+            registration = note.registration
+        _Note(epoch, registration, _ASKED).write(path)
+        return msgspec.structs.replace(body, clean_epoch=epoch, registration=registration)
 
     async def _begun(self, body: b.BrokerRegister, deadline_s: float | None) -> BrokerLife:
         sent_s = self._clock()

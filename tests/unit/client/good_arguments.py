@@ -54,7 +54,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "brokers.register": {
         "broker": "b9", "lease_s": 5.0, "address": "h:1", "region": "r", "rack": "k", "attributes": {"a": "b"},
         "at_least_epoch": 1, "wait_s": 1.0, "probe_port": 1883, "loading_s": 60.0,
-        "clean_epoch": 1, "sole": True,
+        "clean_epoch": 1, "sole": True, "note": None,
     },
     "brokers.get": {"broker": "b9"},
     "brokers.get_many": {"brokers": ["b9"]},
