@@ -5,8 +5,8 @@ Each rule is in :mod:`.rules`. What follows from it is decided in the same entry
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -126,7 +126,9 @@ def _lacks(p: Partition, r: Resource, lives: Lives, broker: str) -> str:
     if r.election == "position":
         if p.state != a.ELECTING:
             return "a master leads" if p.leader is not None else "nobody is elected"
-        return "" if any(report.member.broker == broker for report in p.reports) else "it has not reported its position"
+        if not any(report.member == Owner(broker, life) for report in p.reports):
+            return "it has not reported its position"
+        return "" if broker in _whole(p, lives) else "it began without all that it had: its position does not count"
     if broker in names(p.isr):
         return "it was in sync in another life"
     known = next((member for member in p.elr if member.broker == broker), None)
@@ -135,29 +137,90 @@ def _lacks(p: Partition, r: Resource, lives: Lives, broker: str) -> str:
     return "it is not in sync"
 
 
-def _waits(p: Partition, r: Resource, lives: Lives) -> str:
+_FORCE: Final = "only force helps, and records may be lost: partitions elect --force, or force_after_ms of the resource"
+
+
+def _waits(p: Partition, r: Resource, lives: Lives, now: Now) -> str:
+    """What nothing is decided before."""
     if p.state == a.DELETING:
-        return f"waits until {', '.join(p.replicas)} have deleted it"
+        return f"waits until {_listed(p.replicas, lives)} have deleted it"
     if p.state == a.RELEASING and p.leader is not None:
         if r.election == "position":
             return f"waits until {p.target} has all that {p.leader.broker} has, for 30 s; then {p.target} leads"
         return f"waits until {p.leader.broker} has stopped, or its lease is over; then {p.target} owns it"
     if p.state == a.ELECTING:
-        count = len([report for report in p.reports if is_alive(report.member, lives)])
-        return f"waits for positions: {count} of {needed(p, r)} replicas that count have reported"
-    if p.leader is not None and not is_alive(p.leader, lives):
-        return f"waits until the lease of {p.leader.broker} is over"
+        return _waits_for_positions(p, r, lives)
     if p.leader is None:
-        waits = [member.broker for member in (*p.isr, *p.elr)] or p.replicas
-        return f"waits for one of {', '.join(waits)} to live"
-    if p.move is not None:
-        lacking = sorted({*(p.move.original if p.move.cancelling else p.move.wanted)} - names(p.isr))
-        what = "to cancel the move" if p.move.cancelling else "to end the move"
-        return f"waits {what}" + (f" until {', '.join(lacking)} are in sync" if lacking else "")
+        return _waits_for_leader(p, r, lives)
+    if not is_alive(p.leader, lives):
+        return f"waits until the lease of {p.leader.broker} is over"
+    found = [_unacknowledged(p, r, lives), _waits_to_move(p, lives) or _waits_for_dead(p, r, lives, now)]
+    return "; ".join(filter(None, found)) or "nothing is to be done"
+
+
+def _listed(brokers: Iterable[str], lives: Lives) -> str:
+    return ", ".join(broker if lives.life(broker) is not None else f"{broker} (dead)" for broker in brokers)
+
+
+def _one_of(brokers: Sequence[str]) -> str:
+    return brokers[0] if len(brokers) == 1 else f"one of {', '.join(brokers)}"
+
+
+def _whole(p: Partition, lives: Lives) -> list[str]:
+    """The replicas that have every acknowledged record for certain, though none of them is known to be in sync."""
+    clean = {one.broker for one in (*p.isr, *p.elr) if lives.clean(one.broker, one.broker_epoch)}
+    return [broker for broker in p.replicas if broker in clean]
+
+
+def _waits_for_positions(p: Partition, r: Resource, lives: Lives) -> str:
+    whole, least = _whole(p, lives), needed(p, r)
+    there = {report.member.broker for report in p.reports if is_alive(report.member, lives)}
+    if len(whole) < least:
+        rest = _listed([broker for broker in p.replicas if broker not in whole], lives)
+        return f"the positions of {least} replicas are needed, and {rest} may lack what they acknowledged: {_FORCE}"
+    count = len(there.intersection(whole))
+    left = _listed([broker for broker in whole if broker not in there], lives)
+    return f"waits for positions: {count} of {least} replicas that count have reported; {left} have not"
+
+
+def _waits_for_leader(p: Partition, r: Resource, lives: Lives) -> str:
+    lives_one = any(lives.life(broker) is not None for broker in p.replicas)
+    if r.election == "owner":
+        return "waits for a broker to live that may own it"
+    if not lives_one:
+        return f"waits for {_one_of(_whole(p, lives) or p.replicas)} to live"
+    if r.election == "external":
+        return f"waits until the replicas ({_listed(p.replicas, lives)}) have elected one, and that says so by a claim"
+    if whole := _whole(p, lives):  # dead, or one would lead
+        return f"waits for {_one_of(whole)} to live: nobody else has every acknowledged record for certain"
+    last = ", ".join(p.missing or p.replicas)
+    return f"nobody has every acknowledged record for certain; in sync last: {last}; {_FORCE}"
+
+
+def _unacknowledged(p: Partition, r: Resource, lives: Lives) -> str:
+    if r.election != "isr" or len(p.isr) >= p.min_isr:
+        return ""
+    out = [broker for broker in p.replicas if broker not in names(p.isr)]
+    missing = f"{_listed(out, lives)} {'are' if len(out) > 1 else 'is'} not" if out else "there are no other replicas"
+    return f"nothing is acknowledged until {p.min_isr} are in sync: {missing}"
+
+
+def _waits_to_move(p: Partition, lives: Lives) -> str:
+    if p.move is None:
+        return ""
+    lacking = sorted({*(p.move.original if p.move.cancelling else p.move.wanted)} - names(p.isr))
+    what = "to cancel the move" if p.move.cancelling else "to end the move"
+    return f"waits {what}" + (f" until {_listed(lacking, lives)} are in sync" if lacking else "")
+
+
+def _waits_for_dead(p: Partition, r: Resource, lives: Lives, now: Now) -> str:
     dead = [broker for broker in p.replicas if lives.life(broker) is None]
-    if dead and p.due_ms:
-        return f"another broker gets the replica of {', '.join(dead)} if that does not return in time"
-    return "nothing is to be done"
+    if not dead or not p.due_ms:
+        return ""
+    over = [broker for broker in dead if now.past_ms >= (lives.ended_ms(broker) or 0) + r.repair_after_ms]
+    if over and r.repair_after_ms:
+        return f"no broker that lives may get the replica of {', '.join(over)}, dead for long: it is looked for again"
+    return f"another broker gets the replica of {', '.join(dead)} if that does not return in time"
 
 
 def explained(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> Explanation:
@@ -170,7 +233,7 @@ def explained(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -
         p.partition,
         p.state,
         p.why,
-        _waits(p, r, lives) if following is None else following.why,
+        _waits(p, r, lives, now) if following is None else following.why,
         [Candidate(broker, lives.life(broker) or 0, _lacks(p, r, lives, broker)) for broker in p.replicas],
         p.due_ms,
     )
