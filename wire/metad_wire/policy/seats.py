@@ -77,6 +77,9 @@ class SeatTable:
         names = [one.broker for one in self.candidates]
         count = SEATS_OF_MANY if len(names) > MANY_BROKERS else SEATS
         self.seats = [tuple([names[at] for at in seat]) for seat in self._choose(count)]
+        self.order = _alternating([seat[0] for seat in self.seats])
+        """The seats as partitions of a resource take them: their leaders take turns, so that each resource is spread,
+        and not only all of them together."""
         self._shares = (frozenset[str](), fair_shares(self.candidates, replication, spread))
 
     def _choose(self, count: int) -> list[list[int]]:
@@ -144,10 +147,11 @@ class Placer:
     def _placed(self, at: int) -> tuple[str, ...]:
         """The first seat from here whose brokers all have room; else that whose fullest broker is the least full."""
         self._total += self._table.replication
-        seats, counts, shares, avoided = self._table.seats, self.counts, self._shares, self._avoided
+        seats, order = self._table.seats, self._table.order
+        counts, shares, avoided = self.counts, self._shares, self._avoided
         allowed, best, least = SLACK * self._total, None, 0.0
         for probe in range(LOOKED_AT_MAX):
-            seat = seats[(at + probe * _STEP) % len(seats)]
+            seat = seats[order[(at + probe * _STEP) % len(seats)]]
             if avoided and not avoided.isdisjoint(seat):
                 continue
             over = max([(counts.get(broker, 0) + 1) / (allowed * shares[broker] + 1.0) for broker in seat])
@@ -156,7 +160,7 @@ class Placer:
                 if over <= 1.0:
                     break
         if best is None:
-            best = self._replaced(seats[at % len(seats)])
+            best = self._replaced(seats[order[at % len(seats)]])
         for broker in best:
             counts[broker] = counts.get(broker, 0) + 1
         return best
@@ -242,6 +246,19 @@ def _zones(one: Candidate, spread: Spread) -> tuple[tuple[str, ...], ...]:
             return (region, rack)
         case "none":
             return ()
+
+
+def _alternating(leaders: Sequence[str]) -> list[int]:
+    """The positions of seats, so that each broker's are as far apart as they can be."""
+    of: dict[str, list[int]] = {}
+    for position, broker in enumerate(leaders):
+        of.setdefault(broker, []).append(position)
+    placed = [
+        ((at + 0.5) / len(positions), broker, position)
+        for broker, positions in of.items()
+        for at, position in enumerate(positions)
+    ]
+    return [position for _, _, position in sorted(placed)]
 
 
 def _hash(name: str) -> int:
