@@ -54,6 +54,7 @@ class InSyncReplicas:
         self.end = end
         self.high_watermark = 0
         """The records before it are acknowledged. It only grows."""
+        self._advance()  # who is in sync alone has all that was acknowledged
 
     def __repr__(self) -> str:
         return f"<in sync: {', '.join(sorted(self.isr))}; {self.high_watermark} of {self.end} acknowledged>"

@@ -44,6 +44,13 @@ def test_nothing_is_acknowledged_while_fewer_than_min_isr_are_in_sync() -> None:
     assert leading(A, min_isr=1).appended(4) == 4
 
 
+def test_who_leads_alone_begins_with_all_its_records_acknowledged() -> None:
+    """Guards them from being hidden until the next one is appended."""
+    assert leading(A, end=5, min_isr=1).high_watermark == 5
+    assert leading(A, end=5, min_isr=2).high_watermark == 0
+    assert leading(A, B, end=5, min_isr=1).high_watermark == 0
+
+
 def test_the_proposed_are_waited_for_until_the_outcome_is_known() -> None:
     replicas = leading(A, B)
     replicas.appended(5)
