@@ -92,6 +92,14 @@ def test_a_partition_is_explained_elected_and_moved(server: embedded.Server, ord
     assert (status, "no move is under way" in err) == (1, True)
 
 
+def test_an_explanation_is_whole_where_nobody_has_a_terminal(server: embedded.Server, orders: str) -> None:
+    printed(server, *f"resources create {orders} lone --replicas b1 --replication 2 --min-isr 2".split())
+    out = metadctl(server, "partitions", "explain", orders, "lone", "0")[1]
+    assert re.search(
+        "^next +nothing is acknowledged until 2 are in sync: there are no other replicas$", out, re.MULTILINE
+    )
+
+
 def test_a_plan_is_begun_shown_paused_and_ended(server: embedded.Server, orders: str) -> None:
     begun = printed(server, *f"plans drain {orders} b1 --moves 1 --throttle 1000000".split())
     assert begun == {"plan": orders, "state": "running"}
@@ -106,7 +114,7 @@ def test_a_plan_is_begun_shown_paused_and_ended(server: embedded.Server, orders:
     status, out, _ = metadctl(server, "plans", "show", orders)
     assert status == 0
     assert "moving now       1\n" in out
-    assert f"left on them\nbroker  replicas\nb1      {now['replicas']['b1']}\n" in out
+    assert f"left on them\nbroker  state   replicas\nb1      active  {now['replicas']['b1']}\n" in out
     for verb, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
         assert printed(server, "plans", verb, orders) == {"plan": orders, "state": state}
     assert metadctl(server, "plans", "resume", orders)[0] == 1
@@ -116,6 +124,22 @@ def test_a_plan_is_begun_shown_paused_and_ended(server: embedded.Server, orders:
         assert (listed["plan"], listed["state"]) == (orders, "cancelled")
     assert printed(server, "plans", "delete", orders) == {"deleted": True}
     assert printed(server, "plans", "--prefix", orders)["plans"] == []
+
+
+def test_a_drain_says_why_replicas_stay(server: embedded.Server, orders: str) -> None:
+    """Once it was `running` with `begun 0`, and no reason."""
+    made = f"resources create {orders} wide --replication 3 --partitions 2".split()
+    assert printed(server, *made) == {"created": True}
+    printed(server, "plans", "drain", orders, "b1")
+    try:
+        stay = "no other broker lives that does not drain, and has no replica of the partition yet"
+        wait_until(lambda: printed(server, "plans", "show", orders)["stay"].get(stay, 0) >= 2, "they are looked at")
+        out = metadctl(server, "plans", "show", orders)[1]
+        assert re.search(rf"of those left\nreplicas +why they are still there\n(.*\n)*\d+ +{stay}\n", out), out
+    finally:
+        printed(server, "plans", "cancel", orders)
+        wait_until(lambda: printed(server, "plans", "show", orders)["moving"] == 0, "what was begun is given up")
+        printed(server, "plans", "delete", orders)
 
 
 def test_a_connector_is_assigned_scaled_and_shown(server: embedded.Server, request: pytest.FixtureRequest) -> None:

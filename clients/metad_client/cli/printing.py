@@ -126,21 +126,21 @@ class Printer:
     def document(
         self, record: Any, facts: dict[str, Any], tables: Sequence[tuple[str, Sequence[dict[str, Any]]]]
     ) -> None:
-        """Print one record with what belongs to it: a JSON document, or for people facts, and tables with titles. A
-        table without rows is left out."""
+        """Print one record with what belongs to it: a JSON document, or for people facts, and tables with titles, with
+        whole sentences. A table without rows is left out."""
         if self._as_json:
             self._json(plain(record))
             return
-        self._table(("field", "value"), [(key, cell(value)) for key, value in facts.items()])
+        self._table(("field", "value"), [(key, cell(value, VALUE_CHARS_MAX)) for key, value in facts.items()])
         for title, rows in tables:
             if rows:
                 self._out.write(f"\n{title}\n")
-                self._rows(rows)
+                self._rows(rows, VALUE_CHARS_MAX)
 
-    def _rows(self, rows: Sequence[dict[str, Any]]) -> None:
+    def _rows(self, rows: Sequence[dict[str, Any]], most: int = CELL_CHARS_MAX) -> None:
         header = list(dict.fromkeys(key for row in rows for key in row))
         if rows:
-            self._table(header, [[cell(row.get(key)) for key in header] for row in rows])
+            self._table(header, [[cell(row.get(key), most) for key in header] for row in rows])
         else:
             self._out.write("nothing found\n")
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 import time
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from metad_wire.tables.assignment import Explanation, Partition, Spread
+from metad_wire.tables.assignment import DELETING, REPLICAS_MAX, Explanation, Partition, Resource, Spread
+from metad_wire.tables.broker import DRAINING, LIVE, Broker
 from metad_wire.tables.plan import MOVES_DEFAULT, Plan, Rule
 from metad_wire.tables.table import PlainTable
 
@@ -398,13 +400,82 @@ async def _show(m: Client, a: Arguments, printer: Printer) -> None:
     partitions = m.assignments.partitions
     moving = await partitions.count(plan.plan, index="by_plan")
     left = {broker: await partitions.count(broker, index="by_replica") for broker in plan.brokers}
-    rows = [{"broker": broker, "replicas": replicas} for broker, replicas in left.items()]
+    brokers = {broker.broker: broker async for broker in m.brokers.list()}
+    drained = {broker async for other in m.plans.list() for broker in _drained_by(other)}
+    drained.update(name for name, broker in brokers.items() if broker.state == DRAINING)
+    rows: list[Row] = []
+    for name, replicas in left.items():
+        state = brokers[name].state if name in brokers else "unknown"
+        drains = "draining" if plan.rule != "drain" and name in drained else state
+        rows.append({"broker": name, "state": drains, "replicas": replicas})
     facts = _plan_row(plan, int(time.time() * 1_000)) | {"moving now": moving, "nothing left in": plan.idle}
+    stay = Counter[str]()
+    if plan.rule == "drain" and plan.state == "running":
+        takers = {name: broker for name, broker in brokers.items() if broker.state in LIVE and name not in drained}
+        for name in plan.brokers:
+            stay += await _staying(m, plan, name, brokers, takers)
+    why = [{"replicas": number, "why they are still there": said} for said, number in stay.most_common()]
+    if sum(left.values()) > sum(stay.values()) > 0:
+        why.append({"replicas": "more", "why they are still there": f"of each broker {_LOOKED_AT} are looked at"})
     printer.document(
-        msgspec.structs.asdict(plan) | {"moving": moving, "replicas": left},
+        msgspec.structs.asdict(plan) | {"moving": moving, "replicas": left, "stay": dict(stay)},
         facts,
-        [("left on them" if plan.rule == "drain" else "have now", rows)],
+        [("left on them" if plan.rule == "drain" else "have now", rows), ("of those left", why)],
     )
+
+
+_LOOKED_AT = 1_000
+
+
+def _drained_by(plan: Plan) -> list[str]:
+    return plan.brokers if plan.rule == "drain" and plan.state != "cancelled" else []
+
+
+async def _staying(
+    m: Client, plan: Plan, giver: str, brokers: Mapping[str, Broker], takers: Mapping[str, Broker]
+) -> Counter[str]:
+    """Why the first replicas of a broker that is drained are still there, and how many for each reason. ``takers``:
+    the brokers that live and do not drain."""
+    listing = m.assignments.partitions.list_by("by_replica", giver, page_size=_LOOKED_AT)
+    found = [one.record for one in (await first(listing, _LOOKED_AT)).records]
+    keys = [*dict.fromkeys((p.tenant, p.resource, p.kind) for p in found)]
+    resources = dict(zip(keys, await m.assignments.resources.get_many(keys), strict=True)) if keys else {}
+    reasons = Counter[str]()
+    for p in found:
+        resource = resources[p.tenant, p.resource, p.kind]
+        if resource is not None:
+            reasons[_why_it_stays(plan, giver, p, resource.record, brokers, takers)] += 1
+    return reasons
+
+
+def _why_it_stays(
+    plan: Plan, giver: str, p: Partition, r: Resource, brokers: Mapping[str, Broker], takers: Mapping[str, Broker]
+) -> str:
+    """In the order in which groups look at it."""
+    if p.state == DELETING:
+        return "the partition is being deleted"
+    if p.move is not None:
+        return "it is being moved" if p.plan == plan.plan else "something else moves the partition, and this waits"
+    if p.leader is None:
+        return "the partition has no leader: partitions explain says why"
+
+    def fits(broker: Broker) -> bool:
+        return all(broker.attributes.get(name) == value for name, value in r.labels.items())
+
+    labels = "".join(f", with {name}={value}" for name, value in sorted(r.labels.items()))
+    live = [broker for broker in brokers.values() if broker.state in LIVE and fits(broker)]
+    if len(live) < r.replication:
+        return f"{r.replication} brokers have to live{labels}, and {len(live)} do"
+    able = [name for name, broker in takers.items() if fits(broker) and name not in p.replicas]
+    if not able:
+        return f"no other broker lives that does not drain{labels}, and has no replica of the partition yet"
+    if len(p.replicas) >= REPLICAS_MAX:
+        return f"the partition has {REPLICAS_MAX} replicas, and may have no more while one is moved"
+    dead = [name for name in p.replicas if name != giver and (name not in brokers or brokers[name].state not in LIVE)]
+    needed = {"isr": p.min_isr, "owner": 1}.get(p.election, len(p.replicas))
+    if len(p.replicas) - len(dead) + len(able) - 1 < needed:
+        return f"of the other replicas {', '.join(dead)} are dead, and too few brokers can have theirs, too"
+    return "its turn comes"
 
 
 def _plan_row(plan: Plan, now_ms: int) -> Row:
