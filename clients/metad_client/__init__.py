@@ -65,6 +65,7 @@ from metad_wire.messages import (
     Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
+from metad_wire.tables.access import Given, Grant, May, MayReply, PrincipalKey, PrincipalRoles, Role, RoleKey, Wish
 from metad_wire.tables.assignment import (
     Candidate,
     Claim,
@@ -168,6 +169,8 @@ from .errors import (
     UnsupportedError,
 )
 from .families.config import Change, Config, Effective, Setting
+from .families.principals import Principals
+from .families.roles import Roles
 from .families.schemas import Followed, NewSchema, Schemas
 from .families.topics import Resize, Topics
 from .families.users import Users
@@ -281,6 +284,8 @@ __all__ = [
     "FrameTooLargeError",
     "Generation",
     "GenerationReset",
+    "Given",
+    "Grant",
     "GrantResult",
     "GroupId",
     "GroupRecord",
@@ -328,6 +333,8 @@ __all__ = [
     "Lock",
     "LogCutError",
     "MapReply",
+    "May",
+    "MayReply",
     "Member",
     "MemberAssignment",
     "MemberKey",
@@ -369,6 +376,9 @@ __all__ = [
     "PlanState",
     "Plans",
     "PositionAheadError",
+    "PrincipalKey",
+    "PrincipalRoles",
+    "Principals",
     "Put",
     "PutResult",
     "QuotaExceededError",
@@ -392,6 +402,9 @@ __all__ = [
     "Retried",
     "RetryBudget",
     "Revision",
+    "Role",
+    "RoleKey",
+    "Roles",
     "Route",
     "RuleResult",
     "Schemas",
@@ -460,6 +473,7 @@ __all__ = [
     "WillDue",
     "WillKey",
     "Wills",
+    "Wish",
     "WriteResult",
     "__version__",
     "client_files",

@@ -27,6 +27,8 @@ from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .families.config import Config
+from .families.principals import Principals
+from .families.roles import Roles
 from .families.schemas import Schemas
 from .families.topics import Topics
 from .families.users import Users
@@ -137,6 +139,8 @@ class Client:
         self.tables = Tables(self._requests)
         self.assignments = Assignments(self._requests, self.brokers, options, rng)
         self.plans = Plans(self._requests)
+        self.roles = Roles(self._requests)
+        self.principals = Principals(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)
         self.users = Users(self._requests)

@@ -120,6 +120,7 @@ def _security(config: Config) -> Iterator[str]:
             ("quic", config.quic),
             ("security.require_client_certificate", security.require_client_certificate),
             ("security.administrators", security.administrators),
+            ("security.authorization", security.authorization),
             ("security.tokens_file", security.tokens_file),  # in clear text a token does not stay a secret
         ):
             if wanted:

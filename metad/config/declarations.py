@@ -178,6 +178,9 @@ class SecurityConfig(Section, frozen=True):
     administrators: list[str] = []
     """Names of clients, by certificate or token, that may change the cluster (join, leave, transfer, groups). Holders
     of an administrator's certificate (``metadctl certs --admins``) need not be listed."""
+    authorization: bool = False
+    """Who may do what is checked: who is no administrator may do what its roles say (``metadctl auth``), and nothing
+    else. It needs certificates. All nodes of a cluster should agree."""
     plaintext: bool = False
     """Without certificates a node listens on loopback addresses only. True: it listens on others too, and anybody on
     the network path can read and change its data."""

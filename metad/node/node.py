@@ -17,7 +17,7 @@ from typing import Any
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
-from metad_wire.methods import CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
+from metad_wire.methods import ACCESS_MAY, CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
@@ -57,6 +57,7 @@ from .replicas.groups import Agenda, Groups, Observer
 from .replicas.handover import Handover
 from .replicas.machines import Machines
 from .requests.admission import Gate, InFlightBudget
+from .requests.permissions import Permissions
 from .requests.reads import Reads
 from .requests.requests import Requests
 from .requests.scheduler import Scheduler
@@ -95,11 +96,11 @@ class Node:
         groups = self.groups = Groups(environment, health)
         self.drivers = groups.drivers
         self._statuses = GroupStatuses(groups, environment)
-        precedence = Precedence(environment.now)
-        slices = Slices(environment.call_soon)
+        precedence, slices = Precedence(environment.now), Slices(environment.call_soon)
         machines = Machines(config, stores.state, groups, environment)
+        permissions = self.permissions = Permissions(groups, machines, config.security)
         watches = self.watches = Watches(
-            config, stores.state, groups, outbound, precedence, slices, environment, health, machines.tables
+            config, stores.state, groups, outbound, precedence, slices, environment, health, permissions
         )
         self._statuses.listen(watches.look)
         snapshots = self.snapshots = NodeSnapshots(
@@ -182,7 +183,7 @@ class Node:
             control=self._control,
             sweep=self._sweep,
             wait=self._wait_for_turn,
-            tables=machines.tables,
+            permissions=permissions,
         )
         self.will_turns = WillTurns(self.requests, environment)
         self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
@@ -282,6 +283,8 @@ class Node:
     ) -> None:
         if method is STATUS:
             done(encode(self.status()))
+        elif method is ACCESS_MAY:
+            done(encode(self.permissions.may(body, source)))
         elif method is CLUSTER_MAP:
             self.standstills.look(self.environment.now())
             done(encode(self.groups.map_reply(body)))

@@ -7,7 +7,7 @@ from typing import Any
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.operator.tokens import TokenFileError, Tokens
 from metad_wire.transport import Stream
-from metad_wire.transport.credentials import PEERCERT, UNFIT, Principal, Role, principal_of
+from metad_wire.transport.credentials import PEERCERT, UNFIT, Principal, Role, may_administer, principal_of
 from metad_wire.transport.reload import Watched
 
 from ..config import SecurityConfig
@@ -65,9 +65,7 @@ class Access:
         """Whether the admitted holder may change the cluster."""
         if principal is None:
             return not self.encrypted
-        if principal.role is Role.CLIENT:
-            return principal.name in self._administrators
-        return principal.role in (Role.ADMIN, Role.NODE)
+        return may_administer(principal, self._administrators)
 
     def admit_node(self, stream: Stream) -> Principal | None:
         """The identity of this node; None if nobody is checked. Raises UnauthenticatedError if it is not a node: a

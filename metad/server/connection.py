@@ -14,8 +14,11 @@ together. No task runs per request.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from functools import partial
+from math import inf
+from typing import Any
 
 from metad_wire import messages as m
 from metad_wire.connection.frame import Frame, FrameType
@@ -28,6 +31,7 @@ from metad_wire.errors import (
     OverloadedError,
     SlowReaderError,
     TooEarlyError,
+    UnauthenticatedError,
     UnknownOutcomeError,
 )
 from metad_wire.methods import AHEAD, READS, WATCH_OPEN
@@ -124,6 +128,8 @@ class Connection:
         self.last_heard_s = self._loop.time()
         self.opened_s = self.last_heard_s
         self.peer = ""
+        self.certificate_ends_s = inf
+        """Unix time from which on the certificate of the peer does not count any more."""
         self.client = ""
         """The holder of the certificate or token and the client's own name, for the log; empty before the welcome."""
 
@@ -419,6 +425,9 @@ class Connection:
         try:
             principal = self.principal = self._access.admit(self._stream, session.hello.credentials)
             self._administers = self._access.may_administer(principal)
+            self.certificate_ends_s = _ends_s(self._stream.get_extra_info(PEERCERT))
+            if self._node.permissions.denies(principal):
+                raise UnauthenticatedError(f"{principal} is denied everything")
             if principal is not None:
                 self.holder = self._inbox.holder = principal.uri
             if not self._welcomed(self):
@@ -598,6 +607,11 @@ class Connection:
         event(log_events.CLIENT_ABORTED, peer=self.peer, client=self.client, error=SlowReaderError.name, detail=reason)
         if self._stream is not None:
             self._stream.abort()
+
+
+def _ends_s(certificate: Any) -> float:
+    ends = certificate and certificate.get("notAfter")
+    return ssl.cert_time_to_seconds(ends) if ends else inf
 
 
 def _too_many() -> OverloadedError:

@@ -14,6 +14,7 @@ from typing import Final
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError, UnauthenticatedError
 from metad_wire.operator.authority import ends_at
+from metad_wire.operator.tokens import Tokens
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.transport import Listener, Transport, split_endpoint
 from metad_wire.transport.pace import greeting_max
@@ -76,7 +77,7 @@ GREETING_MAX = 512
 certificate. Honest clients greet at once, and a stranger takes no place from an admitted client."""
 _SWEEP_S = 0.5
 TOKENS_LOOK_S = 0.5
-"""How often the file of tokens is looked at: the connections of one that was withdrawn end then."""
+"""How often it is looked at who is not let in any more: the connections of a token that was withdrawn end then."""
 _AT_ONCE = 256  # connections that are looked at in a turn
 Where = dict[str, tuple[str, Transport]]
 """By the key of the configuration."""
@@ -182,7 +183,7 @@ class Server:
                 tasks.create_task(self._sweep())
                 if self.access.encrypted:
                     tasks.create_task(self._watch_certificates())
-                    tasks.create_task(self._watch_tokens())
+                    tasks.create_task(self._watch_principals())
         except* ServerError as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
@@ -263,18 +264,29 @@ class Server:
             certificates.look(self.node.environment.wall_ms() / 1000)
             await asyncio.sleep(LOOK_S)
 
-    async def _watch_tokens(self) -> None:
-        """End the connections of tokens that are withdrawn."""
-        known = self.access.tokens
+    async def _watch_principals(self) -> None:
+        """End the connections of those who are not let in any more: their token is withdrawn, their certificate has
+        ended, or they are denied everything."""
+        known, changes = self.access.tokens, -1
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
-            tokens = self.access.tokens
-            if tokens is known or tokens is None:
+            now_s = self.node.environment.wall_ms() / 1000
+            tokens, access = self.access.tokens, self.node.permissions.known
+            withdrawn, denied = tokens is not known, access.changes != changes
+            known, changes = tokens, access.changes
+            ended = any(connection.certificate_ends_s <= now_s for connection in self._connections)
+            if not (withdrawn or denied or ended):
                 continue
-            known = tokens
             for number, connection in enumerate(list(self._connections)):
-                if connection.credentials and tokens.holder(connection.credentials) is None:
-                    connection.close(UnauthenticatedError("the token is not known here any more"))
+                try:
+                    if tokens is not None and withdrawn and _is_withdrawn(tokens, connection):
+                        raise UnauthenticatedError("the token is not known here any more")
+                    if connection.certificate_ends_s <= now_s:
+                        raise UnauthenticatedError("the certificate has ended")
+                    if denied and self.node.permissions.denies(connection.principal):
+                        raise UnauthenticatedError(f"{connection.principal} is denied everything")
+                except UnauthenticatedError as error:
+                    connection.close(error)
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -302,6 +314,10 @@ class Server:
                 elif stalled_s is None and now_s - connection.last_heard_s > limits.idle_timeout_ms / 1000:
                     event(log_events.CLIENT_IDLE, peer=connection.peer)
                     connection.close(SlowReaderError(f"the client was silent for {limits.idle_timeout_ms} ms"))
+
+
+def _is_withdrawn(tokens: Tokens, connection: Connection) -> bool:
+    return bool(connection.credentials) and tokens.holder(connection.credentials) is None
 
 
 def _where(config: Config, network: Network) -> Where:

@@ -15,7 +15,7 @@ import pytest
 from test_metadctl_unknown_names import leaves
 
 from metad import embedded
-from metad_client import Record, SessionProperties, Subscription, SubscriptionOptions, Will, blocking
+from metad_client import Given, Record, SessionProperties, Subscription, SubscriptionOptions, Will, blocking
 from metad_client.cli.command_line import build_parser, main
 from metad_wire.families import PLURALS
 
@@ -51,6 +51,11 @@ ASKED: Final = {
     "plans list": [],
     "plans show": ["x"],
     "plans recommend": [],
+    "auth": [],
+    "auth whoami": [],
+    "auth can": ["x", "read", "kv", "x/x"],
+    "auth roles": [],
+    "auth bindings": [],
     "list kv": ["x"],
     "list sequences": ["x"],
 }
@@ -58,7 +63,7 @@ ASKED: Final = {
 CHANGE: Final = re.compile(
     r"(join|leave|replace|transfer|certs|token|watch)|groups (add|rebalance)|groups consumer (reset|dismiss|delete)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
-    r"|plans (add|drain|rebalance|pause|resume|cancel|delete)"
+    r"|plans (add|drain|rebalance|pause|resume|cancel|delete)|auth (role|drop|grant|revoke|deny|allow)"
     r"|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
 )
 RAW: Final = re.compile(r"\b\w+_(ms|us|ns|s|bytes)\b")
@@ -83,7 +88,8 @@ def endpoint() -> Iterator[str]:
         m.sequences.add("x", "x")
         m.table(m.tables.declare("x", X, key=("x",))).put(X("x"))
         m.leases.grant("x", 60_000, lease="x")
-        m.plans.create("x", "drain", ["x"])
+        m.plans.create("x", "rebalance")
+        m.principals.put("metad://client/x", [Given("reader", "x")])
         yield server.endpoint
 
 

@@ -27,12 +27,17 @@ MAKES: Final = {
     "sessions takeover": "a session",
     "certs": "certificates, offline",
     "token": "a token, offline",
+    "auth can": "an answer",
+    "auth role": "a role",
+    "auth deny": "what is said of a principal",
+    "auth allow": "the same",
     **{f"plans {rule}": "a plan" for rule in ("add", "drain", "rebalance")},
 }
 """Commands that make what they name."""
 FOLLOWS: Final = {"watch": "changes that are still to come"}
 VALUES: Final = {
     "generation": "1",
+    "right": "read",
     "partition": "0",
     "offset": "1",
     "--epoch": "1",

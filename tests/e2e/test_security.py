@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 from e2e_server import Server, free_ports
 
-from metad_client import Options, UnauthenticatedError, blocking
+from metad_client import Given, Grant, KvPutItem, Options, UnauthenticatedError, blocking
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
 from metad_perf.attack import sites as certificates
 from metad_wire.cluster import NodeRecord
@@ -570,3 +571,111 @@ def test_clear_text_beyond_this_machine_must_be_meant_and_is_said(tmp_path: Path
         server.ready()
         (said,) = server.events("clear_text")
         assert said["level"] == "warning"
+
+
+# --- who may do what -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    door = Door(tmp_path_factory.mktemp("checked"), more='authorization = true\nadministrators = ["boss"]')
+    with door.server as server:
+        server.ready()
+        yield door
+        assert server.terminate() == 0
+        server.quiet()
+
+
+def refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except PermissionDeniedError:
+        return True
+    return False
+
+
+def is_closed(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except UnauthenticatedError:
+        return True
+    except PermissionDeniedError:
+        return False
+    return False
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_roles_count_at_once_for_connections_and_watches_that_are_open(checked: Door, scheme: str) -> None:
+    app, token = "metad://client/app", checked.token.encode()
+    with (
+        checked.client(scheme, certificates.client("boss")) as boss,
+        checked.client(scheme, certificates.client("app")) as client,
+        checked.client(scheme, certificates.anonymous(), token) as by_token,
+    ):
+
+        def put() -> object:
+            return client.kv.put("acme", "key", b"value")
+
+        assert refused(put)
+        assert refused(lambda: by_token.kv.put("acme", "key", b"value"))
+        assert refused(lambda: client.principals.put(app, [Given("admin")]))
+        boss.roles.put("writer", [Grant(["read", "write"], ["kv"], "acme")])
+        boss.principals.put(app, [Given("writer")])
+        wait_until(lambda: not refused(put), "the role counts")
+        by_token.kv.put("acme", "key", b"a token and a certificate of one name are one principal")
+        assert refused(lambda: client.kv.put("other", "key", b"value"))
+        result = client.kv.put_many([KvPutItem("acme", "a", b""), KvPutItem("other", "a", b"")])
+        assert {at: type(error) for at, error in result.errors.items()} == {1: PermissionDeniedError}
+        watch = client.watch("kv", tenant="acme").opened()
+        with pytest.raises(PermissionDeniedError):
+            client.watch("kv").opened()
+
+        began_s = time.monotonic()
+        boss.principals.put(app, [Given("writer", "other")])
+        wait_until(lambda: refused(watch.next), "the watch ends")
+        assert refused(put)
+        assert time.monotonic() - began_s < TIMEOUT_S / 10
+        boss.principals.put(app, [Given("admin")], denied=True)
+        wait_until(lambda: is_closed(put), "its connection is closed")
+        with pytest.raises(UnauthenticatedError, match="denied everything"):
+            checked.client(scheme, certificates.client("app"))
+        boss.principals.delete(app)
+        boss.principals.put("metad://client/boss", denied=True)
+        boss.principals.delete("metad://client/boss")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_certificate_that_ends_ends_its_connections(checked: Door, scheme: str) -> None:
+    brief = certificates.short_lived(f"brief-{scheme}", 4.0)
+    with checked.client(scheme, brief) as client:
+        assert client.principals.may().principal == f"metad://client/brief-{scheme}"
+        wait_until(lambda: is_closed(client.principals.may), "the certificate has ended")
+
+
+def test_metadctl_says_and_changes_who_may_do_what(checked: Door, tmp_path: Path) -> None:
+    def metadctl(files: TlsFiles, *words: str, status: int = 0) -> Any:
+        command = [METADCTL, "--endpoint", f"metads://127.0.0.1:{checked.port}", "--tls-ca", files.ca, "--json"]
+        command += ["--tls-cert", files.certificate, "--tls-key", files.key, "auth", *words]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert ran.returncode == status, ran.stderr
+        return json.loads(ran.stdout) if ran.stdout else ran.stderr
+
+    boss, team = certificates.client("boss"), certificates.client("team")
+    assert metadctl(boss, "whoami")["administers"]
+    metadctl(boss, "role", "topics-of-acme", "read,write:topic:acme*:orders/", "--about", "for tests")
+    assert metadctl(boss, "grant", "team", "topics-of-acme", "reader@b")["roles"][1] == {"role": "reader", "scope": "b"}
+    for right, key, may in (
+        ("write", "acme1/orders/x", 0),
+        ("write", "acme/x", 1),
+        ("read", "b/x", 0),
+        ("read", "*", 1),
+    ):
+        assert metadctl(boss, "can", "team", right, "topic", key, status=may)["may"] is not bool(may)
+    assert "may not read principal" in metadctl(team, "bindings", status=1)
+    assert {one["role"] for one in metadctl(boss, "roles")["roles"]} > {"admin", "reader", "topics-of-acme"}
+    assert "has the role" in metadctl(boss, "drop", "topics-of-acme", status=1)
+    assert metadctl(boss, "revoke", "team")["roles"] == []
+    metadctl(boss, "drop", "topics-of-acme")
+    assert metadctl(boss, "deny", "broker/b1")["principal"] == "metad://broker/b1"
+    assert metadctl(boss, "bindings")["bindings"] == [{"principal": "metad://broker/b1", "roles": [], "denied": True}]
+    metadctl(boss, "allow", "broker/b1")

@@ -29,6 +29,7 @@ from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 from metad_wire.method import For, Method
 from metad_wire.methods import METHODS
 from metad_wire.table import Table
+from metad_wire.tables.access import Given, Grant
 from sim.nodes.cluster import DATA
 from sim.nodes.scenarios.scene import Scene
 
@@ -55,6 +56,8 @@ async def written(m: Client) -> None:
     await m.table(TOPIC_SETTINGS).put(TopicSettings("acme", "topic"))
     await m.assignments.create("acme", "r1", "topic")
     await m.plans.create("p1", "rebalance")
+    await m.roles.put("r1", [Grant(["read"])])
+    await m.principals.put("metad://client/c1", [Given("r1")])
     await m.tables.declare("t1", TopicSettings, key=("tenant", "topic"))
 
 
@@ -127,6 +130,8 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "table.list": lambda m: any_of(m.table(TOPIC_SETTINGS).list("acme")),
     "table.count": lambda m: m.table(TOPIC_SETTINGS).count("acme"),
     "plan.list": lambda m: any_of(m.plans.list()),
+    "role.list": lambda m: any_of(m.roles.list()),
+    "principal.list": lambda m: any_of(m.principals.list()),
     "broker.get": lambda m: m.brokers.get("b1"),
     "broker.list": lambda m: any_of(m.brokers.list()),
     "watch.open: image": of_image,
@@ -143,13 +148,14 @@ KEY: dict[str, Any] = {
     "sequence": "s1",
     "name": "t1",
 }
-KEY |= {"resource": "r1", "kind": "topic", "plan": "p1"}
+KEY |= {"resource": "r1", "kind": "topic", "plan": "p1", "principal": "metad://client/c1"}
 KEY |= {"topic": "topic", "partition": 0, "group": "g", "member": "m1"}
 """The fields of the keys that are written, by name."""
 PATHS |= {method.name: partial(get, table, method) for table in tables() for method in table.got}
 OTHERS = {
     "system.status": "what the node knows of itself",
     "cluster.map": "what the node knows: it may be old",
+    "access.may": "what the node knows: it may be old",
     "session.endings": "as kv.get: the same reads of the leader; it is empty once all is done",
     "will.list": "as kv.get: the same reads of the leader; a will takes a broker that dies",
     "broker.register": "no read",

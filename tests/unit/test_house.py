@@ -11,7 +11,7 @@ import house
 
 FILES_PER_FOLDER_MAX = 15
 FOLDERS = {
-    "wire/metad_wire/tables": 17,
+    "wire/metad_wire/tables": 18,
 }
 """Folders of more files: so many. A table is a module."""
 METHODS_MAX = 25
@@ -90,7 +90,7 @@ CONSTRUCTORS = {
 }
 """Constructors with more parameters than that."""
 PAGES = {
-    "docs/OPERATE.md": 31,
+    "docs/OPERATE.md": 33,
     "docs/WRITE_A_BROKER.md": 26,
     "wire/PROTOCOL.md": 44,
     "wire/TABLES.md": 85,

@@ -543,7 +543,10 @@ def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Ite
         yield f"| {' | '.join(row)} |"
 
 
-_OF_OPERATORS = ("system.status", "session.end_tenant", "session.endings")
+_OF_OPERATORS = (
+    *("system.status", "session.end_tenant", "session.endings"),
+    *("role.list", "principal.get", "principal.list", "access.may"),
+)
 _ASSIGNED = (ASSIGNMENT, PLAN)
 
 

@@ -16,6 +16,7 @@ from .method import Method as Method
 from .method import Reply as Reply
 from .method import encode as encode
 from .tables import broker, consumer, lease
+from .tables.access import *  # noqa: F403
 from .tables.assignment import *  # noqa: F403
 from .tables.broker import *  # noqa: F403
 from .tables.cluster import *  # noqa: F403

@@ -1,7 +1,7 @@
 """The items of a request that are refused one by one, and how the reply to the other items becomes the reply to all.
 
-An item is refused for what it is, whatever is stored: a field of a wrong type, a key or a value that is too long. The
-other items are carried out as if they had come alone. Pure.
+An item is refused for what it is, whatever is stored: a field of a wrong type, a key or a value that is too long, or a
+record that the client may not have. The other items are carried out as if they had come alone. Pure.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from .errors import InvalidItemError
+from .errors import InvalidItemError, MetadError
 from .messages import ItemError, Message
 
 Reply = TypeVar("Reply", bound=Message)
 
 
 class Refused:
-    """``reasons`` says by position why items of a request of ``count`` items are refused."""
+    """``reasons`` says by position why items of a request of ``count`` items are refused: as ``invalid_item``, if it is
+    a text."""
 
     __slots__ = ("_count", "_places", "_reasons")
 
-    def __init__(self, count: int, reasons: Mapping[int, str]) -> None:
+    def __init__(self, count: int, reasons: Mapping[int, str | MetadError]) -> None:
         self._count = count
         self._reasons = dict(reasons)
         self._places = [position for position in range(count) if position not in self._reasons]
@@ -30,7 +31,7 @@ class Refused:
     def __len__(self) -> int:
         return len(self._reasons)
 
-    def and_also(self, reasons: Mapping[int, str]) -> Refused:
+    def and_also(self, reasons: Mapping[int, str | MetadError]) -> Refused:
         """These, and further ones by their positions among the items that were left."""
         more = {self._places[position]: why for position, why in reasons.items()}
         return Refused(self._count, {**self._reasons, **more})
@@ -39,7 +40,9 @@ class Refused:
         """The reply to the whole request, where ``reply`` is the one to the items that were left."""
         answers: Any = reply
         errors = [msgspec.structs.replace(error, index=self._places[error.index]) for error in answers.errors]
-        errors += [ItemError(position, InvalidItemError.code, why) for position, why in self._reasons.items()]
+        for position, why in self._reasons.items():
+            error = InvalidItemError(why) if isinstance(why, str) else why
+            errors.append(ItemError(position, error.code, error.message))
         changed: dict[str, Any] = {"errors": sorted(errors, key=lambda error: error.index)}
         for name, missing in reply.columns.items():
             column: Sequence[Any] = getattr(reply, name)
@@ -65,6 +68,6 @@ class Refused:
         return msgspec.structs.replace(reply, **changed)
 
 
-def without(items: Sequence[Any], reasons: Mapping[int, str]) -> list[Any]:
+def without(items: Sequence[Any], reasons: Mapping[int, object]) -> list[Any]:
     """The items that are not refused."""
     return [item for position, item in enumerate(items) if position not in reasons]

@@ -33,8 +33,10 @@ from .namespaces import (
     Leases,
     Offsets,
     Plans,
+    Principals,
     Records,
     RetainedMessages,
+    Roles,
     Schemas,
     Sequences,
     Sessions,
@@ -83,6 +85,8 @@ class BlockingClient(Twin, Closing):
         self.tables = Tables(portal, opened.tables)
         self.assignments = Assignments(portal, opened.assignments)
         self.plans = Plans(portal, opened.plans)
+        self.roles = Roles(portal, opened.roles)
+        self.principals = Principals(portal, opened.principals)
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)
         self.users = Users(portal, opened.users)

@@ -10,7 +10,7 @@ from metad_wire.tables.assignment import Partition, Resource
 from .. import broker_life
 from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
-from ..families import config, schemas, topics, users
+from ..families import config, principals, roles, schemas, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -344,6 +344,29 @@ class Plans(Twin):
     cancel = Call(plans.Plans.cancel)
     list = Listing(plans.Plans.list)
     recommend = Call(plans.Plans.recommend)
+
+
+class Roles(Twin):
+    """``m.roles``: what those may do to whom they are given. See :class:`metad_client.Roles`."""
+
+    put_many = Call(roles.Roles.put_many)
+    delete_many = Call(roles.Roles.delete_many)
+    delete = Call(roles.Roles.delete)
+    put = Call(roles.Roles.put)
+    list = Listing(roles.Roles.list)
+
+
+class Principals(Twin):
+    """``m.principals``: who has which roles. See :class:`metad_client.Principals`."""
+
+    get_many = Call(principals.Principals.get_many)
+    put_many = Call(principals.Principals.put_many)
+    delete_many = Call(principals.Principals.delete_many)
+    get = Call(principals.Principals.get)
+    delete = Call(principals.Principals.delete)
+    put = Call(principals.Principals.put)
+    list = Listing(principals.Principals.list)
+    may = Call(principals.Principals.may)
 
 
 class Topics(Twin):

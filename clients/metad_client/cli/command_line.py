@@ -37,7 +37,7 @@ from .grammar import Arguments, Command, Commands, check_prefix, endpoint, secon
 from .looking import STATUS_S, look
 from .printing import Printer
 from .replacing import DEADLINE_S, Replacement
-from .tables import assignments, brokers, declared, leases, records, retained, ruled, sessions, wills
+from .tables import access, assignments, brokers, declared, leases, records, retained, ruled, sessions, wills
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 
@@ -53,6 +53,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     groups,
     brokers,
     assignments,
+    access,
     sessions,
     wills,
     retained,

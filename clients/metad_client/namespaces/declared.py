@@ -8,6 +8,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from metad_wire.messages import InflightState, Kv, KvKey, Offset, OffsetKey, Revision, Session, SessionKey, Subscribed
+from metad_wire.tables.access import (
+    PRINCIPAL_DELETE,
+    PRINCIPAL_GET,
+    PRINCIPAL_PUT,
+    ROLE_DELETE,
+    ROLE_PUT,
+    PrincipalKey,
+    PrincipalRoles,
+    Role,
+    RoleKey,
+)
 from metad_wire.tables.assignment import (
     ASSIGNMENT_ALTER,
     ASSIGNMENT_CLAIM,
@@ -491,7 +502,8 @@ class _PlanDeclared(Facade):
         return await _PLAN_GET.one_read(self._requests, PlanKey(plan), deadline_s, min_revisions)
 
     async def create_many(self, plans: Sequence[NewPlan], *, deadline_s: float | None = None) -> WriteResult:
-        """Begin plans. Item errors: ConflictError (there is one of the name), InvalidItemError, QuotaExceededError."""
+        """Begin plans. Item errors: ConflictError (there is one of the name), NotFoundError (a broker),
+        InvalidItemError, QuotaExceededError."""
         return WriteResult(await _PLAN_CREATE.many(self._requests, plans, deadline_s))
 
     async def set_many(self, items: Sequence[PlanState], *, deadline_s: float | None = None) -> WriteResult:
@@ -505,6 +517,34 @@ class _PlanDeclared(Facade):
     async def delete(self, plan: str, *, deadline_s: float | None = None) -> None:
         """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
         await _PLAN_DELETE.one(self._requests, PlanKey(plan), deadline_s)
+
+
+class _PrincipalDeclared(Facade):
+    async def get_many(
+        self, keys: Sequence[PrincipalKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> ReadResult[PrincipalRoles | None]:
+        """What each principal may do. None if there is none, or if it could not be read: ``raise_for_error`` says
+        why."""
+        return await _PRINCIPAL_GET.read(self._requests, keys, deadline_s, min_revisions)
+
+    async def get(
+        self, principal: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+    ) -> PrincipalRoles | None:
+        """Read one, as :meth:`get_many` does; None if there is none."""
+        return await _PRINCIPAL_GET.one_read(self._requests, PrincipalKey(principal), deadline_s, min_revisions)
+
+    async def put_many(self, bindings: Sequence[PrincipalRoles], *, deadline_s: float | None = None) -> WriteResult:
+        """Say what principals may do, instead of what was said before. Item errors: NotFoundError (no such role),
+        InvalidItemError, QuotaExceededError."""
+        return WriteResult(await _PRINCIPAL_PUT.many(self._requests, bindings, deadline_s))
+
+    async def delete_many(self, keys: Sequence[PrincipalKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Take everything from principals. Item errors: NotFoundError."""
+        return WriteResult(await _PRINCIPAL_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(self, principal: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _PRINCIPAL_DELETE.one(self._requests, PrincipalKey(principal), deadline_s)
 
 
 class _RetainedDeclared(Facade):
@@ -537,6 +577,21 @@ class _RetainedDeclared(Facade):
         return _RETAINED_MATCH.of_all_groups(
             self._requests, page_size, deadline_s, min_revisions, tenant=tenant, filter=filter
         )
+
+
+class _RoleDeclared(Facade):
+    async def put_many(self, roles: Sequence[Role], *, deadline_s: float | None = None) -> WriteResult:
+        """Make roles, or replace them. Item errors: ConflictError (it is built in), InvalidItemError,
+        QuotaExceededError."""
+        return WriteResult(await _ROLE_PUT.many(self._requests, roles, deadline_s))
+
+    async def delete_many(self, keys: Sequence[RoleKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Delete roles that nobody has. Item errors: NotFoundError, ConflictError."""
+        return WriteResult(await _ROLE_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(self, role: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _ROLE_DELETE.one(self._requests, RoleKey(role), deadline_s)
 
 
 class _SequenceDeclared(Facade):
@@ -698,8 +753,13 @@ _PLAN_GET: Verb[PlanKey, Plan | None] = Verb(PLAN_GET)
 _PLAN_CREATE: Verb[NewPlan, None] = Verb(PLAN_CREATE)
 _PLAN_SET: Verb[PlanState, None] = Verb(PLAN_SET)
 _PLAN_DELETE: Verb[PlanKey, None] = Verb(PLAN_DELETE)
+_PRINCIPAL_GET: Verb[PrincipalKey, PrincipalRoles | None] = Verb(PRINCIPAL_GET)
+_PRINCIPAL_PUT: Verb[PrincipalRoles, None] = Verb(PRINCIPAL_PUT)
+_PRINCIPAL_DELETE: Verb[PrincipalKey, None] = Verb(PRINCIPAL_DELETE)
 _RETAINED_GET: Verb[RetainedKey, Retained | None] = Verb(RETAINED_GET)
 _RETAINED_MATCH: Listing[Retained] = Listing(RETAINED_MATCH)
+_ROLE_PUT: Verb[Role, None] = Verb(ROLE_PUT)
+_ROLE_DELETE: Verb[RoleKey, None] = Verb(ROLE_DELETE)
 _SEQUENCE_GET: Verb[SequenceKey, SequenceRecord | None] = Verb(SEQUENCE_GET)
 _SEQUENCE_DELETE: Verb[SequenceKey, None] = Verb(SEQUENCE_DELETE)
 _SEQUENCE_LIST: Listing[SequenceRecord] = Listing(SEQUENCE_LIST)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from metad_wire.cluster import METADATA, GroupId
 
 from ...config import Config
+from ...state.cluster.access import KnownAccess
 from ...state.cluster.cluster import MapChanges
 from ...state.cluster.declarations import KnownTables
 from ...state.core.part import NodeMemory
@@ -27,6 +28,8 @@ class Machines:
         self._memory = NodeMemory(config)
         self.tables: KnownTables = self._memory.shared(KnownTables)
         """The declared tables."""
+        self.access: KnownAccess = self._memory.shared(KnownAccess)
+        """Roles and bindings."""
         self._map_listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:

@@ -56,7 +56,6 @@ from metad_wire.tables.table import DECLARED
 from ...config import LimitsConfig
 from ...control.host import Done, Source
 from ...errors import DiskFullError
-from ...state.cluster.declarations import KnownTables
 from ...state.core.limits import reply_limit
 from ...state.core.verb import Command
 from ...state.registry import CONTROL, VERBS
@@ -65,7 +64,7 @@ from ..health import Health
 from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
-from .bound_names import BoundNames
+from .permissions import Permissions
 from .reads import PIECE_ROWS, Reads, answer_read_index, failed
 from .scheduler import Scheduler
 
@@ -133,14 +132,14 @@ class Requests:
         control: Control,
         sweep: Sweep,
         wait: Wait,
-        tables: KnownTables,
+        permissions: Permissions,
     ) -> None:
         self.draining = False
         """Whether writes to groups that this node leads are refused."""
         self.precedence = scheduler.precedence
         """What is small goes before what is not."""
         self._groups = groups
-        self._bound = BoundNames(groups)
+        self._permissions = permissions
         self._scheduler = scheduler
         self._reads = reads
         self._budget = budget
@@ -153,7 +152,7 @@ class Requests:
         self._control = control
         self._sweep = sweep
         self._wait = wait
-        self._tables = tables
+        self._tables = permissions.tables
         self._waiting = FairRoom(
             "bytes of requests that wait for a turn", _WAITING_BYTES_MAX, ends="the time that the request waits"
         )
@@ -186,7 +185,7 @@ class Requests:
         if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
             return None
-        if row.whose is For.ADMINS and not administers:
+        if row.whose is For.ADMINS and not administers and not self._permissions.enforced:
             done(PermissionDeniedError(f"{row.name} is for administrators"))
             return None
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
@@ -295,13 +294,13 @@ class Requests:
                 verb, filled = self._tables.verb(method, asked)
                 method, size = verb.method, size + filled
             request, refused = method.decode_what_fits(asked)
-        body = request.body
         if request.requires & ~FEATURES:
             raise UnsupportedError(
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
+        body = request.body
         if source is not None and source.principal is not None:
-            self._bound.check(method, request, source.principal)
+            body, refused = self._permissions.admit(method, request, refused, source)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None

@@ -32,6 +32,7 @@ from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import Slices
 from metad_wire.transport.fair_share import FairShare
+from metad_wire.watch import WatchFilter
 
 from ... import log_events
 from ...config import Config
@@ -40,7 +41,7 @@ from ...errors import StorageError
 from ...logs import event
 from ...state.core.entry import Entry
 from ...storage.engine import Engine
-from ...watch.filters import Tables, compiled
+from ...watch.filters import compiled
 from ...watch.hub import Hub
 from ...watch.seams import Outlet, Replica
 from ...watch.stream import Stream
@@ -49,6 +50,7 @@ from ..environment import Deadlines, Environment, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver, Listener
 from ..replicas.groups import Groups
+from ..requests.permissions import Permissions
 from ..requests.reads import failed
 from .watched import WatchedReplica
 
@@ -91,7 +93,7 @@ class Watches:
         slices: Slices,
         environment: Environment,
         health: Health,
-        tables: Tables,
+        permissions: Permissions,
     ) -> None:
         self.draining = False
         self.held_bytes = 0
@@ -100,8 +102,10 @@ class Watches:
         self._streams = FairRoom("streams of watches", config.limits.watch_streams_max, ends="its connection")
         self._interests = FairRoom("bytes of filters of watches", _INTEREST_BYTES_MAX, ends="its stream")
         self._pins = FairRoom("snapshots of watches", _PINS_MAX, ends=f"{_SLOW_S:.0f} s in which nothing is taken")
-        self._places: dict[Stream, tuple[Source | None, Place, Place]] = {}
-        """The connection of each stream, and the room of the stream and of its filters."""
+        self._places: dict[Stream, tuple[Source | None, Place, Place, list[WatchFilter]]] = {}
+        """The connection of each stream, the room of the stream and of its filters, and these."""
+        self._permissions = permissions
+        self._allowed_at = permissions.known.changes
         self._retained_bytes = config.storage.watch_retained_bytes
         self._retained_s = config.storage.watch_retained_ms / 1000
         self._mark_bytes = config.storage.log_retained_bytes // 4
@@ -113,7 +117,7 @@ class Watches:
         self._slices = slices
         self._environment = environment
         self._health = health
-        self._tables = tables
+        self._tables = permissions.tables
         self._hubs: dict[GroupDriver, Hub] = {}
         self._listeners: dict[GroupDriver, Listener] = {}
         self._pinned: dict[Stream, tuple[float, Place]] = {}  # since when
@@ -161,13 +165,14 @@ class Watches:
         if driver.installing:
             raise NotReplicaError(f"a snapshot is being put in place of {request.group} on this node")
         body = request.body
+        self._permissions.check_watch(body.filters, source)
         interests = compiled(body.filters, driver.group.group_id.kind, self._tables)
         if len(body.snapshot) not in (0, SLOTS // 8):
             raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")
         hub = self._hub(driver)
         stream = Stream(hub, outlet, interests, body)
         try:
-            self._take(stream, source)
+            self._take(stream, source, body.filters)
         except OverloadedError:
             self._left_hubs()
             raise
@@ -184,7 +189,7 @@ class Watches:
             self._arm_progress()
         return stream
 
-    def _take(self, stream: Stream, source: Source | None) -> None:
+    def _take(self, stream: Stream, source: Source | None, wanted: list[WatchFilter]) -> None:
         """Take room for a stream. Where others need it, the stream ends. Raises OverloadedError."""
 
         def take_back() -> None:
@@ -198,7 +203,7 @@ class Watches:
         if filters is None:
             self._streams.give(taken)
             raise self.full("the filters of all watches on this node take too much memory")
-        self._places[stream] = source, taken, filters
+        self._places[stream] = source, taken, filters, wanted
 
     def _hub(self, driver: GroupDriver) -> Hub:
         hub = self._hubs.get(driver)
@@ -221,7 +226,7 @@ class Watches:
 
     def left(self, stream: Stream) -> None:
         """A stream has ended."""
-        _, taken, filters = self._places.pop(stream)
+        _, taken, filters, _ = self._places.pop(stream)
         self._streams.give(taken)
         self._interests.give(filters)
         self.pinned(stream, False)
@@ -275,7 +280,8 @@ class Watches:
     # --- what is looked at now and then ------------------------------------------------------------------
 
     def look(self) -> None:
-        """End the streams of replicas that do not hear their leader, and snapshots that are not taken in time."""
+        """End the streams of replicas that do not hear their leader, snapshots that are not taken in time, and streams
+        that show what may not be read any more."""
         silent_ms = self._limits.watch_silence_ms
         for hub in list(self._hubs.values()):
             replica = hub.replica
@@ -283,6 +289,14 @@ class Watches:
                 event(log_events.WATCHES_SENT_AWAY, group=replica.name, streams=len(hub.streams))
                 why = NotReplicaError(f"this replica of {replica.name} has not heard its leader for {silent_ms} ms")
                 self._end_all(hub, why)
+        changes = self._permissions.known.changes
+        for stream, (source, _, _, filters) in list(self._places.items()) if changes != self._allowed_at else ():
+            try:
+                self._permissions.check_watch(filters, source)
+            except MetadError as error:
+                self._ending.add(stream)
+                self._slices.now(partial(stream.end, error))
+        self._allowed_at = changes
         now_s = self._environment.now()
         for stream, (since_s, _) in list(self._pinned.items()):
             if 0 < stream.stalled_since_s <= now_s - _SLOW_S:

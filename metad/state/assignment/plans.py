@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import METADATA
-from metad_wire.errors import ConflictError, InvalidItemError, MetadError, NotFoundError, QuotaExceededError
-from metad_wire.methods import encode
+from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError
 from metad_wire.tables import plan as w
+from metad_wire.tables.broker import BROKER
 from metad_wire.tables.plan import PLAN, Plan
 
 from ...config import Config
 from ...storage import keys
-from ..core.part import Origin, PartContext, StatePart, Writes
-from ..core.verb import Command, Reader, Verb, read_keys, read_list, written
+from ..cluster.named_rows import GROUP, KnownRows, NamedRows
+from ..core.part import PartContext
+from ..core.verb import Verb
 from ..core.view import View
 
-_ROW: Final = PLAN.rows["plan"]
-_GROUP: Final = keys.group_prefix(METADATA)
-_PREFIX: Final = keys.table_prefix(_GROUP, _ROW)
-_decode = msgspec.msgpack.Decoder(Plan).decode
+_PLANS = NamedRows(PLAN, Plan, w.PLANS_MAX)
+_BROKERS = keys.table_prefix(GROUP, BROKER.rows["record"])
 
 
 class KnownPlans:
@@ -53,44 +49,34 @@ class KnownPlans:
         return (plan := self.all.get(name)) is not None and plan.state == "cancelled"
 
 
-class Plans(StatePart):
+class Plans(KnownRows):
     """Tells the node of the plans in entries of ``metadata-0``."""
 
-    rows = (_ROW,)
+    rows = (_PLANS.row,)
+    named = _PLANS
 
     def __init__(self, context: PartContext) -> None:
+        super().__init__(context)
         self.shared: KnownPlans = context.memory.shared(KnownPlans)
-        self._engine = context.engine
-        self._is_metadata = context.group == _GROUP
 
-    def load(self) -> None:
-        if self._is_metadata:
-            for name in [*self.shared.all]:
-                self.shared.know(name, None)
-            for key, value in self._engine.scan(_PREFIX, keys.after_prefix(_PREFIX), w.PLANS_MAX):
-                self.shared.know(_name(key), _decode(value))
+    def known(self) -> Iterable[str]:
+        return self.shared.all
 
-    def stage(self, index: int, origin: Origin, writes: Writes) -> None:
-        for key, value in writes.items():
-            self.shared.know(_name(key), None if value is None else _decode(value))
-
-
-def _name(key: bytes) -> str:
-    (name,) = PLAN.fields_of(key[len(_PREFIX) :], 1)
-    return str(name)
-
-
-Step = Callable[[View, Any, Plan | None], Plan | None]
+    def know(self, name: str, record: Plan | None) -> None:
+        self.shared.know(name, record)
 
 
 def _create(view: View, item: w.NewPlan, known: Plan | None) -> Plan | None:
     if known is not None:
         raise ConflictError(f"there is a plan {item.plan!r}, which is {known.state}")
+    if not item.plan:
+        raise InvalidItemError("plan: it has no name")
     if (item.rule == "rebalance") == bool(item.brokers):
         raise InvalidItemError(f"brokers: {'none are named' if not item.brokers else 'a rebalance is of all'}")
-    if not item.plan or len(view.keys_under(_ROW, _PREFIX, w.PLANS_MAX)) >= w.PLANS_MAX:
-        raise QuotaExceededError(f"there are {w.PLANS_MAX} plans: delete those that have ended")
     brokers = [*dict.fromkeys(item.brokers)]
+    for broker in brokers:
+        if view.get(_BROKERS + keys.text(broker)) is None:
+            raise NotFoundError(f"there is no broker {broker!r}")
     return Plan(item.plan, item.rule, brokers, item.moves, item.throttle_bytes, "running", view.now_ms, view.now_ms)
 
 
@@ -128,32 +114,11 @@ def _there(name: str, known: Plan | None) -> Plan:
     return known
 
 
-def _evaluate(step: Step, view: View, command: Command[m.Items[Any]]) -> m.WriteReply:
-    errors: list[m.ItemError] = []
-    writes = view.writes_of(_ROW)
-    for position, item in enumerate(command.body.items):
-        key = _PREFIX + keys.text(item.plan)
-        stored = view.get(key)
-        known = None if stored is None else _decode(stored)
-        try:
-            changed = step(view, item, known)
-        except MetadError as error:
-            errors.append(m.ItemError(position, error.code, error.message))
-            continue
-        if changed is None or changed != known:
-            writes[key] = None if changed is None else encode(changed)
-    return written(view, errors)
-
-
-def _read(reader: Reader, command: Command[m.Get[w.PlanKey]]) -> m.GetReply[Any]:
-    return read_keys(reader, command, [_PREFIX + keys.text(item.plan) for item in command.body.items])
-
-
 VERBS: tuple[Verb[Any, Any], ...] = (
-    Verb(methods.PLAN_CREATE, PLAN, evaluate=partial(_evaluate, _create)),
-    Verb(methods.PLAN_SET, PLAN, evaluate=partial(_evaluate, _set), grows=False),
-    Verb(methods.PLAN_DELETE, PLAN, evaluate=partial(_evaluate, _delete), grows=False),
-    Verb(methods.PLAN_PROGRESS, PLAN, evaluate=partial(_evaluate, _progress), grows=False),
-    Verb(methods.PLAN_GET, PLAN, read=_read),
-    Verb(methods.PLAN_LIST, PLAN, read=partial(read_list, row=_ROW)),
+    _PLANS.writes(methods.PLAN_CREATE, _create, grows=True),
+    _PLANS.writes(methods.PLAN_SET, _set),
+    _PLANS.writes(methods.PLAN_DELETE, _delete),
+    _PLANS.writes(methods.PLAN_PROGRESS, _progress),
+    _PLANS.gets(methods.PLAN_GET),
+    _PLANS.lists(methods.PLAN_LIST),
 )

@@ -54,6 +54,12 @@ def admin(name: str = "ops") -> TlsFiles:
     return _fleet("admin", name)
 
 
+def short_lived(name: str, seconds: float) -> TlsFiles:
+    """A client's certificate that ends soon."""
+    end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
+    return _kept(f"short-{name}", _authority().issue(Principal(Role.CLIENT, name), not_after=end))
+
+
 def broker(name: str) -> TlsFiles:
     """A broker's certificate."""
     return _fleet("broker", name)

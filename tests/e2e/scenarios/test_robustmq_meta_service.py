@@ -22,6 +22,8 @@ from serving_brokers import created, joined, parts, placed
 
 from metad_client import (
     Client,
+    Given,
+    Grant,
     KvPutItem,
     OffsetCommitItem,
     RetainedPutItem,
@@ -42,6 +44,7 @@ session.takeover session.disconnect session.update session.get session.list sess
 session.endings retained.put retained.get retained.match retained.delete
 will.wait will.claim will.acknowledge will.release will.list
 assignment.create assignment.elect assignment.release assignment.move
+role.put role.list role.delete principal.put principal.get principal.list principal.delete access.may
 """
 CLIENTS = 1_000
 
@@ -208,3 +211,26 @@ async def test_connectors_and_share_groups_have_one_owner(m: Client, cluster: No
         (other,) = [broker for broker in others if broker.name != group.leader.broker]
         await m.assignments.move("robust2", "jobs", "share_group", 0, [other.name])
         await until(lambda: ("robust2", "jobs", "share_group", 0) in other.led, "the share group")
+
+
+async def test_two_teams_have_roles_that_every_node_knows(m: Client, cluster: Nodes) -> None:
+    """What is refused, and to whom, is in ``tests/e2e/test_security.py``: these nodes ask nobody who he is."""
+    teams = {name: f"metad://client/{name}" for name in ("team-a", "team-b")}
+    await m.roles.put("topics", [Grant(["read", "write"], ["topic"])], about="of a team")
+    for name, principal in teams.items():
+        await m.principals.put(principal, [Given("topics", name), Given("reader", "shared")])
+    assert [role.role async for role in m.roles.list()] == ["topics"]
+    assert [one.principal async for one in m.principals.list("metad://client/team-")] == [*teams.values()]
+    for name in NAMES:
+        async with connect(f"metad://{cluster.endpoints[name]}") as near:
+            for team, principal in teams.items():
+
+                async def knows(near: Client = near, team: str = team, principal: str = principal) -> bool:
+                    answer = await near.principals.may(principal=principal)
+                    return answer.roles == [Given("topics", team), Given("reader", "shared")]
+
+                await until(knows, "the node has heard of it")
+    for principal in teams.values():
+        await m.principals.delete(principal)
+        assert await m.principals.get(principal) is None
+    await m.roles.delete("topics")

@@ -34,6 +34,7 @@ _DECISIONS = "unit/control/test_decisions.py::"
 _LEAVING = "unit/control/test_leaving.py::"
 _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
+_MAY = "unit/server/test_permissions.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
 _TRANSACTIONS = "unit/state/test_table_transactions.py::"
@@ -1135,7 +1136,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_brokers_certificate_speaks_for_all",
         "the holder of a broker's certificate speaks for that broker only",
-        "metad.node.requests.bound_names:BoundNames.check",
+        "metad.node.requests.permissions:Permissions._check_bound",
         "principal.role is Role.BROKER and principal.name != broker",
         "False",
         _BOUND + "test_a_brokers_certificate_binds_its_name",
@@ -1143,7 +1144,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "a_bound_name_is_free",
         "nobody else speaks for a broker that has registered with its certificate",
-        "metad.node.requests.bound_names:BoundNames.check",
+        "metad.node.requests.permissions:Permissions._check_bound",
         "bound and bound != principal.uri",
         "False",
         _BOUND + "test_a_brokers_certificate_binds_its_name",
@@ -1155,6 +1156,111 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "ordered_by=command.holder",
         "ordered_by=''",
         _TENANTS + "test_who_gives_all_orders_that_it_can_leaves_others_theirs",
+    ),
+    # --- who may do what
+    _m(
+        "items_unchecked",
+        "each item needs its right",
+        "metad.node.requests.permissions:Permissions._items",
+        "reasons[position] = _denied(principal, need)",
+        "pass",
+        _MAY + "test_items_that_are_not_allowed_are_refused_and_the_others_done",
+    ),
+    _m(
+        "lists_unchecked",
+        "a listing shows only what may be read",
+        "metad.node.requests.permissions:Permissions._of_all",
+        'elif method.item is None and right != "own":',
+        "elif False:",
+        _MAY + "test_items_that_are_not_allowed_are_refused_and_the_others_done",
+    ),
+    _m(
+        "no_scope_is_any",
+        "a listing of all tenants needs all",
+        "metad.node.requests.permissions:_covers",
+        "    if scope is None:\n        return False",
+        "    if scope is None:\n        return True",
+        _MAY + "test_items_that_are_not_allowed_are_refused_and_the_others_done",
+    ),
+    _m(
+        "prefix_ignored",
+        "a grant with a prefix is about keys that begin so",
+        "metad.node.requests.permissions:Rights.prefixes",
+        "grant.prefix",
+        '""',
+        _MAY + "test_items_that_are_not_allowed_are_refused_and_the_others_done",
+    ),
+    _m(
+        "given_scope_ignored",
+        "a role that is given for one tenant counts for no other",
+        "metad.node.requests.permissions:Rights.prefixes",
+        "_covers(given.scope, scope) if scoped",
+        "True if scoped",
+        _MAY + "test_a_role_for_one_tenant_is_about_no_records_without_one",
+    ),
+    _m(
+        "every_table",
+        "a grant counts for the tables that it names",
+        "metad.node.requests.permissions:_names",
+        "return table in grant.tables or ALL in grant.tables",
+        "return True",
+        _MAY + "test_a_role_for_one_tenant_is_about_no_records_without_one",
+    ),
+    _m(
+        "lives_unchecked",
+        "who speaks for a broker owns its name",
+        "metad.node.requests.permissions:Permissions.admit",
+        'self._check(rights, Need("own", _OWNED, broker), principal)',
+        "pass",
+        _MAY + "test_a_broker_owns_its_own_name_and_others_need_a_grant",
+    ),
+    _m(
+        "watches_unchecked",
+        "a watch shows only what may be read",
+        "metad.node.requests.permissions:Permissions.check_watch",
+        "self._check(rights, need, principal)",
+        "pass",
+        _MAY + "test_watches_show_what_may_be_read_and_end_with_the_right_to_it",
+    ),
+    _m(
+        "watches_go_on",
+        "a watch ends with the right to it",
+        "metad.node.watches.watches:Watches.look",
+        "changes != self._allowed_at",
+        "False",
+        _MAY + "test_watches_show_what_may_be_read_and_end_with_the_right_to_it",
+    ),
+    _m(
+        "rights_are_kept",
+        "roles that change count at once",
+        "metad.node.requests.permissions:Permissions.rights",
+        "self._at != self.known.changes or",
+        "",
+        _MAY + "test_watches_show_what_may_be_read_and_end_with_the_right_to_it",
+    ),
+    _m(
+        "keys_of_leases",
+        "who reads the keys of a lease may read key-values",
+        "metad.node.requests.permissions:Permissions._of_all",
+        'yield Need("read", "kv", body.namespace)',
+        "pass",
+        _MAY + "test_what_belongs_to_another_table_needs_the_right_to_that",
+    ),
+    _m(
+        "parts_of_sessions",
+        "who takes over with parts may read them",
+        "metad.node.requests.permissions:Permissions._of_all",
+        "if body.restore_parts:",
+        "if False:",
+        _MAY + "test_what_belongs_to_another_table_needs_the_right_to_that",
+    ),
+    _m(
+        "filters_of_topics",
+        "a topic filter shows only what may be read",
+        "metad.node.requests.permissions:_of_filter",
+        'if level in ("#", "+"):',
+        'if level == "+":',
+        _MAY + "test_what_belongs_to_another_table_needs_the_right_to_that",
     ),
     # --- rates
     _m(

@@ -10,7 +10,7 @@ import msgspec
 from plain_bodies import filled
 from typed_verbs import is_plain, lists, namespace_of, tables
 
-from metad_client import U63, Compare, Delete, NewSchema, Put, Resize, Setting, Transaction
+from metad_client import U63, Compare, Delete, Given, Grant, NewSchema, Put, Resize, Setting, Transaction, Wish
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
@@ -176,6 +176,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "assignments.shards.trim": {"tenant": "t", "resource": "o", "first": 1},
     "assignments.shards.delete": {"tenant": "t", "resource": "o"},
     "plans.create": {"plan": "p", "rule": "drain", "brokers": ["b"], "moves": 5, "throttle_bytes": 1_000_000},
+    "roles.put": {"role": "r", "grants": [Grant(["read"], ["kv"], "t", "k")], "about": "a text"},
+    "roles.list": {"prefix": "r", "page_size": 10},
+    "principals.put": {"principal": "metad://client/c", "roles": [Given("reader", "t")], "denied": True},
+    "principals.list": {"prefix": "metad", "page_size": 10},
+    "principals.may": {"wishes": [Wish("read", "kv", "t", "k")], "principal": "metad://client/c"},
     "plans.pause": {"plan": "p"},
     "plans.resume": {"plan": "p"},
     "plans.cancel": {"plan": "p"},
@@ -256,6 +261,8 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "assignments",
         "assignments.shards",  # as those of all other kinds
         "plans",
+        "principals",
+        "roles",
         "topics",
         "schemas",
         "users",

@@ -54,6 +54,7 @@ from metad_wire.tables import consumer as g
 from metad_wire.tables import lease, sequence
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
+from metad_wire.tables.access import Given, Grant, May, MayReply, PrincipalList, PrincipalRoles, Role, RoleList
 from metad_wire.tables.declaration import DeclarationList, Declare, DeclaredTable, DeclareReply
 from metad_wire.tables.offset import (
     KnownGroup,
@@ -150,6 +151,13 @@ def declared_well(body: Any) -> m.Message:
     return m.ListReply([], b"")
 
 
+LISTED: dict[type, m.Message] = {
+    PlanList: Plan("p", "drain", ["b"], 10, None, "running", 1, 1),
+    RoleList: Role("r", [Grant(["read"])]),
+    PrincipalList: PrincipalRoles("metad://client/c", [Given("r")]),
+}
+
+
 def all_well(body: Any) -> m.Message:
     """The reply to a request where everything succeeds and every read finds something."""
     revisions = [m.Revision("data-0", 1)]
@@ -163,6 +171,8 @@ def all_well(body: Any) -> m.Message:
                 overdue_ms=2_000,
                 backlog=m.Backlog(3, 2, 5, 1, 60_000),
             )
+        case May():
+            return MayReply("metad://client/c", True, False, False, [], [True] * len(body.wishes))
         case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance():
             return c.Done("under way", 2)
         case m.SessionTakeover():
@@ -181,8 +191,8 @@ def all_well(body: Any) -> m.Message:
             return declared_well(body)
         case m.TableTransact():
             return declared_well(body)
-        case PlanList():
-            return m.ListReply([Plan("p", "drain", ["b"], 10, None, "running", 1, 1)], b"")
+        case PlanList() | RoleList() | PrincipalList():
+            return m.ListReply([LISTED[type(body)]], b"")
         case w.WillWait():
             return w.WillWaitReply(True, b"")
         case w.WillList():

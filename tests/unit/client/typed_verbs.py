@@ -15,6 +15,7 @@ from typed_tables import Names, formatted
 
 import metad_client
 from metad_client import assignment, families, namespaces
+from metad_wire import tables as tables_package
 from metad_wire.errors import ERRORS
 from metad_wire.method import By, For, Method
 from metad_wire.table import TABLES, Listed, Table
@@ -132,7 +133,7 @@ def declared() -> str:
         classes += CLASS.format(table=table.name.title())
         for method, got in table.got.items():
             constant = method.name.upper().replace(".", "_")
-            names.add(f"metad_wire.tables.{table.name}", constant)
+            names.add(declaring(constant), constant)
             found, fields = name(got.found), msgspec.structs.fields(got.key)
             one = f"{found} | None" if got.may_miss else found
             classes += METHODS.format(
@@ -151,7 +152,7 @@ def declared() -> str:
             if method.whose is For.NODES:
                 continue
             constant = method.name.upper().replace(".", "_")
-            names.add(f"metad_wire.tables.{table.name}", constant)
+            names.add(declaring(constant), constant)
             fields = msgspec.structs.fields(method.item)
             plain = is_plain(method)
             classes += (BATCH + ONE * plain).format(
@@ -167,7 +168,7 @@ def declared() -> str:
             constants += f"_{constant}: Verb[{name(method.item)}, None] = Verb({constant})\n"
         for method, listed in lists(table).items():
             constant = method.name.upper().replace(".", "_")
-            names.add(f"metad_wire.tables.{table.name}", constant)
+            names.add(declaring(constant), constant)
             spread = "slots" in method.body.__struct_fields__
             wanted = [field for field in msgspec.structs.fields(method.body) if field.name in listed.asked]
             classes += LISTING.format(
@@ -181,6 +182,15 @@ def declared() -> str:
             )
             constants += f"_{constant}: Listing[{name(listed.found)}] = Listing({constant})\n"
     return formatted(MODULE.format(imports=names.imports) + classes + "\n\n" + constants, DECLARED)
+
+
+def declaring(constant: str) -> str:
+    """The module that declares a method."""
+    for name in tables_package.NAMES:
+        module = importlib.import_module(f"{tables_package.__name__}.{name}")
+        if hasattr(module, constant):
+            return module.__name__
+    raise LookupError(constant)
 
 
 def docstring(text: str) -> str:

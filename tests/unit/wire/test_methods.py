@@ -47,11 +47,12 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     assert for_clients == {
         *(f"broker.{name}" for name in ("register", "heartbeat", "serve", "drain", "deregister", "get", "list")),
         *(f"declaration.{name}" for name in ("declare", "get", "list")),
-        *("plan.get", "plan.list"),
+        *("plan.get", "plan.list", "role.list", "principal.get", "principal.list"),
     }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
         *("broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
         *(f"plan.{name}" for name in ("create", "set", "delete")),
+        *("role.put", "role.delete", "principal.put", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
     }
 
@@ -67,7 +68,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
             for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
         ),
         *("cluster.store", "group.command", "group.fence", "group.read_index"),
-        *("lease.keep_alive", "lease.expire", "consumer.heartbeat", "assignment.step", "plan.progress"),
+        *("lease.keep_alive", "lease.expire", "consumer.heartbeat", "assignment.step", "plan.progress", "access.may"),
     }
     for method in METHODS.values():
         if "page" in method.body.__struct_fields__ and method.lane is not Lane.CONTROL:

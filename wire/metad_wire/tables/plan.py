@@ -120,7 +120,8 @@ PLAN_CREATE = PLAN.batches(
     0x0711,
     "create",
     NewPlan,
-    "Begin plans. Item errors: conflict (there is one of the name), invalid_item, quota_exceeded.",
+    "Begin plans. Item errors: conflict (there is one of the name), not_found (a broker), invalid_item, "
+    "quota_exceeded.",
     named="plans",
     by=By.METADATA,
     whose=For.ADMINS,

@@ -10,7 +10,7 @@ dictionary that Python's ssl module makes of it, and :func:`principal_of` reads 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -68,6 +68,13 @@ class Principal(NamedTuple):
     def may_be(self, node_id: str) -> bool:
         """Whether the holder is this node, or the machine of this worker (``machine/number``)."""
         return self.is_node and self.name in (node_id, node_id.partition("/")[0])
+
+
+def may_administer(principal: Principal, names: Collection[str]) -> bool:
+    """Whether a holder may change the cluster. ``names``: of clients that may."""
+    if principal.role is Role.CLIENT:
+        return principal.name in names
+    return principal.role in (Role.ADMIN, Role.NODE)
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,11 +140,12 @@ def principal_of(peercert: Mapping[str, Any] | None) -> Principal | None:
     if not peercert:
         return None
     uris = [value for kind, value in peercert.get("subjectAltName", ()) if kind == "URI"]
-    found = [principal for uri in uris if (principal := _parse(uri)) is not None]
+    found = [principal for uri in uris if (principal := principal_named(uri)) is not None]
     return found[0] if len(found) == 1 else None
 
 
-def _parse(uri: str) -> Principal | None:
+def principal_named(uri: str) -> Principal | None:
+    """The holder of this URI; None if it is none."""
     try:
         parts = urlsplit(uri)
         role = Role(parts.netloc)

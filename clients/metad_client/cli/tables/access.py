@@ -1,0 +1,182 @@
+"""``metadctl auth``: who may do what."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Iterable, Sequence
+
+from metad_wire.tables.access import BUILT_IN, Given, Grant, PrincipalRoles, Right, Role, Wish
+from metad_wire.transport.credentials import Role as Kind
+from metad_wire.transport.credentials import principal_named
+
+from ...client import Client
+from ..grammar import Arguments, Commands, Parser, limit
+from ..printing import Printer
+from .bounded import Row, absent, first, page_size, show
+
+_RIGHTS: typing.Final = typing.get_args(Right)
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    _, verbs = commands.family("auth", "who may do what: roles, and who has them", _whoami)
+    verbs.add("whoami", "who this client is to the nodes, and what it may do", _whoami)
+    can = _principal(verbs.add("can", "whether somebody may do something; exit status 1 if not", _can))
+    can.add_argument("right", metavar="VERB", choices=_RIGHTS, help=", ".join(_RIGHTS))
+    can.add_argument("table", metavar="TABLE", help="as in `metadctl list`, or cluster, broker, plan, ...")
+    said = "TENANT/REST or NAMESPACE/REST; * for all records"
+    can.add_argument("key", metavar="KEY", nargs="?", default="*", help=said)
+    roles = verbs.add("roles", "the roles, also those that are built in", _roles)
+    bindings = verbs.add("bindings", "who has which roles", _bindings)
+    for parser in (roles, bindings):
+        parser.add_argument("--prefix", default="", metavar="P", help="only those whose name starts so")
+        limit(parser)
+    role = verbs.add("role", "make a role, or replace it", _put_role)
+    role.add_argument("role", metavar="ROLE")
+    said = "RIGHTS[:TABLES[:SCOPE[:PREFIX]]], lists by commas, as in read,write:topic:acme*:orders/; without TABLES all"
+    said += " that programs keep records in"
+    role.add_argument("grants", metavar="GRANT", type=_grant, nargs="+", help=said)
+    role.add_argument("--about", default="", metavar="TEXT", help="what it is for")
+    verbs.add("drop", "delete a role that nobody has", _drop).add_argument("role", metavar="ROLE")
+    for name, help, command in (
+        ("grant", "give somebody roles, beside those that he has", _give),
+        ("revoke", "take roles from somebody; without ROLE all", _take),
+    ):
+        parser = _principal(verbs.add(name, help, command))
+        said = "ROLE, or ROLE@SCOPE for one tenant or namespace, or for all that begin so: ROLE@acme*"
+        parser.add_argument("roles", metavar="ROLE", type=_given, nargs="+" if name == "grant" else "*", help=said)
+    _principal(verbs.add("deny", "let somebody do nothing at all, and close his connections", _deny(True)))
+    _principal(verbs.add("allow", "the opposite: his roles count again", _deny(False)))
+
+
+def _principal(parser: Parser) -> Parser:
+    said = "URI of a certificate; NAME stands for metad://client/NAME, broker/NAME for metad://broker/NAME"
+    parser.add_argument("principal", metavar="PRINCIPAL", type=_named, help=said)
+    return parser
+
+
+def _named(text: str) -> str:
+    kinds = [kind.value for kind in Kind]
+    uri = text
+    if "://" not in text:
+        kind, _, name = text.partition("/")
+        uri = f"metad://{kind}/{name}" if name and kind in kinds else f"metad://client/{text}"
+    if (found := principal_named(uri)) is None:
+        raise argparse.ArgumentTypeError(f"no principal: {text}")
+    return found.uri
+
+
+def _given(text: str) -> Given:
+    role, at, scope = text.partition("@")
+    if not role or (at and not scope):
+        raise argparse.ArgumentTypeError(f"neither ROLE nor ROLE@SCOPE: {text}")
+    return Given(role, scope or "*")
+
+
+def _grant(text: str) -> Grant:
+    rights, tables, scope, prefix = [*text.split(":", 3), "", "", ""][:4]
+    names = rights.split(",")
+    if wrong := [name for name in names if name not in _RIGHTS]:
+        raise argparse.ArgumentTypeError(f"no right: {wrong[0]!r}; there are {', '.join(_RIGHTS)}")
+    chosen = tables.split(",") if tables else []
+    return Grant(names, chosen, scope or "*", prefix)  # type: ignore[arg-type]
+
+
+async def _whoami(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await m.principals.may()
+    facts: Row = {
+        "principal": found.principal or "nobody is checked here",
+        "checked": found.enforced,
+        "administers": found.administers,
+        "denied": found.denied,
+    }
+    printer.document(found, facts, [("roles", [_given_row(given) for given in found.roles])])
+
+
+async def _can(m: Client, a: Arguments, printer: Printer) -> int:
+    scope, _, key = ("", "", "") if a.key == "*" else a.key.partition("/")
+    wish = Wish(a.right, a.table, scope, key)
+    found = await m.principals.may([wish], principal=a.principal)
+    may = found.allowed[0]
+    printer.one({"principal": found.principal, "verb": a.right, "table": a.table, "key": a.key, "may": may})
+    return 0 if may else 1
+
+
+async def _roles(m: Client, a: Arguments, printer: Printer) -> None:
+    made = await first(m.roles.list(a.prefix, page_size=page_size(a.limit)), a.limit)
+    built_in = [role for role in BUILT_IN.values() if role.role.startswith(a.prefix)]
+    show(printer, "roles", made._replace(records=built_in + made.records), _role_row, a.limit)
+
+
+async def _bindings(m: Client, a: Arguments, printer: Printer) -> None:
+    found = await first(m.principals.list(a.prefix, page_size=page_size(a.limit)), a.limit)
+    show(printer, "bindings", found, _binding_row, a.limit)
+
+
+async def _put_role(m: Client, a: Arguments, printer: Printer) -> None:
+    await m.roles.put(a.role, a.grants, about=a.about)
+    printer.one(Role(a.role, a.grants, a.about), _role_row(Role(a.role, a.grants, a.about)))
+
+
+async def _drop(m: Client, a: Arguments, printer: Printer) -> None:
+    with absent(f"no role {a.role}"):
+        await m.roles.delete(a.role)
+    printer.one({"role": a.role, "deleted": True})
+
+
+async def _give(m: Client, a: Arguments, printer: Printer) -> None:
+    known = await m.principals.get(a.principal)
+    before = [] if known is None else known.roles
+    await _put(m, printer, a.principal, dict.fromkeys([*before, *a.roles]), known is not None and known.denied)
+
+
+async def _take(m: Client, a: Arguments, printer: Printer) -> None:
+    known = await m.principals.get(a.principal) or PrincipalRoles(a.principal)
+    left = [given for given in known.roles if a.roles and given not in a.roles]
+    if left or known.denied:
+        await _put(m, printer, a.principal, left, known.denied)
+        return
+    with absent(f"{a.principal} has no roles"):
+        await m.principals.delete(a.principal)
+    printer.one(PrincipalRoles(a.principal), _binding_row(PrincipalRoles(a.principal)))
+
+
+def _deny(denied: bool):  # type: ignore[no-untyped-def]
+    async def command(m: Client, a: Arguments, printer: Printer) -> None:
+        known = await m.principals.get(a.principal)
+        await _put(m, printer, a.principal, [] if known is None else known.roles, denied)
+
+    return command
+
+
+async def _put(m: Client, printer: Printer, principal: str, roles: Iterable[Given], denied: bool) -> None:
+    found = PrincipalRoles(principal, [*roles], denied)
+    await m.principals.put(principal, found.roles, denied=denied)
+    printer.one(found, _binding_row(found))
+
+
+def _given_row(given: Given) -> Row:
+    return {"role": given.role, "scope": given.scope}
+
+
+def _text(given: Given) -> str:
+    return given.role if given.scope == "*" else f"{given.role}@{given.scope}"
+
+
+def _binding_row(found: PrincipalRoles) -> Row:
+    return {"principal": found.principal, "roles": [_text(one) for one in found.roles], "denied": found.denied}
+
+
+def _role_row(role: Role) -> Row:
+    return {"role": role.role, "built in": role.role in BUILT_IN, "grants": _grants(role.grants), "about": role.about}
+
+
+def _grants(grants: Sequence[Grant]) -> list[str]:
+    found = []
+    for grant in grants:
+        parts = [",".join(grant.rights), ",".join(grant.tables), grant.scope, grant.prefix]
+        while parts[-1] == "" or (len(parts) == 3 and parts[-1] == "*"):
+            parts.pop()
+        found.append(":".join(parts))
+    return found

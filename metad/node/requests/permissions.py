@@ -1,0 +1,503 @@
+"""May whoever asks do this? One place for every request and watch of clients, by what :mod:`metad_wire.tables.access`
+says.
+
+What a request needs follows from the declaration of its method and table. A node decides by its own copy of
+``metadata-0``, which may be a moment behind. Where it does not check (``[security] authorization``), certificates of
+brokers bind their names all the same: the holder of ``metad://broker/NAME`` speaks for that broker only, and once it
+has registered the name, nobody without that certificate speaks for it, whatever the epoch. Names that were registered
+in another way are as free as they were. Where nobody is identified, nothing is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from metad_wire import messages as m
+from metad_wire.cluster import METADATA
+from metad_wire.errors import InvalidRequestError, MetadError, PermissionDeniedError
+from metad_wire.method import MALFORMED
+from metad_wire.methods import (
+    ACCESS_MAY,
+    BROKER_FENCE,
+    BROKER_GET,
+    BROKER_HEARTBEAT,
+    BROKER_LIST,
+    BROKER_REGISTER,
+    CLUSTER_MAP,
+    CONSUMER_HEARTBEAT,
+    KV_TRANSACT,
+    LEASE_ATTACH,
+    LEASE_DETACH,
+    LEASE_KEEP_ALIVE,
+    LEASE_KEYS,
+    LEASE_REVOKE,
+    METHODS,
+    RETAINED_MATCH,
+    SESSION_END_TENANT,
+    SESSION_TAKEOVER,
+    TABLE_TRANSACT,
+    For,
+    Method,
+)
+from metad_wire.refused import Refused, without
+from metad_wire.table import TABLES, Table
+from metad_wire.tables.access import ALL, OF_THE_CLUSTER, Given, Grant, May, MayReply
+from metad_wire.tables.table import PlainTable
+from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
+from metad_wire.watch import WatchFilter
+
+from ...config import SecurityConfig
+from ...control.host import Hosted, Source
+from ...state.cluster.access import KnownAccess
+from ...state.cluster.brokers import registered_by
+from ...state.cluster.declarations import KnownTables
+from ...state.machine import Machine
+from ..replicas.machines import Machines
+
+_NAMING: Final = {BROKER_REGISTER.code} | {
+    method.code
+    for method in METHODS.values()
+    if method.whose is For.CLIENTS and {"broker", "broker_epoch"} <= set(method.body.__struct_fields__)
+}
+"""Methods whose body names the life of a broker that asks."""
+_FREE: Final = {CLUSTER_MAP.code, ACCESS_MAY.code}
+"""What everybody may ask."""
+_RIGHTS: Final = {
+    SESSION_END_TENANT.code: "admin",
+    CONSUMER_HEARTBEAT.code: "write",
+    LEASE_KEEP_ALIVE.code: "write",
+}
+_DELETE: Final = ("delete", "remove", "revoke")
+_OWNED: Final = "broker"
+"""The table of lives."""
+_KNOWN_MAX: Final = 4_096
+_SCOPES: Final = ("tenant", "namespace")
+
+
+class Need(NamedTuple):
+    """What a request must be allowed."""
+
+    right: str
+    table: str
+    scope: str | None
+    """The first field of the key; None: all records of the table."""
+    key: str = ""
+    """What the second one begins with."""
+
+    def __str__(self) -> str:
+        where = "of all" if self.scope is None else f"of {self.scope[:256]!r}"
+        return f"{self.right} {self.table} {where}" + (f", {self.key[:256]!r}" if self.key else "")
+
+
+def right_of(method: Method[Any, Any]) -> str:
+    """Which right a method needs; "own" of those that need nothing but to speak for a broker."""
+    if (said := _RIGHTS.get(method.code)) is not None:
+        return said
+    if method.whose is For.ADMINS:
+        return "admin"
+    if method.code in _LIVES:
+        return "own"
+    if method.name.partition(".")[2].startswith(_DELETE):
+        return "delete"
+    return "write" if method.mutates else "read"
+
+
+_LIVES: Final = {
+    method.code
+    for method in METHODS.values()
+    if method.whose is For.CLIENTS and method.name.startswith(f"{_OWNED}.") and method not in (BROKER_GET, BROKER_LIST)
+}
+
+
+# --- what a request needs -----------------------------------------------------------------------------------------
+
+
+def _table_of(method: Method[Any, Any]) -> str:
+    if method.table is not None:
+        return _name(method.table)
+    return _OWNED if method.name.startswith(f"{_OWNED}.") else "cluster"
+
+
+def _name(table: Table[Any]) -> str:
+    """By which grants name a table."""
+    return getattr(table, "ruled_by", "") or table.name
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _of_item(right: str, name: str, key: Sequence[str], item: Any) -> Need:
+    """Of an item that has the fields of the key, or a record or a key that has."""
+    item = getattr(item, "record", item)
+    item = item if hasattr(item, key[0]) else getattr(item, "key", item)
+    second = getattr(item, key[1], "") if len(key) > 1 else ""
+    return Need(right, name, _text(getattr(item, key[0])), second if isinstance(second, str) else "")
+
+
+def _of_body(right: str, name: str, key: Sequence[str], body: Any) -> Need:
+    """Of a request without items: its fields say what it is about. An empty one stands for all."""
+    scope = getattr(body, key[0], "") if key else ""
+    if not scope:
+        return Need(right, name, None)
+    second = ""
+    if len(key) > 1:
+        fields = (key[1], f"{key[1]}_prefix", "prefix")
+        second = next((getattr(body, field) for field in fields if hasattr(body, field)), "")
+    return Need(right, name, scope, second if isinstance(second, str) else "")
+
+
+def _of_list(right: str, table: PlainTable[Any], body: m.TableList) -> Need:
+    """Of a listing of a declared table, by its keys or by an index."""
+    name, names = _name(table), (table.index(body.index) or table).names
+    given = dict(zip(names, body.fields, strict=False))
+    if table.key[0] not in given:
+        return Need(right, name, None)
+    second: Any = ""
+    if len(table.key) > 1:
+        at = names.index(table.key[1])
+        second = given.get(table.key[1], body.prefix if at == len(given) else "")
+    return Need(right, name, _text(given[table.key[0]]), second if isinstance(second, str) else "")
+
+
+def _of_filter(body: Any) -> Need:
+    """Of a topic filter: all topics that begin as it does before its first wildcard."""
+    begin = body.filter
+    for at, level in enumerate(levels := begin.split("/")):
+        if level in ("#", "+"):
+            begin = "/".join(levels[:at])  # "a/#" is about "a", too
+            break
+    return Need("read", "retained", body.tenant or None, begin)
+
+
+def _of_kv(item: m.KvTransaction) -> Iterator[Need]:
+    for compare in item.compares:
+        yield Need("read", "kv", item.namespace, compare.key)
+    for key in item.reads:
+        yield Need("read", "kv", item.namespace, key)
+    for operation in (*item.then, *item.otherwise):
+        yield Need("delete" if operation.value is None else "write", "kv", item.namespace, operation.key)
+
+
+def _of_transaction(tables: KnownTables, item: m.TableTransaction) -> Iterator[Need]:
+    def need(right: str, number: int, key: Sequence[Any]) -> Need:
+        name = _name(tables.records(number).table)
+        second = key[1] if len(key) > 1 and isinstance(key[1], str) else ""
+        return Need(right, name, _text(key[0]) if key else None, second)
+
+    for compare in item.compares:
+        yield need("read", compare.table, compare.key)
+    for read in item.reads:
+        yield need("read", read.table, read.key)
+    for operation in (*item.then, *item.otherwise):
+        if operation.record is None:
+            yield need("delete", operation.table, operation.key)
+        else:
+            table = tables.records(operation.table).table
+            try:
+                record = msgspec.msgpack.decode(operation.record, type=table.record)
+            except MALFORMED:
+                continue  # the transaction is refused for that
+            yield need("write", operation.table, [getattr(record, field) for field in table.key])
+
+
+def _brokers(method: Method[Any, Any], request: m.Request[Any]) -> Iterable[str]:
+    """The brokers for which a request speaks."""
+    if request.life is not None:
+        yield request.life.broker
+    if method.code in _NAMING:
+        if request.body.broker or method is BROKER_REGISTER:
+            yield request.body.broker
+    elif method is BROKER_HEARTBEAT:
+        yield from dict.fromkeys(beat.broker for beat in request.body.beats)
+    elif method.item is not None and {"broker", "broker_epoch"} <= {*getattr(method.item, "__struct_fields__", ())}:
+        yield from dict.fromkeys(item.broker for item in request.body.items)
+
+
+# --- what somebody may ----------------------------------------------------------------------------------------------
+
+
+class Rights:
+    """What one principal may do, as of one state of the roles."""
+
+    def __init__(self, known: KnownAccess, principal: str, own: str) -> None:
+        """``own``: the name of the broker whose certificate it has; empty: it has none."""
+        binding = known.bindings.get(principal)
+        self.denied = binding is not None and binding.denied
+        self.roles: list[Given] = [] if binding is None else binding.roles
+        self._grants: list[tuple[Given, Grant]] = []
+        if not self.denied:
+            for given in self.roles:
+                role = known.role(given.role)
+                self._grants += [(given, grant) for grant in (() if role is None else role.grants)]
+            if own:
+                self._grants.append((Given("its certificate"), Grant(["own"], [_OWNED], _exactly(own))))
+        self._prefixes: dict[tuple[str, str, str | None], tuple[str, ...]] = {}
+
+    def prefixes(self, need: Need, is_scoped: Callable[[str], bool]) -> tuple[str, ...]:
+        """With which prefixes the second field of keys may begin; none: nothing is allowed. ``is_scoped``: whether the
+        first one of a table is a tenant or a namespace."""
+        asked = right, table, scope = need[:3]
+        found = self._prefixes.get(asked)
+        if found is None:
+            if len(self._prefixes) >= _KNOWN_MAX:
+                self._prefixes.clear()
+            scoped = is_scoped(table)
+            found = self._prefixes[asked] = tuple(
+                grant.prefix
+                for given, grant in self._grants
+                if right in grant.rights
+                and _names(grant, table)
+                and _covers(grant.scope, scope)
+                and (_covers(given.scope, scope) if scoped else given.scope == ALL or table in grant.tables)
+            )
+        return found
+
+    def allow(self, need: Need, is_scoped: Callable[[str], bool]) -> bool:
+        """Whether one of its grants says so."""
+        return any(map(need.key.startswith, self.prefixes(need, is_scoped)))
+
+
+def _names(grant: Grant, table: str) -> bool:
+    if not grant.tables:
+        return table not in OF_THE_CLUSTER
+    return table in grant.tables or ALL in grant.tables
+
+
+def _exactly(name: str) -> str:
+    """A scope that is this name, also if that ends with a star."""
+    return f"\0{name}"
+
+
+def _covers(pattern: str, scope: str | None) -> bool:
+    if pattern == "*":
+        return True
+    if scope is None:
+        return False
+    if pattern.startswith("\0"):
+        return pattern[1:] == scope
+    return scope.startswith(pattern[:-1]) if pattern.endswith("*") else scope == pattern
+
+
+class Permissions:
+    """Decides for one node."""
+
+    def __init__(self, groups: Hosted, machines: Machines, security: SecurityConfig) -> None:
+        self.known = machines.access
+        self.enforced = security.authorization
+        """Whether what is not allowed is refused."""
+        self._groups = groups
+        self.tables = machines.tables
+        """The declared ones."""
+        self._administrators = frozenset(security.administrators)
+        self._rights: dict[Principal, Rights] = {}
+        self._at = -1
+        self._bound: dict[str, str] = {}  # broker -> the certificate that it is bound to; empty: none
+        self._bound_at: tuple[Machine | None, int] = None, 0  # the state in which that is so
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        method: Method[Any, Any],
+        request: m.Request[Any],
+        refused: Refused | None,
+        source: Source,
+    ) -> tuple[Any, Refused | None]:
+        """The body of a request with those of its items that are allowed, and the others among those that are refused.
+        Raises PermissionDeniedError if nothing is allowed."""
+        principal = source.principal
+        if principal is None:
+            return request.body, refused
+        brokers = [*_brokers(method, request)]
+        for broker in brokers:
+            self._check_bound(broker, principal)
+        if not self.enforced or method.code in _FREE or self.administers(principal):
+            return request.body, refused
+        rights = self.rights(principal)
+        if rights.denied:
+            raise PermissionDeniedError(f"{principal.uri} is denied everything")
+        for broker in brokers:
+            self._check(rights, Need("own", _OWNED, broker), principal)
+        for need in self._of_all(method, request.body):
+            self._check(rights, need, principal)
+        if method.item is None or not request.body.items:
+            return request.body, refused
+        return self._items(method, request.body, refused, rights, principal)
+
+    def _of_all(self, method: Method[Any, Any], body: Any) -> Iterator[Need]:
+        """What a request needs as a whole."""
+        right, name = right_of(method), _table_of(method)
+        if method is BROKER_GET:
+            yield from (Need(right, name, broker) for broker in body.brokers)
+        elif method is BROKER_FENCE:
+            yield Need(right, name, body.broker)
+        elif method is RETAINED_MATCH:
+            yield _of_filter(body)
+        elif method is SESSION_TAKEOVER:
+            if body.restore_parts:
+                for item in {(item.tenant, item.client_id) for item in body.items}:
+                    yield from (Need("read", part, *item) for part in ("subscription", "inflight"))
+            if body.restore:
+                yield from (Need("read", name, item.tenant, item.client_id) for item in body.items)
+        elif method is LEASE_KEYS:
+            yield Need("read", "kv", body.namespace)
+            yield _of_body(right, name, method.table.key, body)
+        elif method.item is None and right != "own":
+            if isinstance(method.table, PlainTable):
+                yield _of_list(right, method.table, body)
+            else:
+                yield _of_body(right, name, () if method.table is None else method.table.key, body)
+
+    def _of_item(self, method: Method[Any, Any]) -> Callable[[Any], Iterable[Need]]:
+        right, name = right_of(method), _table_of(method)
+        if method.code == KV_TRANSACT.code:
+            return _of_kv
+        if method.code == TABLE_TRANSACT.code:
+            return lambda item: _of_transaction(self.tables, item)
+        key = method.table.key
+        if method in (LEASE_ATTACH, LEASE_DETACH):
+            return lambda item: (
+                _of_item(right, name, key, item),
+                Need("delete", "kv", item.namespace, item.key),
+            )
+        if method is LEASE_REVOKE:
+            return lambda item: (_of_item(right, name, key, item), Need("delete", "kv", item.namespace))
+        return lambda item: (_of_item(right, name, key, item),)
+
+    def _items(
+        self,
+        method: Method[Any, Any],
+        body: Any,
+        refused: Refused | None,
+        rights: Rights,
+        principal: Principal,
+    ) -> tuple[Any, Refused | None]:
+        needs = self._of_item(method)
+        reasons: dict[int, str | MetadError] = {}
+        allowed: set[tuple[str, str, str | None]] = set()  # whatever the second field
+        for position, item in enumerate(body.items):
+            for need in needs(item):
+                if need[:3] in allowed:
+                    continue
+                prefixes = rights.prefixes(need, self._is_scoped)
+                if "" in prefixes:
+                    allowed.add(need[:3])
+                elif not any(map(need.key.startswith, prefixes)):
+                    reasons[position] = _denied(principal, need)
+                    break
+        if not reasons:
+            return body, refused
+        refused = Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)
+        fields = {name: getattr(body, name) for name in body.__struct_fields__}
+        return type(body)(**{**fields, "items": without(body.items, reasons)}), refused
+
+    def _check(self, rights: Rights, need: Need, principal: Principal) -> None:
+        if not rights.allow(need, self._is_scoped):
+            raise _denied(principal, need)
+
+    def _is_scoped(self, name: str) -> bool:
+        """Whether the keys of a table begin with a tenant or a namespace."""
+        if name in TABLES:
+            return name in _SCOPED
+        table = self.tables.watched(name, 0)
+        return table is not None and table.key[0] in _SCOPES
+
+    # --- watches ------------------------------------------------------------------------------------------------
+
+    def check_watch(self, filters: Sequence[WatchFilter], source: Source | None) -> None:
+        """Raise PermissionDeniedError where a watch would show what may not be read."""
+        principal = None if source is None else source.principal
+        if principal is None or not self.enforced or self.administers(principal):
+            return
+        rights = self.rights(principal)
+        if rights.denied:
+            raise PermissionDeniedError(f"{principal.uri} is denied everything")
+        for one in filters:
+            table = TABLES.get(one.table) or self.tables.watched(one.table, one.number)
+            name = one.table if table is None else _name(table)
+            fields = [_text(field) for field in one.fields[:2]]
+            if not fields:
+                need = Need("read", name, None)
+            else:
+                need = Need("read", name, fields[0], fields[1] if len(fields) > 1 else one.prefix)
+            self._check(rights, need, principal)
+
+    # --- who may what -------------------------------------------------------------------------------------------
+
+    def rights(self, principal: Principal) -> Rights:
+        """What a principal may, as this node knows."""
+        if self._at != self.known.changes or len(self._rights) >= _KNOWN_MAX:
+            self._rights, self._at = {}, self.known.changes
+        found = self._rights.get(principal)
+        if found is None:
+            own = principal.name if principal.role is Role.BROKER else ""
+            found = self._rights[principal] = Rights(self.known, principal.uri, own)
+        return found
+
+    def administers(self, principal: Principal | None) -> bool:
+        """Whether a principal may do everything: where nobody is checked, it may."""
+        return principal is None or may_administer(principal, self._administrators)
+
+    def denies(self, principal: Principal | None) -> bool:
+        """Whether a principal may do nothing at all."""
+        if principal is None or not self.enforced or self.administers(principal):
+            return False
+        return self.rights(principal).denied
+
+    def may(self, body: May, source: Source | None) -> MayReply:
+        """The answer to ``access.may``. Raises PermissionDeniedError, InvalidRequestError."""
+        asking = None if source is None else source.principal
+        if asking is None and not body.principal:
+            return MayReply("", False, True, False, [], [True] * len(body.wishes))
+        about = asking
+        if body.principal and (asking is None or body.principal != asking.uri):
+            if asking is not None and self.enforced and not self.administers(asking):
+                self._check(self.rights(asking), Need("read", "principal", None), asking)
+            if (about := principal_named(body.principal)) is None:
+                raise InvalidRequestError(f"{body.principal!r} is no principal: metad://client/NAME is one")
+        assert about is not None
+        rights, administers = self.rights(about), self.administers(about)
+        allowed = [
+            administers
+            or (
+                rights.allow(Need(one.right, one.table, one.scope or None, one.key), self._is_scoped)
+                if self.enforced
+                else one.right != "admin"
+            )
+            for one in body.wishes
+        ]
+        return MayReply(about.uri, self.enforced, administers, rights.denied, rights.roles, allowed)
+
+    # --- brokers' certificates ----------------------------------------------------------------------------------
+
+    def _check_bound(self, broker: str, principal: Principal) -> None:
+        """Raise PermissionDeniedError where a client may not speak for a broker."""
+        if principal.role is Role.BROKER and principal.name != broker:
+            raise PermissionDeniedError(f"{principal.uri} speaks for no other broker: not for {broker[:256]!r}")
+        bound = self._certificate_of(broker)
+        if bound and bound != principal.uri:
+            raise PermissionDeniedError(
+                f"broker {broker!r} is bound to the certificate {bound}: {principal.uri} may not speak for it"
+            )
+
+    def _certificate_of(self, broker: str) -> str:
+        machine = self._groups.drivers[METADATA].machine
+        at = machine, machine.applied
+        if at != self._bound_at or len(self._bound) >= _KNOWN_MAX:
+            self._bound, self._bound_at = {}, at
+        bound = self._bound.get(broker)
+        if bound is None:
+            holder = registered_by(machine.reader.engine, broker)
+            bound = self._bound[broker] = holder if holder.startswith(f"metad://{Role.BROKER.value}/") else ""
+        return bound
+
+
+def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
+    return PermissionDeniedError(f"{principal.uri} may not {need}")
+
+
+_SCOPED: Final = frozenset(name for name, table in TABLES.items() if {*table.key[:1]} & {*_SCOPES})

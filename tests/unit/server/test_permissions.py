@@ -1,0 +1,466 @@
+"""Who may do what: each method needs what its table and its items say, and nothing shows, counts or changes a record
+that its reader may not have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from server_rig import Answer, Rig
+from test_hostile_requests import OPEN, body_of
+from wire_strategies import values_of
+
+from metad.node.requests.permissions import right_of
+from metad.storage import keys
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.cluster import METADATA
+from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError
+from metad_wire.methods import METHODS, By, For, Method
+from metad_wire.table import ROWS
+from metad_wire.tables.access import Given, Grant, May, PrincipalRoles, Role, RoleKey, Wish
+from metad_wire.tables.broker import BrokerRegister
+from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
+from metad_wire.tables.retained import RetainedPutItem
+from metad_wire.tables.sequence import SequenceAddItem
+from metad_wire.tables.subscription import Subscription
+from metad_wire.transport.credentials import Principal
+from metad_wire.transport.credentials import Role as Kind
+from metad_wire.watch import WatchFilter, WatchOpen
+from sim.naming import group_of, kind_of
+
+DENIED = PermissionDeniedError.code
+
+
+class Line:
+    """The connection of a client whose certificate names it."""
+
+    host = "10.0.0.7"
+
+    def __init__(self, kind: Kind, name: str) -> None:
+        self.principal = Principal(kind, name)
+        self.holder = self.principal.uri
+
+
+APP, OPS, B1 = Line(Kind.CLIENT, "app"), Line(Kind.ADMIN, "ops"), Line(Kind.BROKER, "b1")
+
+
+async def opened() -> Rig:
+    rig = Rig()
+    await rig.open()
+    rig.node.permissions.enforced = True
+    return rig
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = await opened()
+    yield rig
+    rig.node.will_turns.drain()
+    await rig.close()
+
+
+def send(rig: Rig, line: Line, method: Method[Any, Any], body: Any) -> Answer:
+    group = "" if method.by is not By.GROUP else group_of(rig.node.map, method, body) or f"{kind_of(method)}-0"
+    answer = Answer()
+    payload = method.encode_request(body, 0, None, group)
+    rig.node.requests.submit(method.code, payload, answer, source=line)
+    return answer
+
+
+async def ask(rig: Rig, line: Line, method: Method[Any, Any], body: Any) -> Any:
+    return (await rig.answered(send(rig, line, method, body))).reply(method)
+
+
+async def give(rig: Rig, line: Line, *grants: Grant, scope: str = "*", denied: bool = False) -> None:
+    name = f"role of {line.principal.name}"
+    roles = [Given(name, scope)] if grants else []
+    if grants:
+        put = await ask(rig, OPS, methods.ROLE_PUT, m.Items([Role(name, [*grants])]))
+        assert not put.errors
+    bound = PrincipalRoles(line.principal.uri, roles, denied)
+    assert not (await ask(rig, OPS, methods.PRINCIPAL_PUT, m.Items([bound]))).errors
+
+
+def is_refused(answer: Answer) -> bool:
+    """Whether a request was refused as a whole, or each of its items was."""
+    (result,) = answer.results
+    if isinstance(result, MetadError):
+        return isinstance(result, PermissionDeniedError)
+    return False
+
+
+CLIENTS = [method for method in OPEN if method.whose is not For.NODES]
+
+
+@pytest.mark.parametrize("method", CLIENTS, ids=lambda method: method.name)
+async def test_whoever_has_no_role_may_do_nothing(rig: Rig, method: Method[Any, Any]) -> None:
+    before = rows_of(rig)
+    answer = await rig.answered(send(rig, APP, method, body_of(method)))
+    if not is_refused(answer):
+        reply = answer.reply(method)
+        assert {error.code for error in reply.errors} == {DENIED}
+        assert len(reply.errors) == len(body_of(method).items)
+    assert rows_of(rig) == before
+
+
+@pytest.mark.parametrize("method", CLIENTS, ids=lambda method: method.name)
+async def test_administrators_and_those_with_every_right_may_do_everything(rig: Rig, method: Method[Any, Any]) -> None:
+    await give(rig, APP, Grant(["read", "write", "delete", "own", "admin"], ["*"]))
+    for line in (OPS, APP):
+        answer = await rig.answered(send(rig, line, method, body_of(method)))
+        rig.node.will_turns.drain()
+        assert not is_refused(answer)
+        if not isinstance(answer.results[0], MetadError):
+            assert DENIED not in {error.code for error in getattr(answer.reply(method), "errors", ())}
+
+
+RIGHTS = {
+    "read": "session.get session.list session.endings subscription.get subscription.list inflight.get will.list "
+    "will.wait offset.fetch offset.list offset.generations offset.groups consumer.get consumer.members "
+    "consumer.describe kv.get kv.scan lease.get lease.list lease.keys sequence.get sequence.list retained.get "
+    "retained.match broker.get broker.list table.get table.list table.count declaration.get declaration.list "
+    "assignment.explain plan.get plan.list role.list principal.get principal.list system.status cluster.map "
+    "watch.open access.may",
+    "write": "session.takeover session.disconnect session.update subscription.add inflight.put will.claim "
+    "will.acknowledge offset.commit offset.reset_generations consumer.join consumer.heartbeat "
+    "consumer.leave consumer.assign kv.put kv.transact lease.grant lease.keep_alive lease.attach lease.detach "
+    "sequence.add retained.put table.put table.transact declaration.declare assignment.create assignment.alter "
+    "assignment.resize assignment.in_sync assignment.release assignment.report assignment.claim assignment.seal "
+    "will.release",
+    "delete": "session.delete subscription.remove inflight.delete offset.delete offset.delete_groups kv.delete "
+    "lease.revoke sequence.delete retained.delete table.delete assignment.delete",
+    "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
+    "admin": "session.end_tenant broker.fence declaration.drop assignment.elect assignment.move plan.create plan.set "
+    "plan.delete role.put role.delete principal.put principal.delete cluster.join cluster.leave cluster.transfer "
+    "cluster.add_group cluster.rebalance",
+}
+
+
+def test_each_method_needs_the_right_that_is_written_here() -> None:
+    found = {method.name: right_of(method) for method in METHODS.values() if method.whose is not For.NODES}
+    assert found == {name: right for right, names in RIGHTS.items() for name in names.split()}
+
+
+# --- nothing shows what a read by key would refuse ------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "ab", "k", "b1", ""])
+SCOPES = st.sampled_from(["a", "b", "a*", "*"])
+TABLES = st.lists(
+    st.sampled_from(["session", "subscription", "will", "kv", "lease", "offset", "retained", "sequence", "*"]),
+    max_size=2,
+)
+GRANTS = st.builds(
+    Grant,
+    st.lists(st.sampled_from(["read", "write", "delete", "own"]), min_size=1, max_size=3, unique=True),
+    TABLES,
+    SCOPES,
+    st.sampled_from(["", "", "k", "a"]),
+)
+OF_CLIENTS = [method for method in CLIENTS if method.whose is For.CLIENTS]
+SHOWING = [method for method in OF_CLIENTS if method.table is not None and method in method.table.listed]
+
+
+def listing(method: Method[Any, Any]) -> st.SearchStrategy[Any]:
+    """Bodies that say no more than what is wanted."""
+    asked = [field for field in msgspec.structs.fields(method.body) if field.name in method.table.listed[method].asked]
+    texts = {field.name: NAMES for field in asked if field.type is str or field.required}
+    return st.fixed_dictionaries(texts).map(lambda values: method.body(**values))
+
+
+ATTEMPTS = st.one_of(
+    st.sampled_from(OF_CLIENTS).flatmap(lambda method: st.tuples(st.just(method), values_of(method.body, NAMES))),
+    st.sampled_from(SHOWING).flatmap(lambda method: st.tuples(st.just(method), listing(method))),
+)
+PLACES = [(scope, key) for scope in ("a", "b", "ab") for key in ("k", "a")]
+THERE = (
+    (methods.KV_PUT, m.KvPut([m.KvPutItem(*place, b"v") for place in PLACES])),
+    (methods.SESSION_TAKEOVER, m.SessionTakeover("b1", 1, [m.SessionTakeoverItem(*place) for place in PLACES])),
+    (methods.OFFSET_COMMIT, methods.OFFSET_COMMIT.body([m.OffsetCommitItem(*place, "k", 0, 1) for place in PLACES])),
+    (methods.SEQUENCE_ADD, m.Items([SequenceAddItem(*place, 1) for place in PLACES])),
+    (methods.LEASE_GRANT, m.Items([LeaseGrantItem(scope, 60_000, key) for scope, key in PLACES])),
+    (methods.RETAINED_PUT, m.Items([RetainedPutItem(*place, b"v") for place in PLACES])),
+    (
+        methods.SUBSCRIPTION_ADD,
+        methods.SUBSCRIPTION_ADD.body("b1", 1, [Subscription(*place, "k/#") for place in PLACES]),
+    ),
+)
+"""What there is before anybody asks."""
+
+
+def allowed(grants: list[Grant], given_scope: str, right: str, table: str, scope: str, key: str) -> bool:
+    """What a grant means, said once more."""
+
+    def covers(pattern: str) -> bool:
+        return scope.startswith(pattern[:-1]) if pattern.endswith("*") else scope == pattern
+
+    return any(
+        right in grant.rights
+        and (not grant.tables or table in grant.tables or "*" in grant.tables)
+        and covers(grant.scope)
+        and covers(given_scope)
+        and key.startswith(grant.prefix)
+        for grant in grants
+    )
+
+
+def keyed(value: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The first two fields of the keys of all records in a reply."""
+    if isinstance(value, list):
+        for each in value:
+            yield from keyed(each, names)
+    elif isinstance(value, m.Message) and hasattr(value, names[0]):
+        yield getattr(value, names[0]), str(getattr(value, names[1], ""))
+
+
+def rows_of(rig: Rig) -> dict[bytes, bytes]:
+    """All but what a group is itself."""
+    return {
+        key: value
+        for key, value in rig.state_engine.scan(b"", b"\xff" * 8, 1_000_000)
+        if key[_GROUP : _GROUP + 1] > b"\0"
+    }
+
+
+def changed(before: dict[bytes, bytes], after: dict[bytes, bytes]) -> Iterator[tuple[str, str, str]]:
+    """Table, scope and second field of the rows that have changed, of tables whose keys have a scope."""
+    for key in {key for key in {*before, *after} if before.get(key) != after.get(key)}:
+        table = ROWS.get(key[_GROUP])
+        if table is None or not {*table.key[:1]} & {"tenant", "namespace"}:
+            continue
+        fields = table.fields_of(key[_GROUP + 1 + table.ordered_by :], min(2, len(table.key)))
+        yield table.name, str(fields[0]), str(fields[1]) if len(fields) > 1 else ""
+
+
+_GROUP = len(keys.group_prefix(METADATA))
+_BESIDE = {
+    "subscription": ["session"],
+    "inflight": ["session"],
+    "will": ["session"],
+    "session_due": ["session"],
+    "consumer": ["offset"],
+    "lease": ["kv"],
+}
+"""Tables of which rows change with those of others."""
+
+
+def check_reads(method: Method[Any, Any], body: Any, reply: Any, every: Any, may: Any) -> None:
+    """``reply``: to who may not have everything. ``every``: to an administrator."""
+    names = method.table.key
+    if method.item is not None:
+        errors = {error.index: error.code for error in reply.errors}
+        for position, item in enumerate(body.items):
+            ((scope, key),) = keyed(item, names)
+            assert (errors.get(position) == DENIED) is not may("read", method.table.name, scope, key)
+        return
+    for scope, key in keyed(getattr(every, "found", []), names):
+        assert may("read", method.table.name, scope, key), (scope, key)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(GRANTS, max_size=3), SCOPES, st.lists(st.tuples(st.booleans(), ATTEMPTS), max_size=25))
+def test_nothing_is_shown_or_changed_that_its_key_would_refuse(
+    grants: list[Grant], scope: str, attempts: list[tuple[bool, tuple[Method[Any, Any], Any]]]
+) -> None:
+    def may(right: str, table: str, where: str, key: str) -> bool:
+        return allowed(grants, scope, right, table, where, key)
+
+    async def run() -> None:
+        rig = await opened()
+        await give(rig, APP, *grants, scope=scope)
+        for method, body in THERE:
+            assert not (await ask(rig, OPS, method, body)).errors
+        for by_app, (method, body) in attempts:
+            before = rows_of(rig)
+            answer = await rig.answered(send(rig, APP if by_app else OPS, method, body))
+            rig.node.will_turns.drain()
+            await rig.settle()
+            assert rig.node.failure is None
+            if not by_app or not answer.done:
+                continue
+            for table, where, key in changed(before, rows_of(rig)):
+                tables = [table, *_BESIDE.get(table, [])]
+                assert any(may(right, one, where, key) for one in tables for right in ("write", "delete"))
+            if isinstance(answer.results[0], MetadError) or method.mutates or method.table is None:
+                continue
+            if method.table.key[:1] in (("tenant",), ("namespace",)) and right_of(method) == "read":
+                every = await rig.answered(send(rig, OPS, method, body))
+                if not isinstance(every.results[0], MetadError):
+                    check_reads(method, body, answer.reply(method), every.reply(method), may)
+        await rig.close()
+
+    asyncio.run(run())
+
+
+# --- and the rest ---------------------------------------------------------------------------------------------------
+
+
+async def test_items_that_are_not_allowed_are_refused_and_the_others_done(rig: Rig) -> None:
+    await give(rig, APP, Grant(["read", "write"], ["kv"], "a", "k"))
+    places = [("a", "k1"), ("a", "x"), ("b", "k1"), ("a", "k2")]
+    put = await ask(rig, APP, methods.KV_PUT, m.KvPut([m.KvPutItem(*place, b"v") for place in places]))
+    assert [(error.index, error.code) for error in put.errors] == [(1, DENIED), (2, DENIED)]
+    assert "may not write kv of 'b', 'k1'" in put.errors[1].message
+    found = await ask(rig, OPS, methods.KV_GET, methods.KV_GET.body([m.KvKey(*place) for place in places]))
+    assert [one is not None for one in found.found] == [True, False, False, True]
+    transacted = m.KvTransaction("a", [m.KvCompare("k1", version=1)], [m.KvOperation("x", b"v")], [], ["k1"])
+    reply = await ask(rig, APP, methods.KV_TRANSACT, methods.KV_TRANSACT.body([transacted]))
+    assert [error.code for error in reply.errors] == [DENIED]
+    scan = send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("a", "k"))
+    assert len((await rig.answered(scan)).reply(methods.KV_SCAN).found) == 2
+    await give(rig, APP, Grant(["read", "write"], ["kv", "sequence"], "a", "k"), Grant(["read"], ["session"], "a"))
+    await ask(rig, APP, methods.SESSION_LIST, methods.SESSION_LIST.body("a"))
+    for other in (methods.SESSION_LIST.body("b"), methods.SESSION_LIST.body()):
+        assert isinstance(
+            (await rig.answered(send(rig, APP, methods.SESSION_LIST, other))).error, PermissionDeniedError
+        )
+    for prefix in ("", "x"):
+        refused = await rig.answered(send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("a", prefix)))
+        assert isinstance(refused.error, PermissionDeniedError)
+
+
+async def test_a_broker_owns_its_own_name_and_others_need_a_grant(rig: Rig) -> None:
+    await ask(rig, B1, methods.BROKER_REGISTER, BrokerRegister("b1"))
+    refused = await rig.answered(send(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b2")))
+    assert isinstance(refused.error, PermissionDeniedError)
+    await give(rig, APP, Grant(["own"], ["broker"], "b2"))
+    await ask(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b2"))
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["write"]))
+    bound = await rig.answered(send(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b1")))
+    assert isinstance(bound.error, PermissionDeniedError), "its certificate binds it"
+    taken = m.SessionTakeover("b9", 1, [m.SessionTakeoverItem("a", "c")])
+    assert not (await ask(rig, APP, methods.SESSION_TAKEOVER, taken)).errors
+    await give(rig, APP, Grant(["write"]))
+    assert is_refused(await rig.answered(send(rig, APP, methods.SESSION_TAKEOVER, taken)))
+
+
+async def test_what_belongs_to_another_table_needs_the_right_to_that(rig: Rig) -> None:
+    retained, lease, session = (Grant(["read", "write"], [table], "a") for table in ("retained", "lease", "session"))
+    own = Grant(["own"], ["broker"])
+    await give(rig, APP, own, lease, session, Grant(["read"], ["retained"], "a", "x/"))
+    taken = [m.SessionTakeoverItem("a", "c")]
+    for method, body, missing in (
+        (methods.LEASE_KEYS, methods.LEASE_KEYS.body("a", "l"), Grant(["read"], ["kv"], "a")),
+        (
+            methods.SESSION_TAKEOVER,
+            m.SessionTakeover("b", 1, taken, restore_parts=True),
+            Grant(["read"], ["subscription", "inflight"], "a"),
+        ),
+        (methods.RETAINED_MATCH, methods.RETAINED_MATCH.body("a", "x/#"), retained),
+        (methods.RETAINED_MATCH, methods.RETAINED_MATCH.body("a", "#"), retained),
+        (methods.LEASE_REVOKE, m.Items([LeaseKey("a", "l")]), Grant(["delete"], ["lease", "kv"], "a")),
+        (methods.LEASE_REVOKE, m.Items([LeaseKey("a", "l")]), Grant(["delete"], ["lease"], "a")),
+    ):
+        answer = await rig.answered(send(rig, APP, method, body))
+        assert is_refused(answer) or {error.code for error in answer.reply(method).errors} == {DENIED}, body
+        await give(rig, APP, own, lease, session, missing)
+        answer = await rig.answered(send(rig, APP, method, body))
+        if "kv" in missing.tables or method is not methods.LEASE_REVOKE:
+            assert not is_refused(answer), body
+        else:
+            assert {error.code for error in answer.reply(method).errors} == {DENIED}
+        await give(rig, APP, own, lease, session, Grant(["read"], ["retained"], "a", "x/"))
+    within = send(rig, APP, methods.RETAINED_MATCH, methods.RETAINED_MATCH.body("a", "x/y/+"))
+    assert not is_refused(await rig.answered(within))
+
+
+async def test_a_role_for_one_tenant_is_about_no_records_without_one(rig: Rig) -> None:
+    await give(rig, APP, Grant(["read"], ["*"]), scope="a")
+    wishes = [Wish("read", table, "a") for table in ("session", "kv", "plan", "role", "unheard_of")]
+    wishes.append(Wish("read", "session", "b"))
+    assert (await ask(rig, APP, methods.ACCESS_MAY, May("", wishes))).allowed == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    await give(rig, APP, Grant(["read"], ["plan"]), scope="a")
+    assert (await ask(rig, APP, methods.ACCESS_MAY, May("", wishes))).allowed == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    await give(rig, APP, Grant(["read"]))
+    assert (await ask(rig, APP, methods.ACCESS_MAY, May("", wishes))).allowed == [True, True, False, False, True, True]
+    reply = await ask(rig, OPS, methods.ACCESS_MAY, May(APP.principal.uri, wishes))
+    assert (reply.principal, reply.enforced, reply.administers) == (APP.principal.uri, True, False)
+    other = send(rig, APP, methods.ACCESS_MAY, May(B1.principal.uri))
+    assert isinstance((await rig.answered(other)).error, PermissionDeniedError)
+
+
+class Outlet:
+    """What a watch says."""
+
+    def __init__(self) -> None:
+        self.refusals: list[MetadError] = []
+        self.is_open = False
+        self.lasts = 0
+
+    def room(self) -> int:
+        return 1_000_000
+
+    def wait(self) -> None:
+        raise AssertionError("there is room")
+
+    def opened(self, payload: bytes) -> None:
+        self.is_open = True
+
+    def refused(self, error: MetadError) -> None:
+        self.refusals.append(error)
+
+    def event(self, payload: bytes, *, last: bool = False) -> None:
+        self.lasts += last
+
+
+async def test_watches_show_what_may_be_read_and_end_with_the_right_to_it(rig: Rig) -> None:
+    def watch(*filters: WatchFilter) -> Outlet:
+        outlet = Outlet()
+        payload = methods.WATCH_OPEN.encode_request(WatchOpen([*filters], position=0), 0, None, "data-0")
+        rig.node.watches.open(payload, outlet, APP)
+        return outlet
+
+    a, all_of_it = WatchFilter("session", ["a"]), WatchFilter("session")
+    assert isinstance(watch(a).refusals[0], PermissionDeniedError)
+    await give(rig, APP, Grant(["read"], ["session"], "a"))
+    for wrong in (all_of_it, WatchFilter("session", [], "a"), WatchFilter("kv", ["a"])):
+        assert isinstance(watch(a, wrong).refusals[0], PermissionDeniedError)
+    narrow, wide = watch(WatchFilter("session", ["a"], "c")), watch(a)
+    await rig.settle()
+    assert narrow.is_open
+    assert wide.is_open
+    await give(rig, APP, Grant(["read"], ["session"], "a", "c"))
+    rig.node.watches.look()
+    await rig.settle()
+    assert (narrow.lasts, wide.lasts) == (0, 1)
+    await give(rig, APP, denied=True)
+    rig.node.watches.look()
+    await rig.settle()
+    assert narrow.lasts == 1
+    assert rig.node.permissions.denies(APP.principal)
+    assert not rig.node.permissions.denies(OPS.principal)
+
+
+async def test_roles_are_kept_whole(rig: Rig) -> None:
+    await give(rig, APP, Grant(["read"]))
+    name = f"role of {APP.principal.name}"
+    for method, items, code in (
+        (
+            methods.ROLE_DELETE,
+            [RoleKey(name), RoleKey("none"), RoleKey("admin")],
+            ["conflict", "not_found", "conflict"],
+        ),
+        (methods.ROLE_PUT, [Role("reader", []), Role("r", [Grant(["read"], [], "a*b")])], ["conflict", "invalid_item"]),
+        (methods.PRINCIPAL_PUT, [PrincipalRoles("p", [Given("none")])], ["not_found"]),
+    ):
+        reply = await ask(rig, OPS, method, m.Items(items))
+        assert [ERRORS[error.code].name for error in reply.errors] == code

@@ -1,0 +1,242 @@
+"""Access: who may do what, to whose records. It counts where nodes have ``[security] authorization = true``.
+
+A *principal* is who a connection has proven to be: ``metad://client/app`` by a certificate or a token of that name. A
+*role* is a list of grants. A *binding* gives a principal roles, each for one *scope*, which is a tenant or a namespace,
+or denies it everything. A principal may do what one of its grants says, and nothing else. Roles and bindings are in
+``metadata-0``, and each node knows them by its copy: what has changed counts there as soon as that has come, for
+connections and watches that are open, too.
+
+| right | what it is about |
+|---|---|
+| ``read`` | methods that read, and watches |
+| ``write`` | methods that write, and what keeps somebody alive |
+| ``delete`` | methods that delete; to end a session drops what belongs to it |
+| ``own`` | to register a broker, to speak as one of its lives, and to end it |
+| ``admin`` | what is for administrators, and to end a tenant |
+
+A request needs the right for each record: of its table, with the first field of its key as the scope, and with a second
+one that begins with the prefix of the grant. One item that is not allowed is refused with ``permission_denied``, and
+the others are done. What lists, counts, matches or watches many records is refused as a whole where one of them might
+not be read. What names the life of a broker needs ``own`` of table ``broker`` with its name as the scope, beside.
+
+Administrators may do everything: by their certificate, or by name in ``[security] administrators``. So nobody is
+locked out for good. The certificate of a broker owns its own name. Everybody may ask for the map of the cluster, and
+what it may do itself. The table ``cluster`` stands for what is about nodes and groups; ``resource`` and ``partition``
+are ``assignment``. A grant that names no table is about those that programs keep records in: those of the cluster
+(``cluster``, ``broker``, ``plan``, ``declaration``, ``role``, ``principal``) are named, or ``*`` is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from .. import messages as m
+from ..method import By, For, Lane, Method
+from ..table import Table
+from ..text.fields import Batch
+
+ROLES_MAX = 1_000
+"""Roles that are kept: ``quota_exceeded``."""
+BINDINGS_MAX = 4_096
+"""Bindings that are kept: ``quota_exceeded``."""
+PRINCIPAL_BYTES_MAX = 512
+"""The name of a principal or a role, as UTF-8: ``invalid_item``."""
+Right = Literal["read", "write", "delete", "own", "admin"]
+
+
+class Grant(m.Message, frozen=True):
+    """Gives rights to some records."""
+
+    rights: Annotated[list[Right], Meta(max_length=5)]
+    tables: Annotated[list[str], Meta(max_length=64)] = []  # noqa: RUF012 - msgspec copies it
+    """By name; none: all that programs keep records in; ``*``: those of the cluster, too."""
+    scope: str = "*"
+    """A tenant or a namespace: the first field of the keys. With ``*`` at its end: all that begin so."""
+    prefix: str = ""
+    """What the second field of the keys begins with; empty: anything."""
+
+
+class RoleKey(m.Message, frozen=True):
+    """The name of a role."""
+
+    role: str
+
+
+class Role(m.Message, frozen=True):
+    """What those may do to whom it is given."""
+
+    role: str
+    grants: Annotated[list[Grant], Meta(max_length=64)]
+    about: str = ""
+    """For people."""
+
+
+class Given(m.Message, frozen=True):
+    """A role that a principal has."""
+
+    role: str
+    scope: str = "*"
+    """Only for this tenant or namespace, as in a grant. Of tables whose keys begin with neither, only grants count that
+    name them."""
+
+
+class PrincipalKey(m.Message, frozen=True):
+    """A principal: the URI of its certificate, or ``metad://client/NAME`` of a token."""
+
+    principal: str
+
+
+class PrincipalRoles(m.Message, frozen=True):
+    """What a principal may do."""
+
+    principal: str
+    roles: Annotated[list[Given], Meta(max_length=64)] = []  # noqa: RUF012
+    denied: bool = False
+    """Whether it may do nothing at all: its connections are closed."""
+
+
+class RoleList(m.Message, frozen=True):
+    """Lists roles."""
+
+    prefix: str = ""
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class PrincipalList(m.Message, frozen=True):
+    """Lists bindings."""
+
+    prefix: str = ""
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class Wish(m.Message, frozen=True):
+    """Something that somebody may be allowed to do."""
+
+    right: Right
+    table: str
+    scope: str = ""
+    key: str = ""
+    """What the second field of the keys begins with."""
+
+
+class May(m.Message, frozen=True):
+    """Asks what a principal may do, by what the node that answers knows."""
+
+    principal: str = ""
+    """Empty: who asks. Others are for those who may read the table ``principal``."""
+    wishes: Batch[Wish] = []  # noqa: RUF012
+
+
+class MayReply(m.Message, frozen=True):
+    """Says what it may do."""
+
+    principal: str
+    """Empty: nobody is checked here."""
+    enforced: bool
+    """Whether the node checks at all."""
+    administers: bool
+    """Whether it may do everything."""
+    denied: bool
+    roles: list[Given]
+    allowed: list[bool]
+    """Of each wish."""
+
+
+ALL: Final = "*"
+OF_THE_CLUSTER: Final = frozenset({"cluster", "broker", "plan", "declaration", "role", "principal"})
+"""Tables that are no program's."""
+BUILT_IN: Final[dict[str, Role]] = {
+    role.role: role
+    for role in (
+        Role("admin", [Grant(["read", "write", "delete", "own", "admin"], [ALL])], "everything"),
+        Role(
+            "operator",
+            [
+                Grant(
+                    ["read"],
+                    ["cluster", "broker", "plan", "declaration", "assignment", "role", "principal"],
+                )
+            ],
+            "reads what administrators read, and no records",
+        ),
+        Role(
+            "broker",
+            [
+                Grant(["read"], ["cluster", "broker", "declaration", "plan"]),
+                Grant(["read", "write", "delete"]),
+            ],
+            "the records of its tenants; its certificate owns its name",
+        ),
+        Role("reader", [Grant(["read"])], "reads all records"),
+        Role("backup", [Grant(["read"], [ALL])], "reads everything"),
+    )
+}
+"""The roles that nobody has to make, by name."""
+
+ROLE = Table("role", kind="metadata", rows={"role": 0x08}, record=Role, key=("role",), routing=())
+ROLE_PUT = ROLE.batches(
+    0x0721,
+    "put",
+    Role,
+    "Make roles, or replace them. Item errors: conflict (it is built in), invalid_item, quota_exceeded.",
+    named="roles",
+    by=By.METADATA,
+    whose=For.ADMINS,
+)
+ROLE_DELETE = ROLE.batches(
+    0x0722,
+    "delete",
+    RoleKey,
+    "Delete roles that nobody has. Item errors: not_found, conflict.",
+    named="keys",
+    by=By.METADATA,
+    whose=For.ADMINS,
+)
+ROLE_LIST = ROLE.lists(
+    0x0723, "list", RoleList, Role, "Roles whose names start with ``prefix``, in order.", by=By.METADATA
+)
+
+PRINCIPAL = Table(
+    "principal",
+    kind="metadata",
+    rows={"binding": 0x09},
+    record=PrincipalRoles,
+    key=("principal",),
+    routing=(),
+)
+PRINCIPAL_PUT = PRINCIPAL.batches(
+    0x0725,
+    "put",
+    PrincipalRoles,
+    "Say what principals may do, instead of what was said before. Item errors: not_found (no such role), invalid_item, "
+    "quota_exceeded.",
+    named="bindings",
+    by=By.METADATA,
+    whose=For.ADMINS,
+)
+PRINCIPAL_DELETE = PRINCIPAL.batches(
+    0x0726,
+    "delete",
+    PrincipalKey,
+    "Take everything from principals. Item errors: not_found.",
+    named="keys",
+    by=By.METADATA,
+    whose=For.ADMINS,
+)
+PRINCIPAL_GET = PRINCIPAL.gets(
+    0x0727, "get", PrincipalKey, PrincipalRoles, "What each principal may do.", by=By.METADATA
+)
+PRINCIPAL_LIST = PRINCIPAL.lists(
+    0x0728,
+    "list",
+    PrincipalList,
+    PrincipalRoles,
+    "Bindings whose principals start with ``prefix``, in order.",
+    by=By.METADATA,
+)
+
+ACCESS_MAY = Method(0x0729, "access.may", May, MayReply, Lane.CONTROL, mutates=False, by=By.ANY)
