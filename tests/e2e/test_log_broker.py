@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -183,9 +184,9 @@ async def in_sync(m: Client, topic: str, count: int) -> bool:
     return row is not None and row.record.leader is not None and len(row.record.isr) == count
 
 
-def logs(folder: Path) -> list[int]:
-    """The sizes of the logs of all brokers."""
-    return [path.stat().st_size for path in folder.glob("*/*.log")]
+def logs(folder: Path, of: str = "*/") -> list[int]:
+    """The sizes of the logs of all brokers; or of one, whose folder it is."""
+    return [path.stat().st_size for path in folder.glob(f"{of}*.log")]
 
 
 def files() -> int:
@@ -259,6 +260,54 @@ async def test_the_only_replica_leads_again_after_its_broker_was_killed_as_it_re
         topic = await Topic.open(m, "acme", "sole")
         assert [record.payload for record in (await topic.fetch(0, 0)).records] == [b"paid"]
         topic.close()
+
+
+async def test_what_was_moved_away_from_a_dead_broker_is_deleted_once_it_is_back(
+    server: embedded.ServingInThread, tmp_path: Path
+) -> None:
+    async with brokers(server, tmp_path, "away-a", "away-b") as m:
+        await m.assignments.create("acme", "away", "topic", replication=2, replicas=[["away-a", "away-b"]])
+        await m.assignments.create("acme", "stays", "topic", replicas=[["away-b"]])
+        for name in ("away", "stays"):
+            topic = await Topic.open(m, "acme", name)
+            await topic.append(0, [b"paid"])
+            topic.close()
+        await until(lambda: len(logs(tmp_path / "away-b", "")) == 2, "both have a log")
+    async with brokers(server, tmp_path, "away-a") as m:
+        await m.brokers.fence("away-b")  # as its lease would
+        await m.assignments.move("acme", "away", "topic", 0, ["away-a"])
+
+        async def moved() -> bool:
+            row = await m.assignments.partitions.get("acme", "away", "topic", 0)
+            return row is not None and row.record.replicas == ["away-a"]
+
+        await until(moved, "the partition is moved away")
+    async with brokers(server, tmp_path, "away-b") as m:
+        await until(lambda: len(logs(tmp_path / "away-b", "")) == 1, "it is deleted")
+        topic = await Topic.open(m, "acme", "stays")
+        assert [record.payload for record in (await topic.fetch(0, 0)).records] == [b"paid"]
+        topic.close()
+
+
+async def test_a_plan_that_throttles_is_kept_to(tmp_path: Path) -> None:
+    with embedded.serve_in_thread() as server:
+        async with brokers(server, tmp_path, "slow-a", "slow-b") as m:
+            await m.assignments.create("acme", "slow", "topic", replicas=[["slow-a"]])
+            topic = await Topic.open(m, "acme", "slow")
+            for _ in range(4):
+                await topic.append(0, [bytes(100_000)])
+            begin_s = time.monotonic()
+            await m.plans.create("empty-a", "drain", ["slow-a"], throttle_bytes=200_000)
+
+            async def moved() -> bool:
+                row = await m.assignments.partitions.get("acme", "slow", "topic", 0)
+                return row is not None and row.record.replicas == ["slow-b"]
+
+            await until(moved, "the partition is moved")
+            assert time.monotonic() - begin_s > 400_000 / 200_000
+            fetched = await topic.fetch(0, 0)
+            assert len(fetched.records) == 4
+            topic.close()
 
 
 def test_a_broker_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -183,6 +183,8 @@ async def test_a_life_that_is_lost_leads_nothing(cast: Cast) -> None:
     await until(lambda: b.leads() and a.held is None)
     assert a.told == [("lead", 1), ("release", 1)], "what it has, it keeps"
     assert serving.led == serving.held == {}
+    with pytest.raises(FencedError):
+        await serving.caught_up()  # else the author might delete what he has of all that is not held
 
 
 async def test_an_owner_gives_back_only_after_it_has_stopped(cast: Cast) -> None:

@@ -27,23 +27,19 @@ async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> 
         while not ended.is_set():
             try:
                 async with connect(url) as metad:
+                    at, note = f"{host}:{port}", folder / "life"  # records are on the disk before they count
                     life = await metad.brokers.register(
-                        name,
-                        lease_s=lease_s,
-                        address=f"{host}:{port}",
-                        probe_port=port,
-                        sole=True,
-                        note=folder / "life",  # each record is on the disk before it counts
+                        name, lease_s=lease_s, address=at, probe_port=port, sole=True, note=note
                     )
                     broker = listener.broker = Broker(metad, life.owner, folder)
                     async with metad.serve(
                         KIND, on_lead=broker.lead, on_follow=broker.follow, on_release=broker.release
                     ) as serving:
-                        print(f"{name} serves on {host}:{port} in life {life.epoch}", flush=True)
-                        waits = [asyncio.create_task(one) for one in (serving.lost(), ended.wait())]
-                        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                        for one in waits:
-                            one.cancel()
+                        print(f"{name} serves on {at} in life {life.epoch}", flush=True)
+                        tasks = [*map(asyncio.create_task, (serving.lost(), ended.wait(), broker.tidy(serving)))]
+                        await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+                        for task in tasks:
+                            task.cancel()
                     if ended.is_set():
                         await life.end()
             except (MetadError, OSError) as error:

@@ -7,15 +7,15 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-from metad_client import Client, FencedError, Following, Held, Led, NoReplicaError, Owner
-from metad_client.assignment.serving import Key
+from metad_client import Client, FencedError, Following, Held, Led, MetadError, NoReplicaError, Owner
+from metad_client.assignment.serving import Key, Serving
 
 from . import protocol
 from .log import Fenced, Log
 from .protocol import ERRORS, KIND, Append, Appended, Connection, Ended, EndOf, Fetch, Fetched, Record, Stale
 
 ACKNOWLEDGED_S = 15.0  # so long an append waits: longer than a follower that stands still is waited for, LAG_S
-APPENDS_MAX = 256  # that are not on the disk yet
+APPENDS_MAX = 64  # of a partition, that are not on the disk yet
 CLIENTS_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # the other half: followers, logs, metad
 WAIT_S = 0.5
 _SILENT_S = 10.0
@@ -31,6 +31,7 @@ class Partition:
         self.led: Led | None = None
         self.following: asyncio.Task[None] | None = None
         self.turn = asyncio.Lock()
+        self.room = asyncio.Semaphore(APPENDS_MAX)
         self.grown = asyncio.Event()
 
     async def stop(self) -> None:
@@ -42,7 +43,7 @@ class Partition:
 
     async def append(self, led: Led, payloads: list[bytes]) -> tuple[int, int]:
         """Append as the leader. Returns the first offset and the end. Raises FencedError, Fenced: nothing was done."""
-        async with self.turn:
+        async with self.room, self.turn:
             led.check()
             first = self.log.end
             records = [Record(led.leader_epoch, first + at, payload) for at, payload in enumerate(payloads)]
@@ -59,7 +60,6 @@ class Broker:
     def __init__(self, metad: Client, me: Owner, folder: Path) -> None:
         self.metad, self.me, self.folder = metad, me, folder
         self.partitions: dict[Key, Partition] = {}
-        self.appending = 0
 
     # --- what metad assigns ---
 
@@ -87,11 +87,21 @@ class Broker:
         """A partition whose log takes nothing of an earlier ``leader_epoch`` any more."""
         partition = self.partitions.get(held.key)
         if partition is None:
-            path = self.folder / f"{held.record.resource_id}-{held.record.partition}.log"
-            partition = self.partitions[held.key] = Partition(await asyncio.to_thread(Log, path))
+            partition = self.partitions[held.key] = Partition(await asyncio.to_thread(Log, self._path(held)))
         await partition.stop()
         await asyncio.to_thread(partition.log.take, held.leader_epoch)
         return partition
+
+    def _path(self, held: Held) -> Path:
+        return self.folder / f"{held.record.resource_id}-{held.record.partition}.log"
+
+    async def tidy(self, serving: Serving) -> None:
+        """Delete the logs of partitions that were moved away while this broker was dead."""
+        with suppress(MetadError):  # its life or its time is over
+            await serving.caught_up()
+            mine = {self._path(held) for held in serving.held.values()}  # of all, if nothing is awaited from here on
+            for path in {*self.folder.glob("*.log")} - mine:
+                path.unlink()
 
     # --- following ---
 
@@ -109,6 +119,7 @@ class Broker:
                         fetched = await connection.ask(fetch, Fetched, WAIT_S + _ANSWER_S)
                         if fetched.records:
                             await asyncio.to_thread(log.append, epoch, fetched.records)
+                            await followed.copied(sum(len(record.payload) for record in fetched.records))
             if connection is not None:
                 connection.close()
             await asyncio.sleep(_AGAIN_S)
@@ -135,10 +146,9 @@ class Broker:
         try:
             match ask:
                 case Append(payloads=payloads):
-                    assert led.in_sync is not None
-                    if not led.in_sync.is_enough or self.appending >= APPENDS_MAX:
+                    if led.in_sync is None or not led.in_sync.is_enough or partition.room.locked():
                         return protocol.Busy()
-                    first, end = await asyncio.shield(self._append(partition, led, payloads))
+                    first, end = await asyncio.shield(partition.append(led, payloads))  # what is begun is ended
                     try:
                         async with asyncio.timeout(ACKNOWLEDGED_S):
                             await led.acknowledged(end)
@@ -151,14 +161,6 @@ class Broker:
                     return Ended(*partition.log.end_of(epoch))
         except (FencedError, Fenced, NoReplicaError):
             return Stale(0)
-
-    async def _append(self, partition: Partition, led: Led, payloads: list[bytes]) -> tuple[int, int]:
-        """What is begun is ended, though the producer may be gone."""
-        self.appending += 1
-        try:
-            return await partition.append(led, payloads)
-        finally:
-            self.appending -= 1
 
     async def _fetch(self, partition: Partition, led: Led, ask: Fetch) -> Fetched:
         log, wait_s = partition.log, min(ask.wait_s, WAIT_S)
@@ -180,9 +182,8 @@ class Listener:
     """Answers connections. What a connection waits for ends with it. Where clients have their share of the files that
     the process may open, another one is refused, and a follower is served."""
 
-    def __init__(self) -> None:
-        self.broker: Broker | None = None
-        self.clients = 0
+    broker: Broker | None = None
+    clients = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         has_room = self.clients < CLIENTS_MAX
@@ -205,14 +206,7 @@ class Listener:
         while True:
             request = await asked.get()
             serves = all_ or isinstance(request, EndOf) or (isinstance(request, Fetch) and request.follower is not None)
-            if self.broker is None:
-                raise EOFError
-            reply = await self.broker.answer(request) if serves else protocol.Busy()
-            try:
-                async with asyncio.timeout(_SILENT_S):
-                    await protocol.write(writer, reply)
-            except TimeoutError:
-                writer.transport.abort()
-                raise
-            if not serves:
+            reply = await self.broker.answer(request) if serves and self.broker is not None else protocol.Busy()
+            await protocol.write(writer, reply)
+            if isinstance(reply, protocol.Busy):
                 raise EOFError

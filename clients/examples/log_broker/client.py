@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 
 from metad_client import Choice, Client, FencedError, Generation, Member, PartitionRoute
 
 from . import protocol
-from .protocol import ERRORS, KIND, Append, Appended, Connection, Fetch, Fetched, Record
+from .protocol import ERRORS, KIND, Append, Appended, Connection, Fetch, Fetched, Message, Record
 
 _AGAIN_S = 0.1
 Handle = Callable[[int, Sequence[Record]], Awaitable[None]]
-Message = TypeVar("Message")
 
 
 class Topic:
     """The partitions of a topic, wherever they are led. One append and one fetch of a partition at a time."""
 
     def __init__(self, metad: Client, tenant: str, topic: str, route: PartitionRoute) -> None:
-        self.metad, self.tenant, self.topic = metad, tenant, topic
-        self._route = route
+        self.metad, self.tenant, self.topic, self._route = metad, tenant, topic, route
         self._connections: dict[tuple[int, type], tuple[str, Connection]] = {}
 
     @classmethod
@@ -42,9 +40,8 @@ class Topic:
         def request(choice: Choice) -> Append:
             return Append(self.tenant, self.topic, choice.partition, choice.leader_epoch, payloads)
 
-        if isinstance(to, int):
-            return await self._ask(request, Appended, partition=to, deadline_s=deadline_s)
-        return await self._ask(request, Appended, key=to, deadline_s=deadline_s)
+        whom = {"partition" if isinstance(to, int) else "key": to}
+        return await self._ask(request, Appended, deadline_s=deadline_s, **whom)
 
     async def fetch(self, partition: int, offset: int, *, wait_s: float = 0.5, deadline_s: float = 30.0) -> Fetched:
         """Records from ``offset`` on that are acknowledged. Raises errors of metad."""

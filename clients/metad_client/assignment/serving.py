@@ -50,9 +50,10 @@ _ANSWER_S: Final = 5.0
 class Held:
     """A partition of which the broker has a replica, by the newest record."""
 
-    def __init__(self, record: Partition, me: Owner) -> None:
+    def __init__(self, record: Partition, me: Owner, serving: Serving) -> None:
         self.record = record
         self.me = me
+        self._serving = serving
         self.over = False
         """Whether it has ended."""
         self.gone = False
@@ -84,13 +85,33 @@ class Following(Held):
         """Whom to fetch from; None: nobody leads."""
         return self.record.leader
 
+    @property
+    def throttle_bytes(self) -> int | None:
+        """How many bytes a second the broker may copy: by the plan that moves the partition to it, until it is in sync.
+        None: any."""
+        move = self.record.move
+        if move is None or self.me.broker in move.original or self.me in self.record.isr:
+            return None
+        return move.throttle_bytes
+
+    async def copied(self, size: int) -> None:
+        """Wait until the next fetch may be sent, after one has brought so many bytes: those of all partitions that move
+        to the broker count together. Returns at once where nothing is throttled."""
+        limit, now_s = self.throttle_bytes, self._serving.now_s
+        if limit is None:
+            return
+        self._serving.copied_s = until_s = max(now_s(), self._serving.copied_s) + size / max(limit, 1)
+        while (left_s := until_s - now_s()) > 0:
+            await asyncio.sleep(min(left_s, TICK_S))
+            if self.over or self.throttle_bytes is None:
+                return
+
 
 class Led(Held):
     """A partition that this life leads, or owns."""
 
     def __init__(self, record: Partition, me: Owner, serving: Serving) -> None:
-        super().__init__(record, me)
-        self._serving = serving
+        super().__init__(record, me, serving)
         self.in_sync: InSyncReplicas | None = None
         """Once :meth:`begin` was called."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
@@ -253,6 +274,8 @@ class Serving:
         self.assignments = assignments
         self.life = life
         self.now_s = clock
+        self.copied_s = 0.0
+        """When the next fetch of what moves to the broker may be sent."""
         self._watch = watch
         self._kinds = frozenset(kinds)
         self._author = author
@@ -263,6 +286,7 @@ class Serving:
         self._ticker: asyncio.Task[None] | None = None
         self._forget_life: Callable[[], None] = lambda: None
         self._caught_up = asyncio.Event()
+        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<serving as {self.life.broker}: leads {len(self.led)} of {len(self._slots)} partitions>"
@@ -276,7 +300,8 @@ class Serving:
 
     @property
     def held(self) -> dict[Key, Held]:
-        """All partitions of which the broker has a replica, as the author was told."""
+        """All partitions of which the broker has a replica, as the author was told. When :meth:`caught_up` returns, and
+        before anything else is awaited, what the broker has of others may be deleted."""
         return {key: slot.held for key, slot in self._slots.items() if slot.held is not None}
 
     async def lost(self) -> MetadError:
@@ -284,10 +309,14 @@ class Serving:
         return await self.life.lost()
 
     async def caught_up(self) -> None:
-        """Wait until the partitions that the broker had at the start are known, and the author was told of them."""
+        """Wait until the partitions that the broker had at the start are known, and the author was told of them. Raises
+        FencedError or ClosedError if the life or this is over: then nothing is held."""
         await self._caught_up.wait()
         while tasks := [slot.task for slot in self._slots.values() if slot.task is not None]:
             await asyncio.wait(tasks)
+        self.life.check()
+        if self._is_over:
+            raise ClosedError(f"{self!r} is over")
 
     async def __aenter__(self) -> Self:
         self.life.check()
@@ -301,6 +330,7 @@ class Serving:
     ) -> None:
         """Serve nothing more. Owners are given back after ``on_release``; leaders by in-sync replicas hand over when
         the life ends."""
+        self._is_over = True
         self._forget_life()
         tasks = [task for task in (self._runner, self._ticker, *self._tasks) if task is not None]
         for task in tasks:
@@ -426,13 +456,13 @@ class Serving:
             if isinstance(held, Led):
                 held.end()
                 if await self._called(self._author.on_release, held):
-                    slot.held = Following(record, me)
+                    slot.held = Following(record, me, self)
                 return True
-            slot.held = held or Following(record, me)
+            slot.held = held or Following(record, me, self)
             return False
         if isinstance(held, Following) and not held.over:
             return False
-        slot.held = followed = Following(record, me)
+        slot.held = followed = Following(record, me, self)
         if not await self._called(self._author.on_follow, followed):
             followed.end()
         return True
@@ -455,13 +485,13 @@ class Serving:
             held.end()
             if not await self._called(self._author.on_release, held):
                 return True
-            slot.held = Following(record, self.life.owner)
+            slot.held = Following(record, self.life.owner, self)
         if slot.row is not None and slot.row.record.leader_epoch == record.leader_epoch:
             await self._say(slot, record, self._release, ("release", record.leader_epoch))
         return True
 
     async def _delete(self, slot: _Slot, record: Partition) -> bool:
-        held = slot.held or Following(record, self.life.owner)
+        held = slot.held or Following(record, self.life.owner, self)
         if slot.said == ("delete", record.partition_epoch):
             return False
         held.end()
@@ -476,7 +506,7 @@ class Serving:
         held = slot.held
         if held is not None:
             held.end()
-        slot.held = followed = Following(record, self.life.owner)
+        slot.held = followed = Following(record, self.life.owner, self)
         followed.over = True  # until the record says who leads, nothing is taken from anybody
         assert self._author.on_elect is not None
         try:

@@ -118,14 +118,12 @@ class Brokers(Facade):
 
         ``clean_epoch``: the epoch of the life that closed in order, which a broker notes last of all when it closes,
         and erases when it starts; or of the life that this very process has lost. If it is the life that was
-        registered last, the broker counts as having all that it had.
+        registered last, the broker counts as having all that it had. ``note`` instead: a file beside the broker's data
+        that this call keeps, waiting for the disk, and one process at a time. Where all is on the disk before it
+        counts, the broker is clean after any end, also one in the middle of this call.
 
         ``sole``: this process holds a lock that each process of the broker holds while it runs, such as that of its
         directory, so the one before has ended. What only that may do is given to another at once.
-
-        ``note``: a file that this call keeps, instead of ``clean_epoch``, for a broker that has on its disk what
-        counts, before it counts: it is clean after any end, also one in the middle of this call. The file is in the
-        folder of the broker's data, and only one process uses it at a time. The loop waits for the disk meanwhile.
 
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
         InvalidRequestError, ConflictError, and OSError of the note.
@@ -133,8 +131,6 @@ class Brokers(Facade):
         attributes = {} if attributes is None else attributes
         argument("attributes", attributes, dict[str, str])
         argument("probe_port", probe_port, b.Port)
-        if note is not None and (not isinstance(note, Path) or clean_epoch):
-            raise InvalidRequestError(f"note: expected a Path, and no clean_epoch beside it, got {note!r:.100}")
         body = b.BrokerRegister(
             broker,
             _ms("lease_s", lease_s),
@@ -157,6 +153,8 @@ class Brokers(Facade):
             raise InvalidRequestError(f"this client lives as broker {self._life.broker!r} already: end that life first")
         if self._registering:
             raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
+        if note is not None and (not isinstance(note, Path) or body.clean_epoch):
+            raise InvalidRequestError(f"note: expected a Path, and no clean_epoch beside it, got {note!r:.100}")
         self._registering = True
         try:
             if note is not None:
