@@ -13,6 +13,7 @@ from e2e_metadctl import metadctl, printed
 
 from metad import embedded
 from metad_client import blocking
+from metad_client.cli.command_line import main
 from waiting import wait_until
 
 BROKERS = ("b1", "b2", "b3")
@@ -90,6 +91,74 @@ def test_a_partition_is_explained_elected_and_moved(server: embedded.Server, ord
     assert cancelled["move"] is None
     status, _, err = metadctl(server, "partitions", "move", orders, "orders", "0", "--cancel")
     assert (status, "no move is under way" in err) == (1, True)
+
+
+def test_a_partition_is_shown_in_words(server: embedded.Server, orders: str) -> None:
+    """Once a listing had Python's dicts, a column of leaders that was called `broker`, and was due in 0 ms."""
+    for words in (["partitions", "list", orders, "orders"], ["records", "list", "partition", orders]):
+        header, *lines = metadctl(server, *words)[1].splitlines()
+        assert re.split("  +", header)[4:] == [
+            *("state", "leader", "leader epoch", "replicas", "moves to", "in sync", "why")
+        ]
+        assert len(lines) == 3
+        assert not any("{" in line for line in lines)
+    shown = metadctl(server, "partitions", "get", orders, "orders", "topic", "0")[1]
+    first, second = partition(server, orders)["replicas"]
+    assert re.search(rf"^leader +{first} in life \d+$", shown, re.MULTILINE)
+    assert re.search(rf"^in sync +{first} in life \d+, {second} in life \d+$", shown, re.MULTILINE)
+    assert re.search("^looked at again +-$", shown, re.MULTILINE)
+    assert "{" not in shown
+
+
+def test_partitions_are_named_as_get_names_them(server: embedded.Server, orders: str) -> None:
+    key = [orders, "orders", "topic", "1"]
+    for words in (key, [orders, "orders", "1"], [orders, "orders", "1", "--kind", "topic"], [*key[:3], "--json", "1"]):
+        assert printed(server, "partitions", "explain", *words)["partition"] == 1
+    first, second = partition(server, orders, 1)["replicas"]
+    (third,) = {*BROKERS} - {first, second}
+    assert printed(server, "partitions", "elect", *key, "--broker", second)["leader"]["broker"] == second
+    for words in (key, [orders, "orders", "1", "--kind", "topic"], [orders, "orders", "1"]):
+        moved = printed(server, "partitions", "move", *words, second, third)
+        assert moved["move"]["wanted"] == [second, third]
+        assert printed(server, "partitions", "move", *words, "--cancel")["move"] is None
+    for verb in ("alter", "resize --partitions 4"):
+        assert printed(server, "resources", *verb.split(), *key[:3]) == {"changed": True}
+    for words in ([*key[:3]], [orders, "orders", "1", "2"], [*key, "2"]):
+        with pytest.raises(SystemExit):
+            metadctl(server, "partitions", "explain", *words)
+
+
+@pytest.mark.parametrize("family", ["resources", "partitions", "topics"])
+def test_a_family_lists_its_records(server: embedded.Server, orders: str, family: str) -> None:
+    assert metadctl(server, family) == metadctl(server, family, "list")
+    assert printed(server, family) == printed(server, family, "list")
+
+
+def test_a_wrong_command_line_gets_the_usage_of_its_command(
+    server: embedded.Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (["partitions", "explain", "a", "b", "--what", "0"], "unrecognized arguments: --what"),
+        (["partitions", "move", "a", "b", "0"], "name the brokers that are to have the partition, or --cancel"),
+        (["plans", "list", "\x1b[31m"], "unrecognized arguments: \\x1b[31m"),
+        (["plans", "--what"], "unrecognized arguments: --what"),
+    ):
+        with pytest.raises(SystemExit) as exit:
+            main(["--endpoint", server.endpoint, *words])
+        err = capsys.readouterr().err
+        assert exit.value.code == 2
+        command = " ".join(words[: 1 if words[1].startswith("-") else 2])
+        assert err.startswith(f"usage: metadctl {command} [-h]")
+        assert err.endswith(f"metadctl {command}: error: {said}\n")
+
+
+def test_complaints_have_no_control_characters(server: embedded.Server) -> None:
+    status, _, err = metadctl(server, "topics", "get", "t", "\x1b[2J\x07")
+    assert (status, err) == (1, "metadctl: no topic t/\\x1b[2J\\x07\n")
+
+
+def test_nobody_is_said_to_be_fenced_who_had_no_life_before(server: embedded.Server) -> None:
+    assert re.search("^b1 .* none, or fenced$", metadctl(server, "brokers")[1], re.MULTILINE)
 
 
 def test_an_explanation_is_whole_where_nobody_has_a_terminal(server: embedded.Server, orders: str) -> None:

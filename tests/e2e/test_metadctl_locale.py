@@ -46,7 +46,7 @@ def test_names_and_values_are_what_their_bytes_say(endpoint: str, locale: str) -
 def test_bytes_that_are_no_text_are_refused(endpoint: str, locale: str) -> None:
     refused = metadctl(locale, "--endpoint", endpoint, "get", "kv", "ns", b"\xff\xfe")
     assert refused.returncode == 2
-    assert refused.stderr.endswith(b"metadctl: error: an argument is not UTF-8\n")
+    assert refused.stderr.endswith(b"metadctl get kv: error: an argument is not UTF-8\n")
 
 
 @pytest.mark.parametrize("locale", LOCALES)

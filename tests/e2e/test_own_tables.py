@@ -10,6 +10,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,6 +75,13 @@ def server() -> Iterator[embedded.Server]:
 def m(server: embedded.Server) -> Iterator[blocking.BlockingClient]:
     with blocking.connect(server.url) as client:
         yield client
+
+
+@pytest.fixture
+def brokers() -> Iterator[ExitStack]:
+    """What holds their clients."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def declared(m: blocking.BlockingClient, name: str) -> PlainTable[Queue]:
@@ -329,7 +337,11 @@ SHOW_NOTHING: Final = {"certs", "brokers", "wills", "retained", "leases", "sessi
 
 
 def test_the_examples_of_the_help_work_one_after_the_other(
-    server: embedded.Server, m: blocking.BlockingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: embedded.Server,
+    m: blocking.BlockingClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: ExitStack,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     field = [{"name": name, "type": "str"} for name in ("tenant", "device")]
@@ -340,6 +352,8 @@ def test_the_examples_of_the_help_work_one_after_the_other(
     m.sessions.takeover_many("broker-1", 7, [SessionTakeoverItem("acme", "device-1")]).raise_for_error()
     m.offsets.commit("acme", "billing", "orders", 0, 41)
     m.config.set("tenant", "acme", "retention_ms", "1000")
+    for name in ("b1", "b2", "b3"):
+        brokers.enter_context(blocking.connect(server.url)).brokers.register(name)
     examples = [line.split(" && ")[0].split() for line in EPILOG.splitlines() if line.startswith("  metadctl ")]
     tried = 0
     for _, *words in [shlex.split(" ".join(example)) for example in examples]:

@@ -33,9 +33,9 @@ from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
 from . import groups, issuing, overview
-from .grammar import Arguments, Command, Commands, check_prefix, endpoint, seconds
+from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
 from .looking import STATUS_S, look
-from .printing import Printer
+from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
 from .tables import access, assignments, brokers, declared, leases, records, retained, ruled, sessions, wills
 from .verdict import EXIT_STATUS, problems, verdict
@@ -95,6 +95,8 @@ examples:
   metadctl topics assign acme orders
   metadctl topics resize acme orders --partitions 8
   metadctl topics partitions acme orders
+  metadctl partitions explain acme orders topic 0
+  metadctl plans drain empty-b1 b1
   metadctl schemas register acme orders-value orders.avsc
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders
@@ -132,7 +134,7 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     try:
         decode_arguments(arguments, PATHS)
     except UnicodeError:
-        parser.error("an argument is not UTF-8")
+        arguments.complain("an argument is not UTF-8")
     if "offline" in arguments:
         return _printed(lambda: int(arguments.offline(arguments)))
     encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
@@ -145,7 +147,7 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         _prepare(arguments)
     except ValueError as error:
         if arguments.command is not _status or not arguments.check:
-            parser.error(str(error))
+            arguments.complain(str(error))
         reason = str(error)  # an exit status of 2 would say that the cluster is unwell
         return _printed(lambda: _show_unknown(Printer(arguments.json), reason))
     return _printed(lambda: asyncio.run(_run(arguments, url, options, transport)))
@@ -161,7 +163,7 @@ def _printed(command: Callable[[], int]) -> int:
         kind = (
             f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""
         )  # a short answer of the server
-        sys.stderr.write(f"metadctl: {kind}{' '.join(str(error).split())}\n")
+        sys.stderr.write(f"metadctl: {kind}{in_line(' '.join(str(error).split()))}\n")
         return 1
     except BrokenPipeError:  # the reader of our output has closed it
         status = 0
@@ -312,7 +314,7 @@ async def _replace(m: Client, a: Arguments, printer: Printer) -> None:
 def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     """The grammar. Options that every command has may stand before or after it. ``words``: of a command line; what none
     of them names may lack arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Usage(
         prog="metadctl",
         description="Read and write the records of metad, and manage a cluster.",
         epilog=f"{declared.families_page()}\n\n{EPILOG}",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from metad_wire.transport import split_endpoint
 
 from ..client import Client
-from .printing import Printer
+from .printing import Printer, in_line
 
 Arguments: TypeAlias = argparse.Namespace
 Parser: TypeAlias = argparse.ArgumentParser
@@ -22,7 +22,14 @@ Leaf = Callable[[str, str, Command], Parser]
 LIMIT_DEFAULT = 1_000
 
 
-class _Command(argparse.ArgumentParser):
+class Usage(argparse.ArgumentParser):
+    """One whose complaints have no control characters of the command line."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(in_line(message))
+
+
+class _Command(Usage):
     """One whose options may stand anywhere among its arguments, also where there may be any number of these.
     ``has_verbs``: commands follow it."""
 
@@ -30,15 +37,20 @@ class _Command(argparse.ArgumentParser):
     _is_mixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As of the base class, which takes `TABLE --index I KEY` for a table without a key."""
+        """As of the base class, which takes `TABLE --index I KEY` for a table without a key. What is left over is an
+        error of this command, not of ``metadctl``."""
         found, extra = super().parse_known_args(args, namespace)
-        if not extra or self.has_verbs or self._is_mixed:
+        if not extra or self._is_mixed:
             return found, extra
-        self._is_mixed = True
-        try:
-            return self.parse_known_intermixed_args(args, None)
-        finally:
-            self._is_mixed = False
+        if not self.has_verbs:
+            self._is_mixed = True
+            try:
+                found, extra = self.parse_known_intermixed_args(args, None)
+            finally:
+                self._is_mixed = False
+        if extra:
+            self.error(f"unrecognized arguments: {' '.join(extra)}")
+        return found, extra
 
 
 class Commands:
@@ -53,7 +65,7 @@ class Commands:
     def add(self, name: str, help: str, command: Command, check: Check | None = None) -> Parser:
         """Add a command."""
         parser: Parser = self._verbs.add_parser(name, help=help, parents=[self._common])
-        parser.set_defaults(command=command, verify=check)
+        parser.set_defaults(command=command, verify=check, complain=parser.error)
         return parser
 
     def parser(self, name: str) -> Parser:
@@ -66,10 +78,10 @@ class Commands:
         parser = self._verbs.add_parser(name, help=help)
         return Commands(parser, self._common, metavar="KIND", required=True).add
 
-    def unlisted(self, name: str, about: str) -> Commands:
+    def unlisted(self, name: str, about: str) -> tuple[Parser, Commands]:
         """Add a word that ``--help`` does not list, and that commands follow."""
-        parser = self._verbs.add_parser(name, description=about)
-        return Commands(parser, self._common, metavar="COMMAND", required=True)
+        parser = self._verbs.add_parser(name, description=about, parents=[self._common])
+        return parser, Commands(parser, self._common, metavar="COMMAND", required=False)
 
     def family(self, name: str, help: str, listing: Command, check: Check | None = None) -> tuple[Parser, Commands]:
         """Add a command that lists records, and behind its name commands for some of them."""

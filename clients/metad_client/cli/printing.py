@@ -60,10 +60,12 @@ def cell(value: Any, most: int = CELL_CHARS_MAX) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(cell(one, most) for one in value) or "-"
-    text = str(value)
-    if not text.isprintable():
-        text = repr(text)[1:-1]
-    return _cut(text, most)
+    return _cut(in_line(str(value)), most)
+
+
+def in_line(text: str) -> str:
+    """A text in one line, with its control characters as Python writes them."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def plain_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

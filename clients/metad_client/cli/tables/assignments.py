@@ -8,10 +8,12 @@ import time
 import typing
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from metad_wire.families.assignment import PARTITIONS
+from metad_wire.messages import TableRecord
 from metad_wire.tables.assignment import DELETING, REPLICAS_MAX, Explanation, Partition, Resource, Spread
 from metad_wire.tables.broker import DRAINING, LIVE, Broker
 from metad_wire.tables.plan import MOVES_DEFAULT, Plan, Rule
@@ -171,11 +173,14 @@ def _vary(of: Sequence[kinds.Kind], number: str) -> bool:
     return any(bounds.least < bounds.most for kind in of for bounds in [getattr(kind, number)])
 
 
-def _resource(parser: Parser) -> Parser:
+def _resource(parser: Parser, kind: str = "kind") -> Parser:
+    """Add the key of a resource, as ``resources get`` takes it; but the kind may be left out, or be an option.
+    ``kind``: where the argument goes, if it is there."""
     parser.add_argument("tenant", metavar="TENANT")
     parser.add_argument("resource", metavar="RESOURCE")
     help = f"what it is: {', '.join(KINDS)}, or another word; default topic"
-    parser.add_argument("--kind", default="topic", metavar="K", help=help)
+    parser.add_argument(kind, nargs="?", default=argparse.SUPPRESS, metavar="KIND", help=help)
+    parser.add_argument("--kind", default="topic", metavar="K", help="the same")
     return parser
 
 
@@ -294,8 +299,22 @@ def _where_row(p: Partition, part: str, now_ms: int) -> Row:
 
 
 def _partition(parser: Parser) -> Parser:
-    _resource(parser).add_argument("partition", type=count, metavar="PARTITION")
+    """Add the key of a partition, as ``partitions get`` takes it; but the kind may be left out, or be an option."""
+    _resource(parser, "kind_there").add_argument("partition", metavar="PARTITION")
+    parser.set_defaults(verify=_check_partition)
     return parser
+
+
+def _check_partition(a: Arguments) -> None:
+    """Tell what follows a resource apart, where the kind may be left out: a partition is a number, a kind is none."""
+    words = [*([a.kind_there] if "kind_there" in a else []), a.partition, *(a.brokers if "brokers" in a else [])]
+    if not words[0].isdecimal():
+        a.kind, *words = words
+    if not words or not words[0].isdecimal():
+        raise ValueError("PARTITION is a number, behind TENANT RESOURCE [KIND]")
+    a.partition, a.brokers = int(words[0]), words[1:]
+    if a.command is not _move and a.brokers:
+        raise ValueError(f"{a.brokers[0]} is too much, behind the partition")
 
 
 def _by_broker(a: Arguments) -> None:
@@ -308,6 +327,7 @@ def _by_broker(a: Arguments) -> None:
 
 
 def _brokers_or_cancel(a: Arguments) -> None:
+    _check_partition(a)
     if a.cancel == bool(a.brokers):
         raise ValueError("name the brokers that are to have the partition, or --cancel")
 
@@ -343,6 +363,38 @@ async def _print_partition(m: Client, a: Arguments, printer: Printer) -> None:
     """As it is now that something was ordered."""
     found = present(await m.assignments.partitions.get(*_PARTITION.named(a)), _PARTITION.missing(a)).record
     printer.one(found, _row(found))
+
+
+def _line(found: TableRecord[Partition]) -> Row:
+    """What a person wants to see of a partition in a listing."""
+    p = found.record
+    row = {"tenant": p.tenant, "resource": p.resource, "kind": p.kind, "partition": p.partition} | _row(p)
+    why = row.pop("why")
+    return row | {"in sync": [member.broker for member in p.isr], "why": why}
+
+
+def _facts(found: TableRecord[Partition]) -> Row:
+    """All that a person may want to know of one."""
+    p, now_ms = found.record, int(time.time() * 1_000)
+    lives = {"leader": [] if p.leader is None else [p.leader], "in sync": p.isr, "eligible": p.elr}
+    named = {name: [f"{one.broker} in life {one.broker_epoch}" for one in each] for name, each in lives.items()}
+    reports = [f"{one.member.broker}: {one.length} records, the last of {one.last_epoch}" for one in p.reports]
+    throttle = None if p.move is None or p.move.throttle_bytes is None else f"{people.size(p.move.throttle_bytes)}/s"
+    return (
+        _line(found)
+        | named
+        | {"partition epoch": p.partition_epoch, "election": p.election, "in sync at least": p.min_isr}
+        | {"target": p.target or None, "plan": p.plan, "throttle": throttle, "reports": reports}
+        | {"sealed at": p.end, "missing": p.missing, "changed": people.when(p.changed_ms, now_ms)}
+        | {"looked at again": people.when(p.due_ms, now_ms), "resource id": p.resource_id}
+        | {name: getattr(found, name) for name in ("version", "create_revision", "mod_revision")}
+    )
+
+
+LINES: Final[dict[str, Callable[[TableRecord[Any]], Row]]] = {PARTITIONS.name: _line}
+"""By table: what people see of a record in a listing, where its fields are no cells of a table."""
+FACTS: Final[dict[str, Callable[[TableRecord[Any]], Row]]] = {PARTITIONS.name: _facts}
+"""The same, of one record."""
 
 
 def _row(p: Partition) -> Row:

@@ -66,5 +66,12 @@ def _row(broker: Broker, now_ms: int) -> Row:
         "region": broker.region or None,
         "load": broker.load,
         "lease": people.duration(broker.lease_ms),
-        "earlier lives": "fenced" if broker.fenced else "being fenced",
+        "earlier lives": _earlier(broker),
     }
+
+
+def _earlier(broker: Broker) -> str:
+    """A record does not say whether there were any, unless it has a trace of one."""
+    if not broker.fenced:
+        return "being fenced"
+    return "fenced" if broker.unclean_epoch or broker.quiet_epoch < broker.broker_epoch else "none, or fenced"

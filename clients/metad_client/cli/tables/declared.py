@@ -26,6 +26,7 @@ from ...errors import IndexBuildingError, InvalidRequestError
 from .. import people
 from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
+from . import assignments
 from .bounded import Bounded, Progress, Row, absent, first, page_size, present, say_more, show
 
 
@@ -53,9 +54,11 @@ def add_families(commands: Commands, words: Collection[str] | None) -> dict[str,
     for name, plural in PLURALS.items():
         table = FAMILIES[name]
         more = "" if table.ruled_by else ", put, delete"
-        verbs = commands.unlisted(plural, f"records of the table {name}: list, get, count{more}")
+        listing, verbs = commands.unlisted(plural, f"records of the table {name}, or list, get, count{more}")
         if words is None or plural in words:
             _add_verbs(verbs, table)
+            limit(listing)
+            listing.set_defaults(command=_all, verify=None, complain=listing.error, table=name)
             added[name] = verbs
     return added
 
@@ -288,21 +291,29 @@ async def _which(m: Client, a: Arguments, printer: Printer) -> None:
     raise InvalidRequestError("records of which table? metadctl records list TABLE; metadctl tables names them")
 
 
+async def _all(m: Client, a: Arguments, printer: Printer) -> None:
+    """What `list` shows without arguments."""
+    vars(a).update(key=[], prefix="", index="", secrets=False)
+    await _records(m, a, printer)
+
+
 async def _records(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
     records, fields, asked = m.table(table), _first(table, a), {"prefix": a.prefix, "page_size": page_size(a.limit)}
     listing = records.list_by(a.index, *fields, **asked) if a.index else records.list(*fields, **asked)
     found = await first(listing, a.limit)
     shown = [_flat(a, record) for record in found.records]
-    printer.many(shown, [_for_people(a, record) for record in shown])
+    lines = assignments.LINES.get(table.name)
+    printer.many(shown, [*map(lines, found.records)] if lines else [_for_people(a, record) for record in shown])
     if found.more:
         say_more(a.limit)
 
 
 async def _record(m: Client, a: Arguments, printer: Printer) -> None:
     table = await m.tables.open(a.table)
-    record = _flat(a, present(await m.table(table).get(*_whole(table, a.key)), _complaint(a)))
-    printer.one(record, _for_people(a, record))
+    found = present(await m.table(table).get(*_whole(table, a.key)), _complaint(a))
+    record, facts = _flat(a, found), assignments.FACTS.get(table.name)
+    printer.one(record, facts(found) if facts else _for_people(a, record))
 
 
 async def _put(m: Client, a: Arguments, printer: Printer) -> None:
