@@ -118,13 +118,11 @@ class Brokers(Facade):
 
         ``clean_epoch``: the epoch of the life that closed in order, which a broker notes last of all when it closes,
         and erases when it starts; or of the life that this very process has lost. If it is the life that was
-        registered last, the broker counts as having all that it had. ``note`` instead: a file beside the broker's data
-        that this call keeps, waiting for the disk, and one process at a time. Where all is on the disk before it
-        counts, the broker is clean after any end, also one in the middle of this call.
-
+        registered last, the broker counts as having all that it had. ``note`` instead, where all is on the disk before
+        it counts: a file beside that, which this call keeps for one process at a time, waiting for the disk. Then the
+        broker is clean after any end, also one in the middle of this call.
         ``sole``: this process holds a lock that each process of the broker holds while it runs, such as that of its
         directory, so the one before has ended. What only that may do is given to another at once.
-
         If this is cancelled, a life that has begun is ended: at once, or by the cluster once its lease is over. Raises
         InvalidRequestError, ConflictError, and OSError of the note.
         """
@@ -144,7 +142,6 @@ class Brokers(Facade):
             _ms("loading_s", loading_s),
             clean_epoch,
             sole,
-            self._dispatcher.rng.getrandbits(63),
         )
         return await self._alone(body, note, deadline_s)
 
@@ -155,6 +152,7 @@ class Brokers(Facade):
             raise InvalidRequestError("this client registers as a broker already, and has one life at a time")
         if note is not None and (not isinstance(note, Path) or body.clean_epoch):
             raise InvalidRequestError(f"note: expected a Path, and no clean_epoch beside it, got {note!r:.100}")
+        body = msgspec.structs.replace(body, registration=self._dispatcher.rng.getrandbits(63))
         self._registering = True
         try:
             if note is not None:
