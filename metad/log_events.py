@@ -219,6 +219,26 @@ CLIENT_REFUSED = _warning(
     error="the name of the error, as in wire/TABLES.md",
     detail="what was wrong",
 )
+CLIENT_DENIED = _warning(
+    "client_denied",
+    "A client has asked for something that its roles do not allow.",
+    "who",
+    "method",
+    who="the URI of its certificate or token",
+    host="its address",
+    method="what it asked for",
+    detail="what it may not do",
+)
+AUDITED = _info(
+    "audited",
+    "A client has asked for what is for administrators.",
+    who="the URI of its certificate or token; its address where nobody is checked",
+    host="its address",
+    method="what it asked for",
+    items="how many",
+    failed="how many of them failed",
+    outcome="done, or the name of the error",
+)
 CLIENT_ABORTED = _warning(
     "client_aborted",
     "A connection was cut off because its peer does not read.",

@@ -17,7 +17,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA
-from metad_wire.errors import InvalidRequestError, MetadError, PermissionDeniedError
+from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, PermissionDeniedError
 from metad_wire.method import MALFORMED
 from metad_wire.methods import (
     ACCESS_MAY,
@@ -49,8 +49,10 @@ from metad_wire.tables.table import PlainTable
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter
 
+from ... import log_events
 from ...config import SecurityConfig
-from ...control.host import Hosted, Source
+from ...control.host import Done, Hosted, Source
+from ...logs import event
 from ...state.cluster.access import KnownAccess
 from ...state.cluster.brokers import registered_by
 from ...state.cluster.declarations import KnownTables
@@ -110,6 +112,10 @@ _LIVES: Final = {
     for method in METHODS.values()
     if method.whose is For.CLIENTS and method.name.startswith(f"{_OWNED}.") and method not in (BROKER_GET, BROKER_LIST)
 }
+
+
+ADMIN: Final = frozenset(code for code, method in METHODS.items() if right_of(method) == "admin")
+"""Methods that need the right ``admin``."""
 
 
 # --- what a request needs -----------------------------------------------------------------------------------------
@@ -320,13 +326,23 @@ class Permissions:
         rights = self.rights(principal)
         if rights.denied:
             raise PermissionDeniedError(f"{principal.uri} is denied everything")
-        for broker in brokers:
-            self._check(rights, Need("own", _OWNED, broker), principal)
-        for need in self._of_all(method, request.body):
-            self._check(rights, need, principal)
+        try:
+            for broker in brokers:
+                self._check(rights, Need("own", _OWNED, broker), principal)
+            for need in self._of_all(method, request.body):
+                self._check(rights, need, principal)
+        except PermissionDeniedError as error:
+            event(
+                log_events.CLIENT_DENIED,
+                who=source.holder,
+                host=source.host,
+                method=method.name,
+                detail=error.message,
+            )
+            raise
         if method.item is None or not request.body.items:
             return request.body, refused
-        return self._items(method, request.body, refused, rights, principal)
+        return self._items(method, request.body, refused, rights, source)
 
     def _of_all(self, method: Method[Any, Any], body: Any) -> Iterator[Need]:
         """What a request needs as a whole."""
@@ -374,9 +390,9 @@ class Permissions:
         body: Any,
         refused: Refused | None,
         rights: Rights,
-        principal: Principal,
+        source: Source,
     ) -> tuple[Any, Refused | None]:
-        needs = self._of_item(method)
+        needs, denied = self._of_item(method), None
         reasons: dict[int, str | MetadError] = {}
         allowed: set[tuple[str, str, str | None]] = set()  # whatever the second field
         for position, item in enumerate(body.items):
@@ -387,10 +403,19 @@ class Permissions:
                 if "" in prefixes:
                     allowed.add(need[:3])
                 elif not any(map(need.key.startswith, prefixes)):
-                    reasons[position] = _denied(principal, need)
+                    assert source.principal is not None
+                    reasons[position] = one = _denied(source.principal, need)
+                    denied = denied or one
                     break
-        if not reasons:
+        if denied is None:
             return body, refused
+        event(
+            log_events.CLIENT_DENIED,
+            who=source.holder,
+            host=source.host,
+            method=method.name,
+            detail=denied.message,
+        )
         refused = Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)
         fields = {name: getattr(body, name) for name in body.__struct_fields__}
         return type(body)(**{**fields, "items": without(body.items, reasons)}), refused
@@ -405,6 +430,31 @@ class Permissions:
             return name in _SCOPED
         table = self.tables.watched(name, 0)
         return table is not None and table.key[0] in _SCOPES
+
+    def audited(self, method: Method[Any, Any], payload: bytes, done: Done, source: Source) -> Done:
+        """What takes the answer to a request of an administrator: it is logged who has asked for what, and what came of
+        it."""
+        head = method.decode_head(payload)
+
+        def answered(result: bytes | MetadError) -> None:
+            failed = 0
+            if isinstance(result, NotLeaderError):  # it asks another node
+                done(result)
+                return
+            if not isinstance(result, MetadError):
+                failed = len(getattr(method.decode_reply(result), "errors", ()))
+            event(
+                log_events.AUDITED,
+                who=source.holder,
+                host=source.host,
+                method=method.name,
+                items=0 if head is None else head.items,
+                failed=failed,
+                outcome=result.name if isinstance(result, MetadError) else "done",
+            )
+            done(result)
+
+        return answered
 
     # --- watches ------------------------------------------------------------------------------------------------
 

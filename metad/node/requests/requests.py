@@ -64,7 +64,7 @@ from ..health import Health
 from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
-from .permissions import Permissions
+from .permissions import ADMIN, Permissions
 from .reads import PIECE_ROWS, Reads, answer_read_index, failed
 from .scheduler import Scheduler
 
@@ -185,6 +185,8 @@ class Requests:
         if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
             return None
+        if row.code in ADMIN and source is not None:
+            done = self._permissions.audited(row, payload, done, source)
         if row.whose is For.ADMINS and not administers and not self._permissions.enforced:
             done(PermissionDeniedError(f"{row.name} is for administrators"))
             return None

@@ -15,6 +15,7 @@ from server_rig import Answer, Rig
 from test_hostile_requests import OPEN, body_of
 from wire_strategies import values_of
 
+from metad.node.requests import permissions
 from metad.node.requests.permissions import right_of
 from metad.storage import keys
 from metad_wire import messages as m
@@ -448,6 +449,27 @@ async def test_watches_show_what_may_be_read_and_end_with_the_right_to_it(rig: R
     assert narrow.lasts == 1
     assert rig.node.permissions.denies(APP.principal)
     assert not rig.node.permissions.denies(OPS.principal)
+
+
+async def test_the_log_says_who_has_administered_and_who_was_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(permissions, "event", lambda event, **fields: said.append((event.key, fields)))
+    put = m.Items([Role("r", [Grant(["read"])]), Role("reader", [])])
+    await ask(rig, OPS, methods.ROLE_PUT, put)
+    await rig.answered(send(rig, APP, methods.ROLE_PUT, put))
+    await rig.answered(send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("a")))
+    await rig.answered(send(rig, APP, methods.KV_PUT, m.KvPut([m.KvPutItem("a", "k", b"")] * 9)))
+    await ask(rig, OPS, methods.KV_PUT, m.KvPut([m.KvPutItem("a", "k", b"")]))
+    app, ops = ({"who": line.principal.uri, "host": line.host} for line in (APP, OPS))
+    of = {"method": "role.put", "items": 2}
+    detail = f"{APP.principal.uri} may not"
+    assert said == [
+        ("audited", {**ops, **of, "failed": 1, "outcome": "done"}),
+        ("client_denied", {**app, "method": "role.put", "detail": f"{detail} admin role of 'r'"}),
+        ("audited", {**app, **of, "failed": 2, "outcome": "done"}),
+        ("client_denied", {**app, "method": "kv.scan", "detail": f"{detail} read kv of 'a'"}),
+        ("client_denied", {**app, "method": "kv.put", "detail": f"{detail} write kv of 'a', 'k'"}),
+    ]
 
 
 async def test_roles_are_kept_whole(rig: Rig) -> None:
