@@ -24,7 +24,7 @@ from metad_wire import __version__
 from metad_wire.described import described, page
 from metad_wire.program.extras import advice
 from metad_wire.program.open_files import raise_files_limit
-from metad_wire.program.output import escape_unprintable
+from metad_wire.program.output import escape_unprintable, print_nowhere, reader_may_leave
 from metad_wire.program.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
 
@@ -44,16 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     escape_unprintable()
     default_for_children()
-    arguments = _parser().parse_args(argv)
+    with reader_may_leave():
+        arguments = _parser().parse_args(argv)
     try:
-        if arguments.command == "config":
-            return _config(arguments)
-        if arguments.command == "logs":
-            print(log_reference(), end="")
-            return 0
-        if arguments.command == "protocol":
-            print(json.dumps(described(), indent=1) if arguments.json else page(), end="\n" if arguments.json else "")
-            return 0
+        if arguments.command in ("config", "logs", "protocol"):
+            return _to_stdout(arguments)
         with contextlib.ExitStack() as held:
             return _run_to_the_end(arguments, held)
     except ServerError as error:
@@ -62,6 +57,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         print(f"metad: {advice(missing, 'server')}", file=sys.stderr)
         return 2
+
+
+def _to_stdout(arguments: argparse.Namespace) -> int:
+    """Print what needs no node; returns the exit status."""
+    try:
+        with reader_may_leave():
+            return _print(arguments)
+        return 0
+    except OSError as error:
+        print(f"metad: cannot write the output: {error.strerror}", file=sys.stderr)
+        print_nowhere()
+        return 1
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    if arguments.command == "config":
+        return _config(arguments)
+    if arguments.command == "logs":
+        print(log_reference(), end="")
+    else:
+        print(json.dumps(described(), indent=1) if arguments.json else page(), end="\n" if arguments.json else "")
+    return 0
 
 
 def _run_to_the_end(arguments: argparse.Namespace, held: contextlib.ExitStack) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +21,7 @@ import msgspec
 from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
 from metad_wire.families import KNOWN
-from metad_wire.program.output import decode_arguments, escape_unprintable
+from metad_wire.program.output import decode_arguments, escape_unprintable, print_nowhere, reader_may_leave
 from metad_wire.tables.broker import STATES
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -130,7 +129,8 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     escape_unprintable()
     argv = sys.argv[1:] if argv is None else argv
     parser = build_parser(argv)
-    arguments = parser.parse_args(argv)
+    with reader_may_leave():
+        arguments = parser.parse_args(argv)
     try:
         decode_arguments(arguments, PATHS)
     except UnicodeError:
@@ -156,24 +156,21 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
 def _printed(command: Callable[[], int]) -> int:
     """Run a command whose output goes to stdout; returns the exit status."""
     try:
-        status = command()
-        sys.stdout.flush()
-        return status
+        with reader_may_leave():
+            return command()
+        return 0
     except MetadError as error:
         kind = (
             f"{error.name.replace('_', ' ')}: " if error.code > NotFoundError.code else ""
         )  # a short answer of the server
         sys.stderr.write(f"metadctl: {kind}{in_line(' '.join(str(error).split()))}\n")
         return 1
-    except BrokenPipeError:  # the reader of our output has closed it
-        status = 0
     except OSError as error:
         sys.stderr.write(f"metadctl: cannot write the output: {error.strerror}\n")
-        status = 1
+        print_nowhere()
+        return 1
     except KeyboardInterrupt:
         return 130
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is buffered yet
-    return status
 
 
 def _prepare(arguments: Arguments) -> None:

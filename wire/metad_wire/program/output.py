@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import os
 import sys
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -18,6 +19,28 @@ def escape_unprintable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """What is printed within goes to stdout at the end, also where a help page ends the command. That whoever reads it
+    has had enough, as `head` has, is no error: the rest is printed nowhere."""
+    ends: SystemExit | None = None
+    try:
+        try:
+            yield
+        except SystemExit as error:
+            ends = error
+        sys.stdout.flush()
+    except BrokenPipeError:
+        print_nowhere()
+    if ends is not None:
+        raise ends
+
+
+def print_nowhere() -> None:
+    """Let what is buffered, and what follows, be lost: stdout cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def decode_arguments(arguments: argparse.Namespace, paths: Container[str]) -> None:

@@ -464,7 +464,7 @@ async def _show(m: Client, a: Arguments, printer: Printer) -> None:
     stay = Counter[str]()
     if plan.rule == "drain" and plan.state == "running":
         takers = {name: broker for name, broker in brokers.items() if broker.state in LIVE and name not in drained}
-        for name in plan.brokers:
+        for name in [*plan.brokers]:
             stay += await _staying(m, plan, name, brokers, takers)
     why = [{"replicas": number, "why they are still there": said} for said, number in stay.most_common()]
     if sum(left.values()) > sum(stay.values()) > 0:
