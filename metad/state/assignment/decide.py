@@ -23,6 +23,9 @@ PREFER_MS: Final = 30_000
 """So long a partition has had its leader before the preferred one may replace it."""
 AGAIN_MS: Final = 600_000
 """A repair that finds no broker looks again after this: each look writes the record."""
+OWNERLESS_MS: Final = 10_000
+"""A partition that nobody owns looks again after this whether a broker has come that could: no fence of its replicas
+says so."""
 HAND_OVER_MS: Final = 30_000
 """So long a master by position waits for the one that is to follow it; then it goes on."""
 FORGOTTEN_MS: Final = 24 * 3_600_000
@@ -515,6 +518,8 @@ def due_ms(p: Partition, r: Resource, lives: Lives, hints: Hints, now: Now) -> i
         times.append(p.changed_ms + PREFER_MS)
     if r.election == "position" and p.state == a.RELEASING:
         times.append(p.changed_ms + HAND_OVER_MS)
+    if r.election == "owner" and p.leader is None:
+        times.append(now.ms + OWNERLESS_MS)
     found = [at_ms for at_ms in times if at_ms]
     if not found:
         return 0
