@@ -23,6 +23,7 @@ class Access:
         self.encrypted = encrypted
         self._certificate_required = security.require_client_certificate
         self._administrators = frozenset(security.administrators)
+        self._spiffe = security.authorization
         self._tokens: Watched[Tokens] | None = None
         if security.tokens_file:
             path = security.tokens_file
@@ -43,7 +44,7 @@ class Access:
         if not self.encrypted:
             return None
         certificate = _certificate(stream)
-        principal = principal_of(certificate)
+        principal = principal_of(certificate, spiffe=self._spiffe)
         if certificate and principal is None:
             raise UnauthenticatedError("the certificate names no role, or more than one")
         if (tokens := self.tokens) is not None and credentials:

@@ -15,7 +15,7 @@ from metad.supervisor import local_cluster, local_fleet, parse_regions, workers_
 from metad_perf.attack import sites as certificates
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.operator.tokens import line_of, new_token
-from metad_wire.transport.credentials import Principal, Role, TlsFiles
+from metad_wire.transport.credentials import Principal, Role, TlsFiles, principal_named
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
@@ -50,6 +50,18 @@ def test_a_certificate_says_who_comes(tmp_path: Path) -> None:
     rules = access(tmp_path)
     assert rules.admit(Shown(CLIENT.uri), b"") == CLIENT  # type: ignore[arg-type]
     assert rules.admit(Shown(NODE.uri), b"") == NODE  # type: ignore[arg-type]
+
+
+def test_a_spiffe_id_is_a_client_where_roles_say_what_it_may(tmp_path: Path) -> None:
+    workload, security = Shown("spiffe://acme.example/ns/orders"), SecurityConfig(certificate="c", authorization=True)
+    found = Access(security, encrypted=True).admit(workload, b"")  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.role, found.uri) == (Role.CLIENT, "spiffe://acme.example/ns/orders")
+    assert principal_named(found.uri) == found
+    with pytest.raises(UnauthenticatedError, match="names no role"):
+        access(tmp_path).admit(workload, b"")  # type: ignore[arg-type]
+    for other in ("metad://client/spiffe%3A%2F%2Facme.example%2Fns%2Forders", "spiffe:///x", "spiffe://"):
+        assert principal_named(other) is None
 
 
 @pytest.mark.parametrize("shown", [NOBODY, Shown(), Shown("urn:x"), Shown(CLIENT.uri, NODE.uri)])

@@ -1,10 +1,10 @@
 """Access: who may do what, to whose records. It counts where nodes have ``[security] authorization = true``.
 
-A *principal* is who a connection has proven to be: ``metad://client/app`` by a certificate or a token of that name. A
-*role* is a list of grants. A *binding* gives a principal roles, each for one *scope*, which is a tenant or a namespace,
-or denies it everything. A principal may do what one of its grants says, and nothing else. Roles and bindings are in
-``metadata-0``, and each node knows them by its copy: what has changed counts there as soon as that has come, for
-connections and watches that are open, too.
+A *principal* is who a connection has proven to be: ``metad://client/app`` by a certificate or a token of that name, or
+the SPIFFE id of a certificate. A *role* is a list of grants. A *binding* gives a principal roles, each for one *scope*,
+which is a tenant or a namespace, or denies it everything. A principal may do what one of its grants says, and nothing
+else. Roles and bindings are in ``metadata-0``, and each node knows them by its copy: what has changed counts there as
+soon as that has come, for connections and watches that are open, too.
 
 | right | what it is about |
 |---|---|

@@ -28,6 +28,9 @@ WORN: Final = "worn"
 a new stream, at a time of its choice."""
 
 
+_SPIFFE: Final = "spiffe://"
+
+
 class Role(enum.Enum):
     """What the holder of a certificate is allowed to be."""
 
@@ -53,6 +56,8 @@ class Principal(NamedTuple):
     @property
     def uri(self) -> str:
         """The URI that names this holder in a certificate."""
+        if self.name.startswith(_SPIFFE):
+            return self.name
         return f"metad://{self.role.value}/{quote(self.name, safe='')}"
 
     @property
@@ -135,24 +140,32 @@ class CertificateError(TlsError):
     """One end refuses the other's certificate, or a file of our own cannot be used. Retry after a file has changed."""
 
 
-def principal_of(peercert: Mapping[str, Any] | None) -> Principal | None:
-    """The holder that a certificate names; None if there is no certificate or it does not name exactly one holder."""
+def principal_of(peercert: Mapping[str, Any] | None, *, spiffe: bool = False) -> Principal | None:
+    """The holder that a certificate names; None if there is no certificate or it does not name exactly one holder.
+    ``spiffe``: a SPIFFE id names a client, too."""
     if not peercert:
         return None
     uris = [value for kind, value in peercert.get("subjectAltName", ()) if kind == "URI"]
-    found = [principal for uri in uris if (principal := principal_named(uri)) is not None]
+    found = [
+        principal
+        for uri in uris
+        if (spiffe or not uri.startswith(_SPIFFE)) and (principal := principal_named(uri)) is not None
+    ]
     return found[0] if len(found) == 1 else None
 
 
 def principal_named(uri: str) -> Principal | None:
     """The holder of this URI; None if it is none."""
+    if uri.startswith(_SPIFFE):
+        return Principal(Role.CLIENT, uri) if urlsplit(uri).netloc else None
     try:
         parts = urlsplit(uri)
         role = Role(parts.netloc)
     except ValueError:
         return None
     name = unquote(parts.path.removeprefix("/"))
-    return Principal(role, name) if parts.scheme == "metad" and name else None
+    is_name = bool(name) and not name.startswith(_SPIFFE)
+    return Principal(role, name) if parts.scheme == "metad" and is_name else None
 
 
 def node_behind(peercert: Mapping[str, Any] | None) -> Principal:
