@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from state_rig import ChoreNode, Rig, item_errors
+from state_rig import ChoreNode, Rig
 
 from metad.config import DedupeConfig
 from metad.node.chores.assignments import Assignments
@@ -20,6 +20,7 @@ from metad_wire.cluster import METADATA, FenceItem, GroupFence
 from metad_wire.families.assignment import PARTITIONS
 from metad_wire.messages import Owner
 from metad_wire.tables.assignment import AssignmentStep, Explanation, InSync, Partition, PartitionKey, ResourceCreate
+from metad_wire.tables.broker import BrokerChange, BrokerRegister, BrokerStep
 from metad_wire.tables.plan import NewPlan, Plan, PlanKey
 
 NUMBER = PARTITIONS.key_of(("", "", "", 0))[:4]
@@ -41,7 +42,7 @@ class World(ChoreNode):
         self.ordered: list[AssignmentStep] = []
         self.before: Callable[[], None] = lambda: None
         """Happens before the next order is carried out."""
-        self.dead = set[str]()
+        self.dead, self.registered = set[str](), set[str]()
         self.live(*brokers)
         self.rig.advance(600_000)  # the leader has led for long: what had its deadline is over
         group = SimpleNamespace(accepting=True, term=1, name="metadata-0", prefix=self.rig.group.prefix)
@@ -73,6 +74,10 @@ class World(ChoreNode):
             FenceItem(name, least, age_ms=0, live=live, unclean_epoch=lost, quiet_epoch=quiet) for name in brokers
         ]
         self.rig.write(methods.GROUP_FENCE, GroupFence(fences))
+        new = [name for name in brokers if name not in self.registered]
+        self.registered.update(new)
+        steps = [BrokerStep("register", name, 0, BrokerRegister(name)) for name in new]
+        self.rig.write(methods.BROKER_CHANGE, BrokerChange(steps, 0))
         self.dead = self.dead - {*brokers} if live else self.dead | {*brokers}
 
     def create(self, name: str, *replicas: list[str], **fields: Any) -> None:
@@ -88,7 +93,8 @@ class World(ChoreNode):
 
     def say(self, method: Any, item: Any) -> None:
         """A broker or an administrator says something, and it is done."""
-        assert item_errors(self.rig.write(method, m.Items([item]))) == {}
+        reply = self.rig.write(method, m.Items([item]))
+        assert reply.errors == []
 
     def plan(self, name: str, rule: Any, *brokers: str) -> None:
         self.say(methods.PLAN_CREATE, NewPlan(name, rule, [*brokers]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from assignment_rig import World
 
 from metad_wire import methods
-from metad_wire.tables.assignment import MovePartition, ResourceCreate
+from metad_wire.tables.assignment import ResourceCreate
 
 
 async def test_a_broker_that_was_drained_gets_nothing_of_a_later_drain() -> None:
@@ -47,23 +47,32 @@ async def test_who_is_drained_gets_a_replica_only_where_it_would_be_missing() ->
 
 
 async def test_what_cannot_begin_is_not_proposed_nor_counted() -> None:
-    """A partition has 16 replicas at most, with those that come: once its move was proposed, and counted, for ever."""
-    brokers = [f"b{number:02}" for number in range(18)]
-    world = World(*brokers)
-    world.create("wide", brokers[:8])
-    item = MovePartition("t", "wide", "topic", 0, brokers[:16])
-    world.say(methods.ASSIGNMENT_MOVE, item)
-    world.in_sync()
-    assert len(world.partition("wide").replicas) == 16
-    world.plan("away", "drain", "b03")
+    """A partition with fewer replicas than its min_isr is not moved: once that was proposed, and counted, for ever."""
+    world = World("b1", "b2", "b3", "b4")
+    world.say(
+        methods.ASSIGNMENT_CREATE,
+        ResourceCreate("t", "lone", "topic", replication=2, min_isr=2, replicas=[["b1"]]),
+    )
+    world.plan("away", "drain", "b1")
     await world.look(3)
     assert world.moves() == []
     assert (world.known("away").state, world.known("away").begun) == ("running", 0)
 
-    world.create("one", ["b17", "b16"], ["b16", "b17"])
-    world.plan("other", "drain", "b17")
-    world.before = lambda: world.live(*(name for name in brokers if name not in ("b16", "b17")), live=False)
+    world.create("pair", ["b4", "b3"], ["b3", "b4"])
+    world.plan("other", "drain", "b4")
+    world.before = lambda: world.live("b1", "b2", live=False)
     await world.look()
     assert len(world.moves()) == 2, "they were proposed while somebody lived who could have them"
     assert all(p.move is None for p in world.partitions())
     assert world.known("other").begun == 0
+
+
+async def test_a_dead_broker_can_be_drained() -> None:
+    world = World("b1", "b2", "b3")
+    world.create("orders", ["b1", "b2"], ["b2", "b1"], repair_after_ms=0)
+    world.live("b1", live=False)
+    await world.look()
+    world.plan("away", "drain", "b1")
+    await world.settled()
+    assert [sorted(p.replicas) for p in world.partitions()] == [["b2", "b3"], ["b2", "b3"]]
+    assert world.known("away").state == "done"

@@ -521,8 +521,10 @@ def _why_it_stays(
     able = [name for name, broker in takers.items() if fits(broker) and name not in p.replicas]
     if not able:
         return f"no other broker lives that does not drain{labels}, and has no replica of the partition yet"
-    if len(p.replicas) >= REPLICAS_MAX:
-        return f"the partition has {REPLICAS_MAX} replicas, and may have no more while one is moved"
+    if len(p.replicas) > REPLICAS_MAX // 2:
+        return f"the partition has {len(p.replicas)} replicas, and is moved with {REPLICAS_MAX // 2} at most"
+    if p.election == "isr" and len(p.replicas) < p.min_isr:
+        return f"min_isr of the partition is {p.min_isr}, and it has {len(p.replicas)} replicas: give it more first"
     dead = [name for name in p.replicas if name != giver and (name not in brokers or brokers[name].state not in LIVE)]
     needed = {"isr": p.min_isr, "owner": 1}.get(p.election, len(p.replicas))
     if len(p.replicas) - len(dead) + len(able) - 1 < needed:
