@@ -25,7 +25,6 @@ FUNCTIONS = {
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._open_run": 74,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._seal_run": 68,
     "clients/metad_client/blocking/client.py:BlockingClient.watch": 63,
-    "clients/metad_client/cli/command_line.py:_add_cluster": 69,
     "clients/metad_client/watch/streams.py:Streams.__init__": 66,
     "tests/extension/test_a_declared_table_on_nodes.py:test_nothing_is_lost_on_the_way": 83,
     "tests/spark/test_census.py:test_each_kind_of_orphan_is_found_and_nothing_else": 85,

@@ -21,6 +21,7 @@ import msgspec
 from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
 from metad_wire.families import KNOWN
+from metad_wire.operator.authority import LEAF_DAYS
 from metad_wire.program.output import decode_arguments, escape_unprintable, print_nowhere, reader_may_leave
 from metad_wire.tables.broker import STATES
 from metad_wire.transport import Transport
@@ -367,18 +368,7 @@ def _add_cluster(commands: Commands) -> None:
         help=f"give up after this long; default {DEADLINE_S:g} s",
     )
 
-    certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)
-    certs.set_defaults(offline=issuing.certs)
-    certs.add_argument(
-        "--out", required=True, metavar="DIR", help="directory for the files; an authority in it is reused"
-    )
-    certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
-    certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
-    certs.add_argument("--admins", default="", metavar="A,B", help="names of clients that may change the cluster")
-    certs.add_argument("--brokers", default="", metavar="A,B", help="names of clients that serve other brokers")
-    certs.add_argument(
-        "--hosts", default="", metavar="H,H", help="host names and addresses of nodes, for clients that check these"
-    )
+    _add_certs(plain)
     token = plain("token", "create a token for a client; its hash goes into a file for the nodes", _status)
     token.set_defaults(offline=issuing.token)
     token.add_argument("name", metavar="NAME", help="name of the client")
@@ -398,6 +388,23 @@ def _add_cluster(commands: Commands) -> None:
         help="where to begin: now (the default); snapshot: with the records as they are; or the token that an earlier "
         "watch has printed at its end",
     )
+
+
+def _add_certs(plain: Any) -> None:
+    certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)
+    certs.set_defaults(offline=issuing.certs)
+    certs.add_argument(
+        "--out", required=True, metavar="DIR", help="directory for the files; an authority in it is reused"
+    )
+    certs.add_argument("--nodes", default="", metavar="A,B,C", help="node ids")
+    certs.add_argument("--clients", default="", metavar="A,B", help="names of clients")
+    certs.add_argument("--admins", default="", metavar="A,B", help="names of clients that may change the cluster")
+    certs.add_argument("--brokers", default="", metavar="A,B", help="names of clients that serve other brokers")
+    certs.add_argument(
+        "--hosts", default="", metavar="H,H", help="host names and addresses of nodes, for clients that check these"
+    )
+    certs.add_argument("--days", type=int, default=LEAF_DAYS, metavar="N", help=f"until they end; default {LEAF_DAYS}")
+    certs.add_argument("what", nargs="?", choices=["list"], help="instead: those in DIR, and when each ends")
 
 
 def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeout: Any, nothing: Any) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import stat
 import sys
 from pathlib import Path
 
-from metad_wire.operator.authority import AuthorityError, issue_fleet
+from metad_wire.operator.authority import AuthorityError, ends_at, issue_fleet
 from metad_wire.operator.tokens import TokenFileError, Tokens, line_of, new_token
 
 from .printing import Printer
 
 
 def certs(arguments: argparse.Namespace) -> int:
-    """Issue certificates; returns the exit status."""
+    """Issue certificates, or list those that there are; returns the exit status."""
+    if arguments.what == "list":
+        return _list(Path(arguments.out), arguments.json)
     given = (arguments.nodes, arguments.clients, arguments.admins, arguments.brokers, arguments.hosts)
     nodes, clients, admins, brokers, hosts = map(_names, given)
     if not (nodes or clients or admins or brokers):
         return _failed("no names to issue for: give --nodes, --clients, --admins or --brokers", 2)
     directory = Path(arguments.out)
     try:
-        made = issue_fleet(directory, nodes, clients, hosts, admins=admins, brokers=brokers)
+        made = issue_fleet(directory, nodes, clients, hosts, admins=admins, brokers=brokers, days=arguments.days)
     except AuthorityError as error:
         return _failed(str(error), 1)
     Printer(arguments.json).many(
@@ -36,6 +39,20 @@ def certs(arguments: argparse.Namespace) -> int:
             f"{directory / 'ca-key.pem'} signs for the whole fleet: keep it off the nodes.\n"
             "Each node needs its own two files and ca.pem; so does each client, each administrator and each broker.\n"
         )
+    return 0
+
+
+def _list(directory: Path, as_json: bool) -> int:
+    """Print which certificates a directory has, and when each ends, the first first."""
+    now = datetime.datetime.now(datetime.UTC)
+    found = [(ends_at(str(path)), path) for path in directory.glob("*.pem") if not path.stem.endswith("-key")]
+    rows = [
+        {"for": path.stem, "ends": ends.isoformat(), "days": (ends - now).days, "certificate": str(path)}
+        for ends, path in sorted((ends, path) for ends, path in found if ends is not None)
+    ]
+    if not rows:
+        return _failed(f"{directory} has no certificates", 1)
+    Printer(as_json).many(rows)
     return 0
 
 

@@ -48,6 +48,20 @@ def test_an_authority_that_is_there_is_used_again(tmp_path: Path) -> None:
     assert (tmp_path / "node-d.pem").exists()
 
 
+def test_certificates_last_as_long_as_is_said_and_are_listed_with_their_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path), "--json"]
+    assert main(["certs", *out, "--nodes", "a"]) == 0
+    assert main(["certs", *out, "--clients", "app", "--days", "7"]) == 0
+    capsys.readouterr()
+    assert main(["certs", "list", *out]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["for"] for row in rows] == ["client-app", "node-a", "ca"]
+    assert [row["days"] for row in rows[:2]] == [6, 364], "whole days that are left"
+    assert main(["certs", "list", "--out", str(tmp_path / "none")]) == 1
+
+
 def test_a_certificate_names_its_role_and_hosts(tmp_path: Path) -> None:
     issue_fleet(tmp_path, ["a"], [], ["10.0.0.1", "a.example"])
     names = ssl._ssl._test_decode_cert(str(tmp_path / "node-a.pem"))["subjectAltName"]  # type: ignore[attr-defined]
@@ -60,6 +74,7 @@ def test_a_certificate_names_its_role_and_hosts(tmp_path: Path) -> None:
         ([], "no names to issue for"),
         (["--nodes", "a b"], "is not a name"),
         (["--clients", "../x"], "is not a name"),
+        (["--nodes", "a", "--days", "0"], "lasts from 1 to 3650 days"),
         (["--nodes", "a", "--hosts", "ü.example"], "neither an address nor a host name"),
     ],
 )

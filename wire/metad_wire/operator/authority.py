@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CA_DAYS: Final = 3_650
 LEAF_DAYS: Final = 365
+_DAYS_MAX: Final = 3_650
 _BACKDATE: Final = datetime.timedelta(minutes=5)  # for peers whose clocks are a little behind ours
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -128,11 +129,12 @@ def issue_fleet(
     *,
     admins: Sequence[str] = (),
     brokers: Sequence[str] = (),
+    days: int = LEAF_DAYS,
 ) -> dict[str, TlsFiles]:
     """Write the certificates and keys of a whole fleet to ``directory``: ``ca.pem`` and ``ca-key.pem`` (made if there
     are none yet), ``node-NAME.pem``, ``client-NAME.pem``, ``admin-NAME.pem`` and ``broker-NAME.pem`` with their
-    ``-key.pem``, which only the owner may read. Each file appears whole or not at all, so processes that use them may
-    run meanwhile. Returns the files by ``node-NAME`` and so on. Raises AuthorityError."""
+    ``-key.pem``, which only the owner may read. They end after ``days``. Each file appears whole or not at all, so
+    processes that use them may run meanwhile. Returns the files by ``node-NAME`` and so on. Raises AuthorityError."""
     _need_cryptography()
     wanted = {Role.NODE: nodes, Role.CLIENT: clients, Role.ADMIN: admins, Role.BROKER: brokers}
     principals = [Principal(role, name) for role, names in wanted.items() for name in names]
@@ -141,6 +143,8 @@ def issue_fleet(
             raise AuthorityError(f"{principal.name!r} is not a name: use letters, digits, '.', '_' and '-', at most 64")
     for host in hosts:
         _host(host)
+    if not 1 <= days <= _DAYS_MAX:
+        raise AuthorityError(f"a certificate lasts from 1 to {_DAYS_MAX} days, not {days}")
     ca, ca_key = directory / "ca.pem", directory / "ca-key.pem"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -154,7 +158,8 @@ def issue_fleet(
         for principal in principals:
             name = f"{principal.role.value}-{principal.name}"
             certificate, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
-            _write(certificate, key, authority.issue(principal, hosts if principal.serves else ()))
+            end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+            _write(certificate, key, authority.issue(principal, hosts if principal.serves else (), not_after=end))
             made[name] = TlsFiles(certificate=str(certificate), key=str(key), ca=str(ca))
     except OSError as error:
         raise AuthorityError(f"cannot write to {directory}: {error.strerror}") from None
