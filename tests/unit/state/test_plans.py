@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from assignment_rig import World
 
+from metad.state.assignment.fleet import Placing
 from metad_wire import methods
 from metad_wire.tables.assignment import ResourceCreate
+from metad_wire.tables.broker import BrokerChange, BrokerStep
 
 
 async def test_a_broker_that_was_drained_gets_nothing_of_a_later_drain() -> None:
@@ -76,3 +78,20 @@ async def test_a_dead_broker_can_be_drained() -> None:
     await world.settled()
     assert [sorted(p.replicas) for p in world.partitions()] == [["b2", "b3"], ["b2", "b3"]]
     assert world.known("away").state == "done"
+
+
+async def test_nothing_moves_to_a_broker_that_drains_by_itself() -> None:
+    world = World("b1", "b2", "b3")
+    world.create("orders", ["b1", "b2"])
+    known = world.rig.group.machine.parts[Placing].fleet.look("b3")
+    assert known is not None
+    step = BrokerStep("drain", "b3", known.broker_epoch)
+    (drains,) = world.rig.write(methods.BROKER_CHANGE, BrokerChange([step], 0)).brokers
+    assert drains.state == "draining"
+    for name, rule, brokers in (("away", "drain", ["b1"]), ("more", "add", ["b3"]), ("even", "rebalance", [])):
+        world.plan(name, rule, *brokers)
+    await world.look(3)
+    assert world.moves() == []
+    world.live("b4")
+    await world.settled()
+    assert [sorted(p.replicas) for p in world.partitions()] == [["b2", "b4"]]
