@@ -117,6 +117,8 @@ class _Led:
         self.sweeps: deque[_Sweep] = deque()
         self.urgent: deque[_Sweep] = deque()
         """The same brokers, for the partitions that they led."""
+        self.slots: tuple[bytes, int] = b"", 0
+        """Those that the group held when its sweeps were queued, and the move that brought the last of them."""
         self.through: dict[str, tuple[int, bool, int, int]] = {}
         """Fences whose brokers no partition named."""
         self.drains: dict[str, None] = {}
@@ -220,6 +222,12 @@ class Assignments:
         if led.changes == fences.changes:
             return
         led.changes = fences.changes
+        holding = led.driver.machine.holding
+        if led.slots != (holding.slots, holding.adopted_move):  # what has come names brokers that nobody named here
+            led.slots = holding.slots, holding.adopted_move
+            led.through.clear()
+            led.sweeps.clear()
+            led.urgent.clear()
         waiting = {sweep.item.broker: sweep for sweep in led.sweeps if sweep.item is not None}
         for item in fences.unstepped():
             if led.through.get(item.broker) == item.values:
@@ -268,7 +276,10 @@ class Assignments:
                     stepped.append(sweep.item)
                 else:
                     led.through[sweep.item.broker] = sweep.item.values
-        return AssignmentStep(items, stepped=stepped) if items or stepped else None
+        if not items and not stepped:
+            return None
+        slots, adopted_move = led.slots
+        return AssignmentStep(items, stepped=stepped, slots=slots, adopted_move=adopted_move)
 
     # --- what is due ------------------------------------------------------------------------------------------
 

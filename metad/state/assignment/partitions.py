@@ -21,6 +21,7 @@ from metad_wire.tables.assignment import ASSIGNMENT, Candidate, Explanation, Par
 from ...storage import keys
 from ..cluster.fences import Fences
 from ..core.part import Origin
+from ..core.slot_assignment import SlotAssignment
 from ..core.verb import Command, Reader, Verb, written
 from ..core.view import Rows, View, column
 from . import rules
@@ -107,7 +108,10 @@ def _evaluate_step(view: View, command: Command[a.AssignmentStep]) -> m.WriteRep
             records.clear_due(done.at_ms, resource_key(done))
             if done.empty and known.record.state == "deleting":
                 records.delete_resource(done)
-    view.parts[Fences].stepped(view, body.stepped)
+    holding = view.parts[SlotAssignment].holding
+    looked_at = holding.slots == body.slots and holding.adopted_move == body.adopted_move
+    if body.stepped and looked_at and not holding.sealed_move:
+        view.parts[Fences].stepped(view, body.stepped)
     return written(view, errors)
 
 

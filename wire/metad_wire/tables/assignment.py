@@ -434,7 +434,12 @@ class AssignmentStep(m.Message, frozen=True):
     moves: Batch[PlannedMove] = []  # noqa: RUF012
     """Those that cannot begin any more are left out."""
     stepped: Batch[FenceItem] = []  # noqa: RUF012
-    """Brokers all of whose partitions were gone through, with their fences as they were then."""
+    """Brokers all of whose partitions were gone through, with their fences as they were then. It counts only if no
+    slots have come since."""
+    slots: bytes = b""
+    """Bit map of those that the group held then."""
+    adopted_move: U63 = 0
+    """The move that had brought the last of them; 0: none had."""
 
 
 ASSIGNMENT = Table(
