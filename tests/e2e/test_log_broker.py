@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -149,10 +149,13 @@ async def lives(m: Client, name: str) -> bool:
 
 @asynccontextmanager
 async def led_by_one_of_two(
-    server: embedded.ServingInThread, folder: Path, topic: str
+    server: embedded.ServingInThread, folder: Path, topic: str, *, runs: bool = True
 ) -> AsyncIterator[tuple[Client, Topic, Owner]]:
-    """A partition whose leader runs, and whose other replica lives, but fetches nothing; two have to be in sync."""
-    async with brokers(server, folder, f"{topic}-leader") as m, connect(server.url) as other:
+    """A partition whose leader runs, here or by itself, and whose other replica lives, but fetches nothing; two have to
+    be in sync."""
+    here = [f"{topic}-leader"] if runs else []
+    async with brokers(server, folder, *here) as m, connect(server.url) as other:
+        await until(lambda: lives(m, f"{topic}-leader"), "the leader lives")
         life = await other.brokers.register(f"{topic}-mute", lease_s=3600)
         await m.assignments.create(
             "acme", topic, "topic", replication=2, min_isr=2, replicas=[[f"{topic}-leader", f"{topic}-mute"]]
@@ -238,10 +241,53 @@ async def test_followers_find_room_where_clients_have_taken_theirs(
         fetched = await follower.ask(Fetch("acme", "full", 0, 1, 0, 0.0, mute), Fetched, 9.0)
         assert fetched.records == []
         topic.close()
-        await asyncio.sleep(0.1)
         served = await topic.fetch(0, 0, wait_s=0.0)
         assert served.records == [], "there is room again"
         follower.close()
+
+
+async def test_who_says_nothing_takes_no_room_and_no_file_left_is_survived(
+    server: embedded.ServingInThread, tmp_path: Path
+) -> None:
+    """The broker is a process that may open 64 files, and 200 connections that say nothing are made anew."""
+    few = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
+    run = few + "runpy.run_module('log_broker', run_name='__main__', alter_sys=True)"
+    command = [sys.executable, "-c", run, "--metad", server.url, "--name", "idle-leader", "--folder", str(tmp_path)]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *filter(None, sys.path)])}
+    process = await asyncio.create_subprocess_exec(*command, env=paths, stderr=asyncio.subprocess.PIPE)
+    async with led_by_one_of_two(server, tmp_path, "idle", runs=False) as (m, topic, mute):
+        await until(lambda: in_sync(m, "idle", 2), "there is a leader")
+        host, _, port = (await address(m, "idle")).rpartition(":")
+
+        async def silent() -> None:
+            while True:
+                with suppress(OSError):
+                    reader, writer = await asyncio.open_connection(host, int(port))
+                    try:
+                        await reader.read()
+                    finally:
+                        writer.close()
+                await asyncio.sleep(0.5)
+
+        flood = [asyncio.create_task(silent()) for _ in range(200)]
+        await asyncio.sleep(1.0)
+
+        async def follows() -> bool:
+            with suppress(OSError, EOFError):
+                follower = await Connection.open(f"{host}:{port}")
+                await follower.ask(Fetch("acme", "idle", 0, 1, 0, 0.0, mute), Fetched, 5.0)
+                follower.close()
+                return True
+            return False
+
+        await until(follows, "a follower is served", 60.0)
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+        assert (await topic.fetch(0, 0, wait_s=0.0)).records == []
+        process.terminate()
+        _, complaints = await process.communicate()
+        assert b"Traceback" not in complaints
 
 
 async def test_the_only_replica_leads_again_after_its_broker_was_killed_as_it_registered(

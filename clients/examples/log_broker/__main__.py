@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import fcntl
 import signal
+import socket
 import sys
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from metad_client import MetadError, connect
@@ -21,9 +22,10 @@ _AGAIN_S = 0.5
 async def main(url: str, name: str, folder: Path, host: str, lease_s: float) -> None:
     listener, ended = Listener(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    server = await asyncio.start_server(listener.serve, host, 0)
-    port = server.sockets[0].getsockname()[1]
-    with closing(server):
+    with socket.create_server((host, 0)) as listening, ExitStack() as ends:
+        listening.setblocking(False)
+        port = listening.getsockname()[1]
+        ends.callback(asyncio.create_task(listener.accept(listening)).cancel)
         while not ended.is_set():
             try:
                 async with connect(url) as metad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from .protocol import ERRORS, KIND, Append, Appended, Connection, Ended, EndOf, 
 
 ACKNOWLEDGED_S = 15.0  # so long an append waits: longer than a follower that stands still is waited for, LAG_S
 APPENDS_MAX = 64  # of a partition, that are not on the disk yet
-CLIENTS_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # the other half: followers, logs, metad
+CLIENTS_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+STRANGERS_MAX = CLIENTS_MAX // 4  # the rest: followers, logs, metad
 WAIT_S = 0.5
-_SILENT_S = 10.0
 _ANSWER_S = 3.0
 _AGAIN_S = 0.1
 
@@ -61,8 +62,6 @@ class Broker:
         self.metad, self.me, self.folder = metad, me, folder
         self.partitions: dict[Key, Partition] = {}
 
-    # --- what metad assigns ---
-
     async def lead(self, led: Led) -> None:
         """This broker leads it from now on."""
         partition = await self._opened(led)
@@ -103,8 +102,6 @@ class Broker:
             for path in {*self.folder.glob("*.log")} - mine:
                 path.unlink()
 
-    # --- following ---
-
     async def _follow(self, log: Log, followed: Following, leader: Owner) -> None:
         (tenant, topic, _, number), epoch = followed.key, followed.leader_epoch
         while True:
@@ -135,8 +132,6 @@ class Broker:
                 await asyncio.to_thread(log.truncate, epoch, min(end, ended.end))
             if mine == ended.epoch:
                 return
-
-    # --- requests ---
 
     async def answer(self, ask: protocol.Request) -> protocol.Reply:
         partition = self.partitions.get((ask.tenant, ask.topic, KIND, ask.partition))
@@ -179,34 +174,54 @@ class Broker:
 
 
 class Listener:
-    """Answers connections. What a connection waits for ends with it. Where clients have their share of the files that
-    the process may open, another one is refused, and a follower is served."""
+    """Answers connections. What a connection waits for ends with it. Clients have their share of the files that the
+    process may open, and who has not said what it is another: so followers always find room."""
 
     broker: Broker | None = None
-    clients = 0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        has_room = self.clients < CLIENTS_MAX
-        self.clients += has_room
+    def __init__(self) -> None:
+        self.clients, self.strangers = set[asyncio.StreamWriter](), dict[asyncio.StreamWriter, None]()
+        self.connections = dict[asyncio.StreamWriter, asyncio.Task[None]]()
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Until this is cancelled. That of asyncio does not survive that no file is left."""
+        while True:
+            try:
+                accepted, _ = await asyncio.get_running_loop().sock_accept(listening)
+                reader, writer = await asyncio.open_connection(sock=accepted)
+            except OSError:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self.strangers[writer] = None
+                self.connections[writer] = asyncio.create_task(self._serve(reader, writer))
+            if len(self.strangers) > STRANGERS_MAX:
+                self.strangers.pop(oldest := next(iter(self.strangers)))
+                oldest.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
                 asked = asyncio.Queue[protocol.Request](1)
-                tasks.create_task(self._answer(asked, writer, has_room))
+                tasks.create_task(self._answer(asked, writer))
                 while True:
-                    async with asyncio.timeout(None if has_room else _SILENT_S):
-                        request = await protocol.read(reader, protocol.REQUESTS)
-                    await asked.put(request)
-        except* (*ERRORS, asyncio.CancelledError):  # cancelled at the end, when nobody looks
+                    await asked.put(await protocol.read(reader, protocol.REQUESTS))
+        except* ERRORS:
             pass
         finally:
-            self.clients -= has_room
+            self.strangers.pop(writer, None)
+            self.clients.discard(writer)
+            self.connections.pop(writer)
             writer.close()
 
-    async def _answer(self, asked: asyncio.Queue[protocol.Request], writer: asyncio.StreamWriter, all_: bool) -> None:
+    async def _answer(self, asked: asyncio.Queue[protocol.Request], writer: asyncio.StreamWriter) -> None:
         while True:
             request = await asked.get()
-            serves = all_ or isinstance(request, EndOf) or (isinstance(request, Fetch) and request.follower is not None)
-            reply = await self.broker.answer(request) if serves and self.broker is not None else protocol.Busy()
+            self.strangers.pop(writer, None)
+            follows = isinstance(request, EndOf) or (isinstance(request, Fetch) and request.follower is not None)
+            if not follows and len(self.clients) < CLIENTS_MAX:
+                self.clients.add(writer)
+            has_room = follows or writer in self.clients
+            reply = await self.broker.answer(request) if has_room and self.broker is not None else protocol.Busy()
             await protocol.write(writer, reply)
             if isinstance(reply, protocol.Busy):
                 raise EOFError
