@@ -315,9 +315,11 @@ async def test_no_two_resources_have_one_id_and_a_partition_that_comes_again_is_
 async def test_absurd_numbers_are_refused_before_they_are_stored(m: Client, tenant: str) -> None:
     """They were taken, and the records could not be read or deleted any more."""
     a = m.assignments
-    for named in ({"force_after_ms": 2**63 - 1}, {"repair_after_ms": 2**63 - 1}):
+    wrong: list[dict[str, Any]] = [{"force_after_ms": 2**63 - 1}, {"repair_after_ms": 2**63 - 1}]
+    wrong += [{"election": "owner", "replication": 2, "min_isr": 2}, {"replication": 2, "copies": 2}]
+    for named in wrong:
         with pytest.raises(InvalidItemError):
-            await a.create(tenant, "r", "topic", **named)  # type: ignore[arg-type]
+            await a.create(tenant, "r", "topic", **named)
     await a.create(tenant, "r", "queue", election="external", replicas=[["b1"]])
     life = await m.brokers.get("b1")
     assert life is not None

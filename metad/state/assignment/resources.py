@@ -32,6 +32,10 @@ def _check(resource: Resource) -> None:
         why = f"min_isr: {resource.min_isr}, with {resource.replication} replicas"
     elif resource.copies > resource.replication:
         why = f"copies: {resource.copies}, with {resource.replication} replicas"
+    elif resource.min_isr > 1 and resource.election == "owner":
+        why = f"min_isr: {resource.min_isr}, and a partition with one owner has nobody in sync"
+    elif resource.copies > 1 and resource.election != "position":
+        why = f"copies: {resource.copies}, which counts with the election position only"
     elif resource.write_partitions > resource.partitions:
         why = f"write_partitions: {resource.write_partitions} of {resource.partitions}"
     elif resource.partitions > a.PARTITIONS_MAX + resource.first_partition:
