@@ -157,8 +157,9 @@ class Led(Held):
         return reached
 
     async def acknowledged(self, end: int) -> None:
-        """Wait until the records before ``end`` are acknowledged. Raises FencedError once the broker leads no more:
-        then nobody knows what becomes of them."""
+        """Wait until the records before ``end`` are acknowledged: for as long as too few are in sync, so bound it by
+        ``asyncio.timeout``, and end it with the producer's connection. Raises FencedError once the broker leads no
+        more. Either way nobody knows what becomes of them."""
         replicas = self._leading()
         while replicas.high_watermark < end:
             if self.over:
