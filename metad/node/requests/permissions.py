@@ -10,6 +10,7 @@ in another way are as free as they were. Where nobody is identified, nothing is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +66,12 @@ _NAMING: Final = {BROKER_REGISTER.code} | {
     if method.whose is For.CLIENTS and {"broker", "broker_epoch"} <= set(method.body.__struct_fields__)
 }
 """Methods whose body names the life of a broker that asks."""
+_NAMING_ITEMS: Final = {
+    method.code
+    for method in METHODS.values()
+    if {"broker", "broker_epoch"} <= {*getattr(method.item, "__struct_fields__", ())}
+}
+"""Those whose items do."""
 _FREE: Final = {CLUSTER_MAP.code, ACCESS_MAY.code}
 """What everybody may ask."""
 _RIGHTS: Final = {
@@ -75,6 +82,8 @@ _RIGHTS: Final = {
 _DELETE: Final = ("delete", "remove", "revoke")
 _OWNED: Final = "broker"
 """The table of lives."""
+_BESIDE: Final = {method.code for method in (KV_TRANSACT, TABLE_TRANSACT, LEASE_ATTACH, LEASE_DETACH, LEASE_REVOKE)}
+"""Methods whose items are about more than one record."""
 _KNOWN_MAX: Final = 4_096
 _SCOPES: Final = ("tenant", "namespace")
 
@@ -94,6 +103,7 @@ class Need(NamedTuple):
         return f"{self.right} {self.table} {where}" + (f", {self.key[:256]!r}" if self.key else "")
 
 
+@functools.lru_cache(_KNOWN_MAX)
 def right_of(method: Method[Any, Any]) -> str:
     """Which right a method needs; "own" of those that need nothing but to speak for a broker."""
     if (said := _RIGHTS.get(method.code)) is not None:
@@ -121,6 +131,7 @@ ADMIN: Final = frozenset(code for code, method in METHODS.items() if right_of(me
 # --- what a request needs -----------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(_KNOWN_MAX)
 def _table_of(method: Method[Any, Any]) -> str:
     if method.table is not None:
         return _name(method.table)
@@ -219,7 +230,7 @@ def _brokers(method: Method[Any, Any], request: m.Request[Any]) -> Iterable[str]
             yield request.body.broker
     elif method is BROKER_HEARTBEAT:
         yield from dict.fromkeys(beat.broker for beat in request.body.beats)
-    elif method.item is not None and {"broker", "broker_epoch"} <= {*getattr(method.item, "__struct_fields__", ())}:
+    elif method.code in _NAMING_ITEMS:
         yield from dict.fromkeys(item.broker for item in request.body.items)
 
 
@@ -392,6 +403,8 @@ class Permissions:
         rights: Rights,
         source: Source,
     ) -> tuple[Any, Refused | None]:
+        if method.code not in _BESIDE and self._all_may(method, body.items, rights):
+            return body, refused
         needs, denied = self._of_item(method), None
         reasons: dict[int, str | MetadError] = {}
         allowed: set[tuple[str, str, str | None]] = set()  # whatever the second field
@@ -419,6 +432,17 @@ class Permissions:
         refused = Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)
         fields = {name: getattr(body, name) for name in body.__struct_fields__}
         return type(body)(**{**fields, "items": without(body.items, reasons)}), refused
+
+    def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
+        """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
+        for each batch."""
+        first = method.table.key[0]
+        if not hasattr(items[0], first):
+            part = "record" if hasattr(items[0], "record") else "key"
+            items = [getattr(item, part) for item in items]
+        right, name, is_scoped = right_of(method), _table_of(method), self._is_scoped
+        scopes = {getattr(item, first) for item in items}
+        return all("" in rights.prefixes(Need(right, name, _text(scope)), is_scoped) for scope in scopes)
 
     def _check(self, rights: Rights, need: Need, principal: Principal) -> None:
         if not rights.allow(need, self._is_scoped):
