@@ -255,39 +255,44 @@ async def test_who_says_nothing_takes_no_room_and_no_file_left_is_survived(
     command = [sys.executable, "-c", run, "--metad", server.url, "--name", "idle-leader", "--folder", str(tmp_path)]
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES), *filter(None, sys.path)])}
     process = await asyncio.create_subprocess_exec(*command, env=paths, stderr=asyncio.subprocess.PIPE)
-    async with led_by_one_of_two(server, tmp_path, "idle", runs=False) as (m, topic, mute):
-        await until(lambda: in_sync(m, "idle", 2), "there is a leader")
-        host, _, port = (await address(m, "idle")).rpartition(":")
+    try:
+        async with led_by_one_of_two(server, tmp_path, "idle", runs=False) as (m, topic, mute):
+            await until(lambda: in_sync(m, "idle", 2), "there is a leader")
+            host, _, port = (await address(m, "idle")).rpartition(":")
 
-        async def silent() -> None:
-            while True:
-                with suppress(OSError):
-                    reader, writer = await asyncio.open_connection(host, int(port))
-                    try:
-                        await reader.read()
-                    finally:
-                        writer.close()
-                await asyncio.sleep(0.5)
+            async def silent() -> None:
+                while True:
+                    with suppress(OSError):
+                        reader, writer = await asyncio.open_connection(host, int(port))
+                        try:
+                            await reader.read()
+                        finally:
+                            writer.close()
+                    await asyncio.sleep(0.5)
 
-        flood = [asyncio.create_task(silent()) for _ in range(200)]
-        await asyncio.sleep(1.0)
+            flood = [asyncio.create_task(silent()) for _ in range(200)]
+            await asyncio.sleep(1.0)
 
-        async def follows() -> bool:
-            with suppress(OSError, EOFError):
-                follower = await Connection.open(f"{host}:{port}")
-                await follower.ask(Fetch("acme", "idle", 0, 1, 0, 0.0, mute), Fetched, 5.0)
-                follower.close()
-                return True
-            return False
+            async def follows() -> bool:
+                with suppress(OSError, EOFError):
+                    follower = await Connection.open(f"{host}:{port}")
+                    await follower.ask(Fetch("acme", "idle", 0, 1, 0, 0.0, mute), Fetched, 5.0)
+                    follower.close()
+                    return True
+                return False
 
-        await until(follows, "a follower is served", 60.0)
-        for task in flood:
-            task.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-        assert (await topic.fetch(0, 0, wait_s=0.0)).records == []
-        process.terminate()
-        _, complaints = await process.communicate()
-        assert b"Traceback" not in complaints
+            await until(follows, "a follower is served", 60.0)
+            for task in flood:
+                task.cancel()
+            await asyncio.gather(*flood, return_exceptions=True)
+            assert (await topic.fetch(0, 0, wait_s=0.0)).records == []
+            process.terminate()
+            _, complaints = await process.communicate()
+            assert b"Traceback" not in complaints
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_the_only_replica_leads_again_after_its_broker_was_killed_as_it_registered(
