@@ -1162,8 +1162,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "items_unchecked",
         "each item needs its right",
         "metad.node.requests.permissions:Permissions._items",
-        "reasons[position] = _denied(principal, need)",
-        "pass",
+        "reasons[position] = one = _denied(source.principal, need)",
+        "one = _denied(source.principal, need)",
         _MAY + "test_items_that_are_not_allowed_are_refused_and_the_others_done",
     ),
     _m(
