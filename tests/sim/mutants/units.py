@@ -1157,6 +1157,22 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "ordered_by=''",
         _TENANTS + "test_who_gives_all_orders_that_it_can_leaves_others_theirs",
     ),
+    _m(
+        "a_late_note_counts",
+        "partitions that came with slots are gone through, whatever was noted before",
+        "metad.state.assignment.partitions:_evaluate_step",
+        "body.stepped and looked_at and not holding.sealed_move",
+        "body.stepped",
+        "unit/state/test_gone_through.py::test_a_note_that_all_was_gone_through_counts_only_if_no_slots_have_come_since",
+    ),
+    _m(
+        "nobody_named_is_remembered",
+        "that no partition names a broker is forgotten when slots come",
+        "metad.node.chores.assignments:Assignments._queue_sweeps",
+        "led.through.clear()",
+        "pass",
+        "unit/state/test_gone_through.py::test_a_broker_that_nobody_named_is_looked_for_again_when_slots_have_come",
+    ),
     # --- who may do what
     _m(
         "items_unchecked",
