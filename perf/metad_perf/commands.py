@@ -585,6 +585,32 @@ class Retained(Options, frozen=True, kw_only=True):
     value_bytes: Annotated[int, "size of a payload; at least 8 are written"] = 32
 
 
+class Auth(Options, frozen=True, kw_only=True):
+    ABOUT = "authorization under random roles and requests: leaks, its cost, how soon a right is gone"
+    RUNS = "auth"
+
+    server_config: Config = None
+    nodes: Nodes = 3
+    groups: Groups = "data=3,offset=1"
+    requests: Annotated[int, "requests to judge"] = 200_000
+    pairs: Annotated[int, "windows of each workload with authorization on, and off"] = 7
+    seconds: Annotated[float, "length of a window"] = 4.0
+    keys: Annotated[int, "sessions, and keys, of the workloads"] = 20_000
+    changes: Annotated[int, "rights that are taken away while they are in use"] = 100
+    seed: Annotated[int | None, "of roles and requests; default: random"] = None
+
+    @property
+    def scheme(self) -> str:
+        """Certificates say who asks."""
+        return "metads"
+
+    def checked(self) -> Auth:
+        """With a seed. Raises UsageError."""
+        self._at_least_1("requests", "pairs", "keys", "changes")
+        self._over_0("seconds")
+        return msgspec.structs.replace(self, seed=secrets.randbits(32) if self.seed is None else self.seed)
+
+
 class Storm(Options, frozen=True, kw_only=True):
     ABOUT = "a reconnect storm: every client of many brokers loses its connection, and comes back"
     RUNS = "storm.command"
@@ -754,7 +780,7 @@ class Quic(Options, frozen=True, kw_only=True):
 
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Overload, Outage),
-    *(Topics, Assignment, Retained, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
+    *(Topics, Assignment, Retained, Auth, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

@@ -22,8 +22,8 @@ import psutil
 from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 
-from . import processes
 from .errors import ServerError, UsageError
+from .experiment import processes
 from .target import scheme_checked, target_of
 
 _POLL_S = 0.002  # interval of checks for the ready file

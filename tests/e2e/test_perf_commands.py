@@ -466,6 +466,17 @@ def test_filters_find_the_retained_messages_of_a_fleet(tmp_path: Path) -> None:
     assert report["p99_ms"] == max(way["p99"] for way in report["ways"].values()) > 0
 
 
+def test_auth_judges_random_requests_and_says_what_roles_cost(tmp_path: Path) -> None:
+    small = ("--nodes", 1, "--groups", "data=1,offset=1", "--pairs", 1, "--seconds", 0.3, "--keys", 2_000)
+    report = report_of(tmp_path, "auth", "--requests", 1_000, "--changes", 2, *small)
+    assert (report["requests"], report["leaks"], report["wrong_refusals"], report["unanswered"]) == (1_000, 0, 0, {})
+    assert sum(report["requests_by_path"].values()) == 1_000
+    assert len(report["requests_by_path"]) == report["paths"] > 100
+    assert report["allowed"] > 0
+    assert report["throughput_ratio"] == min(report["throughput_ratios"].values()) > 0
+    assert 0 < report["revoke_ms_p50"] <= report["revoke_ms_p99"] <= report["revoke_ms_max"]
+
+
 def test_sessions_name_what_they_cannot_do() -> None:
     wrong = metad_perf("sessions", "--shares", "2", "--mode", "expiry-storm")
     assert (wrong.returncode, wrong.stdout) == (2, "")

@@ -36,10 +36,11 @@ class Principals(_PrincipalDeclared):
         return _PRINCIPALS.of_group(self._requests, page_size, deadline_s, (), prefix=prefix)
 
     async def may(
-        self, wishes: Iterable[Wish] = (), *, principal: str = "", deadline_s: float | None = None
+        self, wishes: Iterable[Wish] = (), *, principal: str = "", node: str = "", deadline_s: float | None = None
     ) -> MayReply:
-        """Ask a node what a principal may do, or this client. Raises PermissionDeniedError, InvalidRequestError."""
-        return await self._requests.one(ACCESS_MAY, May(principal, [*wishes]), deadline_s)
+        """Ask a node, by its name or any, what a principal may do, or this client. Raises PermissionDeniedError,
+        InvalidRequestError."""
+        return await self._requests.one(ACCESS_MAY, May(principal, [*wishes]), deadline_s, node=node)
 
 
 _PRINCIPALS: Listing[PrincipalRoles] = Listing(PRINCIPAL_LIST)

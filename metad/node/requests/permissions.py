@@ -40,6 +40,7 @@ from metad_wire.methods import (
     SESSION_END_TENANT,
     SESSION_TAKEOVER,
     TABLE_TRANSACT,
+    WILL_CLAIM,
     For,
     Method,
 )
@@ -374,6 +375,8 @@ class Permissions:
             yield Need("read", "kv", body.namespace)
             yield _of_body(right, name, method.table.key, body)
         elif method.item is None and right != "own":
+            if method is WILL_CLAIM:
+                yield _of_body("read", name, method.table.key, body)  # it shows what it claims
             if isinstance(method.table, PlainTable):
                 yield _of_list(right, method.table, body)
             else:

@@ -44,9 +44,9 @@ def node(name: str = "n1") -> TlsFiles:
     return _fleet("node", name)
 
 
-def client(name: str = "app") -> TlsFiles:
-    """A client's certificate."""
-    return _fleet("client", name)
+def client(name: str = "app", fleet: Path | None = None) -> TlsFiles:
+    """A client's certificate. ``fleet``: the directory of another fleet's authority, and of its files."""
+    return _fleet("client", name, fleet)
 
 
 def admin(name: str = "ops") -> TlsFiles:
@@ -112,9 +112,9 @@ def _kept(name: str, issued: Issued) -> TlsFiles:
 
 
 @functools.cache
-def _fleet(role: str, name: str) -> TlsFiles:
+def _fleet(role: str, name: str, fleet: Path | None = None) -> TlsFiles:
     nodes, clients, admins, brokers = ([name] if role == one else [] for one in ("node", "client", "admin", "broker"))
-    made = issue_fleet(directory(), nodes, clients, admins=admins, brokers=brokers)
+    made = issue_fleet(fleet or directory(), nodes, clients, admins=admins, brokers=brokers)
     return made[f"{role}-{name}"]
 
 

@@ -27,8 +27,8 @@ async def _run(target: str, load: Load, seconds: float | None, progress: Callabl
     return await asyncio.to_thread(run_fleet, planned, on_begin=lambda: None, on_end=lambda: None, progress=progress)
 
 
-def configured(base: Path | None, directory: Path, tables: Mapping[str, Mapping[str, int]]) -> Path:
-    """A configuration with these tables added to the base. Raises UsageError."""
+def configured(base: Path | None, directory: Path, tables: Mapping[str, Mapping[str, int | str]]) -> Path:
+    """A configuration with these tables added to the base; texts are TOML. Raises UsageError."""
     text = base.read_text() if base is not None else ""
     lines = [text]
     for table, settings in tables.items():

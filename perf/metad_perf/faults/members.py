@@ -141,7 +141,8 @@ class Members:
     @property
     def target(self) -> str:
         """A target that names all nodes, for load."""
-        return target_of(f"{self._scheme}://{self.endpoints}", certs=str(self.certs or ""))
+        certs = str(self.certs or "")
+        return target_of(f"{self._scheme}://{self.endpoints}", certs=certs, name="perf" if certs else "")
 
     def start(self) -> None:
         """Start all nodes and wait until each serves."""
@@ -248,7 +249,7 @@ def _config(
     files: TlsFiles | None = None,
     clear: bool = False,
 ) -> str:
-    """The given configuration, with this node's settings before and after it. ``joins_at``: it is no founder, and
+    """The given configuration, with this node's settings before, in and after it. ``joins_at``: it is no founder, and
     listens for its peers there. ``clear``: its addresses are not loopback ones, but no other machine reaches them. TOML
     has each table once: a base that sets ``[cluster]`` or ``[groups]`` cannot be used."""
     text = base.read_text() if base is not None else ""
@@ -261,13 +262,14 @@ def _config(
         cluster = [f"seeds = {_inline(seeds)}", f'listen = "{seeds[name]}"']
     if regions:
         cluster += [f"seed_regions = {_inline(regions)}", f'region = "{regions[name]}"']
+    security = [f'{field} = "{path}"' for field, path in security_of(files).items()] if files is not None else []
+    if security and "[security]" in text:
+        text = text.replace("[security]", "\n".join(["[security]", *security]))
     lines = [f'node_id = "{name}"', text, "[cluster]", *cluster]
     if replicas:
         lines.append(f"replicas = {replicas}")
-    if files is not None:
-        if "[security]" in text:
-            raise ServerError(f"{base}: [security] is for the command to set")
-        lines += ["[security]", *(f'{field} = "{path}"' for field, path in security_of(files).items())]
+    if security and "[security]" not in text:
+        lines += ["[security]", *security]
     elif clear and "[security]" not in text:
         lines += ["[security]", "plaintext = true"]
     if groups:

@@ -1271,6 +1271,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _MAY + "test_what_belongs_to_another_table_needs_the_right_to_that",
     ),
     _m(
+        "wills_unread",
+        "who claims wills may read them",
+        "metad.node.requests.permissions:Permissions._of_all",
+        "if method is WILL_CLAIM:",
+        "if False:",
+        _MAY + "test_who_claims_wills_may_read_them",
+    ),
+    _m(
         "filters_of_topics",
         "a topic filter shows only what may be read",
         "metad.node.requests.permissions:_of_filter",

@@ -180,7 +180,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "roles.list": {"prefix": "r", "page_size": 10},
     "principals.put": {"principal": "metad://client/c", "roles": [Given("reader", "t")], "denied": True},
     "principals.list": {"prefix": "metad", "page_size": 10},
-    "principals.may": {"wishes": [Wish("read", "kv", "t", "k")], "principal": "metad://client/c"},
+    "principals.may": {"wishes": [Wish("read", "kv", "t", "k")], "principal": "metad://client/c", "node": "n1"},
     "plans.pause": {"plan": "p"},
     "plans.resume": {"plan": "p"},
     "plans.cancel": {"plan": "p"},

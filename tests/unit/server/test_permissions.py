@@ -370,6 +370,14 @@ async def test_what_belongs_to_another_table_needs_the_right_to_that(rig: Rig) -
     assert not is_refused(await rig.answered(within))
 
 
+async def test_who_claims_wills_may_read_them(rig: Rig) -> None:
+    claim = methods.WILL_CLAIM.body("b", 1, 60_000, tenant="a")
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["write"], ["will"], "a"))
+    assert is_refused(await rig.answered(send(rig, APP, methods.WILL_CLAIM, claim)))
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write"], ["will"], "a"))
+    await ask(rig, APP, methods.WILL_CLAIM, claim)
+
+
 async def test_a_role_for_one_tenant_is_about_no_records_without_one(rig: Rig) -> None:
     await give(rig, APP, Grant(["read"], ["*"]), scope="a")
     wishes = [Wish("read", table, "a") for table in ("session", "kv", "plan", "role", "unheard_of")]
