@@ -506,7 +506,8 @@ async def fill(admin: Client, kept: Any) -> None:
     will = m.SessionProperties(86_400, b"", m.Will("t", b"w"))
     taken = [m.SessionTakeoverItem(*place, False, m.SessionProperties(86_400, b"p")) for place in PLACES]
     taken += [m.SessionTakeoverItem(*place, False, will) for place in due]
-    made = {name: [make(*place, *rest) for place in PLACES] for name, make, rest, *_ in (*ITEMS, *OWNED)}
+    kinds = [*ITEMS, *(owned[:4] for owned in OWNED)]
+    made = {name: [make(*place, *rest) for place in PLACES] for name, make, rest, _ in kinds}
     await asyncio.gather(
         admin.sessions.takeover_many(BROKER, 1, taken),
         *(_method(admin, f"{name}_many")(made[name]) for name in FILLED),
