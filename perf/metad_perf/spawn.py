@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,6 @@ from metad_wire.operator.authority import AuthorityError, issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 
 from .errors import ServerError, UsageError
-from .experiment import processes
 from .target import scheme_checked, target_of
 
 _POLL_S = 0.002  # interval of checks for the ready file
@@ -196,11 +195,11 @@ class Server:
 
     def rss_bytes(self) -> int:
         """Resident memory of the nodes now; 0 while none runs."""
-        return processes.rss_bytes(self.members())
+        return rss_bytes(self.members())
 
     def cpu_s(self) -> float:
         """User and system time of the running nodes so far."""
-        return processes.cpu_s(self.members())
+        return cpu_s(self.members())
 
     def waited_s(self) -> float:
         """For how long its threads were ready to run and had no processor, together; 0 if the system does not say."""
@@ -330,3 +329,22 @@ def _filesystem(path: Path) -> str:
         if resolved.is_relative_to(mount) and len(mount.parts) >= best:
             best, kind = len(mount.parts), partition.fstype
     return kind
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """User and system time so far of those of these processes that run."""
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def rss_bytes(pids: Iterable[int]) -> int:
+    """Resident memory now of those of these processes that run."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            total += int(psutil.Process(pid).memory_info().rss)
+    return total

@@ -19,7 +19,7 @@ from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
 from ..errors import PerfError, WorkerError
-from .processes import cpu_s
+from ..spawn import cpu_s
 
 _END_S = 10.0
 

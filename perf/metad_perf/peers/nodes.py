@@ -15,7 +15,7 @@ from pathlib import Path
 from metad_wire.transport.claims import Claim
 
 from ..errors import ServerError
-from ..experiment.processes import cpu_s, rss_bytes
+from ..spawn import cpu_s, rss_bytes
 from .peer import MissingError
 
 START_S = 90.0

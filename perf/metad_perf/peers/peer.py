@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from ..errors import PerfError, UsageError
-from ..experiment.processes import cpu_s, rss_bytes
+from ..spawn import cpu_s, rss_bytes
 
 Record = tuple[str, bytes]
 """A key with its value, or a session with its properties."""

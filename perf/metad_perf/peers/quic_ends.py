@@ -38,7 +38,7 @@ from metad_wire.transport.credentials import TlsFiles
 from metad_wire.transport.quic import QuicTransport
 from metad_wire.transport.tcp import install_uvloop
 
-from ..experiment.processes import cpu_s
+from ..spawn import cpu_s
 
 VALUE = bytes(range(200))
 _REQUEST = int(FrameType.REQUEST)
