@@ -237,7 +237,7 @@ async def test_followers_find_room_where_clients_have_taken_theirs(
         client, follower = await Connection.open(at), await Connection.open(at)
         with pytest.raises(OverloadedError):
             await client.ask(Append("acme", "full", 0, 1, [b"no"]), Appended, 9.0)
-        assert client.is_closed
+        assert client.writer.is_closing()
         fetched = await follower.ask(Fetch("acme", "full", 0, 1, 0, 0.0, mute), Fetched, 9.0)
         assert fetched.records == []
         topic.close()

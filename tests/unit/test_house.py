@@ -145,6 +145,11 @@ def test_no_more_modules_have_one_importer() -> None:
     assert len(alone) <= MODULES_WITH_ONE_IMPORTER, "merge the new one into its only user, if the two are one idea"
 
 
+def test_the_worked_example_is_short_enough_to_be_read() -> None:
+    folder = house.ROOT / "clients" / "examples" / "log_broker"
+    assert sum(len(path.read_text().splitlines()) for path in folder.glob("*.py")) <= 700
+
+
 def test_no_new_docstring_lacks_a_verb() -> None:
     without = house.texts_without_verb()
     assert len(without) <= TEXTS_WITHOUT_VERB, f"one of these is new: {without}"

@@ -19,9 +19,7 @@ ACKNOWLEDGED_S = 15.0  # so long an append waits: longer than a follower that st
 APPENDS_MAX = 64  # of a partition, that are not on the disk yet
 CLIENTS_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 STRANGERS_MAX = CLIENTS_MAX // 4  # the rest: followers, logs, metad
-WAIT_S = 0.5
-_ANSWER_S = 3.0
-_AGAIN_S = 0.1
+WAIT_S, _ANSWER_S, _AGAIN_S = 0.5, 3.0, 0.1
 
 
 class Partition:
@@ -31,9 +29,7 @@ class Partition:
         self.log = log
         self.led: Led | None = None
         self.following: asyncio.Task[None] | None = None
-        self.turn = asyncio.Lock()
-        self.room = asyncio.Semaphore(APPENDS_MAX)
-        self.grown = asyncio.Event()
+        self.turn, self.room, self.grown = asyncio.Lock(), asyncio.Semaphore(APPENDS_MAX), asyncio.Event()
 
     async def stop(self) -> None:
         self.led = None
@@ -125,8 +121,7 @@ class Broker:
         """Drop what the leader does not have: it says where the records of an epoch end with it."""
         (tenant, topic, _, number), epoch = followed.key, followed.leader_epoch
         while log.end:
-            ask = EndOf(tenant, topic, number, epoch, log.last_epoch)
-            ended = await connection.ask(ask, Ended, _ANSWER_S)
+            ended = await connection.ask(EndOf(tenant, topic, number, epoch, log.last_epoch), Ended, _ANSWER_S)
             mine, end = log.end_of(ended.epoch)
             if min(end, ended.end) < log.end:
                 await asyncio.to_thread(log.truncate, epoch, min(end, ended.end))
@@ -158,11 +153,11 @@ class Broker:
             return Stale(0)
 
     async def _fetch(self, partition: Partition, led: Led, ask: Fetch) -> Fetched:
-        log, wait_s = partition.log, min(ask.wait_s, WAIT_S)
+        log = partition.log
         if ask.follower is not None:
             led.fetched(ask.follower, ask.leader_epoch, ask.offset)
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(min(ask.wait_s, WAIT_S)):
                 if ask.follower is None:
                     await led.acknowledged(ask.offset + 1)
                 elif ask.offset >= log.end:
@@ -177,9 +172,8 @@ class Listener:
     """Answers connections. What a connection waits for ends with it. Clients have their share of the files that the
     process may open, and who has not said what it is another: so followers always find room."""
 
-    broker: Broker | None = None
-
     def __init__(self) -> None:
+        self.broker: Broker | None = None
         self.clients, self.strangers = set[asyncio.StreamWriter](), dict[asyncio.StreamWriter, None]()
         self.connections = dict[asyncio.StreamWriter, asyncio.Task[None]]()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import msgspec
@@ -37,19 +38,15 @@ class Topic:
         """Append records to a partition, by a key, or to any that has a leader. Raises UnknownOutcomeError if nobody
         knows what was done, and other errors of metad if no leader took them."""
 
-        def request(choice: Choice) -> Append:
-            return Append(self.tenant, self.topic, choice.partition, choice.leader_epoch, payloads)
-
         whom = {"partition" if isinstance(to, int) else "key": to}
-        return await self._ask(request, Appended, deadline_s=deadline_s, **whom)
+        ask = partial(Append, self.tenant, self.topic, payloads=payloads)
+        return await self._ask(ask, Appended, deadline_s=deadline_s, **whom)
 
     async def fetch(self, partition: int, offset: int, *, wait_s: float = 0.5, deadline_s: float = 30.0) -> Fetched:
         """Records from ``offset`` on that are acknowledged. Raises errors of metad."""
 
-        def request(choice: Choice) -> Fetch:
-            return Fetch(self.tenant, self.topic, partition, choice.leader_epoch, offset, wait_s)
-
-        return await self._ask(request, Fetched, partition=partition, to="read", deadline_s=deadline_s)
+        ask = partial(Fetch, self.tenant, self.topic, offset=offset, wait_s=wait_s)
+        return await self._ask(ask, Fetched, partition=partition, to="read", deadline_s=deadline_s)
 
     async def consume(self, group: str, handle: Handle, *, session_s: float = 5.0) -> None:
         """A member of a consumer group: ``handle`` gets the records of a partition in order, each at least once."""
@@ -91,11 +88,11 @@ class Topic:
                     await asyncio.sleep(_AGAIN_S)
         over.set()
 
-    async def _ask(self, request: Callable[[Choice], protocol.Request], answer: type[Message], **how: Any) -> Message:
+    async def _ask(self, ask: Callable[[int, int], protocol.Request], answer: type[Message], **how: Any) -> Message:
         async def connect(choice: Choice) -> Connection:
             at, address = (choice.partition, answer), choice.broker.address
             known, connection = self._connections.get(at, ("", None))
-            if connection is None or known != address or connection.is_closed:
+            if connection is None or known != address or connection.writer.is_closing():
                 if connection is not None:
                     connection.close()
                 connection = await Connection.open(address)
@@ -103,6 +100,6 @@ class Topic:
             return connection
 
         async def send(connection: Connection, choice: Choice) -> Message:
-            return await connection.ask(request(choice), answer, choice.wait_s)
+            return await connection.ask(ask(choice.partition, choice.leader_epoch), answer, choice.wait_s)
 
         return await self._route.ask(connect, send, **how)

@@ -35,8 +35,7 @@ class Log:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         sync_folder(path.parent)
-        self._writing = threading.Lock()
-        self._taken = 0
+        self._writing, self._taken = threading.Lock(), 0
         self._places = [0]  # where each record begins, and where the last one ends
         self.epochs: list[tuple[int, int]] = []  # each leader_epoch of the records, with its first offset
         self._recover()
@@ -65,8 +64,7 @@ class Log:
         if offset >= last:
             return []
         last = min(last, max(offset + 1, bisect_right(places, places[offset] + READ_BYTES_MAX) - 1))
-        data = os.pread(self._file, places[last] - places[offset], places[offset])
-        return _decoded(data)
+        return _decoded(os.pread(self._file, places[last] - places[offset], places[offset]))
 
     def take(self, leader_epoch: int) -> int:
         """From now on, nothing is written for a lower ``leader_epoch``. Returns the end."""

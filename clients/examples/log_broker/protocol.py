@@ -14,10 +14,9 @@ KIND: Final = "topic"  # of the resources whose partitions are logs
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A record of a partition."""
+    """A record of a partition. ``leader_epoch``: of the leader that took it."""
 
     leader_epoch: int
-    """Of the leader that took it."""
     offset: int
     payload: bytes
 
@@ -91,9 +90,8 @@ class Busy(msgspec.Struct, frozen=True, tag=True):
 Request = Append | Fetch | EndOf
 Reply = Appended | Fetched | Ended | Stale | Unknown | Busy
 Message = TypeVar("Message")
-_encode = msgspec.msgpack.Encoder().encode
 REQUESTS: Final = msgspec.msgpack.Decoder(Request)
-_reply = msgspec.msgpack.Decoder(Reply)
+_encode, _reply = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Reply)
 
 
 async def read(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Message]) -> Message:
@@ -114,7 +112,7 @@ class Connection:
     """To one broker. One request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+        self._reader, self.writer = reader, writer
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -129,7 +127,7 @@ class Connection:
         nobody knows what was done, and the connection is closed."""
         try:
             async with self._turn, asyncio.timeout(timeout_s):
-                await write(self._writer, request)
+                await write(self.writer, request)
                 reply = await read(self._reader, _reply)
         except BaseException:
             self.close()
@@ -145,12 +143,8 @@ class Connection:
         assert isinstance(reply, answer), reply
         return reply
 
-    @property
-    def is_closed(self) -> bool:
-        return self._writer.is_closing()
-
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
 
 
 ERRORS = (MetadError, OSError, EOFError, TimeoutError, ValueError)  # what a later attempt may not meet
