@@ -10,6 +10,7 @@ nodes' code. A request that was answered although one of its records might not b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import statistics
@@ -36,6 +37,7 @@ from metad_client import (
     PrincipalRoles,
     Record,
     Role,
+    UnauthenticatedError,
     Watch,
     Watched,
     Wish,
@@ -91,7 +93,6 @@ FILTERS: Final = {"#": NAMES, "+": ("k", "kz", "x"), "k/#": ("k", "k/1"), "+/1":
 APP: Final = "metad://client/app"
 BROKER, LIFE = "b0", "b1"
 """Whose the sessions are; who is registered."""
-_LONG_MS: Final = 3_600_000
 _IN_FLIGHT, ROUND = 48, 200
 _KNOWN_LOOKS, _OPEN_S = 2_000, 30.0
 
@@ -202,7 +203,6 @@ def _over(
     table: str,
     second: str = "",
     *,
-    right: str = "read",
     everywhere: bool = True,
 ) -> Ask:
     """All records of a scope, or of all scopes, whose second field has a prefix. ``second``: the name of that field in
@@ -213,14 +213,12 @@ def _over(
         prefix = rng.choice(PREFIXES) if scope else ""
         held = [*product(SCOPES, [DUE])] if table == "will" else PLACES
         places = [at for at in held if scope in ("", at[0]) and at[1].startswith(prefix)]
-        needs: list[Need] = [(right, table, *at) for at in places]
+        needs: list[Need] = [("read", table, *at) for at in places]
 
         async def shown() -> list[Need]:
             found = [getattr(one, "record", one) for one in await call(client, scope, prefix)]
-            return [
-                ("read", table, getattr(one, "tenant", "") or getattr(one, "namespace", ""), getattr(one, second))
-                for one in found
-            ]
+            at = ((getattr(one, "tenant", "") or getattr(one, "namespace", ""), getattr(one, second)) for one in found)
+            return [("read", table, *place) for place in at]
 
         return await _whole(needs, shown())
 
@@ -279,10 +277,8 @@ async def _image(client: Client, table: Any, scope: str, prefix: str) -> list[An
 
 
 async def _rows(client: Client, table: Any, scope: str, prefix: str) -> list[Any]:
-    kind, wanted = (
-        "offset" if table in ("offset", "consumer") else "data",
-        Watched(table, tenant=scope or None, prefix=prefix),
-    )
+    kind = "offset" if table in ("offset", "consumer") else "data"
+    wanted = Watched(table, tenant=scope or None, prefix=prefix)
     async for _ in client.snapshot(GroupId(kind, 0), wanted, idle_timeout_s=_OPEN_S):
         pass
     return []
@@ -337,6 +333,7 @@ def _method(client: Client, name: str) -> Any:
     return getattr(getattr(client, space), verb)
 
 
+_LONG_MS, _COMPARES = 3_600_000, "write kv, read kv"
 ITEMS: Final[tuple[tuple[str, Callable[..., Any], tuple[Any, ...], str], ...]] = (
     ("sessions.get", m.SessionKey, (), "read session"),
     ("sessions.delete", m.SessionDeleteItem, (), "delete session"),
@@ -354,7 +351,7 @@ ITEMS: Final[tuple[tuple[str, Callable[..., Any], tuple[Any, ...], str], ...]] =
     ("kv.put", m.KvPutItem, (b"v",), "write kv"),
     ("kv.delete", m.KvDeleteItem, (), "delete kv"),
     ("kv.transact", lambda s, k: m.KvTransaction(s, [], [], [], [k]), (), "read kv"),
-    ("kv.transact", lambda s, k: m.KvTransaction(s, [m.KvCompare(k, 1)], []), (), "read kv"),
+    ("kv.transact", lambda s, k: m.KvTransaction(s, [m.KvCompare(k, 1)], [m.KvOperation(k, b"v")]), (), _COMPARES),
     ("kv.transact", lambda s, k: m.KvTransaction(s, [], [m.KvOperation(k, b"v")], [], [k]), (), "read kv, write kv"),
     ("kv.transact", lambda s, k: m.KvTransaction(s, [], [], [m.KvOperation(k, None)]), (), "delete kv"),
     ("leases.get", LeaseKey, (), "read lease"),
@@ -606,23 +603,25 @@ _LOADS: Final = (
 _GONE_S: Final = 20.0
 
 
-async def _until_refused(call: Callable[[], Awaitable[Any]]) -> float:
-    """When a call is refused first: monotonic, in seconds."""
+async def _until(refused: bool, call: Callable[[], Awaitable[Any]]) -> float:
+    """When a call is first refused, or allowed: monotonic, in seconds."""
     while True:
         try:
             await call()
-        except PermissionDeniedError:
-            return time.monotonic()
+        except (PermissionDeniedError, UnauthenticatedError):
+            if refused:
+                return time.monotonic()
+        else:
+            if not refused:
+                return time.monotonic()
         await asyncio.sleep(0.001)
 
 
 async def _until_closed(watch: Watch[Any]) -> float:
     """When a watch ends."""
-    try:
+    with contextlib.suppress(PermissionDeniedError, UnauthenticatedError):
         async for _ in watch:
             pass
-    except PermissionDeniedError:
-        pass
     return time.monotonic()
 
 
@@ -630,24 +629,25 @@ async def revoked_ms(
     admin: Client, app: Client, nodes: Sequence[str], changes: int, progress: Callable[[int], None]
 ) -> list[float]:
     """How long after the answer to each ``principals.put`` what it took away still was allowed: for each node what it
-    says itself, for each namespace a read and a watch. Milliseconds."""
+    says itself, for each namespace a read and a watch. Every second one denies everything. Milliseconds."""
     await admin.roles.put("in use", [Grant(["read"], ["cluster", "kv"])])
-    for space in _SPACES:
-        await admin.kv.put(space, "k", b"v")
+    await admin.kv.put_many([m.KvPutItem(space, "k", b"v") for space in _SPACES])
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        *(partial(app.status, node) for node in nodes),
+        *(partial(app.kv.get, space, "k") for space in _SPACES),
+    ]
     found: list[float] = []
-    for _ in range(changes):
+    for number in range(changes):
         await give(admin, nodes, [Given("in use")])
-        watches = [app.watch("kv", tenant=space) for space in _SPACES]
-        await asyncio.gather(*(watch.opened() for watch in watches))
-        using = [
-            *(asyncio.create_task(_until_refused(partial(app.status, node))) for node in nodes),
-            *(asyncio.create_task(_until_refused(partial(app.kv.get, space, "k"))) for space in _SPACES),
-            *(asyncio.create_task(_until_closed(watch)) for watch in watches),
-        ]
-        await asyncio.sleep(0.02)
-        await admin.principals.put(APP, [])
-        begin = time.monotonic()
         async with asyncio.timeout(_GONE_S):
+            await asyncio.gather(*(_until(False, call) for call in calls))
+            watches = [app.watch("kv", tenant=space) for space in _SPACES]
+            await asyncio.gather(*(watch.opened() for watch in watches))
+            using = [asyncio.create_task(_until(True, call)) for call in calls]
+            using += [asyncio.create_task(_until_closed(watch)) for watch in watches]
+            await asyncio.sleep(0.02)
+            await admin.principals.put(APP, [], denied=bool(number % 2))
+            begin = time.monotonic()
             found += [max(0.0, end - begin) * 1_000 for end in await asyncio.gather(*using)]
         progress(1)
     return found
