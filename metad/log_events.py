@@ -235,6 +235,7 @@ AUDITED = _info(
     who="the URI of its certificate or token; its address where nobody is checked",
     host="its address",
     method="what it asked for",
+    names="what it is about: the first 8",
     items="how many",
     failed="how many of them failed",
     outcome="done, or the name of the error",

@@ -65,7 +65,18 @@ from metad_wire.messages import (
     Will,
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
-from metad_wire.tables.access import Given, Grant, May, MayReply, PrincipalKey, PrincipalRoles, Role, RoleKey, Wish
+from metad_wire.tables.access import (
+    BindingChange,
+    Given,
+    Grant,
+    May,
+    MayReply,
+    PrincipalKey,
+    PrincipalRoles,
+    Role,
+    RoleKey,
+    Wish,
+)
 from metad_wire.tables.assignment import (
     Candidate,
     Claim,
@@ -233,6 +244,7 @@ __all__ = [
     "Backlog",
     "Backoff",
     "Beat",
+    "BindingChange",
     "Broker",
     "BrokerEnded",
     "BrokerKey",

@@ -35,7 +35,7 @@ from metad_wire.routing import KINDS, split
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
-from metad_wire.tables.access import Given, Grant, PrincipalKey, PrincipalRoles, Role, RoleKey
+from metad_wire.tables.access import BindingChange, Given, Grant, PrincipalKey, PrincipalRoles, Role, RoleKey
 from metad_wire.tables.assignment import AssignmentStep, PartitionKey
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.declaration import DeclarationKey
@@ -279,6 +279,7 @@ ABOUT_ALL: dict[str, list[Any]] = {
     "role.put": [Role("r", [Grant(["read"])])],
     "role.delete": [RoleKey("r")],
     "principal.put": [PrincipalRoles("metad://client/c", [Given("reader")])],
+    "principal.change": [BindingChange("metad://client/c", [Given("reader")])],
     "principal.delete": [PrincipalKey("metad://client/c")],
     "principal.get": [PrincipalKey("metad://client/c")],
 }

@@ -362,9 +362,11 @@ class Principals(Twin):
     get_many = Call(principals.Principals.get_many)
     put_many = Call(principals.Principals.put_many)
     delete_many = Call(principals.Principals.delete_many)
+    change_many = Call(principals.Principals.change_many)
     get = Call(principals.Principals.get)
     delete = Call(principals.Principals.delete)
     put = Call(principals.Principals.put)
+    change = Call(principals.Principals.change)
     list = Listing(principals.Principals.list)
     may = Call(principals.Principals.may)
 

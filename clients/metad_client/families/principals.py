@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from metad_wire.methods import ACCESS_MAY
-from metad_wire.tables.access import PRINCIPAL_LIST, Given, May, MayReply, PrincipalRoles, Wish
+from metad_wire.tables.access import PRINCIPAL_LIST, BindingChange, Given, May, MayReply, PrincipalRoles, Wish
 
-from ..namespaces.declared import _PRINCIPAL_PUT, _PrincipalDeclared
+from ..namespaces.declared import _PRINCIPAL_CHANGE, _PRINCIPAL_PUT, _PrincipalDeclared
 from ..requests.listing import Listing
 from ..requests.wrong import sequence
 
@@ -28,6 +28,22 @@ class Principals(_PrincipalDeclared):
         QuotaExceededError."""
         item = PrincipalRoles(principal, sequence("roles", roles, "Given"), denied)
         await _PRINCIPAL_PUT.one(self._requests, item, deadline_s)
+
+    async def change(
+        self,
+        principal: str,
+        give: Sequence[Given] = (),
+        *,
+        take: Sequence[Given] | None = (),
+        denied: bool | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Give one principal roles, take some from it (None: all), and deny it everything or end that (None: as
+        before). What is not named stays as it is, whoever changes it at the same time. Raises NotFoundError,
+        InvalidItemError, QuotaExceededError."""
+        taken = None if take is None else sequence("take", take, "Given")
+        item = BindingChange(principal, sequence("give", give, "Given"), taken, denied)
+        await _PRINCIPAL_CHANGE.one(self._requests, item, deadline_s)
 
     def list(
         self, prefix: str = "", *, page_size: int = 1000, deadline_s: float | None = None

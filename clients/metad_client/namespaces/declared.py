@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from metad_wire.messages import InflightState, Kv, KvKey, Offset, OffsetKey, Revision, Session, SessionKey, Subscribed
 from metad_wire.tables.access import (
+    PRINCIPAL_CHANGE,
     PRINCIPAL_DELETE,
     PRINCIPAL_GET,
     PRINCIPAL_PUT,
     ROLE_DELETE,
     ROLE_PUT,
+    BindingChange,
     PrincipalKey,
     PrincipalRoles,
     Role,
@@ -535,7 +537,8 @@ class _PrincipalDeclared(Facade):
 
     async def put_many(self, bindings: Sequence[PrincipalRoles], *, deadline_s: float | None = None) -> WriteResult:
         """Say what principals may do, instead of what was said before. Item errors: NotFoundError (no such role),
-        InvalidItemError, QuotaExceededError."""
+        InvalidItemError (it is no principal, or an administrator or a node, which may do everything),
+        QuotaExceededError."""
         return WriteResult(await _PRINCIPAL_PUT.many(self._requests, bindings, deadline_s))
 
     async def delete_many(self, keys: Sequence[PrincipalKey], *, deadline_s: float | None = None) -> WriteResult:
@@ -545,6 +548,10 @@ class _PrincipalDeclared(Facade):
     async def delete(self, principal: str, *, deadline_s: float | None = None) -> None:
         """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
         await _PRINCIPAL_DELETE.one(self._requests, PrincipalKey(principal), deadline_s)
+
+    async def change_many(self, changes: Sequence[BindingChange], *, deadline_s: float | None = None) -> WriteResult:
+        """Give principals roles, take roles from them, deny them everything or end that. Item errors: as of put."""
+        return WriteResult(await _PRINCIPAL_CHANGE.many(self._requests, changes, deadline_s))
 
 
 class _RetainedDeclared(Facade):
@@ -756,6 +763,7 @@ _PLAN_DELETE: Verb[PlanKey, None] = Verb(PLAN_DELETE)
 _PRINCIPAL_GET: Verb[PrincipalKey, PrincipalRoles | None] = Verb(PRINCIPAL_GET)
 _PRINCIPAL_PUT: Verb[PrincipalRoles, None] = Verb(PRINCIPAL_PUT)
 _PRINCIPAL_DELETE: Verb[PrincipalKey, None] = Verb(PRINCIPAL_DELETE)
+_PRINCIPAL_CHANGE: Verb[BindingChange, None] = Verb(PRINCIPAL_CHANGE)
 _RETAINED_GET: Verb[RetainedKey, Retained | None] = Verb(RETAINED_GET)
 _RETAINED_MATCH: Listing[Retained] = Listing(RETAINED_MATCH)
 _ROLE_PUT: Verb[Role, None] = Verb(ROLE_PUT)

@@ -29,6 +29,7 @@ from metad_wire.methods import (
     BROKER_REGISTER,
     CLUSTER_MAP,
     CONSUMER_HEARTBEAT,
+    KV_PUT,
     KV_TRANSACT,
     LEASE_ATTACH,
     LEASE_DETACH,
@@ -39,6 +40,9 @@ from metad_wire.methods import (
     RETAINED_MATCH,
     SESSION_END_TENANT,
     SESSION_TAKEOVER,
+    TABLE_DELETE,
+    TABLE_GET,
+    TABLE_PUT,
     TABLE_TRANSACT,
     WILL_CLAIM,
     For,
@@ -46,7 +50,17 @@ from metad_wire.methods import (
 )
 from metad_wire.refused import Refused, without
 from metad_wire.table import TABLES, Table
-from metad_wire.tables.access import ALL, OF_THE_CLUSTER, Given, Grant, May, MayReply
+from metad_wire.tables.access import (
+    ALL,
+    OF_THE_CLUSTER,
+    PRINCIPAL,
+    PRINCIPAL_BYTES_MAX,
+    ROLE,
+    Given,
+    Grant,
+    May,
+    MayReply,
+)
 from metad_wire.tables.table import PlainTable
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter
@@ -85,7 +99,11 @@ _OWNED: Final = "broker"
 """The table of lives."""
 _BESIDE: Final = {method.code for method in (KV_TRANSACT, TABLE_TRANSACT, LEASE_ATTACH, LEASE_DETACH, LEASE_REVOKE)}
 """Methods whose items are about more than one record."""
+_PARTS: Final = {TABLE_GET.code: "", TABLE_PUT.code: "record", TABLE_DELETE.code: "key"}
+"""Of declared tables, whose fields may have any name: which field of an item has those of the key."""
 _KNOWN_MAX: Final = 4_096
+_NAMES_MAX: Final = 8
+"""Names of what an administrator has changed that are logged."""
 _SCOPES: Final = ("tenant", "namespace")
 
 
@@ -148,10 +166,16 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+@functools.lru_cache(_KNOWN_MAX)
+def _part_of(method: Method[Any, Any]) -> str:
+    """Which field of an item of this method has the fields of the key; empty: it has them itself."""
+    if (part := _PARTS.get(method.code)) is not None:
+        return part
+    fields = method.item.__struct_fields__
+    return next((part for part in ("record", "key") if method.table.key[0] not in fields and part in fields), "")
+
+
 def _of_item(right: str, name: str, key: Sequence[str], item: Any) -> Need:
-    """Of an item that has the fields of the key, or a record or a key that has."""
-    item = getattr(item, "record", item)
-    item = item if hasattr(item, key[0]) else getattr(item, "key", item)
     second = getattr(item, key[1], "") if len(key) > 1 else ""
     return Need(right, name, _text(getattr(item, key[0])), second if isinstance(second, str) else "")
 
@@ -186,9 +210,15 @@ def _of_filter(body: Any) -> Need:
     begin = body.filter
     for at, level in enumerate(levels := begin.split("/")):
         if level in ("#", "+"):
-            begin = "/".join(levels[:at])  # "a/#" is about "a", too
+            begin = "/".join(levels[:at])
+            begin += "/" if at and level == "+" else ""  # "a/#" is about "a", too
             break
     return Need("read", "retained", body.tenant or None, begin)
+
+
+def _attached(namespace: str, lease: str, key: str) -> tuple[Need, Need]:
+    """Of a key that is to go with a lease."""
+    return Need("write", "lease", namespace, lease), Need("delete", "kv", namespace, key)
 
 
 def _of_kv(item: m.KvTransaction) -> Iterator[Need]:
@@ -198,6 +228,8 @@ def _of_kv(item: m.KvTransaction) -> Iterator[Need]:
         yield Need("read", "kv", item.namespace, key)
     for operation in (*item.then, *item.otherwise):
         yield Need("delete" if operation.value is None else "write", "kv", item.namespace, operation.key)
+        if operation.lease:
+            yield from _attached(item.namespace, operation.lease, operation.key)
 
 
 def _of_transaction(tables: KnownTables, item: m.TableTransaction) -> Iterator[Need]:
@@ -246,58 +278,95 @@ class Rights:
         binding = known.bindings.get(principal)
         self.denied = binding is not None and binding.denied
         self.roles: list[Given] = [] if binding is None else binding.roles
-        self._grants: list[tuple[Given, Grant]] = []
+        self._grants: list[tuple[_Pattern, _Pattern, Grant]] = []
+        """The scope of a role as it was given, that of one of its grants, and the grant."""
         if not self.denied:
             for given in self.roles:
-                role = known.role(given.role)
-                self._grants += [(given, grant) for grant in (() if role is None else role.grants)]
+                role, scope = known.role(given.role), _pattern(given.scope)
+                self._grants += [(scope, _pattern(one.scope), one) for one in (() if role is None else role.grants)]
             if own:
-                self._grants.append((Given("its certificate"), Grant(["own"], [_OWNED], _exactly(own))))
-        self._prefixes: dict[tuple[str, str, str | None], tuple[str, ...]] = {}
+                self._grants.append((_EVERY, _Pattern(own, exact=True), Grant(["own"], [_OWNED])))
+        self._named = {table for _, _, grant in self._grants for table in grant.tables}
+        self._scopes: dict[tuple[str, str | None, bool, bool], _Scopes] = {}
 
     def prefixes(self, need: Need, is_scoped: Callable[[str], bool]) -> tuple[str, ...]:
         """With which prefixes the second field of keys may begin; none: nothing is allowed. ``is_scoped``: whether the
         first one of a table is a tenant or a namespace."""
-        asked = right, table, scope = need[:3]
-        found = self._prefixes.get(asked)
-        if found is None:
-            if len(self._prefixes) >= _KNOWN_MAX:
-                self._prefixes.clear()
-            scoped = is_scoped(table)
-            found = self._prefixes[asked] = tuple(
-                grant.prefix
-                for given, grant in self._grants
-                if right in grant.rights
-                and _names(grant, table)
-                and _covers(grant.scope, scope)
-                and (_covers(given.scope, scope) if scoped else given.scope == ALL or table in grant.tables)
-            )
-        return found
+        right, table, scope = need[:3]
+        scoped = is_scoped(table)
+        # Nothing of what was asked is kept but names of tables that grants have.
+        kind = right, table if table in self._named else None, table in OF_THE_CLUSTER, scoped
+        scopes = self._scopes.get(kind)
+        if scopes is None:
+            scopes = self._scopes[kind] = _Scopes()
+            for given, granted, grant in self._grants:
+                if right in grant.rights and _names(grant, table):
+                    if scoped:
+                        scopes.add(_both(given, granted), grant.prefix)
+                    elif given == _EVERY or table in grant.tables:
+                        scopes.add(granted, grant.prefix)
+        return scopes.prefixes(scope)
 
     def allow(self, need: Need, is_scoped: Callable[[str], bool]) -> bool:
         """Whether one of its grants says so."""
-        return any(map(need.key.startswith, self.prefixes(need, is_scoped)))
+        return need.key.startswith(self.prefixes(need, is_scoped))
+
+
+class _Pattern(NamedTuple):
+    """Scopes: this one, or all that begin so."""
+
+    text: str
+    exact: bool
+
+
+_EVERY: Final = _Pattern("", exact=False)
+
+
+def _pattern(scope: str) -> _Pattern:
+    return _Pattern(scope[:-1], exact=False) if scope.endswith(ALL) else _Pattern(scope, exact=True)
+
+
+def _covers(pattern: _Pattern, scope: str) -> bool:
+    return scope == pattern.text if pattern.exact else scope.startswith(pattern.text)
+
+
+def _both(one: _Pattern, other: _Pattern) -> _Pattern | None:
+    """The scopes that both stand for; None: there are none."""
+    if one.exact or (not other.exact and len(one.text) > len(other.text)):
+        one, other = other, one
+    return other if _covers(one, other.text) else None
+
+
+class _Scopes:
+    """With which prefixes the second fields of keys may begin, by their scope."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, tuple[str, ...]] = {}
+        self._begins: dict[str, tuple[str, ...]] = {}
+        self._lengths: set[int] = set()  # of these beginnings
+
+    def add(self, pattern: _Pattern | None, prefix: str) -> None:
+        if pattern is None:
+            return
+        if not pattern.exact:
+            self._lengths.add(len(pattern.text))
+        of = self._exact if pattern.exact else self._begins
+        of[pattern.text] = (*of.get(pattern.text, ()), prefix)
+
+    def prefixes(self, scope: str | None) -> tuple[str, ...]:
+        """None: of all records of a table."""
+        if scope is None:
+            return self._begins.get("", ())
+        found = self._exact.get(scope, ())
+        for length in self._lengths:
+            found += self._begins.get(scope[:length], ())
+        return found
 
 
 def _names(grant: Grant, table: str) -> bool:
     if not grant.tables:
         return table not in OF_THE_CLUSTER
     return table in grant.tables or ALL in grant.tables
-
-
-def _exactly(name: str) -> str:
-    """A scope that is this name, also if that ends with a star."""
-    return f"\0{name}"
-
-
-def _covers(pattern: str, scope: str | None) -> bool:
-    if pattern == "*":
-        return True
-    if scope is None:
-        return False
-    if pattern.startswith("\0"):
-        return pattern[1:] == scope
-    return scope.startswith(pattern[:-1]) if pattern.endswith("*") else scope == pattern
 
 
 class Permissions:
@@ -331,9 +400,9 @@ class Permissions:
         if principal is None:
             return request.body, refused
         brokers = [*_brokers(method, request)]
-        for broker in brokers:
-            self._check_bound(broker, principal)
         if not self.enforced or method.code in _FREE or self.administers(principal):
+            for broker in brokers:
+                self._check_bound(broker, principal)
             return request.body, refused
         rights = self.rights(principal)
         if rights.denied:
@@ -341,25 +410,53 @@ class Permissions:
         try:
             for broker in brokers:
                 self._check(rights, Need("own", _OWNED, broker), principal)
+                self._check_bound(broker, principal)
             for need in self._of_all(method, request.body):
                 self._check(rights, need, principal)
         except PermissionDeniedError as error:
-            event(
-                log_events.CLIENT_DENIED,
-                who=source.holder,
-                host=source.host,
-                method=method.name,
-                detail=error.message,
-            )
+            _log_denied(method, source, error)
             raise
         if method.item is None or not request.body.items:
             return request.body, refused
         return self._items(method, request.body, refused, rights, source)
 
+    def allowed_still(
+        self,
+        method: Method[Any, Any],
+        request: m.Request[Any],
+        wrong: Refused | None,
+        refused: Refused | None,
+        source: Source,
+        done: Done,
+    ) -> Done:
+        """What takes the answer to a read that was admitted and may have to wait: it is not told what may not be read
+        any more. ``wrong`` was given to :meth:`admit`, ``refused`` came from it."""
+        if not self.enforced:
+            return done
+        known = self.known.changes
+
+        def answered(result: bytes | MetadError) -> None:
+            if self.known.changes != known and not isinstance(result, MetadError):
+                try:
+                    _, again = self.admit(method, request, wrong, source)
+                    if len(again or ()) > len(refused or ()):
+                        raise PermissionDeniedError("what was asked for may not be read any more: ask again")
+                except MetadError as error:
+                    result = error
+            done(result)
+
+        return answered
+
     def _of_all(self, method: Method[Any, Any], body: Any) -> Iterator[Need]:
         """What a request needs as a whole."""
         right, name = right_of(method), _table_of(method)
-        if method is BROKER_GET:
+        if right == "admin" and method.table in (ROLE, PRINCIPAL):
+            yield Need(right, name, None)  # who may write some of them may give itself everything
+        elif method is SESSION_END_TENANT:
+            yield Need(right, name, body.tenant)
+            if body.retained:
+                yield Need(right, "retained", body.tenant)
+        elif method is BROKER_GET:
             yield from (Need(right, name, broker) for broker in body.brokers)
         elif method is BROKER_FENCE:
             yield Need(right, name, body.broker)
@@ -382,13 +479,17 @@ class Permissions:
             else:
                 yield _of_body(right, name, () if method.table is None else method.table.key, body)
 
-    def _of_item(self, method: Method[Any, Any]) -> Callable[[Any], Iterable[Need]]:
+    def _of_item(self, method: Method[Any, Any], body: Any) -> Callable[[Any], Iterable[Need]]:
         right, name = right_of(method), _table_of(method)
         if method.code == KV_TRANSACT.code:
             return _of_kv
         if method.code == TABLE_TRANSACT.code:
             return lambda item: _of_transaction(self.tables, item)
-        key = method.table.key
+        key, part = method.table.key, _part_of(method)
+        if part:
+            return lambda item: (_of_item(right, name, key, getattr(item, part)),)
+        if method is KV_PUT and body.lease:
+            return lambda item: (_of_item(right, name, key, item), *_attached(item.namespace, body.lease, item.key))
         if method in (LEASE_ATTACH, LEASE_DETACH):
             return lambda item: (
                 _of_item(right, name, key, item),
@@ -406,9 +507,10 @@ class Permissions:
         rights: Rights,
         source: Source,
     ) -> tuple[Any, Refused | None]:
-        if method.code not in _BESIDE and self._all_may(method, body.items, rights):
+        beside = method.code in _BESIDE or (method is KV_PUT and body.lease)
+        if not beside and self._all_may(method, body.items, rights):
             return body, refused
-        needs, denied = self._of_item(method), None
+        needs, denied = self._of_item(method, body), None
         reasons: dict[int, str | MetadError] = {}
         allowed: set[tuple[str, str, str | None]] = set()  # whatever the second field
         for position, item in enumerate(body.items):
@@ -418,20 +520,14 @@ class Permissions:
                 prefixes = rights.prefixes(need, self._is_scoped)
                 if "" in prefixes:
                     allowed.add(need[:3])
-                elif not any(map(need.key.startswith, prefixes)):
+                elif not need.key.startswith(prefixes):
                     assert source.principal is not None
                     reasons[position] = one = _denied(source.principal, need)
                     denied = denied or one
                     break
         if denied is None:
             return body, refused
-        event(
-            log_events.CLIENT_DENIED,
-            who=source.holder,
-            host=source.host,
-            method=method.name,
-            detail=denied.message,
-        )
+        _log_denied(method, source, denied)
         refused = Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)
         fields = {name: getattr(body, name) for name in body.__struct_fields__}
         return type(body)(**{**fields, "items": without(body.items, reasons)}), refused
@@ -440,8 +536,7 @@ class Permissions:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
         for each batch."""
         first = method.table.key[0]
-        if not hasattr(items[0], first):
-            part = "record" if hasattr(items[0], "record") else "key"
+        if part := _part_of(method):
             items = [getattr(item, part) for item in items]
         right, name, is_scoped = right_of(method), _table_of(method), self._is_scoped
         scopes = {getattr(item, first) for item in items}
@@ -458,10 +553,18 @@ class Permissions:
         table = self.tables.watched(name, 0)
         return table is not None and table.key[0] in _SCOPES
 
-    def audited(self, method: Method[Any, Any], payload: bytes, done: Done, source: Source) -> Done:
-        """What takes the answer to a request of an administrator: it is logged who has asked for what, and what came of
-        it."""
-        head = method.decode_head(payload)
+    def no_administrator(self, method: Method[Any, Any], source: Source | None) -> PermissionDeniedError:
+        """The error for a request that is for administrators, where roles do not count."""
+        error = PermissionDeniedError(f"{method.name} is for administrators")
+        if source is not None:
+            _log_denied(method, source, error)
+        return error
+
+    def audited(self, method: Method[Any, Any], body: Any, done: Done, source: Source) -> Done:
+        """What takes the answer to an admitted request of an administrator: it is logged who has asked for what, and
+        what came of it."""
+        items = [] if method.item is None else body.items
+        names = [_name_of(method, one) for one in (items[:_NAMES_MAX] or [body])]
 
         def answered(result: bytes | MetadError) -> None:
             failed = 0
@@ -475,7 +578,8 @@ class Permissions:
                 who=source.holder,
                 host=source.host,
                 method=method.name,
-                items=0 if head is None else head.items,
+                names=", ".join(names),
+                items=len(items),
                 failed=failed,
                 outcome=result.name if isinstance(result, MetadError) else "done",
             )
@@ -496,11 +600,12 @@ class Permissions:
         for one in filters:
             table = TABLES.get(one.table) or self.tables.watched(one.table, one.number)
             name = one.table if table is None else _name(table)
-            fields = [_text(field) for field in one.fields[:2]]
+            fields = one.fields
             if not fields:
                 need = Need("read", name, None)
             else:
-                need = Need("read", name, fields[0], fields[1] if len(fields) > 1 else one.prefix)
+                second: Any = fields[1] if len(fields) > 1 else one.prefix
+                need = Need("read", name, _text(fields[0]), second if isinstance(second, str) else "")
             self._check(rights, need, principal)
 
     # --- who may what -------------------------------------------------------------------------------------------
@@ -569,12 +674,33 @@ class Permissions:
         bound = self._bound.get(broker)
         if bound is None:
             holder = registered_by(machine.reader.engine, broker)
-            bound = self._bound[broker] = holder if holder.startswith(f"metad://{Role.BROKER.value}/") else ""
+            bound = holder if holder.startswith(f"metad://{Role.BROKER.value}/") else ""
+            if len(broker) <= PRINCIPAL_BYTES_MAX:
+                self._bound[broker] = bound
         return bound
 
 
 def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
     return PermissionDeniedError(f"{principal.uri} may not {need}")
+
+
+def _log_denied(method: Method[Any, Any], source: Source, error: PermissionDeniedError) -> None:
+    event(
+        log_events.CLIENT_DENIED,
+        who=source.holder,
+        host=source.host,
+        method=method.name,
+        detail=error.message,
+    )
+
+
+def _name_of(method: Method[Any, Any], item: Any) -> str:
+    """What an item, or a request without items, is about, for people."""
+    fields = () if method.table is None else method.table.key
+    if not fields or not hasattr(item, fields[0]):
+        fields = item.__struct_fields__
+    said = [str(getattr(item, field, "")) for field in fields if not isinstance(getattr(item, field, ""), list)]
+    return "/".join(said)[:PRINCIPAL_BYTES_MAX]
 
 
 _SCOPED: Final = frozenset(name for name, table in TABLES.items() if {*table.key[:1]} & {*_SCOPES})

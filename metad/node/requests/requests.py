@@ -22,7 +22,6 @@ from metad_wire.errors import (
     DrainingError,
     MetadError,
     OverloadedError,
-    PermissionDeniedError,
     TooLargeError,
     UnknownMethodError,
     UnknownOutcomeError,
@@ -185,10 +184,8 @@ class Requests:
         if row is None or row.whose is For.NODES:
             done(UnknownMethodError(f"no method {method:#06x}"))
             return None
-        if row.code in ADMIN and source is not None:
-            done = self._permissions.audited(row, payload, done, source)
         if row.whose is For.ADMINS and not administers and not self._permissions.enforced:
-            done(PermissionDeniedError(f"{row.name} is for administrators"))
+            done(self._permissions.no_administrator(row, source))
             return None
         if row.mutates and len(payload) > CHANGE_BYTES_MAX:  # before it is decoded, which takes as much again
             done(TooLargeError(f"a request that writes is at most {CHANGE_BYTES_MAX} bytes: send it in parts"))
@@ -302,7 +299,12 @@ class Requests:
             )
         body = request.body
         if source is not None and source.principal is not None:
-            body, refused = self._permissions.admit(method, request, refused, source)
+            wrong = refused
+            body, refused = self._permissions.admit(method, request, wrong, source)
+            if not method.mutates:
+                done = self._permissions.allowed_still(method, request, wrong, refused, source, done)
+        if source is not None and method.code in ADMIN:
+            done = self._permissions.audited(method, request.body, done, source)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None

@@ -10,6 +10,8 @@ from metad_wire import methods
 from metad_wire.errors import ConflictError, InvalidItemError, NotFoundError
 from metad_wire.tables import access as w
 from metad_wire.tables.access import BUILT_IN, PRINCIPAL, ROLE, PrincipalRoles, Role
+from metad_wire.transport.credentials import Role as Kind
+from metad_wire.transport.credentials import principal_named
 
 from ...config import Config
 from ..core.part import PartContext
@@ -79,6 +81,8 @@ class Bindings(_Known):
 def _put_role(view: View, item: Role, known: Role | None) -> Role:
     _not_built_in(item.role)
     _short(item.role)
+    if "@" in item.role:
+        raise InvalidItemError(f"role {item.role!r}: an @ stands before the scope for which a role is given")
     for grant in item.grants:
         for table in grant.tables:
             _short(table)
@@ -100,12 +104,21 @@ def _delete_roles(view: View, command: Command[m.Items[w.RoleKey]]) -> m.WriteRe
 
 
 def _put_binding(view: View, item: PrincipalRoles, known: PrincipalRoles | None) -> PrincipalRoles:
-    _short(item.principal)
-    for given in item.roles:
-        _scope(given.scope)
-        if given.role not in BUILT_IN and _ROLES.get(view, given.role) is None:
-            raise NotFoundError(f"there is no role {given.role!r}")
+    _principal(item.principal)
+    _there(view, item.roles)
     return item
+
+
+def _change_binding(view: View, item: w.BindingChange, known: PrincipalRoles | None) -> PrincipalRoles | None:
+    _principal(item.principal)
+    _there(view, item.give)
+    known = known or PrincipalRoles(item.principal)
+    kept = [] if item.take is None else [given for given in known.roles if given not in item.take]
+    roles = [*dict.fromkeys([*kept, *item.give])]
+    if len(roles) > w.ROLES_HELD_MAX:
+        raise InvalidItemError(f"a principal has at most {w.ROLES_HELD_MAX} roles")
+    denied = known.denied if item.denied is None else item.denied
+    return PrincipalRoles(item.principal, roles, denied) if roles or denied else None
 
 
 def _delete_binding(view: View, item: w.PrincipalKey, known: PrincipalRoles | None) -> None:
@@ -116,6 +129,22 @@ def _delete_binding(view: View, item: w.PrincipalKey, known: PrincipalRoles | No
 def _not_built_in(role: str) -> None:
     if role in BUILT_IN:
         raise ConflictError(f"the role {role!r} is built in")
+
+
+def _there(view: View, roles: Iterable[w.Given]) -> None:
+    for given in roles:
+        _scope(given.scope)
+        if given.role not in BUILT_IN and _ROLES.get(view, given.role) is None:
+            raise NotFoundError(f"there is no role {given.role!r}")
+
+
+def _principal(uri: str) -> None:
+    _short(uri)
+    found = principal_named(uri)
+    if found is None or found.uri != uri:
+        raise InvalidItemError(f"{uri!r} is no principal: metad://client/NAME is one")
+    if found.role in (Kind.ADMIN, Kind.NODE):
+        raise InvalidItemError(f"{uri} may do everything, whatever is said of it: replace the authority to end that")
 
 
 def _short(name: str) -> None:
@@ -137,6 +166,7 @@ VERBS: tuple[Verb[Any, Any], ...] = (
     Verb(methods.ROLE_DELETE, ROLE, evaluate=_delete_roles, grows=False),
     _ROLES.lists(methods.ROLE_LIST),
     _BINDINGS.writes(methods.PRINCIPAL_PUT, _put_binding, grows=True),
+    _BINDINGS.writes(methods.PRINCIPAL_CHANGE, _change_binding),
     _BINDINGS.writes(methods.PRINCIPAL_DELETE, _delete_binding),
     _BINDINGS.gets(methods.PRINCIPAL_GET),
     _BINDINGS.lists(methods.PRINCIPAL_LIST),

@@ -179,6 +179,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "roles.put": {"role": "r", "grants": [Grant(["read"], ["kv"], "t", "k")], "about": "a text"},
     "roles.list": {"prefix": "r", "page_size": 10},
     "principals.put": {"principal": "metad://client/c", "roles": [Given("reader", "t")], "denied": True},
+    "principals.change": {
+        "principal": "metad://client/c",
+        "give": [Given("reader", "t")],
+        "take": [Given("backup")],
+        "denied": False,
+    },
     "principals.list": {"prefix": "metad", "page_size": 10},
     "principals.may": {"wishes": [Wish("read", "kv", "t", "k")], "principal": "metad://client/c", "node": "n1"},
     "plans.pause": {"plan": "p"},

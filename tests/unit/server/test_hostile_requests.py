@@ -39,7 +39,7 @@ from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
-from metad_wire.tables.access import Given, Grant, PrincipalKey, PrincipalRoles, Role, RoleKey
+from metad_wire.tables.access import BindingChange, Given, Grant, PrincipalKey, PrincipalRoles, Role, RoleKey
 from metad_wire.tables.declaration import DeclarationKey, Declare
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.plan import NewPlan, PlanKey, PlanState
@@ -205,6 +205,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "role.put": [Role(f"r{i}", [Grant(["read"])]) for i in range(30)],
         "principal": [PrincipalKey(f"metad://client/c{i}") for i in range(30)],
         "principal.put": [PrincipalRoles(f"metad://client/c{i}", [Given("reader")]) for i in range(30)],
+        "principal.change": [BindingChange(f"metad://client/c{i}", [Given("reader")]) for i in range(30)],
         "retained": [RetainedKey("t", f"topic{i}") for i in range(30)],
         "retained.put": [RetainedPutItem("t", f"topic{i}", b"v") for i in range(30)],
         "retained.delete": [RetainedDeleteItem("t", f"topic{i}") for i in range(30)],

@@ -16,16 +16,29 @@ from test_hostile_requests import OPEN, body_of
 from wire_strategies import values_of
 
 from metad.node.requests import permissions
-from metad.node.requests.permissions import right_of
+from metad.node.requests.permissions import Need, Rights, right_of
+from metad.state.cluster.access import KnownAccess
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import METADATA
+from metad_wire.declaration import Declaration, DeclaredField
 from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError
 from metad_wire.methods import METHODS, By, For, Method
 from metad_wire.table import ROWS
-from metad_wire.tables.access import Given, Grant, May, PrincipalRoles, Role, RoleKey, Wish
+from metad_wire.tables.access import (
+    BindingChange,
+    Given,
+    Grant,
+    May,
+    PrincipalKey,
+    PrincipalRoles,
+    Role,
+    RoleKey,
+    Wish,
+)
 from metad_wire.tables.broker import BrokerRegister
+from metad_wire.tables.declaration import Declare
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
 from metad_wire.tables.retained import RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem
@@ -138,8 +151,8 @@ RIGHTS = {
     "lease.revoke sequence.delete retained.delete table.delete assignment.delete",
     "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
     "admin": "session.end_tenant broker.fence declaration.drop assignment.elect assignment.move plan.create plan.set "
-    "plan.delete role.put role.delete principal.put principal.delete cluster.join cluster.leave cluster.transfer "
-    "cluster.add_group cluster.rebalance",
+    "plan.delete role.put role.delete principal.put principal.change principal.delete cluster.join cluster.leave "
+    "cluster.transfer cluster.add_group cluster.rebalance",
 }
 
 
@@ -438,6 +451,11 @@ async def test_watches_show_what_may_be_read_and_end_with_the_right_to_it(rig: R
         rig.node.watches.open(payload, outlet, APP)
         return outlet
 
+    await give(rig, APP, Grant(["read"], ["kv"], "a", "1"))
+    rig.node.permissions.check_watch([WatchFilter("kv", ["a", "10"])], APP)
+    with pytest.raises(PermissionDeniedError):
+        rig.node.permissions.check_watch([WatchFilter("kv", ["a", 10])], APP)
+    await give(rig, APP)
     a, all_of_it = WatchFilter("session", ["a"]), WatchFilter("session")
     assert isinstance(watch(a).refusals[0], PermissionDeniedError)
     await give(rig, APP, Grant(["read"], ["session"], "a"))
@@ -469,12 +487,11 @@ async def test_the_log_says_who_has_administered_and_who_was_refused(rig: Rig, m
     await rig.answered(send(rig, APP, methods.KV_PUT, m.KvPut([m.KvPutItem("a", "k", b"")] * 9)))
     await ask(rig, OPS, methods.KV_PUT, m.KvPut([m.KvPutItem("a", "k", b"")]))
     app, ops = ({"who": line.principal.uri, "host": line.host} for line in (APP, OPS))
-    of = {"method": "role.put", "items": 2}
+    of = {"method": "role.put", "names": "r, reader", "items": 2}
     detail = f"{APP.principal.uri} may not"
     assert said == [
         ("audited", {**ops, **of, "failed": 1, "outcome": "done"}),
-        ("client_denied", {**app, "method": "role.put", "detail": f"{detail} admin role of 'r'"}),
-        ("audited", {**app, **of, "failed": 2, "outcome": "done"}),
+        ("client_denied", {**app, "method": "role.put", "detail": f"{detail} admin role of all"}),
         ("client_denied", {**app, "method": "kv.scan", "detail": f"{detail} read kv of 'a'"}),
         ("client_denied", {**app, "method": "kv.put", "detail": f"{detail} write kv of 'a', 'k'"}),
     ]
@@ -489,8 +506,147 @@ async def test_roles_are_kept_whole(rig: Rig) -> None:
             [RoleKey(name), RoleKey("none"), RoleKey("admin")],
             ["conflict", "not_found", "conflict"],
         ),
-        (methods.ROLE_PUT, [Role("reader", []), Role("r", [Grant(["read"], [], "a*b")])], ["conflict", "invalid_item"]),
-        (methods.PRINCIPAL_PUT, [PrincipalRoles("p", [Given("none")])], ["not_found"]),
+        (
+            methods.ROLE_PUT,
+            [Role("reader", []), Role("r", [Grant(["read"], [], "a*b")]), Role("r@a", [])],
+            ["conflict", "invalid_item", "invalid_item"],
+        ),
+        (methods.PRINCIPAL_PUT, [PrincipalRoles("metad://client/p", [Given("none")])], ["not_found"]),
+        (
+            methods.PRINCIPAL_PUT,
+            [
+                PrincipalRoles(uri, denied=True)
+                for uri in ("app", "metad://CLIENT/app", "metad://client/%61pp", "metad://admin/ops", "metad://node/n1")
+            ],
+            ["invalid_item"] * 5,
+        ),
+        (
+            methods.PRINCIPAL_CHANGE,
+            [BindingChange("app"), BindingChange("metad://client/p", [Given("none")])],
+            ["invalid_item", "not_found"],
+        ),
     ):
         reply = await ask(rig, OPS, method, m.Items(items))
         assert [ERRORS[error.code].name for error in reply.errors] == code
+
+
+async def test_a_change_leaves_the_rest_of_a_binding(rig: Rig) -> None:
+    uri, a, b = APP.principal.uri, Given("reader", "a"), Given("backup")
+
+    async def after(*changes: BindingChange) -> PrincipalRoles | None:
+        assert not (await ask(rig, OPS, methods.PRINCIPAL_CHANGE, m.Items([*changes]))).errors
+        ((found,),) = [
+            (await ask(rig, OPS, methods.PRINCIPAL_GET, methods.PRINCIPAL_GET.body([PrincipalKey(uri)]))).found
+        ]
+        return found
+
+    assert await after(BindingChange(uri, denied=True)) == PrincipalRoles(uri, [], True)
+    # Each was decided by somebody who had not seen the others.
+    both = await after(BindingChange(uri, [a]), BindingChange(uri, [b, a]))
+    assert both == PrincipalRoles(uri, [a, b], True)
+    assert await after(BindingChange(uri, take=[a], denied=False)) == PrincipalRoles(uri, [b])
+    assert await after(BindingChange(uri, [a], None)) == PrincipalRoles(uri, [a])
+    assert await after(BindingChange(uri, take=[a])) is None
+    assert await after(BindingChange(uri, take=[a])) is None
+    many = [Given("reader", f"t{i}") for i in range(65)]
+    for change in (BindingChange(uri, many[:64]), BindingChange(uri, many[64:])):
+        reply = await ask(rig, OPS, methods.PRINCIPAL_CHANGE, m.Items([change]))
+    assert [ERRORS[error.code].name for error in reply.errors] == ["invalid_item"]
+
+
+async def test_what_was_asked_leaves_nothing_behind(rig: Rig) -> None:
+    await give(rig, APP, Grant(["read"], ["kv"], "a"), Grant(["own"], ["broker"]))
+    permissions = rig.node.permissions
+    for i in range(50):
+        await rig.answered(send(rig, APP, methods.KV_GET, methods.KV_GET.body([m.KvKey(f"{i}", "k")])))
+        await ask(rig, APP, methods.ACCESS_MAY, May("", [Wish("read", f"t{i}", f"{i}")]))
+    assert len(permissions.rights(APP.principal)._scopes) < 10
+    long = "x" * 10_000
+    await rig.answered(send(rig, APP, methods.BROKER_REGISTER, BrokerRegister(long)))
+    assert long not in permissions._bound
+
+
+async def test_a_read_that_waits_is_not_told_what_may_not_be_read_any_more(rig: Rig) -> None:
+    await give(rig, APP, Grant(["read"], ["kv"], "a"))
+    before = rig.node.groups.replica("data-0").machine.applied
+    for method, body in (
+        (methods.KV_SCAN, methods.KV_SCAN.body("a", "", m.Page(), [m.Revision("data-0", before + 1)])),
+        (methods.KV_GET, methods.KV_GET.body([m.KvKey("a", "k")], [m.Revision("data-0", before + 2)])),
+    ):
+        waiting = send(rig, APP, method, body)
+        await rig.settle()
+        assert not waiting.done
+        await give(rig, APP, Grant(["read"], ["kv"], "b"))
+        await ask(rig, OPS, methods.KV_PUT, m.KvPut([m.KvPutItem("a", "k", b"v")]))
+        assert isinstance((await rig.answered(waiting)).error, PermissionDeniedError)
+        await give(rig, APP, Grant(["read"], ["kv"], "a"))
+
+
+async def test_who_attaches_a_key_to_a_lease_may_write_the_lease_and_delete_the_key(rig: Rig) -> None:
+    await ask(rig, OPS, methods.LEASE_GRANT, m.Items([LeaseGrantItem("a", 60_000, "l")]))
+    put = m.KvPut([m.KvPutItem("a", "k", b"v")], "l")
+    transact = methods.KV_TRANSACT.body([m.KvTransaction("a", [], [m.KvOperation("k", b"v", "l")])])
+    for grants, code in (
+        ([Grant(["write"], ["kv"], "a")], [DENIED]),
+        ([Grant(["write"], ["kv", "lease"], "a")], [DENIED]),
+        ([Grant(["write", "delete"], ["kv"], "a")], [DENIED]),
+        ([Grant(["write", "delete"], ["kv"], "a"), Grant(["write"], ["lease"], "a", "l")], []),
+    ):
+        await give(rig, APP, *grants)
+        for method, body in ((methods.KV_PUT, put), (methods.KV_TRANSACT, transact)):
+            assert [error.code for error in (await ask(rig, APP, method, body)).errors] == code, (method.name, grants)
+
+
+async def test_who_may_write_some_roles_may_not_give_itself_others(rig: Rig) -> None:
+    await give(rig, APP, Grant(["admin"], ["role", "principal"], "mine*"), Grant(["admin"], ["principal"], "metad:*"))
+    for method, items in (
+        (methods.ROLE_PUT, [Role("mine", [Grant(["admin"], ["*"])])]),
+        (methods.PRINCIPAL_PUT, [PrincipalRoles(APP.principal.uri, [Given("admin")])]),
+        (methods.PRINCIPAL_CHANGE, [BindingChange(APP.principal.uri, [Given("admin")])]),
+    ):
+        assert is_refused(await rig.answered(send(rig, APP, method, m.Items(items))))
+
+
+async def test_who_ends_a_tenant_with_its_retained_messages_needs_the_right_to_both(rig: Rig) -> None:
+    await give(rig, APP, Grant(["admin"], ["session"], "a"))
+    for retained in (False, True):
+        body = m.SessionEndTenant("a", False, retained)
+        assert is_refused(await rig.answered(send(rig, APP, methods.SESSION_END_TENANT, body))) is retained
+
+
+SCOPE = st.text("a*\0b", max_size=3)
+
+
+@given(SCOPE, SCOPE, st.text("a*\0b", max_size=4))
+def test_a_scope_within_a_scope(one: str, other: str, scope: str) -> None:
+    def covers(pattern: str) -> bool:
+        return scope.startswith(pattern[:-1]) if pattern.endswith("*") else scope == pattern
+
+    known = KnownAccess()
+    known.roles["r"] = Role("r", [Grant(["read"], ["kv"], one)])
+    known.bindings["p"] = PrincipalRoles("p", [Given("r", other)])
+    rights = Rights(known, "p", "")
+    assert rights.allow(Need("read", "kv", scope), lambda table: True) is (covers(one) and covers(other))
+    assert rights.allow(Need("read", "kv", None), lambda table: True) is (one == other == "*")
+
+
+@pytest.mark.parametrize("key", [("key", "record"), ("expected_version", "key"), ("record", "zone")])
+async def test_fields_of_declared_tables_may_have_any_name(rig: Rig, key: tuple[str, str]) -> None:
+    fields = [DeclaredField(name, "str") for name in (*key, "value")]
+    declared = await rig.ask(methods.DECLARATION_DECLARE, Declare([Declaration("odd", "data", fields, [*key], 1)]))
+    number = declared.found[0].number
+    await give(rig, APP, Grant(["read", "write", "delete"], ["odd"], "a"))
+
+    async def errors(method: Method[Any, Any], *body: Any) -> list[tuple[int, int]]:
+        payload = method.encode_request(method.body(number, *body), 0, None, "data-0")
+        answer = Answer()
+        rig.node.requests.submit(method.code, payload, answer, source=APP)
+        (result,) = (await rig.answered(answer)).results
+        assert isinstance(result, bytes), result
+        return [(error.index, error.code) for error in method.decode_reply(result).errors]
+
+    records = [[scope, "k", "v"] for scope in ("a", "b")]
+    refused = [(1, DENIED)]
+    assert await errors(methods.TABLE_PUT, 3, [m.TablePutItem(record) for record in records]) == refused
+    assert await errors(methods.TABLE_GET, [record[:2] for record in records]) == refused
+    assert await errors(methods.TABLE_DELETE, [m.TableDeleteItem(record[:2]) for record in records]) == refused

@@ -36,7 +36,6 @@ from msgspec import Meta
 from .. import messages as m
 from ..method import By, For, Lane, Method
 from ..table import Table
-from ..text.fields import Batch
 
 ROLES_MAX = 1_000
 """Roles that are kept: ``quota_exceeded``."""
@@ -44,6 +43,10 @@ BINDINGS_MAX = 4_096
 """Bindings that are kept: ``quota_exceeded``."""
 PRINCIPAL_BYTES_MAX = 512
 """The name of a principal or a role, as UTF-8: ``invalid_item``."""
+ROLES_HELD_MAX = 64
+"""Roles that a principal has: ``invalid_item``."""
+WISHES_MAX = 100
+"""Wishes of one ``access.may``."""
 Right = Literal["read", "write", "delete", "own", "admin"]
 
 
@@ -93,9 +96,22 @@ class PrincipalRoles(m.Message, frozen=True):
     """What a principal may do."""
 
     principal: str
-    roles: Annotated[list[Given], Meta(max_length=64)] = []  # noqa: RUF012
+    roles: Annotated[list[Given], Meta(max_length=ROLES_HELD_MAX)] = []  # noqa: RUF012
     denied: bool = False
     """Whether it may do nothing at all: its connections are closed."""
+
+
+class BindingChange(m.Message, frozen=True):
+    """Changes what a principal may do, and leaves the rest of its binding as it is. A binding that says nothing any
+    more is deleted."""
+
+    principal: str
+    give: Annotated[list[Given], Meta(max_length=ROLES_HELD_MAX)] = []  # noqa: RUF012
+    """Beside the roles that it has and keeps."""
+    take: Annotated[list[Given], Meta(max_length=ROLES_HELD_MAX)] | None = []  # noqa: RUF012
+    """nil: all that it has."""
+    denied: bool | None = None
+    """nil: as before."""
 
 
 class RoleList(m.Message, frozen=True):
@@ -129,7 +145,7 @@ class May(m.Message, frozen=True):
 
     principal: str = ""
     """Empty: who asks. Others are for those who may read the table ``principal``."""
-    wishes: Batch[Wish] = []  # noqa: RUF012
+    wishes: Annotated[list[Wish], Meta(max_length=WISHES_MAX)] = []  # noqa: RUF012
 
 
 class MayReply(m.Message, frozen=True):
@@ -213,8 +229,8 @@ PRINCIPAL_PUT = PRINCIPAL.batches(
     0x0725,
     "put",
     PrincipalRoles,
-    "Say what principals may do, instead of what was said before. Item errors: not_found (no such role), invalid_item, "
-    "quota_exceeded.",
+    "Say what principals may do, instead of what was said before. Item errors: not_found (no such role), invalid_item "
+    "(it is no principal, or an administrator or a node, which may do everything), quota_exceeded.",
     named="bindings",
     by=By.METADATA,
     whose=For.ADMINS,
@@ -238,6 +254,15 @@ PRINCIPAL_LIST = PRINCIPAL.lists(
     PrincipalRoles,
     "Bindings whose principals start with ``prefix``, in order.",
     by=By.METADATA,
+)
+PRINCIPAL_CHANGE = PRINCIPAL.batches(
+    0x072A,
+    "change",
+    BindingChange,
+    "Give principals roles, take roles from them, deny them everything or end that. Item errors: as of put.",
+    named="changes",
+    by=By.METADATA,
+    whose=For.ADMINS,
 )
 
 ACCESS_MAY = Method(0x0729, "access.may", May, MayReply, Lane.CONTROL, mutates=False, by=By.ANY)

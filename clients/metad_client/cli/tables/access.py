@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from metad_wire.errors import NotFoundError
 from metad_wire.tables.access import BUILT_IN, Given, Grant, PrincipalRoles, Right, Role, Wish
 from metad_wire.transport.credentials import Role as Kind
 from metad_wire.transport.credentials import principal_named
@@ -28,9 +29,10 @@ def add(commands: Commands) -> None:
     said = "TENANT/REST or NAMESPACE/REST; * for all records"
     can.add_argument("key", metavar="KEY", nargs="?", default="*", help=said)
     roles = verbs.add("roles", "the roles, also those that are built in", _roles)
+    roles.add_argument("--prefix", default="", metavar="P", help="only those whose name starts so")
     bindings = verbs.add("bindings", "who has which roles", _bindings)
+    bindings.add_argument("--prefix", default="", metavar="P", help="only those whose URI starts so: metad://client/a")
     for parser in (roles, bindings):
-        parser.add_argument("--prefix", default="", metavar="P", help="only those whose name starts so")
         limit(parser)
     role = verbs.add("role", "make a role, or replace it", _put_role)
     role.add_argument("role", metavar="ROLE")
@@ -126,33 +128,30 @@ async def _drop(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _give(m: Client, a: Arguments, printer: Printer) -> None:
-    known = await m.principals.get(a.principal)
-    before = [] if known is None else known.roles
-    await _put(m, printer, a.principal, dict.fromkeys([*before, *a.roles]), known is not None and known.denied)
+    await m.principals.change(a.principal, a.roles)
+    await _show(m, printer, a.principal)
 
 
 async def _take(m: Client, a: Arguments, printer: Printer) -> None:
-    known = await m.principals.get(a.principal) or PrincipalRoles(a.principal)
-    left = [given for given in known.roles if a.roles and given not in a.roles]
-    if left or known.denied:
-        await _put(m, printer, a.principal, left, known.denied)
-        return
-    with absent(f"{a.principal} has no roles"):
-        await m.principals.delete(a.principal)
-    printer.one(PrincipalRoles(a.principal), _binding_row(PrincipalRoles(a.principal)))
+    known = await m.principals.get(a.principal)
+    have = [] if known is None else known.roles
+    if missing := [given for given in a.roles if given not in have] if a.roles else [] if have else [None]:
+        role = "roles" if missing[0] is None else f"role {_text(missing[0])}"
+        raise NotFoundError(f"{a.principal} has no {role}")
+    await m.principals.change(a.principal, take=a.roles or None)
+    await _show(m, printer, a.principal)
 
 
 def _deny(denied: bool):  # type: ignore[no-untyped-def]
     async def command(m: Client, a: Arguments, printer: Printer) -> None:
-        known = await m.principals.get(a.principal)
-        await _put(m, printer, a.principal, [] if known is None else known.roles, denied)
+        await m.principals.change(a.principal, denied=denied)
+        await _show(m, printer, a.principal)
 
     return command
 
 
-async def _put(m: Client, printer: Printer, principal: str, roles: Iterable[Given], denied: bool) -> None:
-    found = PrincipalRoles(principal, [*roles], denied)
-    await m.principals.put(principal, found.roles, denied=denied)
+async def _show(m: Client, printer: Printer, principal: str) -> None:
+    found = await m.principals.get(principal) or PrincipalRoles(principal)
     printer.one(found, _binding_row(found))
 
 
