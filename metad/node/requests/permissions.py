@@ -166,13 +166,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-@functools.lru_cache(_KNOWN_MAX)
 def _part_of(method: Method[Any, Any]) -> str:
     """Which field of an item of this method has the fields of the key; empty: it has them itself."""
     if (part := _PARTS.get(method.code)) is not None:
         return part
     fields = method.item.__struct_fields__
-    return next((part for part in ("record", "key") if method.table.key[0] not in fields and part in fields), "")
+    if method.table.key[0] in fields:
+        return ""
+    return next((part for part in ("record", "key") if part in fields), "")
 
 
 def _of_item(right: str, name: str, key: Sequence[str], item: Any) -> Need:
@@ -387,6 +388,20 @@ class Permissions:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
+    def begin(
+        self, method: Method[Any, Any], request: m.Request[Any], wrong: Refused | None, source: Source, done: Done
+    ) -> tuple[Any, Refused | None, Done]:
+        """What of a request is allowed, as :meth:`admit` says, and what takes the answer. ``wrong``: items that are
+        refused already."""
+        body, refused = request.body, wrong
+        if source.principal is not None:
+            body, refused = self.admit(method, request, wrong, source)
+            if self.enforced and not method.mutates:
+                done = self._allowed_still(method, request, wrong, refused, source, done)
+        if method.code in ADMIN:
+            done = self._audited(method, request.body, done, source)
+        return body, refused, done
+
     def admit(
         self,
         method: Method[Any, Any],
@@ -420,7 +435,7 @@ class Permissions:
             return request.body, refused
         return self._items(method, request.body, refused, rights, source)
 
-    def allowed_still(
+    def _allowed_still(
         self,
         method: Method[Any, Any],
         request: m.Request[Any],
@@ -431,8 +446,6 @@ class Permissions:
     ) -> Done:
         """What takes the answer to a read that was admitted and may have to wait: it is not told what may not be read
         any more. ``wrong`` was given to :meth:`admit`, ``refused`` came from it."""
-        if not self.enforced:
-            return done
         known = self.known.changes
 
         def answered(result: bytes | MetadError) -> None:
@@ -560,7 +573,7 @@ class Permissions:
             _log_denied(method, source, error)
         return error
 
-    def audited(self, method: Method[Any, Any], body: Any, done: Done, source: Source) -> Done:
+    def _audited(self, method: Method[Any, Any], body: Any, done: Done, source: Source) -> Done:
         """What takes the answer to an admitted request of an administrator: it is logged who has asked for what, and
         what came of it."""
         items = [] if method.item is None else body.items

@@ -298,13 +298,8 @@ class Requests:
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
         body = request.body
-        if source is not None and source.principal is not None:
-            wrong = refused
-            body, refused = self._permissions.admit(method, request, wrong, source)
-            if not method.mutates:
-                done = self._permissions.allowed_still(method, request, wrong, refused, source, done)
-        if source is not None and method.code in ADMIN:
-            done = self._permissions.audited(method, request.body, done, source)
+        if source is not None and (source.principal is not None or method.code in ADMIN):
+            body, refused, done = self._permissions.begin(method, request, refused, source, done)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None

@@ -74,8 +74,7 @@ _SEEN_BYTES = 32 * 1024 * 1024
 _PINS_MAX = 256  # snapshots under way: each keeps what is overwritten meanwhile
 _PIN_S = 600.0  # and for so long at most
 _INTEREST_BYTES_MAX = 128 * 1024 * 1024  # memory of all filters, every copy counted
-_CHECKED_AT_ONCE = 1_000  # filters that are looked at again in one turn, once roles have changed
-_CHECK_S = 0.01  # between two such turns
+_CHECKED_AT_ONCE = 10_000  # filters that one look compares with roles that have changed
 _SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends
 _SILENT_S = 5.0  # and after so long if another needs its room
 _PROGRESS_S = 0.25  # how exact the intervals of progress events are
@@ -272,7 +271,6 @@ class Watches:
     def stop(self) -> None:
         """Stop the timers."""
         self._expiry.stop()
-        self._unchecked.clear()
         for timer in (self._progress_timer, self._pause):
             if timer is not None:
                 timer.cancel()
@@ -295,32 +293,23 @@ class Watches:
                 self._end_all(hub, why)
         if self._allowed_at != self._permissions.known.changes:
             self._allowed_at = self._permissions.known.changes
-            checks, self._unchecked = not self._unchecked, list(self._places)
-            if checks:
-                self._check_some()
+            self._unchecked = list(self._places)
+        left = _CHECKED_AT_ONCE
+        while self._unchecked and left > 0:
+            if (place := self._places.get(stream := self._unchecked.pop())) is not None:
+                source, _, _, filters = place
+                left -= len(filters)
+                try:
+                    self._permissions.check_watch(filters, source)
+                except MetadError as error:
+                    self._ending.add(stream)
+                    self._slices.now(partial(stream.end, error))
         now_s = self._environment.now()
         for stream, (since_s, _) in list(self._pinned.items()):
             if 0 < stream.stalled_since_s <= now_s - _SLOW_S:
                 stream.end(SlowReaderError(f"nothing of the snapshot was taken for {_SLOW_S:.0f} s"))
             elif since_s <= now_s - _PIN_S:
                 stream.end(SlowReaderError(f"the snapshot was not over after {_PIN_S:.0f} s"))
-
-    def _check_some(self) -> None:
-        """End those of some streams that show what may not be read any more; go on with the others soon."""
-        left = _CHECKED_AT_ONCE
-        while self._unchecked and left > 0:
-            stream = self._unchecked.pop()
-            if (place := self._places.get(stream)) is None:
-                continue
-            source, _, _, filters = place
-            left -= 1 + len(filters)
-            try:
-                self._permissions.check_watch(filters, source)
-            except MetadError as error:
-                self._ending.add(stream)
-                self._slices.now(partial(stream.end, error))
-        if self._unchecked:
-            self._environment.call_at(self._environment.now() + _CHECK_S, self._check_some)
 
     def log_grown(self, size: int) -> None:
         """The logs are longer by so much. Now and then live streams that have had nothing to report say how far they

@@ -1265,7 +1265,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "waiting_reads_go_on",
         "a read that waits ends with the right to it",
-        "metad.node.requests.permissions:Permissions.allowed_still",
+        "metad.node.requests.permissions:Permissions._allowed_still",
         "self.known.changes != known and",
         "False and",
         _MAY + "test_a_read_that_waits_is_not_told_what_may_not_be_read_any_more",
@@ -1306,8 +1306,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "records_of_keys",
         "fields of declared tables have any name",
         "metad.node.requests.permissions:_part_of",
-        "if (part := _PARTS.get(method.code)) is not None:",
-        "if (part := _PARTS.get(0)) is not None:",
+        "(part := _PARTS.get(method.code)) is not None",
+        "(part := _PARTS.get(0)) is not None",
         _MAY + "test_fields_of_declared_tables_may_have_any_name",
     ),
     _m(
