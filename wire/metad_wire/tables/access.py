@@ -18,8 +18,8 @@ A request needs the right for each record: of its table, with the first field of
 one that begins with the prefix of the grant. One item that is not allowed is refused with ``permission_denied``, and
 the others are done. What lists, counts, matches or watches many records is refused as a whole where one of them might
 not be read. Claiming wills shows them, so it needs ``read``, too; a key that is to go with a lease needs ``write`` of
-that and ``delete`` of the key, and whoever changes roles or bindings needs ``admin`` of all of them. What names the life of a broker needs ``own`` of
-table ``broker`` with its name as the scope, beside.
+that and ``delete`` of the key, and whoever changes roles or bindings needs ``admin`` of all of them. What names the
+life of a broker needs ``own`` of table ``broker`` with its name as the scope, beside.
 
 Administrators may do everything: by their certificate, or by name in ``[security] administrators``. So nobody is
 locked out for good. The certificate of a broker owns its own name. Everybody may ask for the map of the cluster, and
