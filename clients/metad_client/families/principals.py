@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from metad_wire.methods import ACCESS_MAY
 from metad_wire.tables.access import PRINCIPAL_LIST, BindingChange, Given, May, MayReply, PrincipalRoles, Wish
@@ -52,11 +52,13 @@ class Principals(_PrincipalDeclared):
         return _PRINCIPALS.of_group(self._requests, page_size, deadline_s, (), prefix=prefix)
 
     async def may(
-        self, wishes: Iterable[Wish] = (), *, principal: str = "", node: str = "", deadline_s: float | None = None
+        self, wishes: Sequence[Wish] = (), *, principal: str = "", node: str = "", deadline_s: float | None = None
     ) -> MayReply:
         """Ask a node, by its name or any, what a principal may do, or this client. Raises PermissionDeniedError,
         InvalidRequestError."""
-        return await self._requests.one(ACCESS_MAY, May(principal, [*wishes]), deadline_s, node=node)
+        return await self._requests.one(
+            ACCESS_MAY, May(principal, sequence("wishes", wishes, "Wish")), deadline_s, node=node
+        )
 
 
 _PRINCIPALS: Listing[PrincipalRoles] = Listing(PRINCIPAL_LIST)

@@ -52,7 +52,9 @@ ALLOWED = {
     "wire/metad_wire/transport/quic/certificates.py": "by Watched, in a thread",
     "wire/metad_wire/transport/reload.py": IN_A_THREAD,
     "wire/metad_wire/transport/tls_context.py": "by Watched, in a thread",
+    "wire/metad_wire/program/output.py": "at the end of a program",
     "clients/metad_amqtt/__main__.py": AT_THE_START,
+    "clients/metad_client/namespaces/brokers.py": "the note of a life that has not begun: nothing is served without it",
 }
 
 
