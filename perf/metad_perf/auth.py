@@ -688,7 +688,17 @@ def _fleet(stage: Stage) -> Path:
     return stage.members.certs
 
 
-async def _play(options: Auth, without: Path, stage: Stage) -> dict[str, Any]:
+async def _play(options: Auth, checking: Path, without: Path, problems: list[str]) -> dict[str, Any]:
+    """The load comes to nodes that have had nothing else to do, with authorization and without."""
+    judged = await staged(options.shape, checking, problems, partial(_judged, options))
+    return judged | await staged(options.shape, checking, problems, partial(_compared, options, without))
+
+
+async def _compared(options: Auth, without: Path, on: Stage) -> dict[str, Any]:
+    return await staged(options.shape, without, on.problems, partial(_throughput, options, on))
+
+
+async def _judged(options: Auth, stage: Stage) -> dict[str, Any]:
     nodes, seed = [member.name for member in stage.members.all], options.seed or 0
     admin, brokers = await stage.client("admin"), await stage.client("broker")
     await brokers.brokers.register(LIFE)
@@ -701,7 +711,6 @@ async def _play(options: Auth, without: Path, stage: Stage) -> dict[str, Any]:
     with output.progress("take rights away", options.changes) as progress:
         gone = sorted(await revoked_ms(admin, app, nodes, options.changes, progress))
     await stage.health.settle()
-    loaded = await staged(options.shape, without, stage.problems, partial(_throughput, options, stage))
     return {
         "paths": len(found.paths),
         "requests": sum(found.paths.values()),
@@ -716,7 +725,6 @@ async def _play(options: Auth, without: Path, stage: Stage) -> dict[str, Any]:
         "revoke_ms_p50": gone[len(gone) // 2],
         "revoke_ms_p99": gone[len(gone) * 99 // 100],
         "revoke_ms_max": gone[-1],
-        **loaded,
     }
 
 
@@ -731,5 +739,5 @@ def run(options: Auth) -> int:
             (directory / checked).mkdir()
             security = {"authorization": checked, "administrators": '["perf"]'}
             files.append(configured(base, directory / checked, {"security": security}))
-        found = run_async(staged(options.shape, files[0], problems, partial(_play, options, files[1])))
+        found = run_async(_play(options, *files, problems))
     return conclude("auth", reported(options, found | {"problems": problems}), options, "leaks", "wrong_refusals")

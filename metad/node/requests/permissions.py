@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -548,11 +549,9 @@ class Permissions:
     def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
         for each batch."""
-        first = method.table.key[0]
-        if part := _part_of(method):
-            items = [getattr(item, part) for item in items]
+        part, first = _part_of(method), method.table.key[0]
         right, name, is_scoped = right_of(method), _table_of(method), self._is_scoped
-        scopes = {getattr(item, first) for item in items}
+        scopes = {*map(attrgetter(f"{part}.{first}" if part else first), items)}
         return all("" in rights.prefixes(Need(right, name, _text(scope)), is_scoped) for scope in scopes)
 
     def _check(self, rights: Rights, need: Need, principal: Principal) -> None:
