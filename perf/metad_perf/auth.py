@@ -739,5 +739,5 @@ def run(options: Auth) -> int:
             (directory / checked).mkdir()
             security = {"authorization": checked, "administrators": '["perf"]'}
             files.append(configured(base, directory / checked, {"security": security}))
-        found = run_async(_play(options, *files, problems))
+        found = run_async(_play(options, files[0], files[1], problems))
     return conclude("auth", reported(options, found | {"problems": problems}), options, "leaks", "wrong_refusals")
