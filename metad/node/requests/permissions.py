@@ -103,7 +103,7 @@ _BESIDE: Final = {method.code for method in (KV_TRANSACT, TABLE_TRANSACT, LEASE_
 _PARTS: Final = {TABLE_GET.code: "", TABLE_PUT.code: "record", TABLE_DELETE.code: "key"}
 """Of declared tables, whose fields may have any name: which field of an item has those of the key."""
 _KNOWN_MAX: Final = 4_096
-_NAMES_MAX: Final = 8
+_NAMES_LOGGED: Final = 8
 """Names of what an administrator has changed that are logged."""
 _SCOPES: Final = ("tenant", "namespace")
 
@@ -576,7 +576,7 @@ class Permissions:
         """What takes the answer to an admitted request of an administrator: it is logged who has asked for what, and
         what came of it."""
         items = [] if method.item is None else body.items
-        names = [_name_of(method, one) for one in (items[:_NAMES_MAX] or [body])]
+        names = [_name_of(method, one) for one in (items[:_NAMES_LOGGED] or [body])]
 
         def answered(result: bytes | MetadError) -> None:
             failed = 0
