@@ -420,9 +420,7 @@ class Permissions:
             for broker in brokers:
                 self._check_bound(broker, principal)
             return request.body, refused
-        rights = self.rights(principal)
-        if rights.denied:
-            raise PermissionDeniedError(f"{principal.uri} is denied everything")
+        rights = self._rights_of(principal)
         try:
             for broker in brokers:
                 self._check(rights, Need("own", _OWNED, broker), principal)
@@ -606,9 +604,7 @@ class Permissions:
         principal = None if source is None else source.principal
         if principal is None or not self.enforced or self.administers(principal):
             return
-        rights = self.rights(principal)
-        if rights.denied:
-            raise PermissionDeniedError(f"{principal.uri} is denied everything")
+        rights = self._rights_of(principal)
         for one in filters:
             table = TABLES.get(one.table) or self.tables.watched(one.table, one.number)
             name = one.table if table is None else _name(table)
@@ -631,6 +627,13 @@ class Permissions:
             own = principal.name if principal.role is Role.BROKER else ""
             found = self._rights[principal] = Rights(self.known, principal.uri, own)
         return found
+
+    def _rights_of(self, principal: Principal) -> Rights:
+        """Raises PermissionDeniedError where it is denied everything."""
+        rights = self.rights(principal)
+        if rights.denied:
+            raise PermissionDeniedError(f"{principal.uri} is denied everything")
+        return rights
 
     def administers(self, principal: Principal | None) -> bool:
         """Whether a principal may do everything: where nobody is checked, it may."""
