@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e_nodes import Nodes
 
-from metad_client import BrokerLife, Client, FencedError, MetadError, connect
+from metad import embedded
+from metad_client import BrokerLife, Client, FencedError, MetadError, blocking, connect
 from metad_client.assignment.serving import Following, Held, Key, Led, Serving
 from metad_client.errors import NoPlaceError, NoReplicaError
 from metad_client.namespaces.brokers import _BEGUN, _Note
 from metad_wire.tables.assignment import Partition
 from waiting import until
+
+
+@contextmanager
+def idle_brokers(names: Iterable[str]) -> Iterator[embedded.Server]:
+    """A node with brokers that live, and do nothing."""
+    with ExitStack() as stack:
+        server = stack.enter_context(embedded.serve_in_thread())
+        for name in names:
+            m = stack.enter_context(blocking.connect(server.url))
+            assert m.brokers.register(name, lease_s=60).unfenced == []
+        yield server
 
 
 class Broker:

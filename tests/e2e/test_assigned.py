@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from serving_brokers import idle_brokers
 
 from metad import embedded
 from metad_client import (
@@ -35,12 +35,7 @@ NAMED = [["b1", "b2"], ["b3", "b1"]]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[embedded.Server]:
-    """With three brokers that live, and do nothing."""
-    with ExitStack() as stack:
-        server = stack.enter_context(embedded.serve_in_thread())
-        for name in BROKERS:
-            m = stack.enter_context(blocking.connect(server.url))
-            assert m.brokers.register(name, lease_s=60).unfenced == []
+    with idle_brokers(BROKERS) as server:
         yield server
 
 

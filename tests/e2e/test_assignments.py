@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from e2e_metadctl import metadctl, printed
+from serving_brokers import idle_brokers
 
 from metad import embedded
 from metad_client import blocking
@@ -21,12 +21,7 @@ BROKERS = ("b1", "b2", "b3")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[embedded.Server]:
-    """With three brokers that live."""
-    with ExitStack() as stack:
-        server = stack.enter_context(embedded.serve_in_thread())
-        for name in BROKERS:
-            m = stack.enter_context(blocking.connect(server.url))
-            assert m.brokers.register(name, lease_s=60).unfenced == []
+    with idle_brokers(BROKERS) as server:
         yield server
 
 
