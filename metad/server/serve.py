@@ -278,15 +278,15 @@ class Server:
             if not (withdrawn or denied or ended):
                 continue
             for number, connection in enumerate(list(self._connections)):
-                try:
-                    if tokens is not None and withdrawn and _is_withdrawn(tokens, connection):
-                        raise UnauthenticatedError("the token is not known here any more")
-                    if connection.certificate_ends_s <= now_s:
-                        raise UnauthenticatedError("the certificate has ended")
-                    if denied and self.node.permissions.denies(connection.principal):
-                        raise UnauthenticatedError(f"{connection.principal} is denied everything")
-                except UnauthenticatedError as error:
-                    connection.close(error)
+                why = ""
+                if withdrawn and tokens is not None and _is_withdrawn(tokens, connection):
+                    why = "the token is not known here any more"
+                elif connection.certificate_ends_s <= now_s:
+                    why = "the certificate has ended"
+                elif denied and self.node.permissions.denies(connection.principal):
+                    why = f"{connection.principal} is denied everything"
+                if why:
+                    connection.close(UnauthenticatedError(why))
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 
