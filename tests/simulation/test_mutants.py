@@ -66,4 +66,5 @@ def test_every_mutant_of_units_is_killed_by_its_test() -> None:
         *named,
     ]
     ran = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600, check=False)
-    assert "mutants that survive: none" in ran.stdout.splitlines(), ran.stdout + ran.stderr
+    survive = [line for line in ran.stdout.splitlines() if line.startswith("mutants that survive:")]
+    assert survive == ["mutants that survive: none"], ran.stderr  # where some do, the names are what matters
