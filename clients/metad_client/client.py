@@ -21,7 +21,7 @@ from .assignment.plans import Plans
 from .assignment.serving import Author, OnElect, OnFollow, OnLead, OnRelease, Serving
 from .broker_life import counting_clock
 from .connections.manager import ConnectionManager
-from .connections.transport_choice import TransportChoice, transports_of
+from .connections.transport_choice import TransportChoice, credentials_of, transports_of
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
@@ -600,6 +600,7 @@ def connect(
         raise InvalidRequestError(f"observer: expected Observer, got {type(observer).__name__}")
     try:
         endpoints = parse_url(url)
+        credentials_of(options)
         transports = (
             transports_of(scheme_of(url), options)
             if transport is None

@@ -52,8 +52,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Retries that all calls together may make, so that an overloaded cluster is not asked several times over; a retry
     that finds no token waits for one. None: each call retries as its backoff says."""
     credentials: bytes = b""
-    """A token, as ``metadctl token`` prints it, for a client without a certificate. Not for ``metad://``, which would
-    show it to everybody."""
+    """A token, as ``metadctl token`` prints it, or a JWT, for a client without a certificate. Not for ``metad://``,
+    which would show it to everybody."""
+    credentials_file: str = ""
+    """Instead: a file whose first line is the token. A file that changes is used by the next connection: replace it
+    before a JWT ends."""
     tls: TlsFiles | None = None
     """The authority to trust (``ca``), and this client's ``certificate`` and ``key`` (empty for a client with a token),
     for every scheme but ``metad://``. Files that change are used by the next connection."""
@@ -84,6 +87,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("batch_bytes", "batches_in_flight", "waiting_max", "waiting_bytes_max", "quic_streams"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)!r}")
+        if self.credentials and self.credentials_file:
+            raise ValueError("give credentials or credentials_file, not both")
         if math.isinf(self.linger_s):
             raise ValueError(f"linger_s must be finite, not {self.linger_s!r}")
         if self.deadline_s > DEADLINE_S_MAX:

@@ -122,9 +122,16 @@ def _security(config: Config) -> Iterator[str]:
             ("security.administrators", security.administrators),
             ("security.authorization", security.authorization),
             ("security.tokens_file", security.tokens_file),  # in clear text a token does not stay a secret
+            ("security.jwt_keys_file", security.jwt_keys_file),
         ):
             if wanted:
                 yield f"{key}: needs security.certificate, security.key and security.ca"
+    if not security.jwt_keys_file:
+        for field in ("jwt_issuer", "jwt_audience"):
+            if getattr(security, field):
+                yield f"security.{field}: needs security.jwt_keys_file"
+    if not security.jwt_principal_claim:
+        yield "security.jwt_principal_claim: must name a claim"
 
 
 def _membership(config: Config) -> Iterator[str]:

@@ -175,6 +175,15 @@ class SecurityConfig(Section, frozen=True):
     tokens_file: str = ""
     """File with the hashes of the tokens that clients may show instead of a certificate. ``metadctl token`` writes it.
     """
+    jwt_keys_file: str = ""
+    """File with the public keys of the JWTs that clients may show as tokens, which needs the extra ``jwt``: a JWKS, or
+    one key in PEM. A JWT needs ``exp``, and makes its holder a client."""
+    jwt_issuer: str = ""
+    """What a JWT must have as ``iss``. Empty: it is not looked at."""
+    jwt_audience: str = ""
+    """What a JWT must have as, or among, its ``aud``. Empty: a JWT that has ``aud`` is refused."""
+    jwt_principal_claim: str = "sub"
+    """The claim of a JWT that names its holder."""
     administrators: list[str] = []
     """Names of clients, by certificate or token, that may change the cluster (join, leave, transfer, groups). Holders
     of an administrator's certificate (``metadctl certs --admins``) need not be listed."""

@@ -31,6 +31,7 @@ VARIABLES: Final = {
     "METAD_TLS_KEY": "security.key",
     "METAD_TLS_CA": "security.ca",
     "METAD_TOKENS_FILE": "security.tokens_file",
+    "METAD_JWT_KEYS_FILE": "security.jwt_keys_file",
     "METAD_PLAINTEXT": "security.plaintext",
 }
 """Variable -> key."""

@@ -1,29 +1,41 @@
-"""Admits clients and nodes: by a certificate, which the transport has already verified, or by a token."""
+"""Admits clients and nodes: by a certificate, which the transport has already verified, or by a token, which may be a
+JWT."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from metad_wire.errors import UnauthenticatedError
 from metad_wire.operator.tokens import TokenFileError, Tokens
+from metad_wire.program.extras import advice
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, UNFIT, Principal, Role, may_administer, principal_of
 from metad_wire.transport.reload import Watched
 
 from ..config import SecurityConfig
 from ..errors import ConfigError
+from .jwt_keys import Jwt, JwtKeys, JwtKeysError
+
+
+class Admitted(NamedTuple):
+    """Who has come in."""
+
+    principal: Principal | None
+    """None: nobody is checked."""
+    jwt: Jwt | None = None
+    """What it has shown, if it was a JWT."""
 
 
 class Access:
     """The rules of one node. ``encrypted``: its transports identify the peer; otherwise nobody is checked. Raises
-    ConfigError if the file of tokens cannot be used. Later a broken file does not replace a good one; if the file is
-    deleted, no token is accepted any more."""
+    ConfigError if the file of tokens, or that of keys, cannot be used. Later a broken file does not replace a good one;
+    if the file is deleted, no token of it is accepted any more."""
 
     def __init__(self, security: SecurityConfig, *, encrypted: bool) -> None:
         self.encrypted = encrypted
         self._certificate_required = security.require_client_certificate
         self._administrators = frozenset(security.administrators)
-        self._spiffe = security.authorization
+        self._security = security
         self._tokens: Watched[Tokens] | None = None
         if security.tokens_file:
             path = security.tokens_file
@@ -37,30 +49,50 @@ class Access:
                 )
             except TokenFileError as error:
                 raise ConfigError(f"security.tokens_file: {error}") from None
+        self._keys = _watched_keys(security.jwt_keys_file) if security.jwt_keys_file else None
 
-    def admit(self, stream: Stream, credentials: bytes) -> Principal | None:
-        """The identity of this client; None if nobody is checked. Raises UnauthenticatedError: then nothing more of the
-        client may be read."""
+    def admit(self, stream: Stream, credentials: bytes, now_s: float) -> Admitted:
+        """The identity of this client at this Unix time. Raises UnauthenticatedError: then nothing more of the client
+        may be read."""
         if not self.encrypted:
-            return None
+            return Admitted(None)
         certificate = _certificate(stream)
-        principal = principal_of(certificate, spiffe=self._spiffe)
+        principal = principal_of(certificate, spiffe=self._security.authorization)
         if certificate and principal is None:
             raise UnauthenticatedError("the certificate names no role, or more than one")
-        if (tokens := self.tokens) is not None and credentials:
-            holder = tokens.holder(credentials)
-            if holder is None:
-                raise UnauthenticatedError("the token is not known here")
-            if principal is None and not self._certificate_required:
-                return Principal(Role.CLIENT, holder)
+        shown = Admitted(None)
+        if credentials and (self._tokens is not None or self._keys is not None):
+            shown = self._holder(credentials, now_s)
+        if principal is None and not self._certificate_required:
+            principal = shown.principal
         if principal is None:
             raise UnauthenticatedError("a certificate or a token is needed")
-        return principal
+        return Admitted(principal, shown.jwt)
+
+    def _holder(self, credentials: bytes, now_s: float) -> Admitted:
+        """Who holds a token. One that is in no list may be a JWT."""
+        tokens, keys = self.accepted
+        if tokens is not None and (name := tokens.holder(credentials)) is not None:
+            return Admitted(Principal(Role.CLIENT, name))
+        if keys is None:
+            raise UnauthenticatedError("the token is not known here")
+        jwt = keys.verified(credentials, self._security, now_s)
+        return Admitted(jwt.principal, jwt)
 
     @property
-    def tokens(self) -> Tokens | None:
-        """Those that are accepted now; another object once they have changed. None if there are none at all."""
-        return None if self._tokens is None else self._tokens.current()
+    def accepted(self) -> tuple[Tokens | None, JwtKeys | None]:
+        """The tokens that are accepted now, and the keys of JWTs; other objects once they have changed. None where
+        there are none at all."""
+        tokens, keys = self._tokens, self._keys
+        return None if tokens is None else tokens.current(), None if keys is None else keys.current()
+
+    def is_withdrawn(self, credentials: bytes, jwt: Jwt | None) -> bool:
+        """Whether what an admitted client has shown is accepted no more: the list has lost the token, or the file the
+        key of the JWT. The end of a JWT is another matter: :attr:`.Jwt.ends_s`."""
+        tokens, keys = self.accepted
+        if jwt is not None:
+            return keys is None or jwt.key not in keys
+        return bool(credentials) and tokens is not None and tokens.holder(credentials) is None
 
     def may_administer(self, principal: Principal | None) -> bool:
         """Whether the admitted holder may change the cluster."""
@@ -83,6 +115,18 @@ class Access:
         principal = self.admit_node(stream)
         if principal is not None and not principal.may_be(node_id):
             raise UnauthenticatedError(f"the certificate belongs to {principal}, not to {node_id!r}")
+
+
+def _watched_keys(path: str) -> Watched[JwtKeys]:
+    """Raises ConfigError."""
+    try:
+        return Watched(
+            [path], lambda: JwtKeys.read(path), error=JwtKeysError, what="keys of JWTs", gone=lambda: JwtKeys([])
+        )
+    except JwtKeysError as error:
+        raise ConfigError(f"security.jwt_keys_file: {error}") from None
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"security.jwt_keys_file: {advice(error, 'jwt')}") from None
 
 
 def _certificate(stream: Stream) -> Any:

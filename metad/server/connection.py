@@ -47,6 +47,7 @@ from ..node.node import Node
 from ..node.replicas.driver import Work
 from .access import Access
 from .budgets import SMALL_BYTES, Inbox, ReceiveBudget, SendBudget
+from .jwt_keys import Jwt
 from .watching import Watching
 
 _REQUEST = int(FrameType.REQUEST)  # comparing with the enum's member takes several times as long
@@ -130,6 +131,8 @@ class Connection:
         self.peer = ""
         self.certificate_ends_s = inf
         """Unix time from which on the certificate of the peer does not count any more."""
+        self.jwt: Jwt | None = None
+        """By which the client was admitted, or that it has shown beside its certificate."""
         self.client = ""
         """The holder of the certificate or token and the client's own name, for the log; empty before the welcome."""
 
@@ -423,7 +426,9 @@ class Connection:
         assert self._stream is not None
         assert session.hello is not None
         try:
-            principal = self.principal = self._access.admit(self._stream, session.hello.credentials)
+            now_s = self._node.environment.wall_ms() / 1000
+            principal, self.jwt = self._access.admit(self._stream, session.hello.credentials, now_s)
+            self.principal = principal
             self._administers = self._access.may_administer(principal)
             self.certificate_ends_s = _ends_s(self._stream.get_extra_info(PEERCERT))
             if self._node.permissions.denies(principal):

@@ -144,7 +144,7 @@ class Network:
 
 def _clients_need_certificates(security: SecurityConfig) -> bool:
     """Without tokens a certificate is the only credential."""
-    return security.require_client_certificate or not security.tokens_file
+    return security.require_client_certificate or not (security.tokens_file or security.jwt_keys_file)
 
 
 def _quic(files: TlsFiles, config: Config, *, required: bool, pace: Pace | None = None) -> Transport:

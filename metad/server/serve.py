@@ -14,7 +14,6 @@ from typing import Final
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError, UnauthenticatedError
 from metad_wire.operator.authority import ends_at
-from metad_wire.operator.tokens import Tokens
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.transport import Listener, Transport, split_endpoint
 from metad_wire.transport.pace import greeting_max
@@ -77,7 +76,8 @@ GREETING_MAX = 512
 certificate. Honest clients greet at once, and a stranger takes no place from an admitted client."""
 _SWEEP_S = 0.5
 TOKENS_LOOK_S = 0.5
-"""How often it is looked at who is not let in any more: the connections of a token that was withdrawn end then."""
+"""How often it is looked at who is not let in any more: the connections of a token that was withdrawn or has ended end
+then."""
 _AT_ONCE = 256  # connections that are looked at in a turn
 Where = dict[str, tuple[str, Transport]]
 """By the key of the configuration."""
@@ -265,24 +265,24 @@ class Server:
             await asyncio.sleep(LOOK_S)
 
     async def _watch_principals(self) -> None:
-        """End the connections of those who are not let in any more: their token is withdrawn, their certificate has
-        ended, or they are denied everything."""
-        known, changes = self.access.tokens, -1
+        """End the connections of those who are not let in any more: their token is withdrawn, their JWT or certificate
+        has ended, or they are denied everything."""
+        known, changes = self.access.accepted, -1
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
             now_s = self.node.environment.wall_ms() / 1000
-            tokens, access = self.access.tokens, self.node.permissions.known
-            withdrawn, denied = tokens is not known, access.changes != changes
-            known, changes = tokens, access.changes
-            ended = any(connection.certificate_ends_s <= now_s for connection in self._connections)
+            accepted, access = self.access.accepted, self.node.permissions.known
+            withdrawn, denied = accepted != known, access.changes != changes
+            known, changes = accepted, access.changes
+            ended = any(_ended(connection, now_s) for connection in self._connections)
             if not (withdrawn or denied or ended):
                 continue
             for number, connection in enumerate(list(self._connections)):
                 why = ""
-                if withdrawn and tokens is not None and _is_withdrawn(tokens, connection):
+                if withdrawn and self.access.is_withdrawn(connection.credentials, connection.jwt):
                     why = "the token is not known here any more"
-                elif connection.certificate_ends_s <= now_s:
-                    why = "the certificate has ended"
+                elif what := _ended(connection, now_s):
+                    why = f"the {what} has ended"
                 elif denied and self.node.permissions.denies(connection.principal):
                     why = f"{connection.principal} is denied everything"
                 if why:
@@ -316,8 +316,11 @@ class Server:
                     connection.close(SlowReaderError(f"the client was silent for {limits.idle_timeout_ms} ms"))
 
 
-def _is_withdrawn(tokens: Tokens, connection: Connection) -> bool:
-    return bool(connection.credentials) and tokens.holder(connection.credentials) is None
+def _ended(connection: Connection, now_s: float) -> str:
+    """What of that by which a client was admitted has ended; empty: nothing."""
+    if connection.certificate_ends_s <= now_s:
+        return "certificate"
+    return "token" if connection.jwt is not None and connection.jwt.ends_s <= now_s else ""
 
 
 def _where(config: Config, network: Network) -> Where:

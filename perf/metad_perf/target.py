@@ -6,7 +6,6 @@ It is one string, because it passes through every command and into the load-gene
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -41,8 +40,7 @@ def open_client(target: str, options: Options | None = None, observer: Observer 
         if certs := said.pop("certs", ""):
             options = msgspec.structs.replace(options, tls=client_files(certs, said.pop("as", "")))
         if token_file := said.pop("token-file", ""):
-            token = Path(token_file).read_text().strip().encode()
-            options = msgspec.structs.replace(options, credentials=token)
+            options = msgspec.structs.replace(options, credentials_file=token_file)
         if said:
             raise UsageError(f"{', '.join(said)}: of no use in {target!r}")
         return connect(as_url(endpoint, encrypted=options.tls is not None), options, observer=observer)

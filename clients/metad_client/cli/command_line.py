@@ -12,7 +12,6 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,7 +27,7 @@ from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
 
 from ..client import Client, connect
-from ..connections.transport_choice import transports_of
+from ..connections.transport_choice import token_in, transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
@@ -196,24 +195,17 @@ def _options(arguments: Arguments, scheme: str) -> Options:
             raise ValueError("--tls-ca is missing: it names the trusted authority")
     if scheme != "metad" and tls is None:
         raise ValueError(f"{scheme}:// needs --certs DIR, or at least --tls-ca F")
+    path = arguments.token_file or ""
+    token = token_in(None if path == "-" else Path(path)) if path else b""
     return Options(
         deadline_s=arguments.timeout,
         connect_timeout_s=0,  # a person waits: report an unreachable node at once
         handshake_timeout_s=min(3.0, arguments.timeout),
         client_name="metadctl",
         tls=tls,
-        credentials=_token(arguments.token_file) if arguments.token_file else b"",
+        credentials=token if path == "-" else b"",
+        credentials_file="" if path == "-" else path,
     )
-
-
-def _token(path: str) -> bytes:
-    try:
-        with nullcontext(sys.stdin) if path == "-" else Path(path).open() as file:
-            return file.readline().strip().encode()
-    except OSError as error:
-        raise ValueError(f"cannot read the token in {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"cannot read the token in {path}: it is no text") from None
 
 
 async def _run(arguments: Arguments, url: str, options: Options, transport: Transport | None) -> int:

@@ -34,7 +34,7 @@ from ..endpoint import Endpoint, name_of
 from ..errors import ConnectionLostError, MetadError, UnauthenticatedError
 from ..options import Options
 from .connection import Connection
-from .transport_choice import TransportChoice
+from .transport_choice import TransportChoice, credentials_of
 
 Dial = Callable[[ConnectionListener], Awaitable[Connection]]
 """Opens one more stream for this listener."""
@@ -193,6 +193,7 @@ class Dialer:
         self._transports = transports
         self._listener = listener
         self._options = options
+        self._credentials = credentials_of(options)
         self._welcomes: dict[Endpoint, Welcome] = {}  # of QUIC connections, for the next one's 0-RTT data
 
     async def dial(self, endpoint: Endpoint) -> NodeConnection:
@@ -256,7 +257,7 @@ class Dialer:
             via=name,
             assumed=self._welcomes.pop(endpoint, None) if name == "quic" else None,
             ping_interval_s=self._options.ping_interval_s,
-            credentials=self._options.credentials,
+            credentials=self._credentials(),
             client_name=self._options.client_name,
         )
         timeout_s = self._options.handshake_timeout_s

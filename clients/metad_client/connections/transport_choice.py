@@ -3,13 +3,17 @@ suits the measured path and gets through."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
 
 from metad_wire.policy import PathChoice, PathRule, Way
 from metad_wire.program.extras import install
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import CertificateError, PathSample, TlsFiles
+from metad_wire.transport.reload import Watched
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
@@ -103,7 +107,7 @@ def transports_of(scheme: str, options: Options) -> TransportChoice:
         "metad+auto": (("tls", _tls), ("quic", _quic)),
     }
     if scheme == "metad":
-        if options.credentials:
+        if options.credentials or options.credentials_file:
             raise ValueError("a token is not sent in clear text: use metads://, metadq:// or metad+auto://")
         if options.tls is not None:
             raise ValueError(
@@ -117,6 +121,29 @@ def transports_of(scheme: str, options: Options) -> TransportChoice:
         return TransportChoice({name: make(files) for name, make in makers[scheme]}, options.path_rule)
     except CertificateError as error:
         raise ValueError(str(error)) from None
+
+
+def credentials_of(options: Options) -> Callable[[], bytes]:
+    """Gives the token for the next connection: that of the file as it is then. Raises ValueError if the file cannot be
+    used. One that is broken later does not replace the token."""
+    path = options.credentials_file
+    if not path:
+        return lambda: options.credentials
+    return Watched([path], lambda: token_in(Path(path)), error=ValueError, what="token file").current
+
+
+def token_in(path: Path | None) -> bytes:
+    """The first line of a file; None: of stdin. Raises ValueError if it cannot be read, or is empty."""
+    try:
+        with nullcontext(sys.stdin) if path is None else path.open() as file:
+            token = file.readline().strip().encode()
+    except OSError as error:
+        raise ValueError(f"cannot read the token in {path or '-'}: {error.strerror}") from None
+    except UnicodeError:
+        raise ValueError(f"cannot read the token in {path or '-'}: it is no text") from None
+    if not token:
+        raise ValueError(f"cannot read the token in {path or '-'}: its first line is empty")
+    return token
 
 
 def _tls(files: TlsFiles) -> Transport:

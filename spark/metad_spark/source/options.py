@@ -38,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 60.0
     """A reader to which nothing is sent for so long gives up."""
     token: str = ""
+    token_file: str = ""
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -76,7 +77,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Those of the SDK. Raises OptionError."""
         try:
             tls = TlsFiles(ca=self.ca, certificate=self.certificate, key=self.key) if self.ca else None
-            return Options(region=self.region, credentials=self.token.encode(), tls=tls, client_name="metad-spark")
+            return Options(
+                region=self.region,
+                credentials=self.token.encode(),
+                credentials_file=self.token_file,
+                tls=tls,
+                client_name="metad-spark",
+            )
         except (ValueError, TypeError) as error:
             raise OptionError(str(error)) from None
 

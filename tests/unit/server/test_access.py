@@ -21,6 +21,7 @@ from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 from metad_wire.transport.tls_context import server_context
 
+NOW_S = 1_000_000.0
 NODE, CLIENT = Principal(Role.NODE, "n1"), Principal(Role.CLIENT, "app")
 
 
@@ -48,18 +49,18 @@ def access(tmp_path: Path, *tokens: str, required: bool = False) -> Access:
 
 def test_a_certificate_says_who_comes(tmp_path: Path) -> None:
     rules = access(tmp_path)
-    assert rules.admit(Shown(CLIENT.uri), b"") == CLIENT  # type: ignore[arg-type]
-    assert rules.admit(Shown(NODE.uri), b"") == NODE  # type: ignore[arg-type]
+    assert rules.admit(Shown(CLIENT.uri), b"", NOW_S).principal == CLIENT  # type: ignore[arg-type]
+    assert rules.admit(Shown(NODE.uri), b"", NOW_S).principal == NODE  # type: ignore[arg-type]
 
 
 def test_a_spiffe_id_is_a_client_where_roles_say_what_it_may(tmp_path: Path) -> None:
     workload, security = Shown("spiffe://acme.example/ns/orders"), SecurityConfig(certificate="c", authorization=True)
-    found = Access(security, encrypted=True).admit(workload, b"")  # type: ignore[arg-type]
+    found = Access(security, encrypted=True).admit(workload, b"", NOW_S).principal  # type: ignore[arg-type]
     assert found is not None
     assert (found.role, found.uri) == (Role.CLIENT, "spiffe://acme.example/ns/orders")
     assert principal_named(found.uri) == found
     with pytest.raises(UnauthenticatedError, match="names no role"):
-        access(tmp_path).admit(workload, b"")  # type: ignore[arg-type]
+        access(tmp_path).admit(workload, b"", NOW_S)  # type: ignore[arg-type]
     for other in ("metad://client/spiffe%3A%2F%2Facme.example%2Fns%2Forders", "spiffe:///x", "spiffe://"):
         assert principal_named(other) is None
 
@@ -68,27 +69,27 @@ def test_a_spiffe_id_is_a_client_where_roles_say_what_it_may(tmp_path: Path) -> 
 def test_nobody_and_those_without_one_role_stay_out(tmp_path: Path, shown: Shown) -> None:
     token = new_token("app")
     with pytest.raises(UnauthenticatedError):
-        access(tmp_path).admit(shown, b"")  # type: ignore[arg-type]
+        access(tmp_path).admit(shown, b"", NOW_S)  # type: ignore[arg-type]
     if shown is not NOBODY:  # a token does not mend a certificate that is wrong
         with pytest.raises(UnauthenticatedError, match="names no role"):
-            access(tmp_path, token).admit(shown, token.encode())  # type: ignore[arg-type]
+            access(tmp_path, token).admit(shown, token.encode(), NOW_S)  # type: ignore[arg-type]
 
 
 def test_a_token_says_who_comes_and_a_wrong_one_is_refused_with_a_certificate_too(tmp_path: Path) -> None:
     token = new_token("app")
     rules = access(tmp_path, token)
-    assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
+    assert rules.admit(NOBODY, token.encode(), NOW_S).principal == CLIENT  # type: ignore[arg-type]
     for shown in (NOBODY, Shown(CLIENT.uri)):
         with pytest.raises(UnauthenticatedError, match="not known"):
-            rules.admit(shown, b"app.wrong")  # type: ignore[arg-type]
+            rules.admit(shown, b"app.wrong", NOW_S)  # type: ignore[arg-type]
 
 
 def test_a_required_certificate_is_required_of_who_has_a_token(tmp_path: Path) -> None:
     token = new_token("app")
     rules = access(tmp_path, token, required=True)
     with pytest.raises(UnauthenticatedError, match="certificate"):
-        rules.admit(NOBODY, token.encode())  # type: ignore[arg-type]
-    assert rules.admit(Shown(CLIENT.uri), token.encode()) == CLIENT  # type: ignore[arg-type]
+        rules.admit(NOBODY, token.encode(), NOW_S)  # type: ignore[arg-type]
+    assert rules.admit(Shown(CLIENT.uri), token.encode(), NOW_S).principal == CLIENT  # type: ignore[arg-type]
 
 
 def test_administrators_have_a_certificate_that_says_so_or_are_configured(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_administrators_have_a_certificate_that_says_so_or_are_configured(tmp_pa
     assert not named.may_administer(Principal(Role.BROKER, "app")), "a broker is no client of the same name"
     assert Access(SecurityConfig(), encrypted=False).may_administer(None), "where nobody is asked, everybody may"
     rules = access(tmp_path)
-    assert rules.admit(Shown(admin.uri), b"") == admin  # type: ignore[arg-type]
+    assert rules.admit(Shown(admin.uri), b"", NOW_S).principal == admin  # type: ignore[arg-type]
     with pytest.raises(UnauthenticatedError):
         rules.check_node(Shown(Principal(Role.ADMIN, "n1").uri), "n1")  # type: ignore[arg-type]
 
@@ -122,7 +123,7 @@ def test_only_nodes_are_nodes_whatever_they_know(tmp_path: Path) -> None:
 
 def test_without_certificates_nobody_is_asked() -> None:
     rules = Access(SecurityConfig(), encrypted=False)
-    assert rules.admit(NOBODY, b"anything") is None  # type: ignore[arg-type]
+    assert rules.admit(NOBODY, b"anything", NOW_S).principal is None  # type: ignore[arg-type]
     rules.check_node(NOBODY, "n1")  # type: ignore[arg-type]
 
 
@@ -138,16 +139,16 @@ def test_a_tokens_file_that_is_deleted_revokes_all_of_them(
     monkeypatch.setattr("metad_wire.transport.reload.LOOK_S", 0.0)
     token = new_token("app")
     rules = access(tmp_path, token)
-    assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
+    assert rules.admit(NOBODY, token.encode(), NOW_S).principal == CLIENT  # type: ignore[arg-type]
     text = (tmp_path / "tokens").read_text()
     (tmp_path / "tokens").unlink()
     with caplog.at_level("WARNING", "metad"):
         for _ in range(2):
             with pytest.raises(UnauthenticatedError):
-                rules.admit(NOBODY, token.encode())  # type: ignore[arg-type]
+                rules.admit(NOBODY, token.encode(), NOW_S)  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records] == ["files_gone"]
     (tmp_path / "tokens").write_text(text)
-    assert rules.admit(NOBODY, token.encode()) == CLIENT  # type: ignore[arg-type]
+    assert rules.admit(NOBODY, token.encode(), NOW_S).principal == CLIENT  # type: ignore[arg-type]
 
 
 # --- transports ------------------------------------------------------------------------------------------

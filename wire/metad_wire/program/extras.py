@@ -16,6 +16,7 @@ _EXTRA_OF = {
     "grpc": "grpc",
     "grpc_tools": "grpc",
     "jsonschema": "schemas",
+    "jwt": "jwt",
     "metad_amqtt": "amqtt",
 }
 

@@ -156,10 +156,10 @@ def principal_of(peercert: Mapping[str, Any] | None, *, spiffe: bool = False) ->
 
 def principal_named(uri: str) -> Principal | None:
     """The holder of this URI; None if it is none."""
-    if uri.startswith(_SPIFFE):
-        return Principal(Role.CLIENT, uri) if urlsplit(uri).netloc else None
     try:
         parts = urlsplit(uri)
+        if uri.startswith(_SPIFFE):
+            return Principal(Role.CLIENT, uri) if parts.netloc else None
         role = Role(parts.netloc)
     except ValueError:
         return None
