@@ -37,7 +37,6 @@ _CURVES: Final = {
     ("EC", "P-521"): "ES512",
     ("OKP", "Ed25519"): "EdDSA",
 }
-_ALGORITHMS: Final = sorted({*_SECRET_BYTES, *_RSA, *_CURVES.values()})
 _NUMBERS: Final = {"RSA": ("n", "e"), "EC": ("x", "y"), "OKP": ("x",), "oct": ("k",)}
 _UNREADABLE: Final = "the token is neither known here nor a JWT that can be read"
 _SPIFFE: Final = "spiffe://"
@@ -61,6 +60,9 @@ class Jwt(NamedTuple):
     """A JWT that was verified."""
 
     principal: Principal
+    renewed_s: float
+    """Unix time at which its client should come with another one: when it ends by the clock of its issuer. Infinite if
+    it was shown later than that."""
     ends_s: float
     """Unix time from which on it does not count any more."""
     key: JwtKey
@@ -111,22 +113,25 @@ class JwtKeys:
         if len(parts) != 3:
             raise UnauthenticatedError("the token is not known here")
         try:
-            header, body, _ = map(_decoded, parts)
-            kid = _object(header).get("kid")
+            head, body, signature = map(_decoded, parts)
+            header = _object(head)
         except ValueError:
             raise UnauthenticatedError(_UNREADABLE) from None
-        key = self._named(kid)
-        if key is None or not _is_signed(credentials, key):
+        key = self._named(header.get("kid"))
+        if key is None or not _is_signed(header, credentials.rpartition(b".")[0], signature, key):
             raise UnauthenticatedError("the token is signed by no key that is known here")
         try:
             claims = _object(body)
         except ValueError:
             raise UnauthenticatedError(_UNREADABLE) from None
-        ends_s = _end_of(claims, now_s)
+        exp_s = _end_of(claims, now_s)
         _check_purpose(claims, security)
-        return Jwt(_principal_of(claims, security), ends_s, key)
+        renewed_s = exp_s if exp_s > now_s else math.inf
+        return Jwt(_principal_of(claims, security), renewed_s, exp_s + LEEWAY_S, key)
 
     def _named(self, kid: object) -> JwtKey | None:
+        if kid is not None and not isinstance(kid, str):
+            return None
         if len(self._keys) == 1 and None in (kid, self._keys[0].kid):
             return self._keys[0]
         return next((key for key in self._keys if key.kid is not None and key.kid == kid), None)
@@ -135,14 +140,15 @@ class JwtKeys:
 # --- tokens ----------------------------------------------------------------------------------------------
 
 
-def _is_signed(token: bytes, key: JwtKey) -> bool:
+def _is_signed(header: dict[str, Any], text: bytes, signature: bytes, key: JwtKey) -> bool:
+    """What the header says of the algorithm is compared, and never used. ``crit`` and ``b64`` would change what is
+    signed, and mean nothing here."""
     import jwt
 
-    try:
-        jwt.PyJWS(_ALGORITHMS).decode_complete(token, key.material, [key.algorithm])
-    except (jwt.PyJWTError, ValueError):
+    algorithm = key.algorithm
+    if header.get("alg") != algorithm or "crit" in header or "b64" in header:
         return False
-    return True
+    return bool(jwt.get_algorithm_by_name(algorithm).verify(text, key.material, signature))
 
 
 def _end_of(claims: dict[str, Any], now_s: float) -> float:
@@ -155,7 +161,7 @@ def _end_of(claims: dict[str, Any], now_s: float) -> float:
         begins_s = _time_of(claims, claim)
         if begins_s is not None and begins_s - LEEWAY_S > now_s:
             raise UnauthenticatedError(f"the token is not valid yet ({claim})")
-    return ends_s + LEEWAY_S
+    return ends_s
 
 
 def _time_of(claims: dict[str, Any], claim: str) -> float | None:
@@ -273,9 +279,8 @@ def _algorithm_of(jwk: dict[str, Any], kty: str) -> str:
             raise JwtKeysError("its crv is none of P-256, P-384, P-521 and Ed25519")
         allowed = frozenset({default})
     algorithm = jwk.get("alg", default)
-    if algorithm not in allowed:
+    if not isinstance(algorithm, str) or algorithm not in allowed:
         raise JwtKeysError(f"its alg is none of {', '.join(sorted(allowed))}")
-    assert isinstance(algorithm, str)
     return algorithm
 
 

@@ -274,7 +274,7 @@ class Server:
             accepted, access = self.access.accepted, self.node.permissions.known
             withdrawn, denied = accepted != known, access.changes != changes
             known, changes = accepted, access.changes
-            ended = any(_ended(connection, now_s) for connection in self._connections)
+            ended = any(_ended(one, now_s) or _is_to_renew(one, now_s) for one in self._connections)
             if not (withdrawn or denied or ended):
                 continue
             for number, connection in enumerate(list(self._connections)):
@@ -287,6 +287,8 @@ class Server:
                     why = f"{connection.principal} is denied everything"
                 if why:
                     connection.close(UnauthenticatedError(why))
+                elif _is_to_renew(connection, now_s):
+                    connection.goaway("the token ends: open a new connection with a new one")
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -321,6 +323,10 @@ def _ended(connection: Connection, now_s: float) -> str:
     if connection.certificate_ends_s <= now_s:
         return "certificate"
     return "token" if connection.jwt is not None and connection.jwt.ends_s <= now_s else ""
+
+
+def _is_to_renew(connection: Connection, now_s: float) -> bool:
+    return connection.jwt is not None and connection.jwt.renewed_s <= now_s
 
 
 def _where(config: Config, network: Network) -> Where:

@@ -41,6 +41,7 @@ _TRANSACTIONS = "unit/state/test_table_transactions.py::"
 _DECLARED = "unit/state/test_declarations.py::"
 _CUTTING = "unit/client/test_cutting.py::"
 _RETURNS = "unit/server/test_return_slots.py::"
+_JWT = "unit/server/test_jwt_keys.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
     # --- fences in every group
@@ -1375,6 +1376,55 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "1.0",
         _RATE + "test_standing_still_lowers_the_rate_while_it_lasts",
         _RETURNS + "test_times_with_refusals_set_the_measure",
+    ),
+    # --- tokens that others have signed
+    _m(
+        "a_token_says_how_it_was_signed",
+        "the key decides the algorithm",
+        "metad.server.jwt_keys:_is_signed",
+        "algorithm = key.algorithm",
+        "algorithm = header.get('alg')",
+        _JWT + "test_the_key_decides_the_algorithm_and_not_the_token",
+    ),
+    _m(
+        "a_token_never_ends",
+        "a JWT counts until its end",
+        "metad.server.jwt_keys:_end_of",
+        "ends_s + LEEWAY_S <= now_s",
+        "False",
+        _JWT + "test_a_token_counts_until_its_end",
+    ),
+    _m(
+        "a_token_for_others_is_taken",
+        "a JWT that has an audience is refused where none is configured",
+        "metad.server.jwt_keys:_check_purpose",
+        '"aud" in claims',
+        "False",
+        _JWT + "test_the_audience_is_the_one_that_is_configured",
+    ),
+    _m(
+        "the_last_of_two_claims_counts",
+        "a name that occurs twice is refused",
+        "metad.server.jwt_keys:_once",
+        "len(found) < len(pairs)",
+        "False",
+        _JWT + "test_claims_that_cannot_be_read_are_refused_though_they_are_signed",
+    ),
+    _m(
+        "a_key_that_is_removed_lets_its_clients_stay",
+        "what a removed key has verified is withdrawn",
+        "metad.server.access:Access.is_withdrawn",
+        "keys is None or jwt.key not in keys",
+        "False",
+        _JWT + "test_a_key_that_is_removed_withdraws_its_tokens_and_no_others",
+    ),
+    _m(
+        "a_connection_outlives_its_token",
+        "a connection ends when its JWT does",
+        "metad.server.serve:_ended",
+        "connection.jwt.ends_s <= now_s",
+        "False",
+        _JWT + "test_a_connection_ends_with_its_token",
     ),
 )
 
