@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from metad_client import Options
+from metad_client import InvalidRequestError, Options, connect
 from metad_client.connections import dialer as dialer_module
 from metad_client.connections.dialer import Dialer
-from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice, transports_of
+from metad_client.connections.transport_choice import BLOCKED_S, TransportChoice, credentials_of, transports_of
 from metad_client.endpoint import as_url, parse_url, scheme_of
 from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, UnauthenticatedError
 from metad_perf.attack import sites as certificates
@@ -61,6 +63,30 @@ def test_clear_text_needs_nothing() -> None:
 def test_a_token_is_not_sent_in_clear_text() -> None:
     with pytest.raises(ValueError, match="clear text"):
         transports_of("metad", Options(credentials=b"app.secret"))
+
+
+def test_the_token_in_a_file_is_that_of_the_next_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metad_wire.transport.reload.LOOK_S", 0.0)
+    file = tmp_path / "token"
+    file.write_text("  first \nno token\n")
+    options = Options(credentials_file=str(file))
+    with pytest.raises(ValueError, match="clear text"):
+        transports_of("metad", options)
+    current = credentials_of(options)
+    assert current() == b"first"
+    file.write_text("the second\n")
+    assert current() == b"the second"
+    for broken in (b"", b"\xff\xfe\n"):
+        file.write_bytes(broken)
+        assert current() == b"the second", "what is half written replaces nothing"
+        with pytest.raises(ValueError, match="cannot read the token"):
+            credentials_of(options)
+    file.unlink()
+    assert current() == b"the second"
+    with pytest.raises(InvalidRequestError, match="cannot read the token"):
+        connect("metads://h", msgspec.structs.replace(options, tls=certificates.client()))
+    with pytest.raises(ValueError, match="not both"):
+        Options(credentials=b"x", credentials_file="f")
 
 
 def test_files_of_no_use_are_a_mistake_of_the_caller() -> None:
