@@ -26,6 +26,8 @@ OF_ONE: dict[str, str] = {
     ),
     "a connection": ("_CREDIT_MAX _NAME_CHARACTERS_MAX _STALLED_BYTES_MAX connection_watch_streams_max"),
     "a broker's name": ("LEASE_MS_MAX _ASKED_MAX"),
+    "a file of keys, which no client fills": ("FILE_BYTES_MAX KEYS_MAX"),
+    "a JWT": ("TIME_MAX"),
     "a session": ("COPY_BYTES_MAX PARTS_MAX"),
     "a group's own work, in one go or on its way": (
         "INLINE_MAX LAG_ENTRIES_MAX LOOKED_AT_MAX STEPS_MAX _BYTES_MAX _DRAINS_MAX _FOREIGN_MAX _MISSED_MAX "
