@@ -61,7 +61,12 @@ def test_a_spiffe_id_is_a_client_where_roles_say_what_it_may(tmp_path: Path) -> 
     assert principal_named(found.uri) == found
     with pytest.raises(UnauthenticatedError, match="names no role"):
         access(tmp_path).admit(workload, b"", NOW_S)  # type: ignore[arg-type]
-    for other in ("metad://client/spiffe%3A%2F%2Facme.example%2Fns%2Forders", "spiffe:///x", "spiffe://"):
+    for other in (
+        "metad://client/spiffe%3A%2F%2Facme.example%2Fns%2Forders",
+        "spiffe:///x",
+        "spiffe://",
+        "spiffe://[x",
+    ):
         assert principal_named(other) is None
 
 
