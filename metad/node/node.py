@@ -17,7 +17,7 @@ from typing import Any
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
-from metad_wire.methods import ACCESS_MAY, CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
+from metad_wire.methods import ACCESS_MAY, AUDIT_NOTE, CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
@@ -57,6 +57,7 @@ from .replicas.groups import Agenda, Groups, Observer
 from .replicas.handover import Handover
 from .replicas.machines import Machines
 from .requests.admission import Gate, InFlightBudget
+from .requests.audit import AuditQueue
 from .requests.permissions import Permissions
 from .requests.reads import Reads
 from .requests.requests import Requests
@@ -65,6 +66,7 @@ from .watches.watches import Watches
 from .watches.will_turns import WillTurns
 
 _LOOK_S = 0.002  # how often a node that ends looks whether it may
+_NOTED_S = 0.5  # for so long it waits for what it has to write to the audit trail
 
 
 class Node:
@@ -98,7 +100,8 @@ class Node:
         self._statuses = GroupStatuses(groups, environment)
         precedence, slices = Precedence(environment.now), Slices(environment.call_soon)
         machines = Machines(config, stores.state, groups, environment)
-        permissions = self.permissions = Permissions(groups, machines, config.security)
+        audit = self.audit = AuditQueue(environment, self._note)
+        permissions = self.permissions = Permissions(config.node_id, groups, machines, config.security, audit)
         watches = self.watches = Watches(
             config, stores.state, groups, outbound, precedence, slices, environment, health, permissions
         )
@@ -191,7 +194,7 @@ class Node:
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self._to_more_room = Handover(self._led_without_room, environment.now)
         self._statuses.listen(self._lead_with_room)
-        leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
+        leaders = self._leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
@@ -299,6 +302,9 @@ class Node:
         if not driver.group.ready:
             raise driver.not_leader()
         self.migrations.sweep(driver, body, lambda error: done(error or encode(GroupReply([], []))))
+
+    def _note(self, payload: bytes, done: Done) -> None:
+        self._leaders.tell_metadata(AUDIT_NOTE, payload, done)
 
     def _wait_for_turn(self, driver: GroupDriver, work: Work) -> None:
         self.will_turns.wait(driver, work)
@@ -515,10 +521,14 @@ class Node:
 
     async def drain(self, timeout_s: float) -> bool:
         """Take no more writes and wait for those taken. True if all were answered in time."""
+        deadline_s = self.environment.now() + timeout_s
+        self.audit.flush()
+        noted_s = min(deadline_s, self.environment.now() + _NOTED_S)
+        while len(self.audit) and self.environment.now() < noted_s:
+            await asyncio.sleep(_LOOK_S)
         self.requests.drain()
         self.watches.drain()
         self.will_turns.drain()
-        deadline_s = self.environment.now() + timeout_s
         while not all(driver.idle for driver in self.drivers.values()):
             if self.environment.now() >= deadline_s:
                 return False
@@ -558,6 +568,7 @@ class Node:
         self.sweeps.stop()
         self._lease_ends.stop()
         self._assignments.stop()
+        self.audit.stop()
         self._scheduler.stop()
         self._reads.stop()
         self.will_turns.stop()

@@ -46,7 +46,7 @@ from metad_wire.errors import (
 )
 from metad_wire.messages import BROKER_BYTES_MAX, ItemError, ListReply, Message, WriteReply
 from metad_wire.method import METHODS, For
-from metad_wire.methods import BROKER_CHANGE, encode
+from metad_wire.methods import BROKER_CHANGE, BROKER_REGISTER, encode
 from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import SLICE_ROWS, Slices
 from metad_wire.tables import broker as b
@@ -58,6 +58,7 @@ from ...state.cluster.brokers import LEASE_MS_MAX, fence_of, read_brokers
 from ...state.cluster.fences import aged
 from ...state.core.limits import REPLY_BYTES_MAX, check_reply
 from ...state.live.liveness import Liveness, Silence
+from ..audit import line_of
 from ..host import Clock, Done, Hosted, Source, Timer
 from .evidence import Answer, Dial, Evidence
 from .fencing import NAMES_BYTES_MAX, Fencing, Taken, bytes_of, groups_to_fence, to_forget
@@ -561,7 +562,7 @@ class Brokers:
             case b.BrokerHeartbeat(beats):
                 self._beat(beats, done, arrived_s, source)
             case b.BrokerRegister():
-                self._register(body, done, holder_of(source))
+                self._register(body, done, source)
             case b.BrokerServe(broker, epoch):
                 self._end(BrokerStep("serve", broker, epoch), 0, done)
             case b.BrokerDrain(broker, epoch):
@@ -634,8 +635,9 @@ class Brokers:
             )
         return place
 
-    def _register(self, asked: b.BrokerRegister, done: Done, holder: str) -> None:
+    def _register(self, asked: b.BrokerRegister, done: Done, source: Source | None) -> None:
         _check(asked)
+        holder = holder_of(source)
         self._check_few(asked.broker)
         self._make_room()
         size = bytes_of(asked.broker, len(encode(asked)) + _RECORD_BYTES)
@@ -669,7 +671,11 @@ class Brokers:
 
             self._wait(_Waiter(record, answer, done), asked.wait_ms)
 
-        self._change_for_client(BrokerStep("register", asked.broker, 0, asked, holder), registered, done)
+        line = None
+        if source is not None:
+            node = self._groups.drivers[METADATA].group.leader or ""
+            line = line_of("life", node, source, BROKER_REGISTER, items=1)
+        self._change_for_client(BrokerStep("register", asked.broker, 0, asked, holder, line=line), registered, done)
 
     def _is_last(self, record: Broker) -> bool:
         known = self._records.get(record.broker)

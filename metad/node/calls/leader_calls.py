@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from metad_wire.cluster import METADATA, GroupCommand, GroupFence, GroupId, GroupReply, Moved
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
@@ -65,6 +66,16 @@ class LeaderCalls:
         if not target:
             target = self._groups.elsewhere(group).leader
         return await self.ask_node(target, method, body, group.name, patient=patient)
+
+    def tell_metadata(self, method: Method[Any, Any], payload: bytes, done: Done) -> None:
+        """Send an encoded request to whoever leads metadata-0, as far as this node knows."""
+        leader = self._groups.drivers[METADATA].group.leader
+        if leader == self._node_id:
+            self._requests.submit_peer(method.code, payload, done)
+        elif leader is None:
+            done(NotLeaderError("metadata-0 has no leader"))
+        else:
+            self._outbound.call(leader, method.code, payload, done)
 
     async def ask_node(
         self, node: str, method: Method[Body, Reply], body: Body, group: str = "", *, patient: bool = False

@@ -62,12 +62,14 @@ from metad_wire.tables.access import (
     May,
     MayReply,
 )
+from metad_wire.tables.audit import AuditKind
 from metad_wire.tables.table import PlainTable
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter
 
 from ... import log_events
 from ...config import SecurityConfig
+from ...control.audit import line_of
 from ...control.host import Done, Hosted, Source
 from ...logs import event
 from ...state.cluster.access import KnownAccess
@@ -75,6 +77,7 @@ from ...state.cluster.brokers import registered_by
 from ...state.cluster.declarations import KnownTables
 from ...state.machine import Machine
 from ..replicas.machines import Machines
+from .audit import AuditQueue
 
 _NAMING: Final = {BROKER_REGISTER.code} | {
     method.code
@@ -374,11 +377,15 @@ def _names(grant: Grant, table: str) -> bool:
 class Permissions:
     """Decides for one node."""
 
-    def __init__(self, groups: Hosted, machines: Machines, security: SecurityConfig) -> None:
+    def __init__(
+        self, node_id: str, groups: Hosted, machines: Machines, security: SecurityConfig, audit: AuditQueue
+    ) -> None:
         self.known = machines.access
         self.enforced = security.authorization
         """Whether what is not allowed is refused."""
+        self._node_id = node_id
         self._groups = groups
+        self._audit = audit
         self.tables = machines.tables
         """The declared ones."""
         self._administrators = frozenset(security.administrators)
@@ -428,7 +435,8 @@ class Permissions:
             for need in self._of_all(method, request.body):
                 self._check(rights, need, principal)
         except PermissionDeniedError as error:
-            _log_denied(method, source, error)
+            items = 0 if method.item is None else len(request.body.items)
+            self._note_denied(method, source, error, items, items)
             raise
         if method.item is None or not request.body.items:
             return request.body, refused
@@ -539,7 +547,7 @@ class Permissions:
                     break
         if denied is None:
             return body, refused
-        _log_denied(method, source, denied)
+        self._note_denied(method, source, denied, len(body.items), len(reasons))
         refused = Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)
         fields = {name: getattr(body, name) for name in body.__struct_fields__}
         return type(body)(**{**fields, "items": without(body.items, reasons)}), refused
@@ -567,12 +575,27 @@ class Permissions:
         """The error for a request that is for administrators, where roles do not count."""
         error = PermissionDeniedError(f"{method.name} is for administrators")
         if source is not None:
-            _log_denied(method, source, error)
+            self._note_denied(method, source, error)
         return error
 
+    def _note_denied(
+        self, method: Method[Any, Any], source: Source, error: PermissionDeniedError, items: int = 0, failed: int = 0
+    ) -> None:
+        event(
+            log_events.CLIENT_DENIED,
+            who=source.holder,
+            host=source.host,
+            method=method.name,
+            detail=error.message,
+        )
+        names, outcome = error.message, error.name
+        self._audit.refused(
+            line_of("refused", self._node_id, source, method, names, items=items, failed=failed, outcome=outcome)
+        )
+
     def _audited(self, method: Method[Any, Any], body: Any, done: Done, source: Source) -> Done:
-        """What takes the answer to an admitted request of an administrator: it is logged who has asked for what, and
-        what came of it."""
+        """What takes the answer to an admitted request of an administrator: it is logged, and noted, who has asked for
+        what, and what came of it."""
         items = [] if method.item is None else body.items
         names = [_name_of(method, one) for one in (items[:_NAMES_LOGGED] or [body])]
 
@@ -583,15 +606,20 @@ class Permissions:
                 return
             if not isinstance(result, MetadError):
                 failed = len(getattr(method.decode_reply(result), "errors", ()))
+            said, outcome = ", ".join(names), result.name if isinstance(result, MetadError) else "done"
             event(
                 log_events.AUDITED,
                 who=source.holder,
                 host=source.host,
                 method=method.name,
-                names=", ".join(names),
+                names=said,
                 items=len(items),
                 failed=failed,
-                outcome=result.name if isinstance(result, MetadError) else "done",
+                outcome=outcome,
+            )
+            kind: AuditKind = "life" if method is BROKER_FENCE else "admin"
+            self._audit.note(
+                line_of(kind, self._node_id, source, method, said, items=len(items), failed=failed, outcome=outcome)
             )
             done(result)
 
@@ -697,16 +725,6 @@ class Permissions:
 
 def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
     return PermissionDeniedError(f"{principal.uri} may not {need}")
-
-
-def _log_denied(method: Method[Any, Any], source: Source, error: PermissionDeniedError) -> None:
-    event(
-        log_events.CLIENT_DENIED,
-        who=source.holder,
-        host=source.host,
-        method=method.name,
-        detail=error.message,
-    )
 
 
 def _name_of(method: Method[Any, Any], item: Any) -> str:

@@ -29,6 +29,7 @@ from metad_wire.cluster import METADATA, FenceItem
 from metad_wire.errors import ConflictError, FencedError, MetadError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables import broker as b
+from metad_wire.tables.audit import AuditEntry
 from metad_wire.tables.broker import BROKER, Broker, BrokerChange, BrokerChanged, BrokerStep
 
 from ...storage import keys
@@ -37,6 +38,7 @@ from ..core import tails
 from ..core.part import Origin
 from ..core.verb import Command, Verb
 from ..core.view import View
+from .audit import AuditTrail, bounded
 from .cluster import map_version
 
 _RECORD = BROKER.rows["record"]
@@ -233,12 +235,26 @@ _STEPS: dict[str, Callable[[_Now, BrokerStep, Broker | None], Broker]] = {
 }
 
 
+def _noted(step: BrokerStep, known: Broker | None, changed: Broker) -> AuditEntry | None:
+    """The line about a registration that has ended another life, which was alive; None if it has not. An attempt to
+    register that comes again ends its own."""
+    asked = step.registration
+    if step.line is None or asked is None or known is None or known.state not in b.LIVE:
+        return None
+    if 0 < asked.registration == known.registration:
+        return None
+    names = f"{step.broker}: epoch {changed.broker_epoch} ends epoch {known.broker_epoch}, registered by "
+    names += known.registered_by or "nobody known"
+    return msgspec.structs.replace(step.line, names=bounded(names))
+
+
 def _evaluate(view: View, command: Command[BrokerChange]) -> BrokerChanged:
     body = command.body
     now = _Now(view.index, view.now_ms, map_version(view) == body.map_version)
     writes = view.writes_of(_RECORD)
     errors: list[m.ItemError] = []
     brokers: list[Broker | None] = []
+    lines: list[AuditEntry] = []
     for position, step in enumerate(body.steps):
         key = _PREFIX + keys.text(step.broker)
         stored = view.get(key)
@@ -258,6 +274,9 @@ def _evaluate(view: View, command: Command[BrokerChange]) -> BrokerChanged:
             written = encode(changed)
             writes[key] = written if stored is None else tails.keep(stored, written, _FIELDS)
         brokers.append(changed)
+        if (line := _noted(step, known, changed)) is not None:
+            lines.append(line)
+    view.parts[AuditTrail].write(view, lines)
     return BrokerChanged([m.Revision(view.name, view.revision)], errors, brokers)
 
 

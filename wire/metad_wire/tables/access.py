@@ -25,7 +25,7 @@ Administrators may do everything: by their certificate, or by name in ``[securit
 locked out for good. The certificate of a broker owns its own name. Everybody may ask for the map of the cluster, and
 what it may do itself. The table ``cluster`` stands for what is about nodes and groups; ``resource`` and ``partition``
 are ``assignment``. A grant that names no table is about those that programs keep records in: those of the cluster
-(``cluster``, ``broker``, ``plan``, ``declaration``, ``role``, ``principal``) are named, or ``*`` is.
+(``cluster``, ``broker``, ``plan``, ``declaration``, ``role``, ``principal``, ``audit``) are named, or ``*`` is.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class MayReply(m.Message, frozen=True):
 
 
 ALL: Final = "*"
-OF_THE_CLUSTER: Final = frozenset({"cluster", "broker", "plan", "declaration", "role", "principal"})
+OF_THE_CLUSTER: Final = frozenset({"cluster", "broker", "plan", "declaration", "role", "principal", "audit"})
 """Tables that are no program's."""
 BUILT_IN: Final[dict[str, Role]] = {
     role.role: role
@@ -176,7 +176,7 @@ BUILT_IN: Final[dict[str, Role]] = {
             [
                 Grant(
                     ["read"],
-                    ["cluster", "broker", "plan", "declaration", "assignment", "role", "principal"],
+                    ["cluster", "broker", "plan", "declaration", "assignment", "role", "principal", "audit"],
                 )
             ],
             "reads what administrators read, and no records",

@@ -72,6 +72,7 @@ from ..messages import ItemError, Message, Page, Revision
 from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Shown, Table
 from ..text.fields import U32, U63, Batch
+from .audit import AuditEntry
 
 LOADING, REGISTERED, ACTIVE, DRAINING = "loading", "registered", "active", "draining"
 FENCED, GONE = "fenced", "gone"
@@ -301,6 +302,8 @@ class BrokerStep(Message, frozen=True):
     """With ``load``: as in ``Broker``."""
     told: FenceItem | None = None
     """With ``fenced``: what all groups have."""
+    line: AuditEntry | None = None
+    """With ``register``: what is noted if it ends a life that is alive. What it is about is added."""
 
 
 class BrokerChange(Message, frozen=True):
