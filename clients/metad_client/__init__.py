@@ -93,6 +93,7 @@ from metad_wire.tables.assignment import (
     ResourceResize,
     Seal,
 )
+from metad_wire.tables.audit import AuditEntry
 from metad_wire.tables.broker import Broker, BrokerEnded, BrokerKey
 from metad_wire.tables.consumer import (
     AssignItem,
@@ -179,6 +180,7 @@ from .errors import (
     UnknownTableError,
     UnsupportedError,
 )
+from .families.audit import Audit
 from .families.config import Change, Config, Effective, Setting
 from .families.principals import Principals
 from .families.roles import Roles
@@ -241,6 +243,8 @@ __all__ = [
     "AssignItem",
     "Assigned",
     "Assignments",
+    "Audit",
+    "AuditEntry",
     "Backlog",
     "Backoff",
     "Beat",

@@ -26,6 +26,7 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
+from .families.audit import Audit
 from .families.config import Config
 from .families.principals import Principals
 from .families.roles import Roles
@@ -141,6 +142,7 @@ class Client:
         self.plans = Plans(self._requests)
         self.roles = Roles(self._requests)
         self.principals = Principals(self._requests)
+        self.audit = Audit(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)
         self.users = Users(self._requests)

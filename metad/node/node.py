@@ -524,7 +524,9 @@ class Node:
         deadline_s = self.environment.now() + timeout_s
         self.audit.flush()
         noted_s = min(deadline_s, self.environment.now() + _NOTED_S)
-        while len(self.audit) and self.environment.now() < noted_s:
+        while len(self.audit):
+            if self.environment.now() >= noted_s:
+                break
             await asyncio.sleep(_LOOK_S)
         self.requests.drain()
         self.watches.drain()

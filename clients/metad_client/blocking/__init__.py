@@ -24,6 +24,7 @@ from .holding import Generation, HeldLease, Lock, Membership, Owned, OwnedResult
 from .namespaces import (
     Assigned,
     Assignments,
+    Audit,
     BrokerLife,
     Brokers,
     Cluster,
@@ -54,6 +55,7 @@ __all__ = [
     "CHUNK_RECORDS",
     "Assigned",
     "Assignments",
+    "Audit",
     "BlockingClient",
     "BrokerLife",
     "Brokers",

@@ -24,6 +24,7 @@ from ..watch.watch import BUFFER_BYTES
 from .holding import HeldLease, Membership, Owned, OwnedResult, Route
 from .namespaces import (
     Assignments,
+    Audit,
     Brokers,
     Cluster,
     Config,
@@ -87,6 +88,7 @@ class BlockingClient(Twin, Closing):
         self.plans = Plans(portal, opened.plans)
         self.roles = Roles(portal, opened.roles)
         self.principals = Principals(portal, opened.principals)
+        self.audit = Audit(portal, opened.audit)
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)
         self.users = Users(portal, opened.users)

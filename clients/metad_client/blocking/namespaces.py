@@ -10,7 +10,7 @@ from metad_wire.tables.assignment import Partition, Resource
 from .. import broker_life
 from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
-from ..families import config, principals, roles, schemas, topics, users
+from ..families import audit, config, principals, roles, schemas, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -354,6 +354,12 @@ class Roles(Twin):
     delete = Call(roles.Roles.delete)
     put = Call(roles.Roles.put)
     list = Listing(roles.Roles.list)
+
+
+class Audit(Twin):
+    """``m.audit``: what was administered, refused and ended. See :class:`metad_client.Audit`."""
+
+    list = Listing(audit.Audit.list)
 
 
 class Principals(Twin):

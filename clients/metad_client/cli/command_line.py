@@ -36,7 +36,7 @@ from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
-from .tables import access, assignments, brokers, declared, leases, records, retained, ruled, sessions, wills
+from .tables import access, assignments, audit, brokers, declared, leases, records, retained, ruled, sessions, wills
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 
@@ -53,6 +53,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     brokers,
     assignments,
     access,
+    audit,
     sessions,
     wills,
     retained,
@@ -86,6 +87,7 @@ examples:
   metadctl retained --tenant acme --filter 'site/+/door'
   metadctl leases --namespace config
   metadctl groups consumer get acme billing
+  metadctl audit --since 1h --kind refused
   metadctl put kv config greeting hello
   metadctl get kv config greeting --json
   metadctl tables declare devices.json

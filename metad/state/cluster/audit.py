@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -216,7 +216,7 @@ def _read_list(reader: Reader, command: Command[AuditList]) -> m.ListReply[Audit
     else:
         begin = _PREFIX + body.page.cursor + b"\0" if body.page.cursor else begin
         rows = reader.engine.scan(begin, end, SCAN_ROWS_MAX)
-    found: list[msgspec.Raw] = []
+    found: list[Any] = []
     size = looked_at = 0
     cursor = b""
     for key, value in rows:

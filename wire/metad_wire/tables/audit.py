@@ -65,12 +65,6 @@ class AuditEntry(m.Message, frozen=True):
     """Requests that this node has not noted since its line before, because it had no room for more."""
 
 
-class AuditKey(m.Message, frozen=True):
-    """Names a line."""
-
-    id: str
-
-
 class AuditNote(m.Message, frozen=True):
     """From a node to the leader of ``metadata-0``: writes lines, in this order."""
 

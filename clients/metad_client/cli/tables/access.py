@@ -54,11 +54,12 @@ def add(commands: Commands) -> None:
 
 def _principal(parser: Parser) -> Parser:
     said = "URI of a certificate; NAME stands for metad://client/NAME, broker/NAME for metad://broker/NAME"
-    parser.add_argument("principal", metavar="PRINCIPAL", type=_named, help=said)
+    parser.add_argument("principal", metavar="PRINCIPAL", type=named, help=said)
     return parser
 
 
-def _named(text: str) -> str:
+def named(text: str) -> str:
+    """Read an argument: the URI of a principal."""
     kinds = [kind.value for kind in Kind]
     uri = text
     if "://" not in text:
