@@ -56,6 +56,7 @@ ASKED: Final = {
     "auth can": ["x", "read", "kv", "x/x"],
     "auth roles": [],
     "auth bindings": [],
+    "audit": [],
     "list kv": ["x"],
     "list sequences": ["x"],
 }

@@ -131,6 +131,7 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "table.count": lambda m: m.table(TOPIC_SETTINGS).count("acme"),
     "plan.list": lambda m: any_of(m.plans.list()),
     "role.list": lambda m: any_of(m.roles.list()),
+    "audit.list": lambda m: any_of(m.audit.list()),
     "principal.list": lambda m: any_of(m.principals.list()),
     "broker.get": lambda m: m.brokers.get("b1"),
     "broker.list": lambda m: any_of(m.brokers.list()),

@@ -545,7 +545,7 @@ def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Ite
 
 _OF_OPERATORS = (
     *("system.status", "session.end_tenant", "session.endings"),
-    *("role.list", "principal.get", "principal.list", "access.may"),
+    *("role.list", "principal.get", "principal.list", "access.may", "audit.list"),
 )
 _ASSIGNED = (ASSIGNMENT, PLAN)
 

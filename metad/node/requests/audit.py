@@ -156,7 +156,7 @@ class AuditQueue:
 
     def _taken(self, line: _Line, now_s: float) -> AuditEntry:
         dropped, self._dropped = self._dropped, 0
-        late_ms = int(1000 * (now_s - line.since_s))
+        late_ms = round(1000 * (now_s - line.since_s))
         return msgspec.structs.replace(line.entry, times=line.times, late_ms=late_ms, dropped=dropped)
 
     # --- what is under way -------------------------------------------------------------------------------

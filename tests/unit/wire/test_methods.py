@@ -47,7 +47,7 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     assert for_clients == {
         *(f"broker.{name}" for name in ("register", "heartbeat", "serve", "drain", "deregister", "get", "list")),
         *(f"declaration.{name}" for name in ("declare", "get", "list")),
-        *("plan.get", "plan.list", "role.list", "principal.get", "principal.list"),
+        *("plan.get", "plan.list", "role.list", "principal.get", "principal.list", "audit.list"),
     }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
         *("broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
