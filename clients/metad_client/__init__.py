@@ -66,6 +66,7 @@ from metad_wire.messages import (
 )
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.access import (
+    AuditEntry,
     BindingChange,
     Given,
     Grant,
@@ -93,7 +94,6 @@ from metad_wire.tables.assignment import (
     ResourceResize,
     Seal,
 )
-from metad_wire.tables.audit import AuditEntry
 from metad_wire.tables.broker import Broker, BrokerEnded, BrokerKey
 from metad_wire.tables.consumer import (
     AssignItem,

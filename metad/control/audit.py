@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metad_wire.methods import Method
-from metad_wire.tables.audit import AuditEntry, AuditKind
+from metad_wire.tables.access import AuditEntry, AuditKind
 
 from ..state.cluster.audit import bounded
 from .host import Source

@@ -17,7 +17,7 @@ from typing import Any
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
-from metad_wire.methods import ACCESS_MAY, AUDIT_NOTE, CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
+from metad_wire.methods import ACCESS_MAY, CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
@@ -77,8 +77,7 @@ class Node:
     ) -> None:
         self.config = config
         self.environment = environment
-        self.connections = self._paced = 0
-        self.closed = False
+        self.connections, self._paced, self.closed = 0, 0, False
         self.left: LeftError | None = None
         """That the node has left its cluster, and ends."""
         health = self.health = Health()
@@ -100,7 +99,7 @@ class Node:
         self._statuses = GroupStatuses(groups, environment)
         precedence, slices = Precedence(environment.now), Slices(environment.call_soon)
         machines = Machines(config, stores.state, groups, environment)
-        audit = self.audit = AuditQueue(environment, self._note)
+        audit = self.audit = AuditQueue(environment, lambda payload, done: leaders.note(payload, done))
         permissions = self.permissions = Permissions(config.node_id, groups, machines, config.security, audit)
         watches = self.watches = Watches(
             config, stores.state, groups, outbound, precedence, slices, environment, health, permissions
@@ -194,7 +193,7 @@ class Node:
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self._to_more_room = Handover(self._led_without_room, environment.now)
         self._statuses.listen(self._lead_with_room)
-        leaders = self._leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
+        leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
@@ -302,9 +301,6 @@ class Node:
         if not driver.group.ready:
             raise driver.not_leader()
         self.migrations.sweep(driver, body, lambda error: done(error or encode(GroupReply([], []))))
-
-    def _note(self, payload: bytes, done: Done) -> None:
-        self._leaders.tell_metadata(AUDIT_NOTE, payload, done)
 
     def _wait_for_turn(self, driver: GroupDriver, work: Work) -> None:
         self.will_turns.wait(driver, work)

@@ -35,7 +35,16 @@ from metad_wire.routing import KINDS, split
 from metad_wire.tables import consumer as g
 from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
-from metad_wire.tables.access import BindingChange, Given, Grant, PrincipalKey, PrincipalRoles, Role, RoleKey
+from metad_wire.tables.access import (
+    AuditEntry,
+    BindingChange,
+    Given,
+    Grant,
+    PrincipalKey,
+    PrincipalRoles,
+    Role,
+    RoleKey,
+)
 from metad_wire.tables.assignment import AssignmentStep, PartitionKey
 from metad_wire.tables.broker import BrokerBeat, BrokerChange, BrokerGet, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.declaration import DeclarationKey
@@ -276,6 +285,7 @@ ABOUT_ALL: dict[str, list[Any]] = {
     "plan.delete": [PlanKey("p")],
     "plan.get": [PlanKey("p")],
     "plan.progress": [GroupProgress("p", METADATA, 0, True)],
+    "audit.note": [AuditEntry("", 0, "admin", "n1", "", "10.0.0.7", "role.put")],
     "role.put": [Role("r", [Grant(["read"])])],
     "role.delete": [RoleKey("r")],
     "principal.put": [PrincipalRoles("metad://client/c", [Given("reader")])],

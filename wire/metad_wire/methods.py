@@ -18,7 +18,6 @@ from .method import encode as encode
 from .tables import broker, consumer, lease
 from .tables.access import *  # noqa: F403
 from .tables.assignment import *  # noqa: F403
-from .tables.audit import *  # noqa: F403
 from .tables.broker import *  # noqa: F403
 from .tables.cluster import *  # noqa: F403
 from .tables.consumer import *  # noqa: F403

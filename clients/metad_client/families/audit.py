@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from metad_wire.tables.audit import AUDIT_LIST, AuditEntry
+from metad_wire.tables.access import AUDIT_LIST, AuditEntry
 
 from ..namespaces import Facade
 from ..requests.listing import Listing

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from metad_wire.cluster import METADATA, GroupCommand, GroupFence, GroupId, GroupReply, Moved
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
 from metad_wire.messages import WriteReply
-from metad_wire.methods import BROKER_CHANGE, CLUSTER_MOVED, GROUP_COMMAND, GROUP_FENCE, Body, Method, Reply
+from metad_wire.methods import AUDIT_NOTE, BROKER_CHANGE, CLUSTER_MOVED, GROUP_COMMAND, GROUP_FENCE, Body, Method, Reply
 from metad_wire.tables.broker import BrokerChange
 
 from ...control.brokers.evidence import Answer
@@ -67,15 +66,15 @@ class LeaderCalls:
             target = self._groups.elsewhere(group).leader
         return await self.ask_node(target, method, body, group.name, patient=patient)
 
-    def tell_metadata(self, method: Method[Any, Any], payload: bytes, done: Done) -> None:
-        """Send an encoded request to whoever leads metadata-0, as far as this node knows."""
+    def note(self, payload: bytes, done: Done) -> None:
+        """Send an encoded ``audit.note`` to whoever leads metadata-0, as far as this node knows."""
         leader = self._groups.drivers[METADATA].group.leader
         if leader == self._node_id:
-            self._requests.submit_peer(method.code, payload, done)
+            self._requests.submit_peer(AUDIT_NOTE.code, payload, done)
         elif leader is None:
             done(NotLeaderError("metadata-0 has no leader"))
         else:
-            self._outbound.call(leader, method.code, payload, done)
+            self._outbound.call(leader, AUDIT_NOTE.code, payload, done)
 
     async def ask_node(
         self, node: str, method: Method[Body, Reply], body: Body, group: str = "", *, patient: bool = False

@@ -17,13 +17,15 @@ import msgspec
 from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, TooLargeError
 from metad_wire.messages import Identity
 from metad_wire.methods import AUDIT_NOTE
-from metad_wire.tables.audit import NOTED_MAX, AuditEntry, AuditNote
+from metad_wire.tables.access import AuditEntry, AuditNote
 
 from ...control.host import Done
 from ..environment import Environment, Timer
 
-LINES_MAX: Final = 1_000
+LINES: Final = 1_000
 """Lines that wait here, about 0.5 MB: then the oldest goes, of the refusals if there are any."""
+BATCH: Final = 100
+"""Lines that are written together, at most."""
 SOON_S: Final = 0.05
 """A line waits so long for others."""
 REFUSALS_S: Final = 1.0
@@ -117,7 +119,7 @@ class AuditQueue:
     # --- what waits --------------------------------------------------------------------------------------
 
     def _keep_bound(self) -> None:
-        while self._waiting > LINES_MAX:
+        while self._waiting > LINES:
             if self._due:
                 line = self._due.popleft()
             else:
@@ -144,7 +146,7 @@ class AuditQueue:
             self._refused = {}
         lines: list[AuditEntry] = []
         for waiting in (self._lines, self._due):
-            while waiting and len(lines) < NOTED_MAX:
+            while waiting and len(lines) < BATCH:
                 lines.append(self._taken(waiting.popleft(), now_s))
         if lines:
             self._client_id = self._client_id or self._environment.rng.getrandbits(63)

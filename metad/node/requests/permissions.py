@@ -57,12 +57,12 @@ from metad_wire.tables.access import (
     PRINCIPAL,
     PRINCIPAL_BYTES_MAX,
     ROLE,
+    AuditKind,
     Given,
     Grant,
     May,
     MayReply,
 )
-from metad_wire.tables.audit import AuditKind
 from metad_wire.tables.table import PlainTable
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter

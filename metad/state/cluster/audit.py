@@ -17,7 +17,7 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import METADATA
 from metad_wire.methods import encode
-from metad_wire.tables.audit import AUDIT, AUDIT_TEXT_BYTES_MAX, KEPT, AuditEntry, AuditKind, AuditList, AuditNote
+from metad_wire.tables.access import AUDIT, KEPT, AuditEntry, AuditKind, AuditList, AuditNote
 
 from ...storage import keys
 from ..core.part import Origin, PartContext, StatePart, Writes
@@ -28,6 +28,8 @@ _ROW: Final = AUDIT.rows["line"]
 _GROUP: Final = keys.group_prefix(METADATA)
 _PREFIX: Final = keys.table_prefix(_GROUP, _ROW)
 _LOAD_ROWS: Final = 1_000
+TEXT_BYTES: Final = 1_024
+"""Of each text of a line, at most, as UTF-8."""
 _decode = msgspec.msgpack.Decoder(AuditEntry).decode
 
 
@@ -40,8 +42,8 @@ def _number(key: bytes) -> int:
 
 
 def bounded(text: str) -> str:
-    """A text as a line may have it, of at most :data:`AUDIT_TEXT_BYTES_MAX` bytes: its begin, if it is longer."""
-    return text.encode()[:AUDIT_TEXT_BYTES_MAX].decode(errors="ignore")
+    """A text as a line may have it, of at most :data:`TEXT_BYTES` bytes: its begin, if it is longer."""
+    return text.encode()[:TEXT_BYTES].decode(errors="ignore")
 
 
 def _party(line: AuditEntry) -> str:
@@ -253,6 +255,6 @@ def _is_wanted(body: AuditList, line: AuditEntry) -> bool:
 
 
 VERBS = (
-    Verb(methods.AUDIT_NOTE, AUDIT, evaluate=_evaluate_note, background=True),
+    Verb(methods.AUDIT_NOTE, AUDIT, evaluate=_evaluate_note, background=True, grows=False),
     Verb(methods.AUDIT_LIST, AUDIT, read=_read_list),
 )

@@ -29,7 +29,7 @@ from metad_wire.cluster import METADATA, FenceItem
 from metad_wire.errors import ConflictError, FencedError, MetadError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.tables import broker as b
-from metad_wire.tables.audit import AuditEntry
+from metad_wire.tables.access import AuditEntry
 from metad_wire.tables.broker import BROKER, Broker, BrokerChange, BrokerChanged, BrokerStep
 
 from ...storage import keys

@@ -45,6 +45,7 @@ session.endings retained.put retained.get retained.match retained.delete
 will.wait will.claim will.acknowledge will.release will.list
 assignment.create assignment.elect assignment.release assignment.move
 role.put role.list role.delete principal.put principal.change principal.get principal.list principal.delete access.may
+audit.list
 """
 CLIENTS = 1_000
 
@@ -235,3 +236,8 @@ async def test_two_teams_have_roles_that_every_node_knows(m: Client, cluster: No
         await m.principals.delete(principal)
         assert await m.principals.get(principal) is None
     await m.roles.delete("topics")
+
+    async def noted() -> bool:
+        return ("role.delete", "topics") in [(line.method, line.names) async for line in m.audit.list(kind="admin")]
+
+    await until(noted, "what was administered stands in the audit trail")

@@ -54,7 +54,18 @@ from metad_wire.tables import consumer as g
 from metad_wire.tables import lease, sequence
 from metad_wire.tables import subscription as s
 from metad_wire.tables import will as w
-from metad_wire.tables.access import Given, Grant, May, MayReply, PrincipalList, PrincipalRoles, Role, RoleList
+from metad_wire.tables.access import (
+    AuditEntry,
+    AuditList,
+    Given,
+    Grant,
+    May,
+    MayReply,
+    PrincipalList,
+    PrincipalRoles,
+    Role,
+    RoleList,
+)
 from metad_wire.tables.declaration import DeclarationList, Declare, DeclaredTable, DeclareReply
 from metad_wire.tables.offset import (
     KnownGroup,
@@ -155,6 +166,7 @@ LISTED: dict[type, m.Message] = {
     PlanList: Plan("p", "drain", ["b"], 10, None, "running", 1, 1),
     RoleList: Role("r", [Grant(["read"])]),
     PrincipalList: PrincipalRoles("metad://client/c", [Given("r")]),
+    AuditList: AuditEntry("1", 1, "admin", "n1", "metad://client/c", "10.0.0.7", "role.put"),
 }
 
 
@@ -191,7 +203,7 @@ def all_well(body: Any) -> m.Message:
             return declared_well(body)
         case m.TableTransact():
             return declared_well(body)
-        case PlanList() | RoleList() | PrincipalList():
+        case PlanList() | RoleList() | PrincipalList() | AuditList():
             return m.ListReply([LISTED[type(body)]], b"")
         case w.WillWait():
             return w.WillWaitReply(True, b"")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from metad.node.requests.audit import AGAIN_S, ANSWER_S, LINES_MAX, REFUSALS_S, SOON_S, AuditQueue
+from metad.node.requests.audit import AGAIN_S, ANSWER_S, BATCH, LINES, REFUSALS_S, SOON_S, AuditQueue
 from metad_wire.errors import IdentityExpiredError, MetadError, NotLeaderError
 from metad_wire.messages import Identity, WriteReply
 from metad_wire.methods import AUDIT_NOTE, encode
-from metad_wire.tables.audit import NOTED_MAX, AuditEntry
+from metad_wire.tables.access import AuditEntry
 
 DONE = encode(WriteReply([], []))
 GONE = NotLeaderError("nobody leads it")
@@ -110,13 +111,13 @@ def test_refusals_are_put_together_by_principal_and_all_are_counted() -> None:
 def test_more_principals_than_a_batch_has_room_for_make_a_line_a_second_each() -> None:
     world = World()
     for _ in range(20):
-        for number in range(3 * NOTED_MAX):
+        for number in range(3 * BATCH):
             world.queue.refused(refused(str(number)))
         world.go(0.1)
     world.go(2)
-    assert world.times == {str(number): 20 for number in range(3 * NOTED_MAX)}
-    assert max(len(lines) for _, lines in world.sent) == NOTED_MAX
-    assert len(world.lines) <= 3 * NOTED_MAX * 3
+    assert world.times == {str(number): 20 for number in range(3 * BATCH)}
+    assert max(len(lines) for _, lines in world.sent) == BATCH
+    assert len(world.lines) <= 3 * BATCH * 3
 
 
 def test_what_an_administrator_does_does_not_wait_for_refusals() -> None:
@@ -143,7 +144,7 @@ def test_a_batch_is_sent_again_as_it_was_until_it_is_written() -> None:
     assert len({(one.client_id, one.seq, one.low) for one, _ in world.sent}) == 1, "or it would be written twice"
     ages_ms = [one.age_ms for one, _ in world.sent]
     assert ages_ms[0] == 0
-    assert all(0 < before < after for before, after in zip(ages_ms[1:], ages_ms[2:], strict=False))
+    assert all(before < after for before, after in itertools.pairwise(ages_ms))
     world.answer = DONE
     world.sent.clear()
     world.go(AGAIN_S)
@@ -174,28 +175,28 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_said() -> None:
     world.answer = GONE
     world.queue.note(admin("first"))
     world.go(SOON_S)
-    for number in range(LINES_MAX):
+    for number in range(LINES):
         world.queue.refused(refused(str(number)))
     world.queue.refused(refused("0"))
     for number in range(10):
         world.queue.note(admin(str(number)))
-    assert len(world.queue) == LINES_MAX + 1
+    assert len(world.queue) == LINES + 1
     world.answer = DONE
     world.go(10)
     assert [line.names for line in world.lines if line.kind == "admin"][-10:] == [str(number) for number in range(10)]
     written = [line.who for line in world.lines if line.kind == "refused"]
-    assert written == [str(number) for number in range(10, LINES_MAX)]
+    assert written == [str(number) for number in range(10, LINES)]
     assert [line.dropped for line in world.lines if line.dropped] == [11], "one of them was refused twice"
 
     world.answer = GONE
     world.queue.note(admin("again"))
     world.go(SOON_S)
     world.sent.clear()
-    for number in range(LINES_MAX + 5):
+    for number in range(LINES + 5):
         world.queue.note(admin(str(number)))
     world.answer = DONE
     world.go(10)
-    assert [line.names for line in world.lines] == ["again", *(str(number) for number in range(5, LINES_MAX + 5))]
+    assert [line.names for line in world.lines] == ["again", *(str(number) for number in range(5, LINES + 5))]
     assert [line.dropped for line in world.lines if line.dropped] == [5]
 
 

@@ -12,7 +12,7 @@ from metad.state.cluster import audit
 from metad_wire.errors import MetadError
 from metad_wire.messages import Identity, Page
 from metad_wire.methods import AUDIT_LIST, AUDIT_NOTE, BROKER_CHANGE
-from metad_wire.tables.audit import KEPT, AuditEntry, AuditList, AuditNote
+from metad_wire.tables.access import KEPT, AuditEntry, AuditList, AuditNote
 from metad_wire.tables.broker import BrokerChange, BrokerRegister, BrokerStep
 
 OPS, APP, OTHER = "metad://admin/ops", "metad://client/app", "metad://client/other"
@@ -204,8 +204,8 @@ def test_a_command_that_comes_to_nothing_changes_nothing() -> None:
 
 
 def test_texts_are_bounded() -> None:
-    assert audit.bounded("a" * 5_000) == "a" * audit.AUDIT_TEXT_BYTES_MAX
-    assert len(audit.bounded("ä" * 5_000 + "b").encode()) == audit.AUDIT_TEXT_BYTES_MAX
+    assert audit.bounded("a" * 5_000) == "a" * audit.TEXT_BYTES
+    assert len(audit.bounded("ä" * 5_000 + "b").encode()) == audit.TEXT_BYTES
     assert audit.bounded("x" + "ä" * 5_000).endswith("ä")
 
 

@@ -1,4 +1,5 @@
-"""Access: who may do what, to whose records. It counts where nodes have ``[security] authorization = true``.
+"""Access: who may do what, to whose records, and what came of it. Rights count where nodes have ``[security]
+authorization = true``.
 
 A *principal* is who a connection has proven to be: ``metad://client/app`` by a certificate or a token of that name, or
 the SPIFFE id of a certificate. A *role* is a list of grants. A *binding* gives a principal roles, each for one *scope*,
@@ -26,6 +27,20 @@ locked out for good. The certificate of a broker owns its own name. Everybody ma
 what it may do itself. The table ``cluster`` stands for what is about nodes and groups; ``resource`` and ``partition``
 are ``assignment``. A grant that names no table is about those that programs keep records in: those of the cluster
 (``cluster``, ``broker``, ``plan``, ``declaration``, ``role``, ``principal``, ``audit``) are named, or ``*`` is.
+
+The *audit trail* says who has administered what, who was refused, and whose life another has ended. The node that has
+answered a request notes it a moment later, and the answer does not wait for that. A node that dies at once has not
+noted it; its log has the same (``audited``, ``client_denied``). What ends a life is noted by the entry that ends it.
+
+| kind | what | lines that are kept |
+|---|---|---|
+| ``admin`` | a request that needs the right ``admin``, whatever came of it | 8,000 |
+| ``life`` | a registration that ended another life, which was alive; an administrator's fence | 2,000 |
+| ``refused`` | a request that roles do not allow | 2,000 |
+
+No kind takes the room of another. Where a kind is full, the oldest line goes of the principal that has the most, so
+nobody pushes out the lines of others; where nobody is identified, hosts count. A node writes one line a second for all
+that it refuses a principal: it is about the first of these requests, and ``times`` says how many they are.
 """
 
 from __future__ import annotations
@@ -37,6 +52,7 @@ from msgspec import Meta
 from .. import messages as m
 from ..method import By, For, Lane, Method
 from ..table import Table
+from ..text.fields import U32, U63
 
 ROLES_MAX = 1_000
 """Roles that are kept: ``quota_exceeded``."""
@@ -49,6 +65,7 @@ ROLES_HELD_MAX = 64
 WISHES_MAX = 100
 """Wishes of one ``access.may``."""
 Right = Literal["read", "write", "delete", "own", "admin"]
+AuditKind = Literal["admin", "life", "refused"]
 
 
 class Grant(m.Message, frozen=True):
@@ -164,6 +181,64 @@ class MayReply(m.Message, frozen=True):
     """Of each wish."""
 
 
+class AuditEntry(m.Message, frozen=True):
+    """A line of the audit trail. Its texts have 1,024 bytes of UTF-8 at most: they are cut."""
+
+    id: str
+    """Orders the lines as they were written: 16 hexadecimal digits. Empty in ``audit.note``."""
+    when_ms: U63
+    """When it was written, by the time of the log of ``metadata-0``, in Unix milliseconds."""
+    kind: AuditKind
+    """Says what it is about."""
+    node: str
+    """Which node has answered."""
+    who: str
+    """The URI of a principal; empty where nobody is identified."""
+    host: str
+    """Its address, without the port."""
+    method: str
+    """What it asked for."""
+    names: str = ""
+    """What it is about: the first names, or what was not allowed."""
+    items: U32 = 0
+    """How many the request had."""
+    failed: U32 = 0
+    """How many of these failed."""
+    outcome: str = "done"
+    """Or the name of the error."""
+    times: U32 = 1
+    """How many requests the line is about."""
+    late_ms: U63 = 0
+    """For how long the node had it before it was written."""
+    dropped: U32 = 0
+    """Requests that this node has not noted since its line before, because it had no room for more."""
+
+
+class AuditNote(m.Message, frozen=True):
+    """From a node to the leader of ``metadata-0``: writes lines, in this order."""
+
+    lines: Annotated[list[AuditEntry], Meta(max_length=100)]
+    """As they are kept, but for their ids and times."""
+
+
+class AuditList(m.Message, frozen=True):
+    """Lists lines."""
+
+    since_ms: U63 = 0
+    """Only lines that were written then or later, in Unix milliseconds."""
+    until_ms: U63 = 0
+    """Only lines that were written before that; 0: all."""
+    who: str = ""
+    """Only of this principal; empty: of all."""
+    kind: str = ""
+    """Only of this kind; empty: of all."""
+    method_prefix: str = ""
+    """Only of methods whose names start so."""
+    newest_first: bool = False
+    page: m.Page = m.Page()
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
 ALL: Final = "*"
 OF_THE_CLUSTER: Final = frozenset({"cluster", "broker", "plan", "declaration", "role", "principal", "audit"})
 """Tables that are no program's."""
@@ -214,9 +289,7 @@ ROLE_DELETE = ROLE.batches(
     by=By.METADATA,
     whose=For.ADMINS,
 )
-ROLE_LIST = ROLE.lists(
-    0x0723, "list", RoleList, Role, "Roles whose names start with ``prefix``, in order.", by=By.METADATA
-)
+ROLE_LIST = ROLE.lists(0x0723, "list", RoleList, Role, "Roles whose names start with ``prefix``.", by=By.METADATA)
 
 PRINCIPAL = Table(
     "principal",
@@ -253,7 +326,7 @@ PRINCIPAL_LIST = PRINCIPAL.lists(
     "list",
     PrincipalList,
     PrincipalRoles,
-    "Bindings whose principals start with ``prefix``, in order.",
+    "Bindings whose principals start with ``prefix``.",
     by=By.METADATA,
 )
 PRINCIPAL_CHANGE = PRINCIPAL.batches(
@@ -267,3 +340,11 @@ PRINCIPAL_CHANGE = PRINCIPAL.batches(
 )
 
 ACCESS_MAY = Method(0x0729, "access.may", May, MayReply, Lane.CONTROL, mutates=False, by=By.ANY)
+
+KEPT: Final[dict[AuditKind, int]] = {"admin": 8_000, "life": 2_000, "refused": 2_000}
+"""Lines of the audit trail that are kept of each kind."""
+AUDIT = Table("audit", kind="metadata", rows={"line": 0x0A}, record=AuditEntry, key=("id",), routing=())
+AUDIT_NOTE = AUDIT.writes(
+    0x0731, "note", AuditNote, m.WriteReply, Lane.SCANS, by=By.METADATA, whose=For.NODES, routed=False
+)
+AUDIT_LIST = AUDIT.lists(0x0732, "list", AuditList, AuditEntry, "Lines of the audit trail.", by=By.METADATA)

@@ -72,7 +72,7 @@ from ..messages import ItemError, Message, Page, Revision
 from ..method import Body, By, For, Lane, Method, Reply
 from ..table import Shown, Table
 from ..text.fields import U32, U63, Batch
-from .audit import AuditEntry
+from .access import AuditEntry
 
 LOADING, REGISTERED, ACTIVE, DRAINING = "loading", "registered", "active", "draining"
 FENCED, GONE = "fenced", "gone"

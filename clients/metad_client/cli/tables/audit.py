@@ -8,7 +8,7 @@ import time
 import typing
 from datetime import UTC, datetime
 
-from metad_wire.tables.audit import AuditEntry, AuditKind
+from metad_wire.tables.access import AuditEntry, AuditKind
 
 from ...client import Client
 from .. import people
