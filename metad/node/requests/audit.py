@@ -158,8 +158,8 @@ class AuditQueue:
 
     def _taken(self, line: _Line, now_s: float) -> AuditEntry:
         dropped, self._dropped = self._dropped, 0
-        late_ms = round(1000 * (now_s - line.since_s))
-        return msgspec.structs.replace(line.entry, times=line.times, late_ms=late_ms, dropped=dropped)
+        waited_ms = round(1000 * (now_s - line.since_s))
+        return msgspec.structs.replace(line.entry, times=line.times, waited_ms=waited_ms, dropped=dropped)
 
     # --- what is under way -------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def test_what_was_administered_is_written_soon_and_together() -> None:
     world.go(0.03)
     assert [line.names for line in world.lines] == ["a", "b"]
     assert len(world.sent) == 1
-    assert [line.late_ms for line in world.lines] == [50, 20]
+    assert [line.waited_ms for line in world.lines] == [50, 20]
     assert not len(world.queue)
     assert not world.timers, "nothing is looked at while nothing waits"
 

@@ -54,7 +54,7 @@ def test_lines_are_dated_by_the_log_and_in_order() -> None:
     note(rig, line(names="a"), line(names="b"))
     first_ms = rig.now_ms
     rig.advance(5_000)
-    last = line(names="c", late_ms=70, dropped=3, times=9, items=2, failed=1, outcome="conflict")
+    last = line(names="c", waited_ms=70, dropped=3, times=9, items=2, failed=1, outcome="conflict")
     note(rig, last)
     found = listed(rig)
     assert [one.names for one in found] == ["a", "b", "c"]

@@ -208,7 +208,7 @@ class AuditEntry(m.Message, frozen=True):
     """Or the name of the error."""
     times: U32 = 1
     """How many requests the line is about."""
-    late_ms: U63 = 0
+    waited_ms: U63 = 0
     """For how long the node had it before it was written."""
     dropped: U32 = 0
     """Requests that this node has not noted since its line before, because it had no room for more."""

@@ -26,9 +26,9 @@ def add(commands: Commands) -> None:
     said = "only from then on: 90s, 30min, 1h or 2d ago, or 2026-11-22T15:04:05Z (without Z: as this machine has it)"
     listing.add_argument("--since", type=_since, default=0, metavar="T", help=said)
     said = "only of this principal: a URI; NAME stands for metad://client/NAME, broker/NAME for metad://broker/NAME"
-    listing.add_argument("--who", type=named, default="", metavar="PRINCIPAL", help=said)
+    listing.add_argument("--who", type=named, metavar="PRINCIPAL", help=said)
     kinds = typing.get_args(AuditKind)
-    listing.add_argument("--kind", choices=kinds, default="", metavar="KIND", help=", ".join(kinds))
+    listing.add_argument("--kind", choices=kinds, metavar="KIND", help=", ".join(kinds))
     listing.add_argument("--method", default="", metavar="P", help="only of methods whose names start so, as in role.")
     limit(listing)
 
@@ -45,8 +45,8 @@ def _since(text: str) -> int:
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:
     lines = m.audit.list(
         since_ms=a.since,
-        who=a.who,
-        kind=a.kind,
+        who=a.who or "",
+        kind=a.kind or "",
         method_prefix=a.method,
         newest_first=True,
         page_size=page_size(a.limit),
@@ -60,7 +60,7 @@ def _row(line: AuditEntry, now_ms: int) -> Row:
     times = f"{line.method}, {line.times} times" if line.times > 1 else line.method
     outcome = f"{line.outcome}, {line.failed} of {line.items} failed" if line.failed else line.outcome
     return {
-        "when": people.when(max(0, line.when_ms - line.late_ms), now_ms),
+        "when": people.when(max(0, line.when_ms - line.waited_ms), now_ms),
         "kind": line.kind,
         "who": line.who or None,
         "host": line.host,
