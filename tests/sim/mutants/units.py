@@ -42,6 +42,8 @@ _DECLARED = "unit/state/test_declarations.py::"
 _CUTTING = "unit/client/test_cutting.py::"
 _RETURNS = "unit/server/test_return_slots.py::"
 _JWT = "unit/server/test_jwt_keys.py::"
+_TRAIL = "unit/state/test_audit.py::"
+_NOTES = "unit/server/test_audit_queue.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
     # --- fences in every group
@@ -1425,6 +1427,79 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "connection.jwt.ends_s <= now_s",
         "False",
         _JWT + "test_a_connection_ends_with_its_token",
+    ),
+    # --- the audit trail
+    _m(
+        "refusals_push_out_what_was_administered",
+        "no kind of line takes the room of another",
+        "metad.state.cluster.audit:_Lines.__init__",
+        "{kind: _Ring(most) for kind, most in KEPT.items()}",
+        "dict.fromkeys(KEPT, _Ring(sum(KEPT.values())))",
+        _TRAIL + "test_no_kind_takes_the_room_of_another",
+    ),
+    _m(
+        "one_principal_takes_the_trail",
+        "whoever has the most lines loses his oldest",
+        "metad.state.cluster.audit:_Ring.oldest",
+        "next(iter(self._sizes[self._largest]))",
+        "min(self._lines, key=lambda one: self._lines[one][0])",
+        _TRAIL + "test_no_principal_takes_the_room_of_others",
+    ),
+    _m(
+        "what_is_tried_leaves_a_trace",
+        "a command that is refused has dropped no line",
+        "metad.state.cluster.audit:_Lines.to_drop",
+        "self._rings[kind].add(oldest, party, oldest=True)",
+        "pass",
+        _TRAIL + "test_a_command_that_comes_to_nothing_changes_nothing",
+    ),
+    _m(
+        "a_new_leader_knows_no_lines",
+        "which lines there are is known from the rows",
+        "metad.state.cluster.audit:AuditTrail._begin",
+        "self._newest = self._applied.copy()",
+        "self._newest = _Lines()",
+        _TRAIL + "test_whoever_leads_next_knows_the_same",
+    ),
+    _m(
+        "every_registration_is_noted",
+        "a registration is noted that ends a life which is alive",
+        "metad.state.cluster.brokers:_noted",
+        "known.state not in b.LIVE",
+        "False",
+        _TRAIL + "test_a_registration_is_noted_that_ends_a_life",
+    ),
+    _m(
+        "a_batch_of_lines_is_written_twice",
+        "a batch that is sent again has the same identity",
+        "metad.node.requests.audit:AuditQueue._try",
+        "replace(batch.identity, age_ms=age_ms)",
+        "replace(batch.identity, age_ms=age_ms, seq=self._seq + self._attempt)",
+        _NOTES + "test_a_batch_is_sent_again_as_it_was_until_it_is_written",
+    ),
+    _m(
+        "folded_refusals_are_not_counted",
+        "a line says about how many refusals it is",
+        "metad.node.requests.audit:AuditQueue.refused",
+        "known.times += 1",
+        "pass",
+        _NOTES + "test_refusals_are_put_together_by_principal_and_all_are_counted",
+    ),
+    _m(
+        "what_is_dropped_is_not_said",
+        "the next line says how many requests were not noted",
+        "metad.node.requests.audit:AuditQueue._taken",
+        "dropped, self._dropped = self._dropped, 0",
+        "dropped = 0",
+        _NOTES + "test_what_waits_is_bounded_and_what_is_dropped_is_said",
+    ),
+    _m(
+        "refusals_drop_what_was_administered",
+        "of what waits at a node, refusals go first",
+        "metad.node.requests.audit:AuditQueue._keep_bound",
+        "if self._refused else self._lines.popleft()",
+        "if not self._lines else self._lines.popleft()",
+        _NOTES + "test_what_waits_is_bounded_and_what_is_dropped_is_said",
     ),
 )
 
