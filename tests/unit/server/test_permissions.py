@@ -27,6 +27,7 @@ from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError
 from metad_wire.methods import METHODS, By, For, Method
 from metad_wire.table import ROWS
 from metad_wire.tables.access import (
+    AuditEntry,
     BindingChange,
     Given,
     Grant,
@@ -37,7 +38,7 @@ from metad_wire.tables.access import (
     RoleKey,
     Wish,
 )
-from metad_wire.tables.broker import BrokerRegister
+from metad_wire.tables.broker import BrokerFence, BrokerRegister
 from metad_wire.tables.declaration import Declare
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
 from metad_wire.tables.retained import RetainedPutItem
@@ -495,6 +496,50 @@ async def test_the_log_says_who_has_administered_and_who_was_refused(rig: Rig, m
         ("client_denied", {**app, "method": "kv.scan", "detail": f"{detail} read kv of 'a'"}),
         ("client_denied", {**app, "method": "kv.put", "detail": f"{detail} write kv of 'a', 'k'"}),
     ]
+
+
+async def test_the_audit_trail_says_the_same_and_how_many_items_failed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[AuditEntry] = []
+    monkeypatch.setattr(rig.node.audit, "note", noted.append)
+    monkeypatch.setattr(rig.node.audit, "refused", noted.append)
+    put = m.Items([Role("r", [Grant(["read"])]), Role("reader", [])])
+    await ask(rig, OPS, methods.ROLE_PUT, put)
+    await rig.answered(send(rig, APP, methods.ROLE_PUT, put))
+    await give(rig, APP, Grant(["write"], ["kv"], "a"))
+    del noted[2:]
+    places = [("a", "k"), ("b", "k"), ("c", "k")]
+    await rig.answered(send(rig, APP, methods.KV_PUT, m.KvPut([m.KvPutItem(*place, b"") for place in places])))
+    await ask(rig, B1, methods.BROKER_REGISTER, BrokerRegister("b1"))
+    await ask(rig, OPS, methods.BROKER_FENCE, BrokerFence("b1", 0, 0))
+    by, ops = [(rig.node.identity.node_id, line.principal.uri, line.host) for line in (APP, OPS)]
+    denied, detail = PermissionDeniedError.name, f"{APP.principal.uri} may not"
+    assert noted == [
+        AuditEntry("", 0, "admin", *ops, "role.put", "r, reader", 2, 1),
+        AuditEntry("", 0, "refused", *by, "role.put", f"{detail} admin role of all", 2, 2, denied),
+        AuditEntry("", 0, "refused", *by, "kv.put", f"{detail} write kv of 'b', 'k'", 3, 2, denied),
+        AuditEntry("", 0, "life", *ops, "broker.fence", "b1/0/0"),
+    ]
+
+
+async def test_a_node_writes_its_lines(rig: Rig) -> None:
+    await give(rig, APP, Grant(["read"], ["kv"], "a"))
+    await rig.answered(send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("b")))
+    rig.node.audit.flush()
+    while len(rig.node.audit):
+        await rig.settle()
+    found = (await ask(rig, OPS, methods.AUDIT_LIST, methods.AUDIT_LIST.body())).found
+    assert [(line.kind, line.method) for line in found] == [
+        ("admin", "role.put"),
+        ("admin", "principal.put"),
+        ("refused", "kv.scan"),
+    ]
+    assert is_refused(await rig.answered(send(rig, APP, methods.AUDIT_LIST, methods.AUDIT_LIST.body())))
+    await give(rig, APP)
+    bound = PrincipalRoles(APP.principal.uri, [Given("operator")])
+    await ask(rig, OPS, methods.PRINCIPAL_PUT, m.Items([bound]))
+    assert (await ask(rig, APP, methods.AUDIT_LIST, methods.AUDIT_LIST.body())).found
 
 
 async def test_roles_are_kept_whole(rig: Rig) -> None:

@@ -230,7 +230,7 @@ class AuditList(m.Message, frozen=True):
     """Only lines that were written before that; 0: all."""
     who: str = ""
     """Only of this principal; empty: of all."""
-    kind: str = ""
+    kind: Literal["", "admin", "life", "refused"] = ""
     """Only of this kind; empty: of all."""
     method_prefix: str = ""
     """Only of methods whose names start so."""

@@ -59,7 +59,7 @@ def _row(line: AuditEntry, now_ms: int) -> Row:
     """What a person wants to see of a line."""
     times = f"{line.method}, {line.times} times" if line.times > 1 else line.method
     outcome = f"{line.outcome}, {line.failed} of {line.items} failed" if line.failed else line.outcome
-    return {
+    row = {
         "when": people.when(max(0, line.when_ms - line.waited_ms), now_ms),
         "kind": line.kind,
         "who": line.who or None,
@@ -68,5 +68,5 @@ def _row(line: AuditEntry, now_ms: int) -> Row:
         "about": line.names,
         "outcome": outcome,
         "node": line.node,
-        "not noted before": line.dropped or None,
     }
+    return row | {"not noted before it": line.dropped} if line.dropped else row
