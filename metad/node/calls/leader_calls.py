@@ -68,7 +68,8 @@ class LeaderCalls:
 
     def note(self, payload: bytes, done: Done) -> None:
         """Send an encoded ``audit.note`` to whoever leads metadata-0, as far as this node knows."""
-        leader = self._groups.drivers[METADATA].group.leader
+        driver = self._groups.drivers.get(METADATA)
+        leader = None if driver is None else driver.group.leader
         if leader == self._node_id:
             self._requests.submit_peer(AUDIT_NOTE.code, payload, done)
         elif leader is None:
