@@ -204,6 +204,7 @@ from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.tables import Compare, Delete, Put, Records, Tables, Transaction
+from .namespaces.tenants import Tenants
 from .namespaces.wills import TakenWill, Wills
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
 from .options import Options
@@ -463,6 +464,7 @@ __all__ = [
     "Takeover",
     "TakeoverResult",
     "TenantEnd",
+    "Tenants",
     "TlsFiles",
     "TooEarlyError",
     "TooLargeError",

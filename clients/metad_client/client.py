@@ -48,6 +48,7 @@ from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.tables import Record, Records, Tables
+from .namespaces.tenants import Tenants
 from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options
@@ -138,6 +139,7 @@ class Client:
         self.sequences = Sequences(self._requests)
         self.retained = RetainedMessages(self._requests)
         self.tables = Tables(self._requests)
+        self.tenants = Tenants(self._requests)
         self.assignments = Assignments(self._requests, self.brokers, options, rng)
         self.plans = Plans(self._requests)
         self.roles = Roles(self._requests)

@@ -305,7 +305,8 @@ class _Migration:
         )
 
     def _ends(self, ends: list[TenantEnd]) -> list[TenantEnd]:
-        return [msgspec.structs.replace(end, at_ms=slot_migration.put_ahead(end.at_ms, self._ahead_ms)) for end in ends]
+        ahead = partial(slot_migration.put_ahead, ahead_ms=self._ahead_ms)
+        return [msgspec.structs.replace(end, at_ms=ahead(end.at_ms), begins_ms=ahead(end.begins_ms)) for end in ends]
 
     async def _source(self, step: str) -> GroupReply:
         move = self._move

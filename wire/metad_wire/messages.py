@@ -374,7 +374,8 @@ class TenantEnd(Message, frozen=True):
     slots: bytes
     """A bit map of those that it is about in this group."""
     phase: U32 = 0
-    """0: sessions are ended; 1: wills are dropped; 2: retained messages are deleted."""
+    """0: sessions are ended; 1: wills are dropped; 2: retained messages are deleted; 3: all other records are; 4: its
+    grace is not over."""
     cursor: bytes = b""
     """The last key of the phase that was looked at."""
     sessions: U63 = 0
@@ -383,6 +384,10 @@ class TenantEnd(Message, frozen=True):
     """Wills that were dropped and messages that were deleted so far."""
     ordered_by: str = ""
     """Who asked for it, as ``granted_by`` of a lease."""
+    everything: bool = False
+    """Whether it is one of ``tenants.end``."""
+    begins_ms: U63 = 0
+    """The time at which its grace is over; 0: it has none."""
 
 
 class SessionEndings(Message, frozen=True):

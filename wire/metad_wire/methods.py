@@ -32,6 +32,7 @@ from .tables.sequence import *  # noqa: F403
 from .tables.session import *  # noqa: F403
 from .tables.subscription import *  # noqa: F403
 from .tables.table import *  # noqa: F403
+from .tables.tenants import *  # noqa: F403
 from .tables.will import *  # noqa: F403
 from .watch import WatchOpen, WatchOpened
 

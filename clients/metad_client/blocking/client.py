@@ -43,6 +43,7 @@ from .namespaces import (
     Sessions,
     Subscriptions,
     Tables,
+    Tenants,
     Topics,
     Users,
     Wills,
@@ -84,6 +85,7 @@ class BlockingClient(Twin, Closing):
         self.sequences = Sequences(portal, opened.sequences)
         self.retained = RetainedMessages(portal, opened.retained)
         self.tables = Tables(portal, opened.tables)
+        self.tenants = Tenants(portal, opened.tenants)
         self.assignments = Assignments(portal, opened.assignments)
         self.plans = Plans(portal, opened.plans)
         self.roles = Roles(portal, opened.roles)

@@ -24,6 +24,7 @@ from ..namespaces import (
     sessions,
     subscriptions,
     tables,
+    tenants,
     wills,
 )
 from .holding import PartitionRoute
@@ -344,6 +345,16 @@ class Plans(Twin):
     cancel = Call(plans.Plans.cancel)
     list = Listing(plans.Plans.list)
     recommend = Call(plans.Plans.recommend)
+
+
+class Tenants(Twin):
+    """``m.tenants``: everything of a tenant. See :class:`metad_client.Tenants`."""
+
+    use = Call(tenants.Tenants.use)
+    end = Call(tenants.Tenants.end)
+    keep = Call(tenants.Tenants.keep)
+    endings = Call(tenants.Tenants.endings)
+    list = Listing(tenants.Tenants.list)
 
 
 class Roles(Twin):

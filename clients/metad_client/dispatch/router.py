@@ -31,6 +31,7 @@ from metad_wire.cluster import METADATA, ClusterMap, GroupId, GroupRecord, MapRe
 from metad_wire.faults import UNFIT
 from metad_wire.methods import AHEAD, Method, encode
 from metad_wire.routing import SLOT_MASK, split
+from metad_wire.table import ANY_KIND
 
 from ..causes import stays
 from ..errors import FrameError, InvalidRequestError, MetadError, NotFoundError, NotLeaderError, TooLargeError, another
@@ -232,7 +233,7 @@ class Routes:
 
     def knows(self, method: Method[Any, Any]) -> bool:
         """Whether the groups of a method's items are known."""
-        return method.kind in self._kinds
+        return bool(self._kinds) if method.kind == ANY_KIND else method.kind in self._kinds
 
     def group_of(self, method: Method[Any, Any], item: Any) -> str | None:
         """The group of one item; None if it is not known yet. May raise one of :data:`metad_wire.faults.UNFIT`."""
@@ -262,13 +263,16 @@ class Routes:
 
     def groups(self, method: Method[Any, Any]) -> list[str]:
         """The groups that a method's items are spread over; empty if unknown."""
-        kind = self._kinds.get(method.kind)
-        return [] if kind is None else kind.groups
+        return [group for kind in self._of(method) for group in kind.groups]
 
     def slots(self, method: Method[Any, Any]) -> dict[str, bytes]:
         """The groups that a method's items are spread over, with bit maps of their slots; empty if unknown."""
+        return {group: bits for kind in self._of(method) for group, bits in kind.bits.items()}
+
+    def _of(self, method: Method[Any, Any]) -> Iterable[_Kind]:
+        """The kinds of a method's groups that are known."""
         kind = self._kinds.get(method.kind)
-        return {} if kind is None else kind.bits
+        return self._kinds.values() if method.kind == ANY_KIND else [] if kind is None else [kind]
 
 
 @dataclass(eq=False, slots=True)

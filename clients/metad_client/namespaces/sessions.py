@@ -6,7 +6,6 @@ import builtins
 from collections.abc import Sequence
 
 from metad_wire import methods
-from metad_wire.cluster import SLOTS
 from metad_wire.messages import (
     SessionDeleteItem,
     SessionDisconnectItem,
@@ -19,9 +18,9 @@ from metad_wire.messages import (
     TenantEnd,
 )
 
-from ..dispatch.calls.call import Call
-from ..errors import MetadError, StaleRouteError
+from ..errors import MetadError
 from ..requests.batcher import with_errors
+from ..requests.everywhere import everywhere, in_order
 from ..requests.requests import Verb
 from ..results import Takeover, TakeoverResult, WriteResult, attachment_of
 from .declared import _SessionDeclared
@@ -138,58 +137,20 @@ class Sessions(_SessionDeclared):
         If it raises, groups may have the order and others not: repeat it. A group has at most 256 orders that are not
         carried out; one more is a TooLargeError.
         """
-        left = (1 << SLOTS) - 1
-        while left:
-            calls: list[tuple[int, Call]] = []
-            moved = False
-            try:
-                for group, bits in (await self._requests.slots(methods.SESSION_END_TENANT, deadline_s)).items():
-                    slots = int.from_bytes(bits, "big") & left
-                    if slots:
-                        body = SessionEndTenant(tenant, publish_wills, retained, slots.to_bytes(SLOTS // 8, "big"))
-                        begun = self._requests.begin(methods.SESSION_END_TENANT, body, deadline_s, group)
-                        calls.append((slots, begun))
-                while calls:
-                    slots, call = calls[0]
-                    try:
-                        await self._requests.reply(call)
-                        left &= ~slots
-                    except StaleRouteError:
-                        if not call.moved:
-                            raise
-                        moved = True
-                    calls.pop(0)
-            finally:
-                for _, call in calls:
-                    self._requests.abandon(call)
-            if left and not moved:
-                raise StaleRouteError
+        await everywhere(
+            self._requests,
+            methods.SESSION_END_TENANT,
+            lambda slots: SessionEndTenant(tenant, publish_wills, retained, slots),
+            deadline_s,
+        )
 
     async def endings(self, tenant: str | None = None, *, deadline_s: float | None = None) -> builtins.list[TenantEnd]:
         """What is left to do of :meth:`end_tenant`, by group and order, in the order of their tenants. Empty: all is
         done that was ordered before, of this tenant (None: of any)."""
-        while True:
-            calls: dict[str, Call] = {}
-            found: dict[tuple[str, int, str], TenantEnd] = {}
-            try:
-                for group, slots in (await self._requests.slots(methods.SESSION_ENDINGS, deadline_s)).items():
-                    body = SessionEndings(tenant, slots)
-                    calls[group] = self._requests.begin(methods.SESSION_ENDINGS, body, deadline_s, group)
-                for group, call in list(calls.items()):
-                    try:
-                        reply = await self._requests.reply(call)
-                    except StaleRouteError:
-                        if not call.moved:
-                            raise
-                        break
-                    del calls[group]
-                    for number, end in enumerate(reply.endings):
-                        found[end.tenant, number, group] = end
-                else:
-                    return [found[key] for key in sorted(found)]
-            finally:
-                for call in calls.values():
-                    self._requests.abandon(call)
+        pieces = await everywhere(
+            self._requests, methods.SESSION_ENDINGS, lambda slots: SessionEndings(tenant, slots), deadline_s
+        )
+        return in_order(pieces)
 
     async def takeover(
         self,

@@ -83,7 +83,7 @@ class Chore:
 
         def done(answer: bytes | MetadError) -> None:
             self._asking = False
-            self._batch.learn(len(body.items), answer)
+            self._batch.learn(len(getattr(body, "items", ())), answer)
             answered(answer)
 
         self._requests.request(method, body, done, group=self._driver.group.name)

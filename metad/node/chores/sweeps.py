@@ -14,7 +14,7 @@ however idle the node is, and a turn about every second, however busy it is.
 **Orders to end tenants** (:mod:`metad.state.cluster.tenant_ends`) are carried out one by one, the first one first. The
 leader reads what the tenant has behind the place to which the order has come, and names it in a step, with the
 place that it has looked at last. What the step does is decided when it is evaluated. It writes the place, so the next
-step begins there, by this leader or the next.
+step begins there, by this leader or the next. What else a tenant has goes in passes (:mod:`.tenants`).
 
 **Wills that nobody publishes** are bounded. Wills that are due wait for brokers that claim them. If none does for days,
 they would fill the disk. So once a minute the node goes through those of each group, some hundred at a time. It warns
@@ -61,6 +61,7 @@ from .chore import Chore, Done, Means
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
 from .tables import DroppedRecords, IndexBuild, RecordExpiry
+from .tenants import TenantRest
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
@@ -158,7 +159,7 @@ class TenantSweep(Chore):
         if self._asking or not self._leads():
             return False
         machine = self._driver.machine
-        ends = machine.parts[TenantEnds].pending()
+        ends = [one for one in machine.parts[TenantEnds].pending() if one.end.phase < len(_TABLES)]
         if not ends or machine.holding.sealed_move:
             return False
         pending = ends[0]
@@ -291,17 +292,22 @@ class Sweeps:
         self._chores: dict[GroupDriver, list[Chore]] = {}
         self._timer: Timer | None = None
         sessions = config.batch_sessions
-        of_tables = ((DroppedRecords, _BATCH), (IndexBuild, _RECORDS), (RecordExpiry, sessions))
+        everywhere = (
+            (DroppedRecords, _BATCH),
+            (IndexBuild, _RECORDS),
+            (RecordExpiry, sessions),
+            (TenantRest, sessions),
+        )
         self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
             SESSION.kind: (
                 (DueSweep, sessions),
                 (LostSweep, sessions),
                 (TenantSweep, sessions),
                 (UnclaimedWills, 1_000 * config.will_keep_s),
-                *of_tables,
+                *everywhere,
             ),
-            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), *of_tables),
-            METADATA.kind: of_tables,
+            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), *everywhere),
+            METADATA.kind: everywhere,
         }
         """The chores of a group, by its kind, and what each is made with."""
         self._means = Means(requests, environment, Counter())

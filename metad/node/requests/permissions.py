@@ -45,6 +45,8 @@ from metad_wire.methods import (
     TABLE_GET,
     TABLE_PUT,
     TABLE_TRANSACT,
+    TENANTS_END,
+    TENANTS_KEEP,
     WILL_CLAIM,
     For,
     Method,
@@ -64,6 +66,7 @@ from metad_wire.tables.access import (
     MayReply,
 )
 from metad_wire.tables.table import PlainTable
+from metad_wire.tables.tenants import SCOPES, TENANTS
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter
 
@@ -108,7 +111,6 @@ _PARTS: Final = {TABLE_GET.code: "", TABLE_PUT.code: "record", TABLE_DELETE.code
 _KNOWN_MAX: Final = 4_096
 _NAMES_LOGGED: Final = 8
 """Names of what an administrator has changed that are logged."""
-_SCOPES: Final = ("tenant", "namespace")
 
 
 class Need(NamedTuple):
@@ -476,6 +478,11 @@ class Permissions:
             yield Need(right, name, body.tenant)
             if body.retained:
                 yield Need(right, "retained", body.tenant)
+        elif method in (TENANTS_END, TENANTS_KEEP):
+            for table in {*_SCOPED, *map(_name, self.tables.of_tenants())}:
+                yield Need(right, table, body.tenant)
+        elif method.table is TENANTS:
+            yield Need(right, "cluster", None)
         elif method is BROKER_GET:
             yield from (Need(right, name, broker) for broker in body.brokers)
         elif method is BROKER_FENCE:
@@ -569,7 +576,7 @@ class Permissions:
         if name in TABLES:
             return name in _SCOPED
         table = self.tables.watched(name, 0)
-        return table is not None and table.key[0] in _SCOPES
+        return table is not None and table.key[0] in SCOPES
 
     def no_administrator(self, method: Method[Any, Any], source: Source | None) -> PermissionDeniedError:
         """The error for a request that is for administrators, where roles do not count."""
@@ -736,4 +743,4 @@ def _name_of(method: Method[Any, Any], item: Any) -> str:
     return "/".join(said)[:PRINCIPAL_BYTES_MAX]
 
 
-_SCOPED: Final = frozenset(name for name, table in TABLES.items() if {*table.key[:1]} & {*_SCOPES})
+_SCOPED: Final = frozenset(name for name, table in TABLES.items() if {*table.key[:1]} & {*SCOPES})

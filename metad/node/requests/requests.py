@@ -285,6 +285,8 @@ class Requests:
         payload: bytes | None = None
         refused: Refused | None = None
         verb = VERBS.get(method.code)
+        if verb is None and method.table is DECLARED and isinstance(asked, m.Request):
+            asked = encode(asked)
         if isinstance(asked, m.Request):
             request = asked
         else:

@@ -36,6 +36,7 @@ from metad_wire.tables.declaration import (
     DeclareReply,
 )
 from metad_wire.tables.table import DECLARED, INDEX_STATES, INDEXES, PlainTable, SharedRows, TableIndexStep, TableSweep
+from metad_wire.tables.tenants import SCOPES
 
 from ...config import Config
 from ...storage import keys
@@ -156,6 +157,15 @@ class KnownTables:
     def with_added_indexes(self, kind: str) -> list[PlainTable[Any]]:
         """The tables of this kind of groups that have more indexes than they were declared with."""
         return [self._table(number) for number, of_kind in self._grown.items() if of_kind == kind]
+
+    def of_tenants(self, kind: str = "") -> list[PlainTable[Any]]:
+        """Those whose keys begin with a tenant or a namespace, of this kind of groups or any."""
+
+        def is_wanted(found: PlainTable[Any] | DeclaredTable) -> bool:
+            said = found.declaration if isinstance(found, DeclaredTable) else found
+            return kind in ("", said.kind) and said.key[0] in SCOPES
+
+        return [self._table(number) for number, found in [*self._by_number.items()] if is_wanted(found)]
 
     def is_dropped(self, number: int) -> bool:
         """Whether there was a table of this number, and is none any more."""

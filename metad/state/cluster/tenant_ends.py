@@ -1,5 +1,8 @@
 """Orders to end a tenant: a row of the group for each, until the group has carried it out.
 
+One of everything (``tenants.end``) may wait first, and behind the sessions, wills and retained messages it is about all
+other records (:mod:`.tenancy`). Groups of other kinds begin with those.
+
 An order is about the sessions that the tenant has when its entry is evaluated, in the slots that the group holds then.
 They are over from that entry on: a takeover that follows finds no session, and begins one. What they leave is cleared
 up by steps (:mod:`..ends.tenant_steps`), each an entry, in the order of the keys. The row says how far they have come,
@@ -16,19 +19,22 @@ step is taken while slots are sealed, so what an adoption carries is as far as t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import GROUP_KINDS
 from metad_wire.errors import InvalidRequestError, StaleRouteError, TooLargeError
 from metad_wire.key import SLOT_MASK, TEXT_END
 from metad_wire.messages import CHANGE_BYTES_MAX
 from metad_wire.methods import encode
 from metad_wire.policy.fair_room import FairRoom
+from metad_wire.tables import tenants as t
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.tenants import TENANTS
 
 from ...storage import keys
 from ..core.part import Origin, PartContext, StatePart, Writes
@@ -44,8 +50,8 @@ ORDERS_BYTES_MAX: Final = 256 * 1024
 order is made: a group may have more that came with slots, and then makes none until some are carried out."""
 CARRIED_BYTES_MAX: Final = CHANGE_BYTES_MAX // 2
 """Of the rows that an adoption brings. The other half is for those of the target's own that it changes."""
-SESSIONS, WILLS, RETAINED = 0, 1, 2
-"""The phases of an order. A part of the rows' format."""
+SESSIONS, WILLS, RETAINED, REST, WAITING = range(5)
+"""The phases of an order: it may begin with waiting, and ends with the rest. A part of the rows' format."""
 _decode = msgspec.msgpack.Decoder(m.TenantEnd).decode
 
 
@@ -147,7 +153,7 @@ class TenantEnds(StatePart):
         slots, writes = unpack(end.slots), view.writes_of(_END)
         for each in self._newest.values():
             old = each.end
-            if (old.tenant, old.publish_wills, old.retained) == (end.tenant, end.publish_wills, end.retained):
+            if _asked(old) == _asked(end):
                 self._keep(writes, each, each.slots & ~slots)
         key, value = self._key(end.tenant, end.number, 0), encode(end)
         room = FairRoom("bytes of orders to end tenants", ORDERS_BYTES_MAX, ends="when it is carried out")
@@ -162,6 +168,13 @@ class TenantEnds(StatePart):
             )
         writes[key] = value
         view.grown = sum(len(key) + len(value or b"") for key, value in writes.items())
+
+    def take_back(self, view: View, tenant: str, slots: Numbers) -> None:
+        """Let the command that is evaluated take back orders whose grace is not over."""
+        writes = view.writes_of(_END)
+        for each in self._newest.values():
+            if each.end.tenant == tenant and each.end.phase == WAITING:
+                self._keep(writes, each, each.slots & ~slots)
 
     def progress(self, view: View, row: bytes, end: m.TenantEnd | None) -> None:
         """Let the command that is evaluated note how far an order has come; None: it is carried out."""
@@ -194,8 +207,19 @@ def _number(pending: Pending) -> int:
     return pending.end.number
 
 
-def _evaluate_order(view: View, command: Command[m.SessionEndTenant]) -> m.WriteReply:
-    body = command.body
+def _asked(end: m.TenantEnd) -> tuple[Any, ...]:
+    """What an order asks for."""
+    return end.tenant, end.publish_wills, end.retained, end.everything
+
+
+def begun(group: bytes, end: m.TenantEnd, revision: int) -> m.TenantEnd:
+    """An order of everything that waits no longer, from this revision on. Only groups of sessions have them."""
+    of_sessions = group[0] == GROUP_KINDS.index(SESSION.kind) + 1
+    return msgspec.structs.replace(end, number=revision, phase=SESSIONS if of_sessions else REST)
+
+
+def _asked_slots(view: View, body: m.SessionEndTenant | t.TenantsEnd | t.TenantsKeep) -> Numbers:
+    """The slots that an order is about."""
     length = len(body.tenant.encode())
     if length > m.KEY_BYTES_MAX:
         raise InvalidRequestError(f"the tenant's name takes {length} bytes, {m.KEY_BYTES_MAX} are allowed")
@@ -203,10 +227,15 @@ def _evaluate_order(view: View, command: Command[m.SessionEndTenant]) -> m.Write
         raise InvalidRequestError(f"slots: a bit map of {len(body.slots)} bytes, not {len(ALL_SLOTS)}")
     held = view.parts[SlotAssignment].mask
     slots = unpack(body.slots or ALL_SLOTS)
-    if held is not None:
-        if body.slots and (slots & ~held).any():
-            raise StaleRouteError
-        slots &= held
+    if held is None:
+        return slots
+    if body.slots and (slots & ~held).any():
+        raise StaleRouteError
+    return slots & held
+
+
+def _evaluate_order(view: View, command: Command[m.SessionEndTenant]) -> m.WriteReply:
+    body, slots = command.body, _asked_slots(view, command.body)
     end = m.TenantEnd(
         body.tenant,
         view.revision,
@@ -220,7 +249,33 @@ def _evaluate_order(view: View, command: Command[m.SessionEndTenant]) -> m.Write
     return written(view, [])
 
 
-def _read_endings(reader: Reader, command: Command[m.SessionEndings]) -> m.SessionEndingsReply:
+def _evaluate_end(view: View, command: Command[t.TenantsEnd]) -> m.WriteReply:
+    body, slots = command.body, _asked_slots(view, command.body)
+    if body.grace_ms > t.GRACE_MS_MAX:
+        raise InvalidRequestError(f"grace_ms: {body.grace_ms}, {t.GRACE_MS_MAX} at most")
+    end = m.TenantEnd(
+        body.tenant,
+        view.revision,
+        view.now_ms,
+        body.publish_wills,
+        True,
+        pack(slots),
+        WAITING,
+        ordered_by=command.holder,
+        everything=True,
+        begins_ms=view.now_ms + body.grace_ms if body.grace_ms else 0,
+    )
+    view.parts[TenantEnds].order(view, end if body.grace_ms else begun(view.group, end, view.revision))
+    return written(view, [])
+
+
+def _evaluate_keep(view: View, command: Command[t.TenantsKeep]) -> m.WriteReply:
+    view.parts[TenantEnds].take_back(view, command.body.tenant, _asked_slots(view, command.body))
+    return written(view, [])
+
+
+def _read_endings(reader: Reader, command: Command[Any]) -> Any:
+    """Of both methods."""
     body = command.body
     wanted = wanted_slots(reader, body.slots)
     found = [
@@ -229,10 +284,13 @@ def _read_endings(reader: Reader, command: Command[m.SessionEndings]) -> m.Sessi
         if body.tenant in (None, each.end.tenant) and (wanted is None or bool((each.slots & wanted).any()))
     ]
     reader.spent += len(found)
-    return m.SessionEndingsReply(found)
+    return command.method.reply(found)
 
 
 VERBS = (
     Verb(methods.SESSION_END_TENANT, SESSION, rows=lambda _: NO_ROWS, evaluate=_evaluate_order, grows=False),
     Verb(methods.SESSION_ENDINGS, SESSION, read=_read_endings),
+    Verb(methods.TENANTS_END, TENANTS, rows=lambda _: NO_ROWS, evaluate=_evaluate_end, grows=False),
+    Verb(methods.TENANTS_KEEP, TENANTS, rows=lambda _: NO_ROWS, evaluate=_evaluate_keep, grows=False),
+    Verb(methods.TENANTS_ENDINGS, TENANTS, read=_read_endings),
 )

@@ -16,16 +16,17 @@ from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.key import SLOT_MASK
 from metad_wire.tables.session import SESSION
+from metad_wire.tables.tenants import TENANTS, TenantsRest, TenantsRestReply
 from metad_wire.tables.will import WILL
 
 from ...storage import keys
-from ..cluster.tenant_ends import RETAINED, SESSIONS, WILLS, TenantEnds
+from ..cluster.tenant_ends import REST, RETAINED, SESSIONS, WAITING, WILLS, TenantEnds, begun
 from ..core import due as index
 from ..core.due import DUE
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.slot_assignment import SlotAssignment
 from ..core.verb import Command, Verb
-from ..core.view import Rows, View, column
+from ..core.view import NO_ROWS, Rows, View, column
 from ..retained import retained
 from ..session.owners import CONNECTED, SessionOwners
 from ..session.session_end import end_sessions
@@ -40,7 +41,9 @@ def _next_phase(end: m.TenantEnd) -> int | None:
     """What an order does behind its phase; None: it is carried out then."""
     if end.phase == SESSIONS and not end.publish_wills:
         return WILLS
-    return RETAINED if end.phase < RETAINED and end.retained else None
+    if end.phase < RETAINED and end.retained:
+        return RETAINED
+    return REST if end.everything else None
 
 
 def _evaluate(view: View, command: Command[c.SessionEndStep]) -> c.SessionEndStepReply:
@@ -116,4 +119,31 @@ def _rows(body: c.SessionEndStep) -> Rows:
     return Rows(body.items, suffixes, column(crcs, len(suffixes)))
 
 
-VERBS = (Verb(methods.SESSION_END_STEP, SESSION, rows=_rows, evaluate=_evaluate, background=True, grows=False),)
+def _evaluate_rest(view: View, command: Command[TenantsRest]) -> TenantsRestReply:
+    """The end of what has no items: of waiting, and of what chores delete by the verbs of its tables."""
+    body, ends = command.body, view.parts[TenantEnds]
+    pending = ends.newest(body.order)
+    done = (
+        pending is not None
+        and pending.end.phase == body.phase
+        and body.phase in (WAITING, REST)
+        and not view.parts[SlotAssignment].holding.sealed_move
+        and not (body.phase == WAITING and pending.end.begins_ms > view.past_ms)
+    )
+    if done and pending is not None:
+        end = pending.end
+        ends.progress(view, body.order, begun(view.group, end, view.revision) if body.phase == WAITING else None)
+    return TenantsRestReply([m.Revision(view.name, view.revision)], [], done)
+
+
+VERBS = (
+    Verb(methods.SESSION_END_STEP, SESSION, rows=_rows, evaluate=_evaluate, background=True, grows=False),
+    Verb(
+        methods.TENANTS_REST,
+        TENANTS,
+        rows=lambda _: NO_ROWS,
+        evaluate=_evaluate_rest,
+        background=True,
+        grows=False,
+    ),
+)

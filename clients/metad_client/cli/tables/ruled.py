@@ -23,13 +23,14 @@ from ...families.users import Mechanism
 from .. import people
 from ..grammar import Arguments, Commands, Parser, count
 from ..printing import Printer
-from . import assignments, declared
+from . import assignments, declared, tenants
 
 
 def add_families(commands: Commands, words: Collection[str] | None) -> None:
     """Add the commands of the tables in the code, as :func:`declared.add_families` does, with those of rules."""
     verbs = declared.add_families(commands, words)
     for name, add in {
+        "tenant": tenants.add,
         "topic": _add_topics,
         "schema": _add_schemas,
         "user": _add_users,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-from metad_wire.messages import NEVER_S, Session, SessionProperties, TenantEnd, Will
+from metad_wire.messages import NEVER_S, Session, SessionProperties, Will
 from metad_wire.tables.subscription import Subscription, SubscriptionOptions
 
 from ...client import Client
@@ -18,6 +18,7 @@ from .. import people
 from ..grammar import Arguments, Commands, Parser, broker_life, check_prefix, count, limit, tenant_and_prefix
 from ..printing import Printer
 from .bounded import Bounded, Kind, Row, absent, first, page_size, present, say_more, show
+from .tenants import ending_row
 from .wills import row_of_due
 
 _SESSION = Kind("session", ("tenant", "client_id"))
@@ -26,7 +27,6 @@ COUNTED_DEFAULT = 100_000
 SHOWN_MAX = 100
 """Subscriptions, and things in flight, that a person sees of one client."""
 _LOOK_S = 0.5
-_PHASES = ("ends sessions", "drops wills", "deletes retained messages")
 
 
 def add(commands: Commands) -> None:
@@ -195,19 +195,7 @@ async def _has_anything(m: Client, tenant: str, *, retained: bool) -> bool:
 
 async def _endings(m: Client, a: Arguments, printer: Printer) -> None:
     found, now_ms = await m.sessions.endings(a.tenant), _now_ms()
-    show(printer, "endings", Bounded(found, False), lambda end: _ending_row(end, now_ms), 0)
-
-
-def _ending_row(end: TenantEnd, now_ms: int) -> Row:
-    return {
-        "tenant": end.tenant,
-        "since": people.when(end.at_ms, now_ms),
-        "wills": "publish" if end.publish_wills else "drop",
-        "slots": int.from_bytes(end.slots, "big").bit_count(),
-        "now": _PHASES[end.phase] if end.phase < len(_PHASES) else end.phase,
-        "sessions ended": end.sessions,
-        "others deleted": end.others,
-    }
+    show(printer, "endings", Bounded(found, False), lambda end: ending_row(end, now_ms), 0)
 
 
 def _row(session: Session, now_ms: int) -> Row:

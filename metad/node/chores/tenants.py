@@ -1,0 +1,213 @@
+"""Carries out what orders to end tenants ask for beside sessions, wills and retained messages: all other records.
+
+They are deleted by the verbs of their tables, as a client would: so indexes, leases, resources and whatever else
+belongs to them are right. A pass goes through all places of the group where a tenant can have records. Another follows
+until one has found nothing: then the order is carried out. A pass keeps nothing but its place in memory, and another
+leader begins one of its own. Some records go by themselves, and are waited for: wills that are to be published, and
+resources, whose brokers delete what they have first.
+
+An order whose grace is over begins here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from metad_wire import messages as m
+from metad_wire.errors import MetadError, TooLargeError
+from metad_wire.families.assignment import RESOURCES
+from metad_wire.method import Method
+from metad_wire.methods import (
+    ASSIGNMENT_DELETE,
+    CONSUMER_LEAVE,
+    KV_DELETE,
+    LEASE_REVOKE,
+    OFFSET_DELETE_GROUPS,
+    SEQUENCE_DELETE,
+    TABLE_DELETE,
+    TENANTS_REST,
+)
+from metad_wire.table import ROWS, Table
+from metad_wire.tables.consumer import CONSUMER
+from metad_wire.tables.kv import KV
+from metad_wire.tables.lease import LEASE
+from metad_wire.tables.offset import OFFSET
+from metad_wire.tables.sequence import SEQUENCE
+from metad_wire.tables.table import PlainTable
+from metad_wire.tables.tenants import TenantsRest
+from metad_wire.tables.will import WILL
+
+from ...state.cluster.declarations import Declarations, KnownTables
+from ...state.cluster.tenancy import Place, places, rows_of
+from ...state.cluster.tenant_ends import REST, WAITING, Pending, TenantEnds
+from ...state.core.slot_assignment import is_held
+from ...state.machine import Machine
+from ...storage.keys import GROUP_PREFIX_BYTES
+from ..replicas.driver import GroupDriver
+from .chore import Chore, Done, Means
+
+_PASS_ROWS: Final = 500
+"""Looked at in one go, about half a millisecond."""
+_AGAIN_S: Final = 1.0
+"""Between two passes."""
+
+
+class _Way(NamedTuple):
+    """How records are deleted: by which method, whose items have so many fields of the key."""
+
+    method: Method[Any, Any]
+    fields: int
+
+
+_WAYS: Final[dict[int, _Way]] = {
+    CONSUMER.rows["member"]: _Way(CONSUMER_LEAVE, 3),
+    CONSUMER.rows["group"]: _Way(OFFSET_DELETE_GROUPS, 2),
+    OFFSET.rows["offset"]: _Way(OFFSET_DELETE_GROUPS, 2),
+    OFFSET.rows["generation"]: _Way(OFFSET_DELETE_GROUPS, 2),
+    LEASE.rows["lease"]: _Way(LEASE_REVOKE, 2),
+    KV.rows["record"]: _Way(KV_DELETE, 2),
+    SEQUENCE.rows["sequence"]: _Way(SEQUENCE_DELETE, 2),
+}
+"""By row, in this order: a consumer group is deleted once its members are gone. Rows that are not here, and of no
+declared table, belong to others and go with them."""
+_ORDER: Final = [*_WAYS]
+
+
+class _Part(NamedTuple):
+    """Of a pass: a place, its table, and how its records are deleted; None: they go by themselves."""
+
+    place: Place
+    table: Table[Any]
+    way: _Way | None
+
+
+def parts_of(group: bytes, known: KnownTables) -> list[_Part]:
+    """All that a pass goes through."""
+    found: list[_Part] = []
+    for place in places(group, known):
+        if place.number:
+            table: Table[Any] = known.records(place.number).table
+            assert isinstance(table, PlainTable)
+            way = None if table.ruled_by else _Way(TABLE_DELETE, len(table.key))
+            if table.number == RESOURCES.number:
+                way = _Way(ASSIGNMENT_DELETE, len(table.key))
+            found.append(_Part(place, table, way))
+        elif place.row in _WAYS or place.row == WILL.rows["due"]:
+            found.append(_Part(place, ROWS[place.row], _WAYS.get(place.row)))
+    return sorted(found, key=lambda part: _ORDER.index(part.place.row) if part.place.row in _WAYS else len(_ORDER))
+
+
+class _Pass:
+    """Of an order: what it goes through, where it is, and whether it has found anything."""
+
+    def __init__(self, machine: Machine, row: bytes, parts: list[_Part]) -> None:
+        self.of = machine, row
+        self.parts = parts
+        self.at = b""
+        self.found = False
+
+    def next_part(self) -> None:
+        self.parts, self.at = self.parts[1:], b""
+
+
+class TenantRest(Chore):
+    """For one group."""
+
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
+        self._pass: _Pass | None = None
+        self._begin_s = 0.0
+        """No pass begins before."""
+
+    def begin(self, room: int, done: Done) -> bool:
+        machine = self._driver.machine
+        if self._asking or not self._leads() or machine.holding.sealed_move:
+            return False
+        for pending in machine.parts[TenantEnds].pending():
+            end = pending.end
+            if end.phase == WAITING and end.begins_ms <= self._past_ms():
+                self._ask_rest(pending, done)
+                return True
+            if end.phase == REST:
+                return self._go_on(machine, pending, min(room, self._batch.size), done)
+        return False
+
+    def _go_on(self, machine: Machine, pending: Pending, room: int, done: Done) -> bool:
+        now_s, one = self._environment.now(), self._pass
+        if one is None or one.of != (machine, pending.row):
+            if now_s < self._begin_s:
+                return False
+            parts = parts_of(self._driver.group.prefix, machine.parts[Declarations].known)
+            one = self._pass = _Pass(machine, pending.row, parts)
+        if not one.parts:
+            self._pass = None
+            if one.found:
+                self._begin_s = now_s + _AGAIN_S
+                self._environment.call_soon(partial(done, 0))
+            else:
+                self._ask_rest(pending, done)
+            return True
+        before, part = one.at, one.parts[0]
+        keys = self._find(pending, one, part, max(1, room))
+        one.found = one.found or bool(keys)
+        if part.way is None or not keys:
+            if part.way is None and keys:
+                one.next_part()
+            self._environment.call_soon(partial(done, 0))
+            return True
+        items = _items(part, part.way, keys)
+        answered = partial(self._answered, one, part.way.method, before, done, len(items))
+        if part.way.method is TABLE_DELETE:
+            self._ask(TABLE_DELETE, TABLE_DELETE.body(part.place.number, items), answered)
+        else:
+            self._ask(part.way.method, part.way.method.body(items), answered)
+        return True
+
+    def _find(self, pending: Pending, one: _Pass, part: _Part, count: int) -> list[bytes]:
+        """The keys of the next records, behind the byte of the row. The pass is behind them then."""
+        group = self._driver.group.prefix
+        rows = rows_of(self._driver.machine.reader.engine, group, part.place, pending.end.tenant, one.at, _PASS_ROWS)
+        if not rows:
+            one.next_part()
+        found: list[bytes] = []
+        for key, _ in rows:
+            if len(found) == count:
+                break
+            one.at = key + b"\0"
+            if is_held(pending.slots, key) and self._holds(key):
+                found.append(key[GROUP_PREFIX_BYTES + 1 :])
+        return found
+
+    def _ask_rest(self, pending: Pending, done: Done) -> None:
+        def answered(outcome: bytes | MetadError) -> None:
+            done(0 if isinstance(outcome, bytes) and TENANTS_REST.decode_reply(outcome).done else None)
+
+        self._ask(TENANTS_REST, TenantsRest(pending.row, pending.end.phase), answered)
+
+    def _answered(
+        self,
+        one: _Pass,
+        method: Method[Any, Any],
+        before: bytes,
+        done: Done,
+        asked: int,
+        outcome: bytes | MetadError,
+    ) -> None:
+        if isinstance(outcome, bytes):
+            if method is OFFSET_DELETE_GROUPS and any(OFFSET_DELETE_GROUPS.decode_reply(outcome).left):
+                one.at = before
+            done(asked)
+            return
+        if isinstance(outcome, TooLargeError) and asked > 1:
+            one.at = before
+        done(asked if isinstance(outcome, TooLargeError) else None)
+
+
+def _items(part: _Part, way: _Way, keys: list[bytes]) -> list[Any]:
+    make: Callable[..., Any] = way.method.item
+    if way.method is TABLE_DELETE:
+        return [m.TableDeleteItem(part.table.fields_of(key, way.fields)) for key in keys]
+    fields = dict.fromkeys(tuple(part.table.fields_of(key, way.fields)) for key in keys)
+    return [make(*one) for one in fields]

@@ -1,0 +1,134 @@
+"""Where the records of a tenant are in a group, and what a tenant has there.
+
+They are in every table whose key begins with a tenant or a namespace: in its rows in the code, and in those of declared
+tables behind the header that their keys have. So a new table is known here by its declaration.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final, NamedTuple
+
+from metad_wire import methods
+from metad_wire.cluster import GROUP_KINDS
+from metad_wire.key import split_text, text, text_prefix
+from metad_wire.table import TABLES
+from metad_wire.tables import tenants as t
+from metad_wire.tables.table import DECLARED
+from metad_wire.tables.tenants import SCOPES, TENANTS
+
+from ...storage.engine import Engine
+from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix, table_prefix
+from ..core.slot_assignment import is_held
+from ..core.verb import Command, Reader, Verb, wanted_slots
+from .declarations import Declarations, KnownTables
+
+_RECORD: Final = DECLARED.rows["record"]
+_LOOK_ROWS: Final = 4
+"""A look into the engine costs about as much as so many rows."""
+_LOOKS_MAX: Final = 512
+"""For one answer: some ten milliseconds, for which nobody else is served."""
+PAGE_ROWS: Final = 2_000
+PAGE_BYTES: Final = 1024 * 1024
+
+
+class Place(NamedTuple):
+    """Rows that begin with a tenant."""
+
+    table: str
+    row: int
+    header: bytes
+    """What their keys have behind the byte of the row, in front of the tenant."""
+    is_record: bool
+    """Whether each is a record; otherwise they belong to records."""
+    number: int = 0
+    """Of the declared table; 0: it is none."""
+
+    def prefix(self, group: bytes) -> bytes:
+        """What the keys begin with in a group."""
+        return table_prefix(group, self.row) + self.header
+
+
+@cache
+def _built_in(kind: str) -> tuple[Place, ...]:
+    return tuple(
+        Place(table.name, row, b"", number == 0)
+        for table in TABLES.values()
+        if table.kind == kind and table.key[:1] and table.key[0] in SCOPES and not table.ordered_by
+        for number, row in enumerate(table.rows.values())
+    )
+
+
+def places(group: bytes, known: KnownTables) -> list[Place]:
+    """All that a group of this prefix has, in the order of their rows. ``known``: the declared tables."""
+    kind = GROUP_KINDS[group[0] - 1]
+    declared = [Place(table.name, _RECORD, table.header, True, table.number) for table in known.of_tenants(kind)]
+    return sorted([*_built_in(kind), *declared], key=lambda place: (place.row, place.header))
+
+
+def rows_of(
+    engine: Engine, group: bytes, place: Place, tenant: str, begin: bytes = b"", rows_max: int = PAGE_ROWS
+) -> list[tuple[bytes, bytes]]:
+    """The next rows of a tenant at a place, from the key ``begin`` on; fewer than ``rows_max`` if they reach
+    :data:`PAGE_BYTES`."""
+    prefix = place.prefix(group) + text(tenant)
+    return engine.scan(max(prefix, begin), after_prefix(prefix), rows_max, PAGE_BYTES)
+
+
+def _read_names(reader: Reader, command: Command[t.TenantsList]) -> t.TenantsListReply:
+    body = command.body
+    start = text_prefix(body.prefix)
+    begin = max(start, after_prefix(text(body.after)) if body.after else b"")
+    prefixes = [place.prefix(reader.group) for place in places(reader.group, reader.parts[Declarations].known)]
+    ahead: list[bytes | None] = [b""] * len(prefixes)  # of each place: the next tenant that has a row there
+    names: list[str] = []
+    looks = 0
+    while len(names) < body.limit and looks < _LOOKS_MAX:
+        for number, prefix in enumerate(prefixes):
+            at = ahead[number]
+            if at is not None and (not at or at < begin):
+                rows = reader.engine.scan(prefix + begin, after_prefix(prefix + start), 1)
+                ahead[number] = _tenant_of(rows[0][0], len(prefix)) if rows else None
+                looks += 1
+        tenant = min((one for one in ahead if one is not None), default=None)
+        if tenant is None:
+            reader.spent += _LOOK_ROWS * looks
+            return t.TenantsListReply(names, False)
+        names.append(split_text(tenant, 0)[0])
+        begin = after_prefix(tenant)
+    reader.spent += _LOOK_ROWS * looks
+    return t.TenantsListReply(names, True)
+
+
+def _tenant_of(key: bytes, skip: int) -> bytes:
+    """The text behind so many bytes of a key, encoded."""
+    return key[skip : split_text(key, skip)[1]]
+
+
+def _read_use(reader: Reader, command: Command[t.TenantsUse]) -> t.TenantsUseReply:
+    body = command.body
+    held, begin = wanted_slots(reader, body.slots), reader.group + body.cursor
+    found: dict[str, tuple[int, int]] = {}
+    cursor, count, looks, size = b"", 0, 0, 0
+    for place in places(reader.group, reader.parts[Declarations].known):
+        if after_prefix(place.prefix(reader.group)) <= begin:
+            continue
+        rows = rows_of(reader.engine, reader.group, place, body.tenant, begin, PAGE_ROWS - count)
+        for key, value in rows:
+            row_bytes = len(key) - GROUP_PREFIX_BYTES + len(value)
+            size += row_bytes
+            if held is None or is_held(held, key):
+                records, taken = found.get(place.table, (0, 0))
+                found[place.table] = records + place.is_record, taken + row_bytes
+        count, looks = count + len(rows), looks + 1
+        if count >= PAGE_ROWS or size >= PAGE_BYTES:
+            cursor = rows[-1][0][GROUP_PREFIX_BYTES:] + b"\0"
+            break
+    reader.spent += count + _LOOK_ROWS * looks
+    return t.TenantsUseReply([t.TableUse(table, *numbers) for table, numbers in found.items()], cursor)
+
+
+VERBS = (
+    Verb(methods.TENANTS_LIST, TENANTS, read=_read_names),
+    Verb(methods.TENANTS_USE, TENANTS, read=_read_use),
+)

@@ -1,0 +1,139 @@
+"""Tenants: all that one has, in the groups of every kind.
+
+A tenant is there by use. What belongs to it are the records whose key begins with a field ``tenant`` or ``namespace``
+that has its name, of the tables in the code and of declared ones. A group answers for the slots that it holds; who asks
+asks every group of every kind.
+
+``tenants.end`` orders each group to delete all of it. Where the order has a *grace*, nothing happens before that is
+over by the group's log, and ``tenants.keep`` takes it back; afterwards nobody does. Then the sessions are over as by
+``session.end_tenant``, wills and retained messages of before follow, and last the other records: also those that are
+written until the group has carried it out, so who may write for the tenant has to be kept out first. A resource is
+deleted once its brokers have deleted what they have, see *Assignment*. Roles that principals have for the tenant stay.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from .. import messages as m
+from ..method import For, Lane
+from ..table import ANY_KIND, Table
+from ..text.fields import U32, U63
+
+SCOPES: Final = ("tenant", "namespace")
+"""The fields that keys begin with which belong to a tenant."""
+GRACE_MS_MAX: Final = 30 * 86_400_000
+"""Of an order to end a tenant: ``invalid_request``."""
+NAMES_MAX: Final = 1_000
+"""Names in one answer of ``tenants.list``."""
+
+
+class TenantsEnd(m.Message, frozen=True):
+    """Orders the group to delete everything of a tenant. Ask as for ``session.end_tenant``, every group of every kind.
+    ``too_large`` as there. One that asks for the same as an earlier one replaces that, with its grace."""
+
+    tenant: str
+    publish_wills: bool = False
+    """The wills of the sessions are due as they end, and the order is carried out once they are published; otherwise
+    they are dropped, and so are those of the tenant that were due before."""
+    grace_ms: U63 = 0
+    """For so long nothing happens."""
+    slots: bytes = b""
+
+
+class TenantsKeep(m.Message, frozen=True):
+    """Takes back the orders to end a tenant whose grace is not over. Others go on: see ``tenants.endings``."""
+
+    tenant: str
+    slots: bytes = b""
+
+
+class TenantsEndings(m.Message, frozen=True):
+    """The orders that are not carried out, those of ``session.end_tenant``, too."""
+
+    tenant: str | None = None
+    """Nil: all."""
+    slots: bytes = b""
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class TenantsEndingsReply(m.Message, frozen=True):
+    """Those of one group."""
+
+    endings: list[m.TenantEnd]
+
+
+class TenantsList(m.Message, frozen=True):
+    """The names of tenants and namespaces that have anything in the group, in order of their UTF-8."""
+
+    prefix: str = ""
+    after: str = ""
+    """Only names behind this one."""
+    limit: Annotated[int, Meta(ge=1, le=NAMES_MAX)] = NAMES_MAX
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class TenantsListReply(m.Message, frozen=True):
+    """Some of them."""
+
+    names: list[str]
+    more: bool
+    """Ask again, behind the last of ``names``."""
+
+
+class TenantsUse(m.Message, frozen=True):
+    """Counts what a tenant has in the group, some thousand rows at a time."""
+
+    tenant: str
+    cursor: bytes = b""
+    """Of the answer before; empty: from the beginning."""
+    slots: bytes = b""
+    min_revisions: m.Revisions = []  # noqa: RUF012
+
+
+class TableUse(m.Message, frozen=True):
+    """What a tenant has of one table."""
+
+    table: str
+    records: U63
+    bytes: U63
+    """Keys and values of all rows, before compression, with those that belong to the records."""
+
+
+class TenantsUseReply(m.Message, frozen=True):
+    """What these rows were."""
+
+    found: list[TableUse]
+    """To be added up with those of the answers before."""
+    cursor: bytes = b""
+    """Ask again with it; empty: that was all."""
+
+
+class TenantsRest(m.Message, frozen=True):
+    """Between nodes: the order of this row waits no longer, or has nothing left to delete."""
+
+    order: bytes
+    """The end of the key of the order's row."""
+    phase: U32
+    """In which the order is."""
+
+
+class TenantsRestReply(m.Message, frozen=True):
+    """Between nodes."""
+
+    revisions: list[m.Revision]
+    errors: list[m.ItemError]
+    """Always empty."""
+    done: bool
+    """False: nothing was done, because the order is elsewhere by now, its grace is not over, or slots are sealed."""
+
+
+TENANTS: Table[Any] = Table("tenants", kind=ANY_KIND, rows={})
+TENANTS_END = TENANTS.writes(0x0740, "end", TenantsEnd, m.WriteReply, Lane.RECORDS, whose=For.ADMINS, routed=False)
+TENANTS_KEEP = TENANTS.writes(0x0741, "keep", TenantsKeep, m.WriteReply, Lane.RECORDS, whose=For.ADMINS, routed=False)
+TENANTS_ENDINGS = TENANTS.reads(0x0742, "endings", TenantsEndings, TenantsEndingsReply, Lane.SCANS, routed=False)
+TENANTS_LIST = TENANTS.reads(0x0743, "list", TenantsList, TenantsListReply, Lane.SCANS, routed=False)
+TENANTS_USE = TENANTS.reads(0x0744, "use", TenantsUse, TenantsUseReply, Lane.SCANS, routed=False)
+TENANTS_REST = TENANTS.writes(0x0745, "rest", TenantsRest, TenantsRestReply, Lane.SCANS, whose=For.NODES, routed=False)
