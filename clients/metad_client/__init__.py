@@ -114,6 +114,7 @@ from metad_wire.tables.retained import Retained, RetainedDeleteItem, RetainedKey
 from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.tables.table import PlainTable
+from metad_wire.tables.tenants import TableUse
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 from metad_wire.text.fields import U32, U63
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -185,6 +186,7 @@ from .families.config import Change, Config, Effective, Setting
 from .families.principals import Principals
 from .families.roles import Roles
 from .families.schemas import Followed, NewSchema, Schemas
+from .families.tenants import Tenants
 from .families.topics import Resize, Topics
 from .families.users import Users
 from .holding.belief import LeaseState
@@ -204,7 +206,6 @@ from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.tables import Compare, Delete, Put, Records, Tables, Transaction
-from .namespaces.tenants import Tenants
 from .namespaces.wills import TakenWill, Wills
 from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
 from .options import Options
@@ -458,6 +459,7 @@ __all__ = [
     "Subscriptions",
     "TablePutItem",
     "TableRecord",
+    "TableUse",
     "Tables",
     "TablesTransactResult",
     "TakenWill",

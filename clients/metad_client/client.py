@@ -31,6 +31,7 @@ from .families.config import Config
 from .families.principals import Principals
 from .families.roles import Roles
 from .families.schemas import Schemas
+from .families.tenants import Tenants
 from .families.topics import Topics
 from .families.users import Users
 from .holding.lease import HeldLease
@@ -48,7 +49,6 @@ from .namespaces.sequences import Sequences
 from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.tables import Record, Records, Tables
-from .namespaces.tenants import Tenants
 from .namespaces.wills import Wills
 from .observer import Observer
 from .options import Options

@@ -11,7 +11,7 @@ import house
 
 FILES_PER_FOLDER_MAX = 15
 FOLDERS = {
-    "wire/metad_wire/tables": 18,
+    "wire/metad_wire/tables": 19,
 }
 """Folders of more files: so many. A table is a module."""
 METHODS_MAX = 25
@@ -92,7 +92,7 @@ PAGES = {
     "docs/OPERATE.md": 33,
     "docs/WRITE_A_BROKER.md": 26,
     "wire/PROTOCOL.md": 44,
-    "wire/TABLES.md": 85,
+    "wire/TABLES.md": 86,
 }
 """Pages that are longer than that, in KiB."""
 MARKDOWN_KIB_MAX = 345

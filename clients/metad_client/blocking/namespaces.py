@@ -10,7 +10,7 @@ from metad_wire.tables.assignment import Partition, Resource
 from .. import broker_life
 from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
-from ..families import audit, config, principals, roles, schemas, topics, users
+from ..families import audit, config, principals, roles, schemas, tenants, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -24,7 +24,6 @@ from ..namespaces import (
     sessions,
     subscriptions,
     tables,
-    tenants,
     wills,
 )
 from .holding import PartitionRoute
@@ -350,11 +349,11 @@ class Plans(Twin):
 class Tenants(Twin):
     """``m.tenants``: everything of a tenant. See :class:`metad_client.Tenants`."""
 
+    list = Listing(tenants.Tenants.list)
     use = Call(tenants.Tenants.use)
     end = Call(tenants.Tenants.end)
     keep = Call(tenants.Tenants.keep)
     endings = Call(tenants.Tenants.endings)
-    list = Listing(tenants.Tenants.list)
 
 
 class Roles(Twin):

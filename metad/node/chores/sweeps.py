@@ -47,6 +47,7 @@ from ... import log_events
 from ...config import ExpiryConfig
 from ...logs import event
 from ...state.cluster.fences import Fences
+from ...state.cluster.tenancy import PAGE_BYTES, rows_of
 from ...state.cluster.tenant_ends import Pending, TenantEnds
 from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
@@ -142,8 +143,7 @@ class UnclaimedWills(Chore):
 _TABLES: Final[tuple[tuple[Table[Any], str], ...]] = ((SESSION, "owner"), (WILL, "due"), (RETAINED, "message"))
 """What is looked at, by phase: tables, and the names of their rows."""
 _PASS_ROWS: Final = 500
-_PASS_BYTES: Final = 1024 * 1024
-"""So much is looked at in one go, about half a millisecond."""
+"""Looked at in one go, about half a millisecond."""
 
 
 class TenantSweep(Chore):
@@ -182,9 +182,8 @@ class TenantSweep(Chore):
         machine, end = self._driver.machine, pending.end
         table, row = _TABLES[end.phase]
         prefix = keys.table_prefix(self._driver.group.prefix, table.rows[row])
-        tenant = prefix + keys.text(end.tenant)
-        begin = prefix + self._at + b"\0" if self._at else tenant
-        rows = machine.reader.engine.scan(begin, keys.after_prefix(tenant), _PASS_ROWS, _PASS_BYTES)
+        begin = prefix + self._at + b"\0" if self._at else b""
+        rows = rows_of(machine.reader.engine, prefix, end.tenant, begin, _PASS_ROWS)
         items: list[c.SessionEndItem] = []
         at, skip, size = self._at, len(prefix), 0
         for key, value in rows:
@@ -194,7 +193,7 @@ class TenantSweep(Chore):
             size += len(key) + len(value)
             if is_held(pending.slots, key) and self._holds(key):
                 items.append(c.SessionEndItem(*table.fields_of(at, len(table.key))))
-        return items, at, len(rows) < _PASS_ROWS and size < _PASS_BYTES
+        return items, at, len(rows) < _PASS_ROWS and size < PAGE_BYTES
 
     def _answered(self, done: Done, items: list[c.SessionEndItem], at: bytes, outcome: bytes | MetadError) -> None:
         if isinstance(outcome, TooLargeError):

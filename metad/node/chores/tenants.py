@@ -113,7 +113,7 @@ class _Pass:
 
 
 class TenantRest(Chore):
-    """For one group."""
+    """Has the rest of tenants deleted in one group."""
 
     def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
         super().__init__(driver, batch, means)
@@ -167,8 +167,8 @@ class TenantRest(Chore):
 
     def _find(self, pending: Pending, one: _Pass, part: _Part, count: int) -> list[bytes]:
         """The keys of the next records, behind the byte of the row. The pass is behind them then."""
-        group = self._driver.group.prefix
-        rows = rows_of(self._driver.machine.reader.engine, group, part.place, pending.end.tenant, one.at, _PASS_ROWS)
+        engine, prefix = self._driver.machine.reader.engine, part.place.prefix(self._driver.group.prefix)
+        rows = rows_of(engine, prefix, pending.end.tenant, one.at, _PASS_ROWS)
         if not rows:
             one.next_part()
         found: list[bytes] = []

@@ -235,7 +235,11 @@ class Requests:
 
     def request(self, method: Method[Body, Any], body: Body, done: Done, *, group: str = "") -> None:
         """Begin a request from inside the process, to a group or to the cluster itself."""
-        self._attempt(method, m.Request(0, None, body, group), 0, done)
+        asked = m.Request(0, None, body, group)
+        # What is done with records of a declared table is found by its number, as it comes over the wire.
+        self._attempt(
+            method, encode(asked) if method.table is DECLARED and method.code not in VERBS else asked, 0, done
+        )
 
     async def call(
         self, method: Method[Body, Reply], body: Body, *, group: str = "", identity: m.Identity | None = None
@@ -285,8 +289,6 @@ class Requests:
         payload: bytes | None = None
         refused: Refused | None = None
         verb = VERBS.get(method.code)
-        if verb is None and method.table is DECLARED and isinstance(asked, m.Request):
-            asked = encode(asked)
         if isinstance(asked, m.Request):
             request = asked
         else:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from metad_wire import methods
 from metad_wire.cluster import GROUP_KINDS
-from metad_wire.key import split_text, text, text_prefix
+from metad_wire.key import TEXT_END, split_text, text, text_prefix
 from metad_wire.table import TABLES
 from metad_wire.tables import tenants as t
 from metad_wire.tables.table import DECLARED
@@ -19,15 +19,12 @@ from metad_wire.tables.tenants import SCOPES, TENANTS
 
 from ...storage.engine import Engine
 from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix, table_prefix
+from ..core.distinct import distinct
 from ..core.slot_assignment import is_held
 from ..core.verb import Command, Reader, Verb, wanted_slots
 from .declarations import Declarations, KnownTables
 
 _RECORD: Final = DECLARED.rows["record"]
-_LOOK_ROWS: Final = 4
-"""A look into the engine costs about as much as so many rows."""
-_LOOKS_MAX: Final = 512
-"""For one answer: some ten milliseconds, for which nobody else is served."""
 PAGE_ROWS: Final = 2_000
 PAGE_BYTES: Final = 1024 * 1024
 
@@ -67,11 +64,11 @@ def places(group: bytes, known: KnownTables) -> list[Place]:
 
 
 def rows_of(
-    engine: Engine, group: bytes, place: Place, tenant: str, begin: bytes = b"", rows_max: int = PAGE_ROWS
+    engine: Engine, prefix: bytes, tenant: str, begin: bytes = b"", rows_max: int = PAGE_ROWS
 ) -> list[tuple[bytes, bytes]]:
-    """The next rows of a tenant at a place, from the key ``begin`` on; fewer than ``rows_max`` if they reach
-    :data:`PAGE_BYTES`."""
-    prefix = place.prefix(group) + text(tenant)
+    """The next rows of a tenant whose keys begin with a prefix and its name, from the key ``begin`` on; fewer than
+    ``rows_max`` if they reach :data:`PAGE_BYTES`."""
+    prefix += text(tenant)
     return engine.scan(max(prefix, begin), after_prefix(prefix), rows_max, PAGE_BYTES)
 
 
@@ -80,51 +77,34 @@ def _read_names(reader: Reader, command: Command[t.TenantsList]) -> t.TenantsLis
     start = text_prefix(body.prefix)
     begin = max(start, after_prefix(text(body.after)) if body.after else b"")
     prefixes = [place.prefix(reader.group) for place in places(reader.group, reader.parts[Declarations].known)]
-    ahead: list[bytes | None] = [b""] * len(prefixes)  # of each place: the next tenant that has a row there
-    names: list[str] = []
-    looks = 0
-    while len(names) < body.limit and looks < _LOOKS_MAX:
-        for number, prefix in enumerate(prefixes):
-            at = ahead[number]
-            if at is not None and (not at or at < begin):
-                rows = reader.engine.scan(prefix + begin, after_prefix(prefix + start), 1)
-                ahead[number] = _tenant_of(rows[0][0], len(prefix)) if rows else None
-                looks += 1
-        tenant = min((one for one in ahead if one is not None), default=None)
-        if tenant is None:
-            reader.spent += _LOOK_ROWS * looks
-            return t.TenantsListReply(names, False)
-        names.append(split_text(tenant, 0)[0])
-        begin = after_prefix(tenant)
-    reader.spent += _LOOK_ROWS * looks
-    return t.TenantsListReply(names, True)
+    found, cursor = distinct(reader, prefixes, start, begin, body.limit, _first_of)
+    return t.TenantsListReply([split_text(tenant, 0)[0] for tenant in found], bool(cursor))
 
 
-def _tenant_of(key: bytes, skip: int) -> bytes:
-    """The text behind so many bytes of a key, encoded."""
-    return key[skip : split_text(key, skip)[1]]
+def _first_of(key: bytes) -> bytes:
+    return key[: key.index(TEXT_END) + len(TEXT_END)]
 
 
 def _read_use(reader: Reader, command: Command[t.TenantsUse]) -> t.TenantsUseReply:
     body = command.body
     held, begin = wanted_slots(reader, body.slots), reader.group + body.cursor
     found: dict[str, tuple[int, int]] = {}
-    cursor, count, looks, size = b"", 0, 0, 0
+    cursor, count, size = b"", 0, 0
     for place in places(reader.group, reader.parts[Declarations].known):
         if after_prefix(place.prefix(reader.group)) <= begin:
             continue
-        rows = rows_of(reader.engine, reader.group, place, body.tenant, begin, PAGE_ROWS - count)
+        rows = rows_of(reader.engine, place.prefix(reader.group), body.tenant, begin, PAGE_ROWS - count)
         for key, value in rows:
             row_bytes = len(key) - GROUP_PREFIX_BYTES + len(value)
             size += row_bytes
             if held is None or is_held(held, key):
                 records, taken = found.get(place.table, (0, 0))
                 found[place.table] = records + place.is_record, taken + row_bytes
-        count, looks = count + len(rows), looks + 1
+        count += len(rows)
         if count >= PAGE_ROWS or size >= PAGE_BYTES:
             cursor = rows[-1][0][GROUP_PREFIX_BYTES:] + b"\0"
             break
-    reader.spent += count + _LOOK_ROWS * looks
+    reader.spent += count
     return t.TenantsUseReply([t.TableUse(table, *numbers) for table, numbers in found.items()], cursor)
 
 

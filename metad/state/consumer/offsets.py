@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from zlib import crc32
 
 import msgspec
 
@@ -20,14 +21,34 @@ from metad_wire.errors import (
     NoRoomError,
     OffsetRegressionError,
 )
+from metad_wire.key import SLOT_MASK
 from metad_wire.methods import encode
 from metad_wire.tables.consumer import CONSUMER, MEMBER_NAME_BYTES_MAX, ConsumerGroupInfo
-from metad_wire.tables.offset import OFFSET, OffsetDeleteGroups, OffsetDeleteGroupsReply, OffsetExpireGroups
+from metad_wire.tables.offset import (
+    OFFSET,
+    KnownGroup,
+    OffsetDeleteGroups,
+    OffsetDeleteGroupsReply,
+    OffsetExpireGroups,
+    OffsetGroups,
+)
 
 from ...storage import keys
+from ..core.distinct import distinct
 from ..core.limits import ENTRY_BYTES_FULL
 from ..core.part import Origin
-from ..core.verb import Command, Reader, Verb, delete_rows, mismatch, read_list, read_records, read_values, written
+from ..core.verb import (
+    Command,
+    Reader,
+    Verb,
+    delete_rows,
+    mismatch,
+    read_list,
+    read_records,
+    read_values,
+    wanted_slots,
+    written,
+)
 from ..core.view import Rows, View, crcs_of
 from .consumer_groups import generation_of, group_row
 
@@ -216,10 +237,43 @@ def _drop_group(view: View, suffix: bytes) -> list[bytes]:
     return dropped
 
 
+def _read_groups(reader: Reader, command: Command[OffsetGroups]) -> m.ListReply[KnownGroup]:
+    """The consumer groups of a tenant, by their offsets and generations: both rows begin with tenant and group."""
+    body = command.body
+    wanted = wanted_slots(reader, body.slots)
+    start = keys.text(body.tenant) + keys.text_prefix(body.prefix)
+    after = keys.after_prefix(keys.text2(body.tenant, body.after)) if body.after else b""
+    prefixes = [keys.table_prefix(reader.group, row) for row in (_OFFSET, _GENERATION)]
+    found, cursor = distinct(
+        reader,
+        prefixes,
+        start,
+        max(start, after, body.page.cursor),
+        body.page.limit,
+        _group_of,
+        lambda group: wanted is None or bool(wanted[crc32(group) & SLOT_MASK]),
+    )
+    generations = reader.engine.get_many([prefixes[1] + group for group in found])
+    reader.spent += len(found)
+    groups = []
+    for group, generation in zip(found, generations, strict=True):
+        tenant, at = keys.split_text(group, 0)
+        name, _ = keys.split_text(group, at)
+        groups.append(KnownGroup(tenant, name, 0 if generation is None else _decode_generation(generation)))
+    return m.ListReply(groups, cursor)
+
+
+def _group_of(key: bytes) -> bytes:
+    """The first two fields of a key."""
+    tenant_end = key.index(keys.TEXT_END) + len(keys.TEXT_END)
+    return key[: key.index(keys.TEXT_END, tenant_end) + len(keys.TEXT_END)]
+
+
 VERBS = (
     Verb(methods.OFFSET_COMMIT, OFFSET, evaluate=_evaluate_commit, coalesces=True, grows=None),
     Verb(methods.OFFSET_FETCH, OFFSET, read=partial(read_records, row=_OFFSET)),
     Verb(methods.OFFSET_DELETE, OFFSET, evaluate=partial(delete_rows, row=_OFFSET), grows=False),
+    Verb(methods.OFFSET_GROUPS, OFFSET, read=_read_groups),
     Verb(methods.OFFSET_LIST, OFFSET, read=partial(read_list, row=_OFFSET)),
     Verb(methods.OFFSET_GENERATIONS, OFFSET, rows=_rows_of_groups, read=_read_generations),
     Verb(methods.OFFSET_RESET_GENERATIONS, OFFSET, rows=_rows_of_groups, evaluate=_evaluate_reset, grows=False),

@@ -46,6 +46,7 @@ will.wait will.claim will.acknowledge will.release will.list
 assignment.create assignment.elect assignment.release assignment.move
 role.put role.list role.delete principal.put principal.change principal.get principal.list principal.delete access.may
 audit.list
+tenants.list tenants.use tenants.end tenants.keep tenants.endings
 """
 CLIENTS = 1_000
 
@@ -241,3 +242,27 @@ async def test_two_teams_have_roles_that_every_node_knows(m: Client, cluster: No
         return ("role.delete", "topics") in [(line.method, line.names) async for line in m.audit.list(kind="admin")]
 
     await until(noted, "what was administered stands in the audit trail")
+
+async def test_a_tenant_ends_with_all_that_it_has(m: Client, metadctl: Callable[..., Awaitable[Any]]) -> None:
+    """``metadctl`` asks for the name again, which no test types."""
+    tenants = ("leaving", "staying")
+    for tenant in tenants:
+        await m.kv.put(tenant, "key", b"value")
+        await m.offsets.commit(tenant, "group", "topic", 0, 1)
+        await m.retained.put(tenant, "site/door", b"open")
+        await m.table(TOPICS).put(Topic(tenant, "orders"))
+    assert {*tenants} <= {tenant async for tenant in m.tenants.list()}
+    had = await m.tenants.use("leaving")
+    assert [(one.table, one.records) for one in had] == [("kv", 1), ("offset", 1), ("retained", 1), ("topic", 1)]
+
+    await m.tenants.end("leaving", grace_s=3_600)
+    assert {end.phase for end in await m.tenants.endings("leaving")} == {4}, "nothing happens yet"
+    await m.tenants.keep("leaving")
+    assert await m.tenants.endings("leaving") == []
+    assert await m.tenants.use("leaving") == had
+
+    ended = await metadctl("tenants", "end", "leaving", "--again", "leaving", "--wait")
+    assert ended["ended"]
+    assert await m.tenants.use("leaving") == []
+    assert "leaving" not in {tenant async for tenant in m.tenants.list("l")}
+    assert len(await m.tenants.use("staying")) == len(had)

@@ -52,6 +52,7 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
         *("broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
         *(f"plan.{name}" for name in ("create", "set", "delete")),
+        *("tenants.end", "tenants.keep"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
     }

@@ -115,6 +115,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "session.lose",
         "session.end_tenant",
         "session.endings",
+        *(f"tenants.{verb}" for verb in ("end", "keep", "endings", "list", "use", "rest")),
         "table.sweep",
         "table.index",
         "table.expire",

@@ -60,7 +60,7 @@ class TenantsEndings(m.Message, frozen=True):
 
 
 class TenantsEndingsReply(m.Message, frozen=True):
-    """Those of one group."""
+    """Says which there are in one group."""
 
     endings: list[m.TenantEnd]
 
@@ -76,7 +76,7 @@ class TenantsList(m.Message, frozen=True):
 
 
 class TenantsListReply(m.Message, frozen=True):
-    """Some of them."""
+    """Names some of them."""
 
     names: list[str]
     more: bool
@@ -121,7 +121,7 @@ class TenantsRest(m.Message, frozen=True):
 
 
 class TenantsRestReply(m.Message, frozen=True):
-    """Between nodes."""
+    """Between nodes: says what came of it."""
 
     revisions: list[m.Revision]
     errors: list[m.ItemError]

@@ -23,8 +23,8 @@ from metad_wire.tables.tenants import (
 
 from ..dispatch.calls.call import Call
 from ..errors import ConflictError, InvalidRequestError, NotFoundError, StaleRouteError
+from ..namespaces import Facade
 from ..requests.everywhere import everywhere, in_order
-from . import Facade
 
 _ATTEMPTS_MAX = 10
 """Of a count, where slots move meanwhile."""
