@@ -153,9 +153,9 @@ RIGHTS = {
     "delete": "session.delete subscription.remove inflight.delete offset.delete offset.delete_groups kv.delete "
     "lease.revoke sequence.delete retained.delete table.delete assignment.delete",
     "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
-    "admin": "session.end_tenant tenants.end tenants.keep broker.fence declaration.drop assignment.elect assignment.move plan.create plan.set "
-    "plan.delete role.put role.delete principal.put principal.change principal.delete cluster.join cluster.leave "
-    "cluster.transfer cluster.add_group cluster.rebalance",
+    "admin": "session.end_tenant tenants.end tenants.keep broker.fence declaration.drop assignment.elect "
+    "assignment.move plan.create plan.set plan.delete role.put role.delete principal.put principal.change "
+    "principal.delete cluster.join cluster.leave cluster.transfer cluster.add_group cluster.rebalance",
 }
 
 
