@@ -95,7 +95,7 @@ PAGES = {
     "wire/TABLES.md": 86,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 345
+MARKDOWN_KIB_MAX = 347
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

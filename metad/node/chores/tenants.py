@@ -44,7 +44,7 @@ from ...state.cluster.tenancy import Place, places, rows_of
 from ...state.cluster.tenant_ends import REST, WAITING, Pending, TenantEnds
 from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
-from ...storage.keys import GROUP_PREFIX_BYTES
+from ...storage.keys import GROUP_PREFIX_BYTES, table_prefix
 from ..replicas.driver import GroupDriver
 from .chore import Chore, Done, Means
 
@@ -70,9 +70,8 @@ _WAYS: Final[dict[int, _Way]] = {
     KV.rows["record"]: _Way(KV_DELETE, 2),
     SEQUENCE.rows["sequence"]: _Way(SEQUENCE_DELETE, 2),
 }
-"""By row, in this order: a consumer group is deleted once its members are gone. Rows that are not here, and of no
-declared table, belong to others and go with them."""
-_ORDER: Final = [*_WAYS]
+"""By row. Those that are not here, and of no declared table, belong to others and go with them. A consumer group that
+has members goes in the pass behind the one that has sent them away."""
 
 
 class _Part(NamedTuple):
@@ -96,16 +95,20 @@ def parts_of(group: bytes, known: KnownTables) -> list[_Part]:
             found.append(_Part(place, table, way))
         elif place.row in _WAYS or place.row == WILL.rows["due"]:
             found.append(_Part(place, ROWS[place.row], _WAYS.get(place.row)))
-    return sorted(found, key=lambda part: _ORDER.index(part.place.row) if part.place.row in _WAYS else len(_ORDER))
+    return found
 
 
 class _Pass:
     """Of an order: what it goes through, where it is, and whether it has found anything."""
 
     def __init__(self, machine: Machine, row: bytes, parts: list[_Part]) -> None:
-        self.of = machine, row
+        self.machine = machine
+        self.row = row
+        """Of the order."""
         self.parts = parts
+        """The one where it is, and those behind."""
         self.at = b""
+        """The next key is this or behind it."""
         self.found = False
 
     def next_part(self) -> None:
@@ -118,59 +121,63 @@ class TenantRest(Chore):
     def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
         super().__init__(driver, batch, means)
         self._pass: _Pass | None = None
-        self._begin_s = 0.0
-        """No pass begins before."""
+        self._again_s: dict[bytes, float] = {}
+        """Orders whose last pass has found something, and when the next one may begin."""
 
     def begin(self, room: int, done: Done) -> bool:
         machine = self._driver.machine
         if self._asking or not self._leads() or machine.holding.sealed_move:
             return False
-        for pending in machine.parts[TenantEnds].pending():
-            end = pending.end
-            if end.phase == WAITING and end.begins_ms <= self._past_ms():
+        orders = machine.parts[TenantEnds].pending()
+        for pending in orders:
+            if pending.end.phase == WAITING and pending.end.begins_ms <= self._past_ms():
                 self._ask_rest(pending, done)
                 return True
-            if end.phase == REST:
-                return self._go_on(machine, pending, min(room, self._batch.size), done)
-        return False
-
-    def _go_on(self, machine: Machine, pending: Pending, room: int, done: Done) -> bool:
+        rest = {pending.row: pending for pending in orders if pending.end.phase == REST}
         now_s, one = self._environment.now(), self._pass
-        if one is None or one.of != (machine, pending.row):
-            if now_s < self._begin_s:
+        if one is None or one.machine is not machine or one.row not in rest:
+            self._again_s = {row: at_s for row, at_s in self._again_s.items() if row in rest}
+            begin = next((row for row in rest if self._again_s.get(row, 0.0) <= now_s), None)
+            if begin is None:
                 return False
-            parts = parts_of(self._driver.group.prefix, machine.parts[Declarations].known)
-            one = self._pass = _Pass(machine, pending.row, parts)
+            known = machine.parts[Declarations].known
+            one = self._pass = _Pass(machine, begin, parts_of(self._driver.group.prefix, known))
+        self._go_on(one, rest[one.row], min(room, self._batch.size), done)
+        return True
+
+    def _go_on(self, one: _Pass, pending: Pending, room: int, done: Done) -> None:
+        keys: list[bytes] = []
+        while one.parts and not (keys := self._find(pending, one, max(1, room))) and not one.at:
+            one.next_part()  # it has nothing there
+        one.found = one.found or bool(keys)
         if not one.parts:
             self._pass = None
             if one.found:
-                self._begin_s = now_s + _AGAIN_S
+                self._again_s[one.row] = self._environment.now() + _AGAIN_S
                 self._environment.call_soon(partial(done, 0))
             else:
                 self._ask_rest(pending, done)
-            return True
-        before, part = one.at, one.parts[0]
-        keys = self._find(pending, one, part, max(1, room))
-        one.found = one.found or bool(keys)
+            return
+        part = one.parts[0]
         if part.way is None or not keys:
-            if part.way is None and keys:
+            if part.way is None:
                 one.next_part()
             self._environment.call_soon(partial(done, 0))
-            return True
+            return
         items = _items(part, part.way, keys)
-        answered = partial(self._answered, one, part.way.method, before, done, len(items))
+        first = table_prefix(self._driver.group.prefix, part.place.row) + keys[0]
+        answered = partial(self._answered, one, part.way.method, first, done, len(items))
         if part.way.method is TABLE_DELETE:
             self._ask(TABLE_DELETE, TABLE_DELETE.body(part.place.number, items), answered)
         else:
             self._ask(part.way.method, part.way.method.body(items), answered)
-        return True
 
-    def _find(self, pending: Pending, one: _Pass, part: _Part, count: int) -> list[bytes]:
-        """The keys of the next records, behind the byte of the row. The pass is behind them then."""
-        engine, prefix = self._driver.machine.reader.engine, part.place.prefix(self._driver.group.prefix)
-        rows = rows_of(engine, prefix, pending.end.tenant, one.at, _PASS_ROWS)
-        if not rows:
-            one.next_part()
+    def _find(self, pending: Pending, one: _Pass, count: int) -> list[bytes]:
+        """The keys of the next records, behind the byte of the row. The pass is behind them then; at no place where
+        there is no row left."""
+        prefix = one.parts[0].place.prefix(self._driver.group.prefix)
+        rows = rows_of(one.machine.reader.engine, prefix, pending.end.tenant, one.at, _PASS_ROWS)
+        one.at = b"" if not rows else one.at
         found: list[bytes] = []
         for key, _ in rows:
             if len(found) == count:
@@ -190,18 +197,18 @@ class TenantRest(Chore):
         self,
         one: _Pass,
         method: Method[Any, Any],
-        before: bytes,
+        first: bytes,
         done: Done,
         asked: int,
         outcome: bytes | MetadError,
     ) -> None:
         if isinstance(outcome, bytes):
             if method is OFFSET_DELETE_GROUPS and any(OFFSET_DELETE_GROUPS.decode_reply(outcome).left):
-                one.at = before
+                one.at = first
             done(asked)
             return
         if isinstance(outcome, TooLargeError) and asked > 1:
-            one.at = before
+            one.at = first
         done(asked if isinstance(outcome, TooLargeError) else None)
 
 

@@ -35,6 +35,7 @@ _LEAVING = "unit/control/test_leaving.py::"
 _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _MAY = "unit/server/test_permissions.py::"
+_WHOLE = "unit/server/test_tenant_end.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
 _TRANSACTIONS = "unit/state/test_table_transactions.py::"
@@ -705,6 +706,47 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "not self._leads()",
         "not driver.group.accepting",
         _LOST + "test_nothing_is_read_while_a_snapshot_is_installed",
+    ),
+    _m(
+        "who_is_called_alike_ends_too",
+        "a tenant whose name begins with that of another keeps what it has",
+        "metad.state.cluster.tenancy:rows_of",
+        "prefix += text(tenant)",
+        "prefix += text(tenant)[:-2]",
+        _WHOLE + "test_all_of_a_tenant_goes_and_nothing_of_others",
+    ),
+    _m(
+        "one_pass_ends_a_tenant",
+        "a tenant ends once a pass has found nothing of it",
+        "metad.node.chores.tenants:TenantRest._go_on",
+        "if one.found:",
+        "if False:",
+        _WHOLE + "test_resources_are_waited_for_and_so_are_wills_that_are_to_be_published",
+    ),
+    Mutant(
+        "no_grace",
+        "nothing happens before the grace of an order is over",
+        (
+            ("metad.node.chores.tenants:TenantRest.begin", "pending.end.begins_ms <= self._past_ms()", "True"),
+            ("metad.state.ends.tenant_steps:_evaluate_rest", "pending.end.begins_ms > view.past_ms", "False"),
+        ),
+        (_WHOLE + "test_nothing_happens_before_the_grace_is_over_and_then_nobody_takes_it_back",),
+    ),
+    _m(
+        "what_has_begun_is_taken_back",
+        "an order whose grace is over is carried out in all groups",
+        "metad.state.cluster.tenant_ends:TenantEnds.take_back",
+        " and each.end.phase == WAITING",
+        "",
+        _WHOLE + "test_nothing_happens_before_the_grace_is_over_and_then_nobody_takes_it_back",
+    ),
+    _m(
+        "who_ends_a_tenant_may_end_its_sessions",
+        "who ends all of a tenant needs the right to all of it",
+        "metad.node.requests.permissions:Permissions._of_all",
+        "for table in {*_SCOPED, *map(_name, self.tables.of_tenants())}:",
+        "for table in ('session',):",
+        _MAY + "test_who_ends_all_of_a_tenant_needs_the_right_to_all_of_it",
     ),
     _m(
         "tenants_end_during_an_install",

@@ -24,8 +24,10 @@ from metad_wire import methods
 from metad_wire.cluster import METADATA
 from metad_wire.declaration import Declaration, DeclaredField
 from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError
+from metad_wire.families import FAMILIES
 from metad_wire.methods import METHODS, By, For, Method
 from metad_wire.table import ROWS
+from metad_wire.table import TABLES as BUILT_IN
 from metad_wire.tables.access import (
     AuditEntry,
     BindingChange,
@@ -44,6 +46,8 @@ from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
 from metad_wire.tables.retained import RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem
 from metad_wire.tables.subscription import Subscription
+from metad_wire.tables.tenants import SCOPES as FIRST
+from metad_wire.tables.tenants import TenantsEnd, TenantsKeep
 from metad_wire.transport.credentials import Principal
 from metad_wire.transport.credentials import Role as Kind
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -659,6 +663,22 @@ async def test_who_ends_a_tenant_with_its_retained_messages_needs_the_right_to_b
     for retained in (False, True):
         body = m.SessionEndTenant("a", False, retained)
         assert is_refused(await rig.answered(send(rig, APP, methods.SESSION_END_TENANT, body))) is retained
+
+
+async def test_who_ends_all_of_a_tenant_needs_the_right_to_all_of_it(rig: Rig) -> None:
+    fields = [DeclaredField(name, "str") for name in ("tenant", "value")]
+    await rig.ask(methods.DECLARATION_DECLARE, Declare([Declaration("odd", "data", fields, ["tenant"], 1)]))
+    every = sorted({name for name, table in BUILT_IN.items() if {*table.key[:1]} & {*FIRST}} | {"odd", *FAMILIES})
+    for grants, is_allowed in (
+        ([Grant(["admin"], ["session", "kv"], "a")], False),
+        ([Grant(["admin"], [name for name in every if name != "odd"], "a")], False),
+        ([Grant(["admin"], ["*"], "b")], False),
+        ([Grant(["read", "write", "delete"], ["*"])], False),
+        ([Grant(["admin"], ["*"], "a")], True),
+    ):
+        await give(rig, APP, *grants)
+        for method, body in ((methods.TENANTS_END, TenantsEnd("a")), (methods.TENANTS_KEEP, TenantsKeep("a"))):
+            assert is_refused(await rig.answered(send(rig, APP, method, body))) is not is_allowed, grants
 
 
 SCOPE = st.text("a*\0b", max_size=3)

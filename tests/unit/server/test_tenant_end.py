@@ -114,6 +114,12 @@ class World(Rig):
             await asyncio.sleep(0.02)
             await self.settle()
 
+    async def time_passes(self) -> None:
+        """For some passes."""
+        for _ in range(40):
+            await asyncio.sleep(0.02)
+            await self.settle()
+
     async def is_gone(self) -> bool:
         await self.let_go()
         return not await self.endings()
@@ -180,6 +186,7 @@ async def test_resources_are_waited_for_and_so_are_wills_that_are_to_be_publishe
         return {*await world.use("acme")} == {"will", "resource", "partition"}
 
     await world.until(waits)
+    await world.time_passes()
     assert {end.phase for end in await world.endings()} == {3}
     assert await world.use("acme") == {"will": 5, "resource": 1, "partition": 3}
     claimed = await world.done(methods.WILL_CLAIM, WillClaim("b", world.epoch, 60_000, tenant="acme"))
@@ -195,8 +202,7 @@ async def test_nothing_happens_before_the_grace_is_over_and_then_nobody_takes_it
     before = world.rows("acme")
     await world.everywhere(methods.TENANTS_END, TenantsEnd("acme", grace_ms=3_600_000))
     assert {end.phase for end in await world.endings()} == {4}
-    await asyncio.sleep(0.6)  # chores have looked
-    await world.settle()
+    await world.time_passes()
     there = {key: value for key, value in world.rows("acme").items() if key[3:4] != b"\x04"}  # without the orders
     assert there == before
     await world.everywhere(methods.TENANTS_KEEP, TenantsKeep("acme"))
