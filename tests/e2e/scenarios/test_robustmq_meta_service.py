@@ -243,6 +243,7 @@ async def test_two_teams_have_roles_that_every_node_knows(m: Client, cluster: No
 
     await until(noted, "what was administered stands in the audit trail")
 
+
 async def test_a_tenant_ends_with_all_that_it_has(m: Client, metadctl: Callable[..., Awaitable[Any]]) -> None:
     """``metadctl`` asks for the name again, which no test types."""
     tenants = ("leaving", "staying")

@@ -145,8 +145,6 @@ RIGHTS = {
     "consumer.describe kv.get kv.scan lease.get lease.list lease.keys sequence.get sequence.list retained.get "
     "retained.match broker.get broker.list table.get table.list table.count declaration.get declaration.list "
     "assignment.explain plan.get plan.list role.list principal.get principal.list audit.list system.status cluster.map "
-    "watch.open access.may",
-    "assignment.explain plan.get plan.list role.list principal.get principal.list system.status cluster.map "
     "watch.open access.may tenants.endings tenants.list tenants.use",
     "write": "session.takeover session.disconnect session.update subscription.add inflight.put will.claim "
     "will.acknowledge offset.commit offset.reset_generations consumer.join consumer.heartbeat "
