@@ -306,7 +306,11 @@ async def test_a_peer_that_reads_again_in_time_goes_on(server: Server) -> None:
 async def test_answers_that_pile_up_unread_end_the_connection(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "_STALLED_BYTES_MAX", 100)
     connection, stream = connect(server)
-    connection.data_received(b"".join(put(number) for number in range(1, 50)))
+    connection.data_received(put(1))  # the first of a process takes as long as a turn lasts
+    before = len(stream.written)
+    await until(lambda: len(stream.written) > before)
+    FairShare.here().left = TURN
+    connection.data_received(b"".join(put(number) for number in range(2, 50)))
     connection.pause_writing()  # the writes were taken, their answers come
     connection.paused_since_s = 1e12  # never too long
     await until(lambda: stream.aborted)
