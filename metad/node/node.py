@@ -100,7 +100,7 @@ class Node:
         precedence, slices = Precedence(environment.now), Slices(environment.call_soon)
         machines = Machines(config, stores.state, groups, environment)
         audit = self.audit = AuditQueue(environment, lambda payload, done: leaders.note(payload, done))
-        permissions = self.permissions = Permissions(config.node_id, groups, machines, config.security, audit)
+        permissions = self.permissions = Permissions(config, groups, machines, audit, environment.now)
         watches = self.watches = Watches(
             config, stores.state, groups, outbound, precedence, slices, environment, health, permissions
         )

@@ -240,9 +240,9 @@ class Machine:
                 if known is not None:
                     outcomes.append(Known(known))
                     continue
-            if (fenced and (command.life is not None or verb.names_life)) or command.registered:
-                over = self._fences.refusal(command.registered, command.life, verb.life(command.body))
-                if over is not None:
+            if ((fenced or command.vouch) and (command.life is not None or verb.names_life)) or command.registered:
+                lives = command.life, verb.life(command.body)
+                if (over := self._fences.refusal(command.registered, *lives, vouch=command.vouch)) is not None:
                     outcomes.append(over)
                     continue
             if not slots.holds_all and not slots.holds(command.rows.crcs):

@@ -65,11 +65,11 @@ from .experiment.stage import Stage, staged
 from .experiment.windows import configured, window
 from .load.measure import Load, epoch_now
 from .load.prepare import fill_sessions
-from .load.workload import TENANT
+from .load.workload import TAKEOVER_BROKERS, TENANT
 from .report import output
 from .report.conclusion import conclude, reported
 from .running import run_async
-from .target import target_of
+from .target import open_client, target_of
 
 Need = tuple[str, str, str | None, str]
 """A right, a table, the first field of a key (None: of all keys), and the second."""
@@ -92,7 +92,10 @@ FILTERS: Final = {"#": NAMES, "+": ("k", "kz", "x"), "k/#": ("k", "k/1"), "+/1":
 """Topic filters, and the names that each matches."""
 APP: Final = "metad://client/app"
 BROKER, LIFE = "b0", "b1"
-"""Whose the sessions are; who is registered."""
+"""Whose the sessions are; who is registered beside it."""
+EPOCH: Final = 2**40
+"""Of the life of ``BROKER``, in whose name requests are sent."""
+_LEASE_S: Final = 3_600.0
 _IN_FLIGHT, ROUND = 48, 200
 _KNOWN_LOOKS, _OPEN_S = 2_000, 30.0
 
@@ -299,7 +302,7 @@ async def _claim(client: Client, rng: random.Random) -> list[Answer]:
     tenant = rng.choice(SCOPES)
 
     async def shown() -> list[Need]:
-        taken = await client.wills.claim(BROKER, 1, tenant=tenant, lease_s=1.0, limit=1)
+        taken = await client.wills.claim(BROKER, EPOCH, tenant=tenant, lease_s=1.0, limit=1)
         return [("read", "will", one.key.tenant, one.key.client_id) for one in taken]
 
     return await _whole([("own", "broker", BROKER, ""), ("write", "will", tenant, DUE)], shown())
@@ -405,7 +408,7 @@ def _of_items(name: str, make: Callable[..., Any], rest: tuple[Any, ...], rights
 
 def _of_owner(name: str, make: Callable[..., Any], rest: tuple[Any, ...], rights: str, more: dict[str, Any]) -> Ask:
     return _each(
-        lambda c, at: _method(c, f"{name}_many")(BROKER, 1, [make(*place, *rest) for place in at], **more),
+        lambda c, at: _method(c, f"{name}_many")(BROKER, EPOCH, [make(*place, *rest) for place in at], **more),
         rights,
         ("own", "broker", BROKER, ""),
     )
@@ -506,7 +509,7 @@ async def fill(admin: Client, kept: Any) -> None:
     kinds = [*ITEMS, *(owned[:4] for owned in OWNED)]
     made = {name: [make(*place, *rest) for place in PLACES] for name, make, rest, _ in kinds}
     await asyncio.gather(
-        admin.sessions.takeover_many(BROKER, 1, taken),
+        admin.sessions.takeover_many(BROKER, EPOCH, taken),
         *(_method(admin, f"{name}_many")(made[name]) for name in FILLED),
         *(
             admin.table(table).put_many([record(*place) for place in PLACES])
@@ -514,15 +517,16 @@ async def fill(admin: Client, kept: Any) -> None:
         ),
     )
     await asyncio.gather(
-        admin.sessions.disconnect_many(BROKER, 1, [m.SessionDisconnectItem(*place) for place in due]),
+        admin.sessions.disconnect_many(BROKER, EPOCH, [m.SessionDisconnectItem(*place) for place in due]),
         admin.leases.attach_many(made["leases.attach"]),
-        *(_method(admin, f"{name}_many")(BROKER, 1, made[name]) for name in ("subscriptions.add", "inflight.put")),
+        *(_method(admin, f"{name}_many")(BROKER, EPOCH, made[name]) for name in ("subscriptions.add", "inflight.put")),
     )
 
 
 async def prepare(admin: Client) -> Any:
     """The records that stay, and the table."""
     kept = await declared(admin)
+    await admin.brokers.register(BROKER, lease_s=_LEASE_S, at_least_epoch=EPOCH)
     await admin.roles.put("other", [])
     await admin.principals.put(APP, [])
     joined = await admin.consumers.join_many([JoinItem(*place, 60_000) for place in PLACES])
@@ -653,6 +657,16 @@ async def revoked_ms(
     return found
 
 
+async def _begin_lives(target: str, epoch: int) -> None:
+    """Register the brokers in whose names a load takes sessions over: others may not, where roles are checked."""
+
+    async def begin(number: int) -> None:
+        async with open_client(target) as client:
+            await client.brokers.register(f"broker-{number}", lease_s=_LEASE_S, at_least_epoch=epoch)
+
+    await asyncio.gather(*(begin(1 + number) for number in range(TAKEOVER_BROKERS)))
+
+
 async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     """What authorization costs."""
     admin, given = await on.client("loads"), [Given("lives"), Given("load", TENANT), Given("load", "namespace-*")]
@@ -667,7 +681,9 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
         for number, load in product(range(options.pairs), _LOADS):
             rates = {}
             for side in (0, 1) if number % 2 else (1, 0):
-                made = await window(targets[side], replace(load, keys=options.keys), options.seconds)
+                epoch = epoch_now()
+                await _begin_lives(targets[side], epoch)
+                made = await window(targets[side], replace(load, keys=options.keys), options.seconds, epoch)
                 if made.errors:
                     on.problems.append(f"{load.verb}: {made.errors}")
                 rates[side] = made.items_per_s()

@@ -20,7 +20,7 @@ import pytest
 from e2e_server import Server, free_ports
 
 from metad_client import Given, Grant, KvPutItem, Options, UnauthenticatedError, blocking
-from metad_client.errors import ConnectionLostError, HandshakeError, MetadError, PermissionDeniedError
+from metad_client.errors import ConnectionLostError, FencedError, HandshakeError, MetadError, PermissionDeniedError
 from metad_perf.attack import sites as certificates
 from metad_wire.cluster import NodeRecord
 from metad_wire.connection import peer as p
@@ -642,6 +642,30 @@ def test_roles_count_at_once_for_connections_and_watches_that_are_open(checked: 
         boss.principals.delete(app)
         boss.principals.put("metad://client/boss", denied=True)
         boss.principals.delete("metad://client/boss")
+
+
+def test_nobody_writes_in_the_name_of_a_life_that_no_registration_gave(checked: Door) -> None:
+    app = "metad://client/app"
+    with (
+        checked.client("metads", certificates.client("boss")) as boss,
+        checked.client("metads", certificates.client("app")) as client,
+        checked.client("metads", certificates.client("app")) as free,
+    ):
+        boss.roles.put("lives", [Grant(["own"], ["broker"], "b1"), Grant(["read", "write", "delete"], scope="lives")])
+        boss.principals.put(app, [Given("lives")])
+        wait_until(lambda: not refused(lambda: client.sessions.get("lives", "device")), "the role counts")
+        for epoch in (1, 2**62):
+            with pytest.raises(FencedError, match="none that a registration gave"):
+                free.sessions.takeover("b1", epoch, "lives", "device")
+        life = client.brokers.register("b1")
+        client.sessions.takeover(life.broker, life.epoch, "lives", "device")
+        free.sessions.takeover(life.broker, life.epoch, "lives", "device")
+        with pytest.raises(FencedError):
+            free.sessions.takeover("b1", life.epoch + 1, "lives", "device")
+        session = boss.sessions.get("lives", "device")
+        assert (session.broker, session.broker_epoch) == ("b1", life.epoch)
+        life.end()
+        boss.principals.delete(app)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -19,7 +19,14 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA
-from metad_wire.errors import InvalidRequestError, MetadError, NotLeaderError, PermissionDeniedError
+from metad_wire.errors import (
+    FencedError,
+    InvalidRequestError,
+    MetadError,
+    NotLeaderError,
+    OverloadedError,
+    PermissionDeniedError,
+)
 from metad_wire.method import MALFORMED
 from metad_wire.methods import (
     ACCESS_MAY,
@@ -39,6 +46,7 @@ from metad_wire.methods import (
     LEASE_REVOKE,
     METHODS,
     RETAINED_MATCH,
+    SESSION_DELETE,
     SESSION_END_TENANT,
     SESSION_TAKEOVER,
     TABLE_DELETE,
@@ -65,19 +73,21 @@ from metad_wire.tables.access import (
     May,
     MayReply,
 )
+from metad_wire.tables.broker import LIVE
 from metad_wire.tables.table import PlainTable
 from metad_wire.tables.tenants import SCOPES, TENANTS
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter
 
 from ... import log_events
-from ...config import SecurityConfig
+from ...config import Config
 from ...control.audit import line_of
 from ...control.host import Done, Hosted, Source
 from ...logs import event
 from ...state.cluster.access import KnownAccess
-from ...state.cluster.brokers import registered_by
+from ...state.cluster.brokers import read_broker, registered_by
 from ...state.cluster.declarations import KnownTables
+from ...state.core.verb import Vouch
 from ...state.machine import Machine
 from ..replicas.machines import Machines
 from .audit import AuditQueue
@@ -109,6 +119,9 @@ _BESIDE: Final = {method.code for method in (KV_TRANSACT, TABLE_TRANSACT, LEASE_
 _PARTS: Final = {TABLE_GET.code: "", TABLE_PUT.code: "record", TABLE_DELETE.code: "key"}
 """Of declared tables, whose fields may have any name: which field of an item has those of the key."""
 _KNOWN_MAX: Final = 4_096
+_UNDER_WAY_S: Final = 1.0
+"""For how long a word of the leader of ``metadata-0`` may have been under way."""
+_AGAIN_MS: Final = 200
 _NAMES_LOGGED: Final = 8
 """Names of what an administrator has changed that are logged."""
 
@@ -266,7 +279,7 @@ def _brokers(method: Method[Any, Any], request: m.Request[Any]) -> Iterable[str]
     if request.life is not None:
         yield request.life.broker
     if method.code in _NAMING:
-        if request.body.broker or method is BROKER_REGISTER:
+        if request.body.broker or method is not SESSION_DELETE:  # which may be in nobody's name
             yield request.body.broker
     elif method is BROKER_HEARTBEAT:
         yield from dict.fromkeys(beat.broker for beat in request.body.beats)
@@ -380,21 +393,24 @@ class Permissions:
     """Decides for one node."""
 
     def __init__(
-        self, node_id: str, groups: Hosted, machines: Machines, security: SecurityConfig, audit: AuditQueue
+        self, config: Config, groups: Hosted, machines: Machines, audit: AuditQueue, now: Callable[[], float]
     ) -> None:
+        """``now``: the node's monotonic clock, in seconds."""
         self.known = machines.access
-        self.enforced = security.authorization
+        self.enforced = config.security.authorization
         """Whether what is not allowed is refused."""
-        self._node_id = node_id
+        self._node_id = config.node_id
         self._groups = groups
         self._audit = audit
         self.tables = machines.tables
         """The declared ones."""
-        self._administrators = frozenset(security.administrators)
+        self._administrators = frozenset(config.security.administrators)
         self._rights: dict[Principal, Rights] = {}
         self._at = -1
         self._bound: dict[str, str] = {}  # broker -> the certificate that it is bound to; empty: none
         self._bound_at: tuple[Machine | None, int] = None, 0  # the state in which that is so
+        self._now = now
+        self._unheard: dict[m.Owner, float] = {}  # lives that nobody has heard of -> since when they were named
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -703,6 +719,41 @@ class Permissions:
             for one in body.wishes
         ]
         return MayReply(about.uri, self.enforced, administers, rights.denied, rights.roles, allowed)
+
+    # --- lives ---------------------------------------------------------------------------------------------------
+
+    def vouch(self, source: Source | None) -> Vouch | None:
+        """What is asked about the lives in whose names somebody writes; None: whatever life it names, it has."""
+        if not self.enforced or source is None or self.administers(source.principal):
+            return None
+        return self._vouched
+
+    def _vouched(self, life: m.Owner) -> MetadError | None:
+        """Why a life may not write that a group does not know: a registration has not given it, or it is over. This
+        node's own copy of ``metadata-0`` decides. While that may lack the registration, the error is one to come back
+        after."""
+        driver = self._groups.drivers[METADATA]
+        known = read_broker(driver.machine.reader.engine, life.broker)
+        if known is not None and known.broker_epoch == life.broker_epoch and known.state in LIVE:
+            return None
+        now_s = self._now()
+        behind_s = driver.group.behind_s(now_s)
+        if behind_s > 0.0 and len(life.broker) <= PRINCIPAL_BYTES_MAX:
+            if len(self._unheard) >= _KNOWN_MAX:
+                self._unheard.clear()
+            named_s = self._unheard.setdefault(life, now_s)
+            if now_s - behind_s < named_s + _UNDER_WAY_S:
+                return OverloadedError(
+                    f"this node has not heard yet of epoch {life.broker_epoch} of broker {life.broker!r}",
+                    retry_after_ms=_AGAIN_MS,
+                    retry_jitter_ms=_AGAIN_MS // 2,
+                )
+            del self._unheard[life]
+        return FencedError(
+            f"epoch {life.broker_epoch} of broker {life.broker[:256]!r} is none that a registration gave and that "
+            "lives: with authorization, nothing is written in its name",
+            current=None if known is None else known.broker_epoch,
+        )
 
     # --- brokers' certificates ----------------------------------------------------------------------------------
 

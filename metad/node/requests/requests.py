@@ -334,8 +334,7 @@ class Requests:
             self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
             self._gate.took(source)
         command = verb.command(body, size, refused, self._reply_bytes_max)
-        held = size + ITEM_BYTES * command.items
-        command.arrived_s = arrived_s
+        held, command.arrived_s = size + ITEM_BYTES * command.items, arrived_s
         if method is WILL_WAIT and body.wait_ms:
             until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
             return self._begin_wait(driver, command, held + REQUEST_BYTES, until_s, done, source)
@@ -345,6 +344,7 @@ class Requests:
         if self.draining and driver.group.is_leader:  # otherwise it says who leads
             raise DrainingError
         command.life, command.registered = request.life, bool(request.requires & _REGISTERED)
+        command.vouch = self._permissions.vouch(source) if self._permissions.enforced else None
         command.holder = holder_of(source)
         if request.identity is not None:
             command.digest = digest_of(method, request, payload)

@@ -64,10 +64,16 @@ def read_brokers(engine: Engine) -> dict[str, Broker]:
         begin = rows[-1][0] + b"\0"
 
 
+def read_broker(engine: Engine, broker: str) -> Broker | None:
+    """A broker of the applied state; None if nobody has registered it."""
+    value = engine.get(_PREFIX + keys.text(broker))
+    return None if value is None else _decode(value)
+
+
 def registered_by(engine: Engine, broker: str) -> str:
     """Who registered the last life of a broker, by the applied state; empty if nobody did."""
-    value = engine.get(_PREFIX + keys.text(broker))
-    return "" if value is None else _decode(value).registered_by
+    known = read_broker(engine, broker)
+    return "" if known is None else known.registered_by
 
 
 def fence_of(record: Broker) -> FenceItem:

@@ -28,7 +28,7 @@ import msgspec
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import FenceItem, GroupFence, GroupId
-from metad_wire.errors import ConflictError, FencedError
+from metad_wire.errors import ConflictError, FencedError, MetadError
 from metad_wire.families.assignment import BY_REPLICA
 from metad_wire.methods import encode
 from metad_wire.tables.cluster import GROUP
@@ -37,7 +37,7 @@ from metad_wire.tables.table import INDEXES
 from ...storage import keys
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin, PartContext, StatePart, Writes
-from ..core.verb import Command, Verb, written
+from ..core.verb import Command, Verb, Vouch, written
 from ..core.view import View
 
 _FENCE = GROUP.rows["fence"]
@@ -162,9 +162,10 @@ class Fences(StatePart):
         fence = self._newest.get(broker)
         return fence is None or epoch >= fence.least_epoch
 
-    def refusal(self, registered: bool, *lives: m.Owner | None) -> FencedError | None:
+    def refusal(self, registered: bool, *lives: m.Owner | None, vouch: Vouch | None = None) -> MetadError | None:
         """Why a request in the name of these lives is refused as a whole; None if it is not. ``registered``: the first
-        is one that metad registered."""
+        is one that metad registered. ``vouch`` decides about a life that is not known here as the last that a
+        registration gave and that has not ended."""
         if registered and lives[0] is not None and lives[0].broker not in self._newest:
             return FencedError(
                 f"epoch {lives[0].broker_epoch} of broker {lives[0].broker!r} is over: it ended so long ago that the "
@@ -178,6 +179,10 @@ class Fences(StatePart):
                     f"the least epoch that may write is {least}",
                     current=least,
                 )
+            if vouch is None or life is None or not life.broker:
+                continue  # a request in nobody's name
+            if self.life(life.broker) != life.broker_epoch and (unknown := vouch(life)) is not None:
+                return unknown
         return None
 
     def over(self, owner: m.SessionOwner) -> Fence | None:

@@ -43,6 +43,10 @@ SLIGHT_BYTES = 1024
 SPENT_BYTES = 1024  # that take about as long as a row to be looked at
 
 
+Vouch = Callable[[m.Owner], MetadError | None]
+"""Says why a life may not write; None if it may. It is asked on the leader, once for each request that names it."""
+
+
 class Command(Generic[Body]):
     """A request to one group. ``rows`` may be empty for verbs that are not about single records. Records in the reply
     may take ``reply_bytes_max``. ``size`` is that of the request, as it came; 0 if it is not known. ``items`` is how
@@ -64,6 +68,7 @@ class Command(Generic[Body]):
         "rows",
         "size",
         "verb",
+        "vouch",
     )
 
     def __init__(
@@ -96,6 +101,9 @@ class Command(Generic[Body]):
         """In whose name it is made, if the request says so."""
         self.registered = False
         """Whether metad registered that life, as the request says."""
+        self.vouch: Vouch | None = None
+        """Asked about a life in whose name it is made, where the group does not know it for one that a registration
+        gave and that has not ended; None: whoever names a life has it."""
         self.holder = ""
         """Who asks: the party to which counts what the command makes and outlives a connection."""
 

@@ -11,9 +11,9 @@ from ..load.fleet import Result, run_fleet
 from ..load.measure import Load, epoch_now, plans
 
 
-async def window(target: str, load: Load, seconds: float) -> Result:
-    """One window of the load."""
-    return await _run(target, load, seconds, lambda _: None)
+async def window(target: str, load: Load, seconds: float, epoch: int | None = None) -> Result:
+    """One window of the load. ``epoch``: of its brokers; None: a new one."""
+    return await _run(target, load, seconds, lambda _: None, epoch)
 
 
 async def poured(target: str, load: Load, progress: Callable[[int], None]) -> Result:
@@ -21,9 +21,11 @@ async def poured(target: str, load: Load, progress: Callable[[int], None]) -> Re
     return await _run(target, load, None, progress)
 
 
-async def _run(target: str, load: Load, seconds: float | None, progress: Callable[[int], None]) -> Result:
+async def _run(
+    target: str, load: Load, seconds: float | None, progress: Callable[[int], None], epoch: int | None = None
+) -> Result:
     load = load.checked()
-    planned = plans(target, load, epoch_now(), seconds=seconds)
+    planned = plans(target, load, epoch_now() if epoch is None else epoch, seconds=seconds)
     return await asyncio.to_thread(run_fleet, planned, on_begin=lambda: None, on_end=lambda: None, progress=progress)
 
 

@@ -11,8 +11,8 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
         "lives_that_are_over_write",
         "a group refuses what is asked in the name of a life that is over",
         "metad.state.machine:Machine.evaluate",
-        "if (fenced and (",
-        "if False and ((",
+        "if ((fenced or command.vouch) and (",
+        "if (False and (",
         "a_zombie_steals_nothing_once_its_next_life_is_registered",
     ),
     _m(

@@ -18,12 +18,13 @@ from wire_strategies import values_of
 from metad.node.requests import permissions
 from metad.node.requests.permissions import Need, Rights, right_of
 from metad.state.cluster.access import KnownAccess
+from metad.state.cluster.fences import Fences
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.cluster import METADATA
 from metad_wire.declaration import Declaration, DeclaredField
-from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError
+from metad_wire.errors import ERRORS, FencedError, MetadError, OverloadedError, PermissionDeniedError
 from metad_wire.families import FAMILIES
 from metad_wire.methods import METHODS, By, For, Method
 from metad_wire.table import ROWS
@@ -84,10 +85,10 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.close()
 
 
-def send(rig: Rig, line: Line, method: Method[Any, Any], body: Any) -> Answer:
+def send(rig: Rig, line: Line, method: Method[Any, Any], body: Any, life: m.Owner | None = None) -> Answer:
     group = "" if method.by is not By.GROUP else group_of(rig.node.map, method, body) or f"{kind_of(method)}-0"
     answer = Answer()
-    payload = method.encode_request(body, 0, None, group)
+    payload = method.encode_request(body, 0, None, group, life=life)
     rig.node.requests.submit(method.code, payload, answer, source=line)
     return answer
 
@@ -210,6 +211,8 @@ THERE = (
     ),
 )
 """What there is before anybody asks."""
+LIVING = ("b1", "k")
+"""Brokers that live."""
 
 
 def allowed(grants: list[Grant], given_scope: str, right: str, table: str, scope: str, key: str) -> bool:
@@ -289,13 +292,22 @@ def test_nothing_is_shown_or_changed_that_its_key_would_refuse(
     def may(right: str, table: str, where: str, key: str) -> bool:
         return allowed(grants, scope, right, table, where, key)
 
+    lives = dict[str, int]()
+
+    def in_a_life(method: Method[Any, Any], body: Any) -> Any:
+        if not is_in_a_name(method) or not method.mutates or body.broker not in lives:
+            return body
+        return msgspec.structs.replace(body, broker_epoch=lives[body.broker])
+
     async def run() -> None:
         rig = await opened()
         await give(rig, APP, *grants, scope=scope)
+        for broker in LIVING:
+            lives[broker] = (await ask(rig, OPS, methods.BROKER_REGISTER, BrokerRegister(broker))).broker_epoch
         for method, body in THERE:
-            assert not (await ask(rig, OPS, method, body)).errors
-        for by_app, (method, body) in attempts:
-            before = rows_of(rig)
+            assert not (await ask(rig, OPS, method, in_a_life(method, body))).errors
+        for by_app, (method, asked) in attempts:
+            before, body = rows_of(rig), in_a_life(method, asked)
             answer = await rig.answered(send(rig, APP if by_app else OPS, method, body))
             rig.node.will_turns.drain()
             await rig.settle()
@@ -352,7 +364,13 @@ async def test_a_broker_owns_its_own_name_and_others_need_a_grant(rig: Rig) -> N
     await give(rig, APP, Grant(["own"], ["broker"]), Grant(["write"]))
     bound = await rig.answered(send(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b1")))
     assert isinstance(bound.error, PermissionDeniedError), "its certificate binds it"
-    taken = m.SessionTakeover("b9", 1, [m.SessionTakeoverItem("a", "c")])
+    for broker in ("b9", ""):
+        named = m.SessionTakeover(broker, 1, [m.SessionTakeoverItem("a", "c")])
+        await give(rig, APP, Grant(["write"]))
+        assert is_refused(await rig.answered(send(rig, APP, methods.SESSION_TAKEOVER, named))), "it owns no name"
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["write"]))
+    life = (await ask(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b9"))).broker_epoch
+    taken = m.SessionTakeover("b9", life, [m.SessionTakeoverItem("a", "c")])
     assert not (await ask(rig, APP, methods.SESSION_TAKEOVER, taken)).errors
     await give(rig, APP, Grant(["write"]))
     assert is_refused(await rig.answered(send(rig, APP, methods.SESSION_TAKEOVER, taken)))
@@ -389,7 +407,8 @@ async def test_what_belongs_to_another_table_needs_the_right_to_that(rig: Rig) -
 
 
 async def test_who_claims_wills_may_read_them(rig: Rig) -> None:
-    claim = methods.WILL_CLAIM.body("b", 1, 60_000, tenant="a")
+    life = (await ask(rig, OPS, methods.BROKER_REGISTER, BrokerRegister("b"))).broker_epoch
+    claim = methods.WILL_CLAIM.body("b", life, 60_000, tenant="a")
     await give(rig, APP, Grant(["own"], ["broker"]), Grant(["write"], ["will"], "a"))
     assert is_refused(await rig.answered(send(rig, APP, methods.WILL_CLAIM, claim)))
     await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write"], ["will"], "a"))
@@ -717,3 +736,81 @@ async def test_fields_of_declared_tables_may_have_any_name(rig: Rig, key: tuple[
     assert await errors(methods.TABLE_PUT, 3, [m.TablePutItem(record) for record in records]) == refused
     assert await errors(methods.TABLE_GET, [record[:2] for record in records]) == refused
     assert await errors(methods.TABLE_DELETE, [m.TableDeleteItem(record[:2]) for record in records]) == refused
+
+
+# --- lives ----------------------------------------------------------------------------------------------------------
+
+NOBODYS = 2**62
+"""An epoch that no registration gave."""
+
+
+async def test_no_write_is_made_in_the_name_of_a_life_that_no_registration_gave(rig: Rig) -> None:
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
+    life = (await ask(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b2"))).broker_epoch
+    named = [method for method in OF_CLIENTS if method.mutates and is_in_a_name(method)]
+    assert len(named) == 11
+    before = rows_of(rig)
+    for broker, epoch in (("b2", NOBODYS), ("b2", life + 1), ("never", 1)):
+        for method in named:
+            body = msgspec.structs.replace(body_of(method), broker=broker, broker_epoch=epoch)
+            assert isinstance((await rig.answered(send(rig, APP, method, body))).error, FencedError), method.name
+        answer = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner(broker, epoch)))
+        assert isinstance(answer.error, FencedError)
+    assert rows_of(rig) == before
+    taken = m.SessionTakeover("b2", life, [m.SessionTakeoverItem("a", "c")])
+    assert not (await ask(rig, APP, methods.SESSION_TAKEOVER, taken)).errors
+    await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", life)))
+    ended = methods.BROKER_DEREGISTER.body("b2", life)
+    await ask(rig, APP, methods.BROKER_DEREGISTER, ended)
+    for epoch in (life, life + 1):
+        answer = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", epoch)))
+        assert isinstance(answer.error, FencedError)
+
+
+async def test_a_life_that_a_group_has_not_heard_of_writes_once_metadata_0_knows_it(rig: Rig) -> None:
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
+    life = (await ask(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b2"))).broker_epoch
+    fences = rig.driver("data-0").machine.parts[Fences]
+    fences._newest.clear()
+    await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", life)))
+    fences._newest.clear()
+    refused = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", life + 1)))
+    assert isinstance(refused.error, FencedError)
+
+
+async def test_a_node_whose_copy_is_behind_says_that_a_life_may_come_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
+    now_s, level_s = 100.0, 99.9
+    monkeypatch.setattr(rig.node.permissions, "_now", lambda: now_s)
+    monkeypatch.setattr(rig.driver("metadata-0").group, "behind_s", lambda now_s: now_s - level_s)
+
+    async def asked() -> MetadError:
+        return (await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", NOBODYS)))).error
+
+    again = await asked()
+    assert isinstance(again, OverloadedError)
+    assert again.retry_after_ms
+    now_s, level_s = 100.5, 100.4
+    assert isinstance(await asked(), OverloadedError)
+    now_s, level_s = 200.0, 100.9
+    assert isinstance(await asked(), OverloadedError), "it knows nothing newer"
+    level_s = 101.0
+    assert isinstance(await asked(), FencedError)
+    assert not rig.node.permissions._unheard
+
+
+async def test_lives_are_free_where_nobody_is_checked_and_to_administrators(rig: Rig) -> None:
+    put = await rig.answered(send(rig, OPS, methods.KV_PUT, PUT, m.Owner("b2", NOBODYS)))
+    assert not put.reply(methods.KV_PUT).errors
+    rig.node.permissions.enforced = False
+    put = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b3", NOBODYS)))
+    assert not put.reply(methods.KV_PUT).errors
+
+
+PUT = m.KvPut([m.KvPutItem("n", "k", b"v")])
+
+
+def is_in_a_name(method: Method[Any, Any]) -> bool:
+    return {"broker", "broker_epoch"} <= {*method.body.__struct_fields__}

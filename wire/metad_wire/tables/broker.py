@@ -7,7 +7,9 @@ epoch on: after the entry that raises the fence, the group's log has no write in
   either life is fenced, the whole request is refused with ``fenced``, and nothing is done. A retry of a write that was
   done before the fence still gets its answer.
 - A client that relies on ``Request.life`` **must** name LIVES in ``Request.requires``: older servers ignore the life.
-- A broker that never registers has no lease and no fence, and may write with any epoch.
+- A broker that never registers has no lease and no fence, and may write with any epoch. Not where roles are checked:
+  there a write is ``fenced`` unless its life is one that a registration gave and that has not ended, and ``overloaded``
+  while the server may have missed the registration. Administrators write in any name.
 - Every group has a fence of each registered broker, until the broker is forgotten (``broker.register``). A client whose
   life was registered with no group in ``unfenced`` **should** name REGISTERED in ``Request.requires`` too.
 - A fence is a lower bound only. A session that was taken over with a higher epoch than any registration gave is refused
