@@ -46,6 +46,8 @@ _PREFIX = keys.table_prefix(keys.group_prefix(METADATA), _RECORD)
 _FIELDS = tails.fields(Broker)
 _LOAD_ROWS = 1_000
 LEASE_MS_MAX = 3_600_000
+_PRINCIPAL = "://"
+"""In the name of a principal, and in no host's: one client may come from several hosts."""
 
 _decode = msgspec.msgpack.Decoder(Broker).decode
 
@@ -98,7 +100,7 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     epoch = max(now.entry, least, asked.at_least_epoch)
     unclean_epoch, quiet_epoch, quiet_ms = 0, epoch, 0
     if known is not None:
-        is_retry = 0 < asked.registration == known.registration
+        is_retry = _is_retry(step, known)
         is_clean = is_retry or asked.clean_epoch == known.broker_epoch
         unclean_epoch = known.unclean_epoch if is_clean else epoch
         # An attempt may come late: then its process lives already, by another attempt.
@@ -125,6 +127,14 @@ def _register(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
         quiet_ms=quiet_ms,
         registration=asked.registration,
     )
+
+
+def _is_retry(step: BrokerStep, known: Broker) -> bool:
+    """Whether a registration is another attempt of the one that gave the last life. Many can read its number, so it
+    counts for nobody but the principal that has drawn it."""
+    assert step.registration is not None
+    principals = {one for one in (step.by, known.registered_by) if _PRINCIPAL in one}
+    return 0 < step.registration.registration == known.registration and len(principals) < 2
 
 
 def _quiet(known: Broker, least: int, *, has_stopped: bool) -> tuple[int, int]:
@@ -247,7 +257,7 @@ def _noted(step: BrokerStep, known: Broker | None, changed: Broker) -> AuditEntr
     asked = step.registration
     if step.line is None or asked is None or known is None or known.state not in b.LIVE:
         return None
-    if 0 < asked.registration == known.registration:
+    if _is_retry(step, known):
         return None
     names = f"{step.broker}: epoch {changed.broker_epoch} ends epoch {known.broker_epoch}, registered by "
     names += known.registered_by or "nobody known"

@@ -1544,6 +1544,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _TRAIL + "test_a_registration_is_noted_that_ends_a_life",
     ),
     _m(
+        "numbers_of_registrations_are_anybodys",
+        "who has read the number of another's registration does not come again in its place",
+        "metad.state.cluster.brokers:_is_retry",
+        " and len(principals) < 2",
+        "",
+        _TRAIL + "test_an_attempt_to_register_that_comes_again_is_not_noted",
+    ),
+    _m(
         "a_batch_of_lines_is_written_twice",
         "a batch that is sent again has the same identity",
         "metad.node.requests.audit:AuditQueue._try",

@@ -242,5 +242,8 @@ def test_an_attempt_to_register_that_comes_again_is_not_noted() -> None:
     registry.take("register", APP, 17)
     registry.take("register", APP, 17)
     assert not names(registry.rig)
-    registry.take("register", APP, 18)
-    assert len(names(registry.rig)) == 1
+    registry.take("register", OTHER, 17)
+    assert len(names(registry.rig)) == 1, "who has read the number of another's registration has not drawn it"
+    registry.take("register", OTHER, 17)
+    registry.take("register", OTHER, 18)
+    assert len(names(registry.rig)) == 2

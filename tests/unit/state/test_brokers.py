@@ -282,6 +282,29 @@ def test_a_retry_is_as_clean_as_the_attempt_before() -> None:
     assert first.unclean_epoch < second.unclean_epoch, "no retry"
 
 
+@pytest.mark.parametrize(
+    ("others", "is_retry"),
+    [
+        (["metad://client/a", "metad://client/a"], True),
+        (["metad://client/a", "metad://client/b"], False),
+        (["spiffe://acme/a", "metad://client/a"], False),
+        (["10.0.0.7", "10.0.0.8"], True),
+        (["", "metad://client/a"], True),
+    ],
+)
+def test_a_registration_comes_again_from_the_principal_that_has_drawn_its_number(
+    others: list[str], is_retry: bool
+) -> None:
+    registry = Registry()
+    registry.change(registration("b1"))
+    (first,) = registry.change(
+        msgspec.structs.replace(registration("b1", registration=12, clean_epoch=1), by=others[0])
+    )
+    (second,) = registry.change(msgspec.structs.replace(registration("b1", registration=12), by=others[1]))
+    assert first.unclean_epoch == 0
+    assert (second.unclean_epoch == 0) is is_retry
+
+
 def test_an_attempt_that_comes_late_makes_nobody_quiet() -> None:
     """The process lives already, by another attempt."""
     registry = Registry()

@@ -179,7 +179,7 @@ class BrokerRegister(Message, frozen=True):
     sole: bool = False
     """The process holds the lock of the one before, which has ended. It counts with a ``registration``."""
     registration: U63 = 0
-    """Drawn at random; a retry has the same, and is as clean as the attempt before."""
+    """Drawn at random; a retry has the same, and is as clean as the attempt before. Of another principal it is none."""
 
 
 class BrokerRegistered(Message, frozen=True):
