@@ -114,7 +114,7 @@ from metad_wire.tables.retained import Retained, RetainedDeleteItem, RetainedKey
 from metad_wire.tables.sequence import SequenceAddItem, SequenceKey, SequenceRecord
 from metad_wire.tables.subscription import Subscribed, Subscription, SubscriptionKey, SubscriptionOptions
 from metad_wire.tables.table import PlainTable
-from metad_wire.tables.tenants import TableUse
+from metad_wire.tables.tenants import Quota, QuotaKey, TableUse, Use
 from metad_wire.tables.will import DueWill, WillClaimant, WillDue, WillKey
 from metad_wire.text.fields import U32, U63
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -168,6 +168,7 @@ from .errors import (
     OverloadedError,
     PermissionDeniedError,
     PositionAheadError,
+    QuotaError,
     QuotaExceededError,
     ShrinkError,
     SlowReaderError,
@@ -184,6 +185,7 @@ from .errors import (
 from .families.audit import Audit
 from .families.config import Change, Config, Effective, Setting
 from .families.principals import Principals
+from .families.quotas import Quotas
 from .families.roles import Roles
 from .families.schemas import Followed, NewSchema, Schemas
 from .families.tenants import Tenants
@@ -399,7 +401,11 @@ __all__ = [
     "Principals",
     "Put",
     "PutResult",
+    "Quota",
+    "QuotaError",
     "QuotaExceededError",
+    "QuotaKey",
+    "Quotas",
     "ReadResult",
     "Recommendation",
     "Record",
@@ -481,6 +487,7 @@ __all__ = [
     "UnknownOutcomeError",
     "UnknownTableError",
     "UnsupportedError",
+    "Use",
     "Users",
     "Watch",
     "WatchBatch",

@@ -65,6 +65,7 @@ CAUSES: Final = (
     Cause(e.SlowReaderError, "the peer does not read", _ANEW),
     # the node, now
     Cause(e.OverloadedError, "no room now", _WAIT),
+    Cause(e.QuotaError, "a tenant or a principal asks for too much a second", _WAIT),
     Cause(e.DrainingError, "the node ends in order", _WAIT),
     Cause(e.NotLeaderError, "another node leads the group, or none does", _WAIT),
     Cause(e.StaleRouteError, "the group does not hold the slots any more", _WAIT),

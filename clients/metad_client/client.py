@@ -29,6 +29,7 @@ from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequ
 from .families.audit import Audit
 from .families.config import Config
 from .families.principals import Principals
+from .families.quotas import Quotas
 from .families.roles import Roles
 from .families.schemas import Schemas
 from .families.tenants import Tenants
@@ -144,6 +145,7 @@ class Client:
         self.plans = Plans(self._requests)
         self.roles = Roles(self._requests)
         self.principals = Principals(self._requests)
+        self.quotas = Quotas(self._requests)
         self.audit = Audit(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)

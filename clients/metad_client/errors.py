@@ -22,6 +22,7 @@ from metad_wire.errors import (
     HandshakeError as HandshakeError,
     IdentityExpiredError as IdentityExpiredError,
     IndexBuildingError as IndexBuildingError,
+    QuotaError as QuotaError,
     InternalError as InternalError,
     InvalidItemError as InvalidItemError,
     InvalidRequestError as InvalidRequestError,

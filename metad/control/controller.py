@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -28,8 +30,19 @@ from metad_wire.errors import (
     NotFoundError,
     NotLeaderError,
 )
-from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP, CLUSTER_RETURNS, CLUSTER_STORE, STATUS, encode
+from metad_wire.methods import (
+    CLUSTER_JOIN,
+    CLUSTER_MAP,
+    CLUSTER_RETURNS,
+    CLUSTER_STORE,
+    QUOTA_COUNTS,
+    STATUS,
+    Method,
+    Reply,
+    encode,
+)
 from metad_wire.policy.returns import ReturnBudget
+from metad_wire.tables.tenants import QuotaCounts
 
 from .. import log_events
 from ..config import Config
@@ -37,6 +50,7 @@ from ..errors import ConfigError
 from ..logs import event
 from ..raft.replica import RaftGroup
 from ..raft.roles.membership import ChangeRefusedError
+from ..state.cluster.quotas import TenantTotals
 from .brokers.brokers import ABOUT_BROKERS, Brokers
 from .host import Clock, Done, Host, Source, Timer
 from .map import decisions, leaving, upkeep
@@ -82,6 +96,7 @@ class Controller:
         self._storing = False
         self._announced_s = self._tended_s = self._shared_s = float("-inf")
         self._return_budget = ReturnBudget()
+        self._totals = TenantTotals()
         self._tending = False
         self._retiring: set[GroupId] = set()  # replicas that should not be here, and are asked about
 
@@ -180,23 +195,34 @@ class Controller:
             self._share(self._groups.map, self._clock.now())
 
     def _share(self, known: ClusterMap, now_s: float) -> None:
-        """Ask the leader of ``metadata-0`` for this node's part of the budget of returns, while it is busy."""
+        """Ask the leader of ``metadata-0`` for this node's part of the budget of returns, while it is busy, and for
+        what tenants have whose records are limited."""
         sharing = self._host.sharing
         if now_s - self._shared_s < SHARE_S:
             return
         self._shared_s = now_s
-        if (report := sharing.report(now_s)) is None:
-            return
+        if (report := sharing.report(now_s)) is not None:
+            budget, nodes = self._return_budget, len(known.nodes)
+            heard: Callable[[Any], None] = partial(sharing.granted, asked_s=now_s)
+            self._report(CLUSTER_RETURNS, report, lambda asked: budget.grant(asked, nodes, now_s), heard)
+        if (counts := self._host.quotas.report(self._config.node_id)) is not None:
+            heard = partial(self._host.quotas.heard, counts)
+            self._report(QUOTA_COUNTS, counts, partial(self._totals.add, now_s=now_s), heard)
+
+    def _report(
+        self, method: Method[Any, Reply], body: Any, answer: Callable[[Any], Reply], heard: Callable[[Reply], None]
+    ) -> None:
+        """Tell the leader of ``metadata-0`` something, and hear its answer; ``answer``: if that is this node."""
 
         def answered(result: bytes | MetadError) -> None:
             if not isinstance(result, MetadError):
-                sharing.granted(CLUSTER_RETURNS.decode_reply(result), now_s)
+                heard(method.decode_reply(result))
 
         leader = self._groups.drivers[METADATA].group.leader
         if self.leads_metadata:
-            sharing.granted(self._return_budget.grant(report, len(known.nodes), now_s), now_s)
+            heard(answer(body))
         elif leader is not None and leader != self._config.node_id:
-            self._host.call_peer(leader, CLUSTER_RETURNS.code, CLUSTER_RETURNS.encode_request(report), answered)
+            self._host.call_peer(leader, method.code, method.encode_request(body), answered)
 
     def _ask_whether_formed(self, now_s: float) -> None:
         """Ask the other founders for the map, where this one may have been replaced and does not hear of it."""
@@ -357,6 +383,10 @@ class Controller:
                     raise NotFoundError(f"{node_id!r} is no member of the cluster")
                 grant = self._return_budget.grant(body, len(current.nodes), self._clock.now())
                 done(encode(grant))
+            case QuotaCounts(node_id):
+                if current.node(node_id) is None:
+                    raise NotFoundError(f"{node_id!r} is no member of the cluster")
+                done(encode(self._totals.add(body, now_s=self._clock.now())))
             case c.Moved(move):
                 self._grant(decisions.moved(current, move), done)
             case _:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from metad_wire.cluster import ClusterMap, GroupId, ReturnGrant, ReturnReport, StoreMap
 from metad_wire.errors import MetadError
 from metad_wire.messages import StatusReply
+from metad_wire.tables.tenants import QuotaCounts, QuotaTotals
 from metad_wire.transport.credentials import Principal
 
 from ..errors import ServerError
@@ -104,6 +105,16 @@ class Sharing(Protocol):
         """The answer to what was asked at that time."""
 
 
+class Counting(Protocol):
+    """What a node tells of tenants whose records are limited."""
+
+    def report(self, node_id: str) -> QuotaCounts | None:
+        """What its groups have; None if nobody's records are limited."""
+
+    def heard(self, told: QuotaCounts, totals: QuotaTotals) -> None:
+        """What all groups have, where this was told before."""
+
+
 class Host(NamedTuple):
     """What a controller needs of its node."""
 
@@ -126,3 +137,5 @@ class Host(NamedTuple):
     """Stops the node."""
     sharing: Sharing
     """Asks for this node's part of the cluster's budget of returns."""
+    quotas: Counting
+    """What is said of tenants whose records are limited."""

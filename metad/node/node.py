@@ -17,7 +17,16 @@ from typing import Any
 from metad_wire import messages as m
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
-from metad_wire.methods import ACCESS_MAY, CLUSTER_MAP, CLUSTER_STORE, STATUS, WATCH_OPEN, Method, encode
+from metad_wire.methods import (
+    ACCESS_MAY,
+    CLUSTER_MAP,
+    CLUSTER_STORE,
+    QUOTA_USE,
+    STATUS,
+    WATCH_OPEN,
+    Method,
+    encode,
+)
 from metad_wire.policy import Admission
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
@@ -59,6 +68,7 @@ from .replicas.machines import Machines
 from .requests.admission import Gate, InFlightBudget
 from .requests.audit import AuditQueue
 from .requests.permissions import Permissions
+from .requests.quotas import Quotas
 from .requests.reads import Reads
 from .requests.requests import Requests
 from .requests.scheduler import Scheduler
@@ -100,7 +110,8 @@ class Node:
         precedence, slices = Precedence(environment.now), Slices(environment.call_soon)
         machines = Machines(config, stores.state, groups, environment)
         audit = self.audit = AuditQueue(environment, lambda payload, done: leaders.note(payload, done))
-        permissions = self.permissions = Permissions(config, groups, machines, audit, environment.now)
+        quotas = Quotas(machines.quotas, environment)
+        permissions = self.permissions = Permissions(config, groups, machines, audit, quotas, environment.now)
         watches = self.watches = Watches(
             config, stores.state, groups, outbound, precedence, slices, environment, health, permissions
         )
@@ -209,6 +220,7 @@ class Node:
             fail=health.fail,
             stop_for_bug=health.stop_for_bug,
             sharing=share,
+            quotas=machines.quotas,
         )
         self.controller = Controller(config, self.presence, stores, environment, host, self.migrations, self.brokers)
         groups.on_change.append(self.controller.reconcile)
@@ -287,6 +299,8 @@ class Node:
             done(encode(self.status()))
         elif method is ACCESS_MAY:
             done(encode(self.permissions.may(body, source)))
+        elif method is QUOTA_USE:
+            done(encode(self.permissions.quotas.use(body)))
         elif method is CLUSTER_MAP:
             self.standstills.look(self.environment.now())
             done(encode(self.groups.map_reply(body)))

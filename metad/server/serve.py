@@ -102,6 +102,7 @@ class Server:
         self._greeting: dict[Connection, None] = {}  # not welcomed yet, the oldest first
         self._served = FairRoom("connections", config.limits.connections_max, ends="the end of the connection")
         self._places: dict[Connection, Place] = {}  # of those that are welcomed
+        node.permissions.quotas.connections = self._served.held_by
         self._intake = ReceiveBudget(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
         self._unbegun = FairRoom(
             "bytes of requests that are not begun", config.limits.unbegun_bytes_max, ends="the turn of its connection"

@@ -65,6 +65,7 @@ from metad_wire.tables.subscription import (
     SubscriptionRemove,
 )
 from metad_wire.tables.table import DECLARED, TableIndexStep
+from metad_wire.tables.tenants import Quota, QuotaKey
 from metad_wire.tables.will import WillAcknowledge, WillClaim, WillExpire, WillKey, WillRelease, WillWait
 from metad_wire.transport import Transport
 from metad_wire.watch import WatchFilter, WatchOpen
@@ -258,6 +259,14 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return m.SessionEndTenant("nobody", True)
         case "session.endings":
             return m.SessionEndings()
+        case "quota.put":
+            return method.body([Quota("tenant/nobody", 1)])
+        case "quota.delete":
+            return method.body([QuotaKey("tenant/nobody")])
+        case "quota.list" | "quota.use":
+            return method.body()
+        case "quota.counts":
+            return method.body(known.nodes[0].node_id, [])
         case "tenants.end" | "tenants.keep" | "tenants.use":
             return method.body("nobody")
         case "tenants.endings" | "tenants.list":

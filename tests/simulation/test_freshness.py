@@ -57,6 +57,7 @@ async def written(m: Client) -> None:
     await m.assignments.create("acme", "r1", "topic")
     await m.plans.create("p1", "rebalance")
     await m.roles.put("r1", [Grant(["read"])])
+    await m.quotas.put("tenant/acme", items_per_s=1_000_000)
     await m.principals.put("metad://client/c1", [Given("r1")])
     await m.tables.declare("t1", TopicSettings, key=("tenant", "topic"))
 
@@ -133,6 +134,7 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "role.list": lambda m: any_of(m.roles.list()),
     "audit.list": lambda m: any_of(m.audit.list()),
     "principal.list": lambda m: any_of(m.principals.list()),
+    "quota.list": lambda m: any_of(m.quotas.list()),
     "broker.get": lambda m: m.brokers.get("b1"),
     "broker.list": lambda m: any_of(m.brokers.list()),
     "watch.open: image": of_image,
@@ -158,6 +160,7 @@ OTHERS = {
     "cluster.map": "what the node knows: it may be old",
     "access.may": "what the node knows: it may be old",
     "session.endings": "as kv.get: the same reads of the leader; it is empty once all is done",
+    "quota.use": "what the nodes know: it may be old",
     "tenants.endings": "as session.endings",
     "tenants.list": "as kv.get: the same reads of the leaders, each at its own moment",
     "tenants.use": "as kv.get: the same reads of the leaders, each at its own moment",

@@ -19,8 +19,8 @@ PARAMETERS_MAX = 8
 PAGE_KIB_MAX = 20
 
 FUNCTIONS = {
-    "metad/node/node.py:Node.__init__": 140,
-    "metad/node/requests/requests.py:Requests._begin": 90,
+    "metad/node/node.py:Node.__init__": 143,
+    "metad/node/requests/requests.py:Requests._begin": 93,
     "metad/state/machine.py:Machine.evaluate": 113,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._open_run": 74,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._seal_run": 68,
@@ -29,6 +29,7 @@ FUNCTIONS = {
     "tests/extension/test_a_declared_table_on_nodes.py:test_nothing_is_lost_on_the_way": 83,
     "tests/spark/test_census.py:test_each_kind_of_orphan_is_found_and_nothing_else": 85,
     "tests/spark/test_census.py:test_lag_says_what_is_known": 61,
+    "tests/contract/test_answers.py:body_of": 64,
     "tests/unit/client/scripted.py:all_well": 107,
     "tests/unit/state/test_session_life.py:test_sessions_against_a_model": 78,
     "tests/unit/state/test_wills.py:test_each_will_is_acknowledged_once_and_none_is_lost": 78,
@@ -48,7 +49,7 @@ FUNCTIONS = {
 """Functions of more than 60 lines: so many lines."""
 CLASSES = {
     "metad/control/brokers/brokers.py:Brokers": 49,
-    "metad/control/controller.py:Controller": 27,
+    "metad/control/controller.py:Controller": 28,
     "metad/node/node.py:Node": 37,
     "metad/node/replicas/driver.py:GroupDriver": 40,
     "metad/node/watches/watches.py:Watches": 36,
@@ -92,10 +93,10 @@ PAGES = {
     "docs/OPERATE.md": 34,
     "docs/WRITE_A_BROKER.md": 26,
     "wire/PROTOCOL.md": 44,
-    "wire/TABLES.md": 86,
+    "wire/TABLES.md": 87,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 347
+MARKDOWN_KIB_MAX = 348
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

@@ -547,6 +547,7 @@ _OF_OPERATORS = (
     *("system.status", "session.end_tenant", "session.endings"),
     *("role.list", "principal.get", "principal.list", "access.may", "audit.list"),
     *(f"tenants.{verb}" for verb in ("end", "keep", "endings", "list", "use")),
+    *("quota.list", "quota.use"),
     *("role.list", "principal.get", "principal.list", "access.may"),
 )
 _ASSIGNED = (ASSIGNMENT, PLAN)

@@ -200,6 +200,10 @@ class UnknownTableError(_Coded, code=119, name="unknown_table", retryable=True):
     """The node has not heard of the table, or of all its fields, yet; nothing was done."""
 
 
+class QuotaError(_Coded, code=121, name="quota", retryable=True):
+    """A tenant or a principal asks for more a second than it may; nothing was done."""
+
+
 class IndexBuildingError(_Coded, code=120, name="index_building", retryable=True):
     """The index is being built: there is no list yet."""
 

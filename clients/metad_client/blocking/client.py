@@ -35,6 +35,7 @@ from .namespaces import (
     Offsets,
     Plans,
     Principals,
+    Quotas,
     Records,
     RetainedMessages,
     Roles,
@@ -90,6 +91,7 @@ class BlockingClient(Twin, Closing):
         self.plans = Plans(portal, opened.plans)
         self.roles = Roles(portal, opened.roles)
         self.principals = Principals(portal, opened.principals)
+        self.quotas = Quotas(portal, opened.quotas)
         self.audit = Audit(portal, opened.audit)
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)

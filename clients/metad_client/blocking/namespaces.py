@@ -10,7 +10,7 @@ from metad_wire.tables.assignment import Partition, Resource
 from .. import broker_life
 from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
-from ..families import audit, config, principals, roles, schemas, tenants, topics, users
+from ..families import audit, config, principals, quotas, roles, schemas, tenants, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -344,6 +344,17 @@ class Plans(Twin):
     cancel = Call(plans.Plans.cancel)
     list = Listing(plans.Plans.list)
     recommend = Call(plans.Plans.recommend)
+
+
+class Quotas(Twin):
+    """``m.quotas``: how much tenants and principals may take. See :class:`metad_client.Quotas`."""
+
+    put_many = Call(quotas.Quotas.put_many)
+    delete_many = Call(quotas.Quotas.delete_many)
+    put = Call(quotas.Quotas.put)
+    delete = Call(quotas.Quotas.delete)
+    list = Listing(quotas.Quotas.list)
+    use = Call(quotas.Quotas.use)
 
 
 class Tenants(Twin):

@@ -36,7 +36,19 @@ from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
-from .tables import access, assignments, audit, brokers, declared, leases, records, retained, ruled, sessions, wills
+from .tables import (
+    access,
+    assignments,
+    audit,
+    brokers,
+    declared,
+    leases,
+    records,
+    retained,
+    ruled,
+    sessions,
+    wills,
+)
 from .verdict import EXIT_STATUS, problems, verdict
 from .watching import watch
 
@@ -99,6 +111,8 @@ examples:
   metadctl partitions explain acme orders topic 0
   metadctl plans drain empty-b1 b1
   metadctl schemas register acme orders-value orders.avsc
+  metadctl tenants end acme --grace 3600
+  metadctl quotas set tenant/acme --items-per-s 5000 --sessions 100000
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders
   metadctl put offset acme billing orders 0 42 --monotonic

@@ -69,6 +69,7 @@ from metad_wire.tables.retained import RETAINED_GET, RETAINED_MATCH, Retained, R
 from metad_wire.tables.sequence import SEQUENCE_DELETE, SEQUENCE_GET, SEQUENCE_LIST, SequenceKey, SequenceRecord
 from metad_wire.tables.session import SESSION_GET, SESSION_LIST
 from metad_wire.tables.subscription import SUBSCRIPTION_GET, SUBSCRIPTION_LIST, Subscription
+from metad_wire.tables.tenants import QUOTA_DELETE, QUOTA_PUT, Quota, QuotaKey
 from metad_wire.tables.will import WILL_LIST, DueWill
 
 from ..requests.listing import Listing
@@ -554,6 +555,41 @@ class _PrincipalDeclared(Facade):
         return WriteResult(await _PRINCIPAL_CHANGE.many(self._requests, changes, deadline_s))
 
 
+class _QuotaDeclared(Facade):
+    async def put_many(self, quotas: Sequence[Quota], *, deadline_s: float | None = None) -> WriteResult:
+        """Say how much tenants and principals may take, instead of what was said before. Item errors: InvalidItemError,
+        QuotaExceededError."""
+        return WriteResult(await _QUOTA_PUT.many(self._requests, quotas, deadline_s))
+
+    async def put(
+        self,
+        subject: str,
+        *,
+        items_per_s: int | None = None,
+        bytes_per_s: int | None = None,
+        connections: int | None = None,
+        watches: int | None = None,
+        sessions: int | None = None,
+        records: int | None = None,
+        bytes: int | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """The same with one, as :meth:`put_many` does it. Raises the error of its item."""
+        await _QUOTA_PUT.one(
+            self._requests,
+            Quota(subject, items_per_s, bytes_per_s, connections, watches, sessions, records, bytes),
+            deadline_s,
+        )
+
+    async def delete_many(self, keys: Sequence[QuotaKey], *, deadline_s: float | None = None) -> WriteResult:
+        """Limit tenants and principals no more. Item errors: NotFoundError."""
+        return WriteResult(await _QUOTA_DELETE.many(self._requests, keys, deadline_s))
+
+    async def delete(self, subject: str, *, deadline_s: float | None = None) -> None:
+        """The same with one, as :meth:`delete_many` does it. Raises the error of its item."""
+        await _QUOTA_DELETE.one(self._requests, QuotaKey(subject), deadline_s)
+
+
 class _RetainedDeclared(Facade):
     async def get_many(
         self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
@@ -764,6 +800,8 @@ _PRINCIPAL_GET: Verb[PrincipalKey, PrincipalRoles | None] = Verb(PRINCIPAL_GET)
 _PRINCIPAL_PUT: Verb[PrincipalRoles, None] = Verb(PRINCIPAL_PUT)
 _PRINCIPAL_DELETE: Verb[PrincipalKey, None] = Verb(PRINCIPAL_DELETE)
 _PRINCIPAL_CHANGE: Verb[BindingChange, None] = Verb(PRINCIPAL_CHANGE)
+_QUOTA_PUT: Verb[Quota, None] = Verb(QUOTA_PUT)
+_QUOTA_DELETE: Verb[QuotaKey, None] = Verb(QUOTA_DELETE)
 _RETAINED_GET: Verb[RetainedKey, Retained | None] = Verb(RETAINED_GET)
 _RETAINED_MATCH: Listing[Retained] = Listing(RETAINED_MATCH)
 _ROLE_PUT: Verb[Role, None] = Verb(ROLE_PUT)

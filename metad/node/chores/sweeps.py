@@ -62,7 +62,7 @@ from .chore import Chore, Done, Means
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
 from .tables import DroppedRecords, IndexBuild, RecordExpiry
-from .tenants import TenantRest
+from .tenants import TenantCount, TenantRest
 
 PASS_S: Final = 60.0
 _WAITING_S: Final = 60.0
@@ -296,6 +296,7 @@ class Sweeps:
             (IndexBuild, _RECORDS),
             (RecordExpiry, sessions),
             (TenantRest, sessions),
+            (TenantCount, sessions),
         )
         self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
             SESSION.kind: (

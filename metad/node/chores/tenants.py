@@ -7,6 +7,10 @@ leader begins one of its own. Some records go by themselves, and are waited for:
 resources, whose brokers delete what they have first.
 
 An order whose grace is over begins here, too.
+
+The leader of a group counts what tenants have there whose records are limited (:class:`TenantCount`), a page at a time.
+It spends a twentieth of its time on that at most: what is few is counted every second, and of millions of records a
+count takes minutes.
 """
 
 from __future__ import annotations
@@ -35,12 +39,14 @@ from metad_wire.tables.kv import KV
 from metad_wire.tables.lease import LEASE
 from metad_wire.tables.offset import OFFSET
 from metad_wire.tables.sequence import SEQUENCE
+from metad_wire.tables.session import SESSION
 from metad_wire.tables.table import PlainTable
 from metad_wire.tables.tenants import TenantsRest
 from metad_wire.tables.will import WILL
 
 from ...state.cluster.declarations import Declarations, KnownTables
-from ...state.cluster.tenancy import Place, places, rows_of
+from ...state.cluster.quotas import NOTHING, Held, KnownQuotas, Quotas
+from ...state.cluster.tenancy import Place, count_rows, places, rows_of
 from ...state.cluster.tenant_ends import REST, WAITING, Pending, TenantEnds
 from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
@@ -51,7 +57,9 @@ from .chore import Chore, Done, Means
 _PASS_ROWS: Final = 500
 """Looked at in one go, about half a millisecond."""
 _AGAIN_S: Final = 1.0
-"""Between two passes."""
+"""Between two passes, and two counts."""
+_COUNT_REST: Final = 20
+"""Behind each page that is counted, in durations of that."""
 
 
 class _Way(NamedTuple):
@@ -218,3 +226,55 @@ def _items(part: _Part, way: _Way, keys: list[bytes]) -> list[Any]:
         return [m.TableDeleteItem(part.table.fields_of(key, way.fields)) for key in keys]
     fields = dict.fromkeys(tuple(part.table.fields_of(key, way.fields)) for key in keys)
     return [make(*one) for one in fields]
+
+
+class TenantCount(Chore):
+    """Counts what one group has of tenants whose records are limited."""
+
+    def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
+        super().__init__(driver, batch, means)
+        self._tenants: list[str] = []
+        """That are not counted yet, this time."""
+        self._held = NOTHING
+        """What was counted of the first of them, up to here."""
+        self._begin = b""
+        self._again_s = 0.0
+        self._quotas: KnownQuotas | None = None
+        """That have heard of what the group has."""
+
+    def begin(self, room: int, done: Done) -> bool:
+        group = self._driver.group
+        if not self._leads():
+            self._stop()
+            return False
+        machine = self._driver.machine
+        quotas = machine.parts[Quotas].shared
+        if not quotas.limited:
+            self._stop()
+            return False
+        begun_s = self._environment.now()
+        if begun_s < self._again_s:
+            return False
+        self._tenants = self._tenants or [*quotas.limited]
+        tenant, known = self._tenants[0], machine.parts[Declarations].known
+        held = machine.slots.mask
+        page = count_rows(machine.reader.engine, group.prefix, known, tenant, held, self._begin)
+        records, size = (sum(numbers) for numbers in zip(*page.found.values(), strict=True)) if page.found else (0, 0)
+        sessions, _ = page.found.get(SESSION.name, (0, 0))
+        self._held, self._begin = self._held.plus(Held(sessions, records, size)), page.begin
+        now_s = self._environment.now()
+        self._again_s = now_s + _COUNT_REST * (now_s - begun_s)
+        if not page.begin:
+            self._quotas = quotas
+            quotas.count(group.name, tenant, self._held)
+            self._tenants, self._held = self._tenants[1:], NOTHING
+            if not self._tenants:
+                self._again_s = max(self._again_s, now_s + _AGAIN_S)
+        self._environment.call_soon(partial(done, 0))
+        return True
+
+    def _stop(self) -> None:
+        self._tenants, self._begin, self._held = [], b"", NOTHING
+        if self._quotas is not None:
+            self._quotas.forget(self._driver.group.name)
+            self._quotas = None

@@ -10,6 +10,7 @@ from ...config import Config
 from ...state.cluster.access import KnownAccess
 from ...state.cluster.cluster import MapChanges
 from ...state.cluster.declarations import KnownTables
+from ...state.cluster.quotas import KnownQuotas
 from ...state.core.part import NodeMemory
 from ...state.core.slot_assignment import ALL_SLOTS
 from ...state.machine import Machine
@@ -30,6 +31,7 @@ class Machines:
         """The declared tables."""
         self.access: KnownAccess = self._memory.shared(KnownAccess)
         """Roles and bindings."""
+        self.quotas: KnownQuotas = self._memory.shared(KnownQuotas)
         self._map_listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:

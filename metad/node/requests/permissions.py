@@ -91,6 +91,7 @@ from ...state.core.verb import Vouch
 from ...state.machine import Machine
 from ..replicas.machines import Machines
 from .audit import AuditQueue
+from .quotas import Quotas
 
 _NAMING: Final = {BROKER_REGISTER.code} | {
     method.code
@@ -393,10 +394,18 @@ class Permissions:
     """Decides for one node."""
 
     def __init__(
-        self, config: Config, groups: Hosted, machines: Machines, audit: AuditQueue, now: Callable[[], float]
+        self,
+        config: Config,
+        groups: Hosted,
+        machines: Machines,
+        audit: AuditQueue,
+        quotas: Quotas,
+        now: Callable[[], float],
     ) -> None:
         """``now``: the node's monotonic clock, in seconds."""
         self.known = machines.access
+        self.quotas = quotas
+        """How much of it."""
         self.enforced = config.security.authorization
         """Whether what is not allowed is refused."""
         self._node_id = config.node_id
@@ -582,6 +591,19 @@ class Permissions:
         right, name, is_scoped = right_of(method), _table_of(method), self._is_scoped
         scopes = {*map(attrgetter(f"{part}.{first}" if part else first), items)}
         return all("" in rights.prefixes(Need(right, name, _text(scope)), is_scoped) for scope in scopes)
+
+    def scopes(self, method: Method[Any, Any], body: Any) -> list[str]:
+        """The tenant or namespace of each item, or of a body without items; none where records have none, or all are
+        meant."""
+        if method.code == TABLE_TRANSACT.code:
+            return [next((one.scope or "" for one in _of_transaction(self.tables, item)), "") for item in body.items]
+        first = "" if method.table is None or not method.table.key else method.table.key[0]
+        if first not in SCOPES:
+            return []
+        if method.item is None:
+            return [scope] if (scope := getattr(body, first, "")) else []
+        part = _part_of(method)
+        return [getattr(getattr(item, part) if part else item, first, "") for item in body.items]
 
     def _check(self, rights: Rights, need: Need, principal: Principal) -> None:
         if not rights.allow(need, self._is_scoped):

@@ -139,6 +139,7 @@ class Requests:
         """What is small goes before what is not."""
         self._groups = groups
         self._permissions = permissions
+        self._quotas = permissions.quotas
         self._scheduler = scheduler
         self._reads = reads
         self._budget = budget
@@ -333,6 +334,9 @@ class Requests:
             head = Head(request.deadline_ms, request.identity, request.group, items, verb.tenant(body))
             self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
             self._gate.took(source)
+        if source is not None and self._quotas.known.by_subject:
+            scopes = self._permissions.scopes(method, body)
+            body, refused = self._quotas.admit(driver, verb, body, refused, size, request.identity, source, scopes)
         command = verb.command(body, size, refused, self._reply_bytes_max)
         held, command.arrived_s = size + ITEM_BYTES * command.items, arrived_s
         if method is WILL_WAIT and body.wait_ms:

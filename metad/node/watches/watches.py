@@ -106,6 +106,7 @@ class Watches:
         self._places: dict[Stream, tuple[Source | None, Place, Place, list[WatchFilter]]] = {}
         """The connection of each stream, the room of the stream and of its filters, and these."""
         self._permissions = permissions
+        permissions.quotas.watches = self._streams.held_by
         self._allowed_at = permissions.known.changes
         self._unchecked: list[Stream] = []  # which may show what may not be read any more
         self._retained_bytes = config.storage.watch_retained_bytes
@@ -168,6 +169,7 @@ class Watches:
             raise NotReplicaError(f"a snapshot is being put in place of {request.group} on this node")
         body = request.body
         self._permissions.check_watch(body.filters, source)
+        self._permissions.quotas.may_watch(source)
         interests = compiled(body.filters, driver.group.group_id.kind, self._tables)
         if len(body.snapshot) not in (0, SLOTS // 8):
             raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")

@@ -22,6 +22,7 @@ from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix, table_prefix
 from ..core.distinct import distinct
 from ..core.slot_assignment import is_held
 from ..core.verb import Command, Reader, Verb, wanted_slots
+from ..core.view import Numbers
 from .declarations import Declarations, KnownTables
 
 _RECORD: Final = DECLARED.rows["record"]
@@ -85,15 +86,26 @@ def _first_of(key: bytes) -> bytes:
     return key[: key.index(TEXT_END) + len(TEXT_END)]
 
 
-def _read_use(reader: Reader, command: Command[t.TenantsUse]) -> t.TenantsUseReply:
-    body = command.body
-    held, begin = wanted_slots(reader, body.slots), reader.group + body.cursor
+class Counted(NamedTuple):
+    """What some rows of a tenant are, by table: how many records, and how many bytes."""
+
+    found: dict[str, tuple[int, int]]
+    begin: bytes
+    """Where to go on; empty if these were all."""
+    rows: int
+
+
+def count_rows(
+    engine: Engine, group: bytes, known: KnownTables, tenant: str, held: Numbers | None, begin: bytes = b""
+) -> Counted:
+    """Count a page of a tenant's rows, from the key ``begin`` on, in these slots."""
     found: dict[str, tuple[int, int]] = {}
-    cursor, count, size = b"", 0, 0
-    for place in places(reader.group, reader.parts[Declarations].known):
-        if after_prefix(place.prefix(reader.group)) <= begin:
+    count = size = 0
+    for place in places(group, known):
+        prefix = place.prefix(group)
+        if after_prefix(prefix) <= begin:
             continue
-        rows = rows_of(reader.engine, place.prefix(reader.group), body.tenant, begin, PAGE_ROWS - count)
+        rows = rows_of(engine, prefix, tenant, begin, PAGE_ROWS - count)
         for key, value in rows:
             row_bytes = len(key) - GROUP_PREFIX_BYTES + len(value)
             size += row_bytes
@@ -102,10 +114,18 @@ def _read_use(reader: Reader, command: Command[t.TenantsUse]) -> t.TenantsUseRep
                 found[place.table] = records + place.is_record, taken + row_bytes
         count += len(rows)
         if count >= PAGE_ROWS or size >= PAGE_BYTES:
-            cursor = rows[-1][0][GROUP_PREFIX_BYTES:] + b"\0"
-            break
-    reader.spent += count
-    return t.TenantsUseReply([t.TableUse(table, *numbers) for table, numbers in found.items()], cursor)
+            return Counted(found, rows[-1][0] + b"\0", count)
+    return Counted(found, b"", count)
+
+
+def _read_use(reader: Reader, command: Command[t.TenantsUse]) -> t.TenantsUseReply:
+    body = command.body
+    held, begin = wanted_slots(reader, body.slots), reader.group + body.cursor
+    known = reader.parts[Declarations].known
+    counted = count_rows(reader.engine, reader.group, known, body.tenant, held, begin)
+    reader.spent += counted.rows
+    found = [t.TableUse(table, *numbers) for table, numbers in counted.found.items()]
+    return t.TenantsUseReply(found, counted.begin[GROUP_PREFIX_BYTES:])
 
 
 VERBS = (

@@ -46,7 +46,7 @@ will.wait will.claim will.acknowledge will.release will.list
 assignment.create assignment.elect assignment.release assignment.move
 role.put role.list role.delete principal.put principal.change principal.get principal.list principal.delete access.may
 audit.list
-tenants.list tenants.use tenants.end tenants.keep tenants.endings
+tenants.list tenants.use tenants.end tenants.keep tenants.endings quota.put quota.delete quota.list quota.use
 """
 CLIENTS = 1_000
 
@@ -267,3 +267,33 @@ async def test_a_tenant_ends_with_all_that_it_has(m: Client, metadctl: Callable[
     assert await m.tenants.use("leaving") == []
     assert "leaving" not in {tenant async for tenant in m.tenants.list("l")}
     assert len(await m.tenants.use("staying")) == len(had)
+
+
+async def test_a_tenant_is_limited_in_what_it_asks_for_and_in_what_it_stores(m: Client) -> None:
+    await m.quotas.put("tenant/limited", sessions=20)
+    await m.quotas.put("tenant/greedy", items_per_s=10)
+    assert [quota.subject async for quota in m.quotas.list("tenant/")] == ["tenant/greedy", "tenant/limited"]
+    epoch = (await m.brokers.register("of-quotas")).epoch
+    found = 0
+
+    async def is_full() -> bool:
+        nonlocal found
+        found += 10
+        items = [SessionTakeoverItem("limited", f"c{found + number}") for number in range(10)]
+        return bool((await m.sessions.takeover_many("of-quotas", epoch, items)).errors)
+
+    await until(is_full, "no more sessions than that")
+    items = [SessionTakeoverItem("limited", "c11"), SessionTakeoverItem("other", "c")]
+    assert not (await m.sessions.takeover_many("of-quotas", epoch, items)).errors, "what is there may be taken over"
+
+    async def refused() -> bool:
+        """The SDK comes again when it is told to, so the calls only take their time."""
+        await m.kv.put_many([KvPutItem("greedy", f"k{number}", b"") for number in range(20)])
+        (use,) = await m.quotas.use("tenant/greedy")
+        return use.refused > 0
+
+    await until(refused, "the greedy one is refused")
+    use = {one.subject: one for one in await m.quotas.use("tenant/")}
+    assert use["tenant/limited"].sessions
+    for subject in use:
+        await m.quotas.delete(subject)

@@ -36,6 +36,7 @@ _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _MAY = "unit/server/test_permissions.py::"
 _WHOLE = "unit/server/test_tenant_end.py::"
+_QUOTAS = "unit/server/test_quotas.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
 _TRANSACTIONS = "unit/state/test_table_transactions.py::"
@@ -722,6 +723,54 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if one.found:",
         "if False:",
         _WHOLE + "test_resources_are_waited_for_and_so_are_wills_that_are_to_be_published",
+    ),
+    _m(
+        "a_tenants_rate_is_everybodys",
+        "a tenant that asks for too much is refused, and nobody else",
+        "metad.node.requests.quotas:_without",
+        "if scope in reasons}",
+        "if (reasons := {**dict.fromkeys(scopes, next(iter(reasons.values()))), **reasons})}",
+        _QUOTAS + "test_a_tenant_over_its_rate_is_refused_and_nobody_else",
+    ),
+    _m(
+        "a_rate_is_made_up_for_by_nobody",
+        "what goes over a rate is made up for",
+        "metad.node.requests.quotas:_Rate.take",
+        "self._left -= count",
+        "self._left = max(0.0, self._left - count)",
+        _QUOTAS + "test_a_rate_over_time_is_what_it_says_and_memory_is_bounded",
+    ),
+    _m(
+        "heartbeats_have_a_rate",
+        "what keeps somebody alive counts for nothing",
+        "metad.node.requests.quotas:Quotas.admit",
+        "method.code in AHEAD or method.lane <= Lane.CONTROL or ",
+        "",
+        _QUOTAS + "test_what_keeps_somebody_alive_and_what_administrators_ask_for_is_free",
+    ),
+    _m(
+        "what_was_done_is_refused",
+        "a repetition of what was done is answered, whatever the quota",
+        "metad.node.requests.quotas:_was_done",
+        "identity is not None and driver.machine.dedupe.lookup(identity) is not None",
+        "False",
+        _QUOTAS + "test_a_repetition_of_what_was_done_is_answered",
+    ),
+    _m(
+        "sessions_that_are_there_count_as_new",
+        "a session that is there may be taken over, whatever the quota",
+        "metad.state.session.takeover:_beyond",
+        "row is None and ",
+        "",
+        _QUOTAS + "test_a_tenant_begins_no_more_sessions_than_it_may_have",
+    ),
+    _m(
+        "own_groups_count_twice",
+        "what the groups of a node have counts once",
+        "metad.state.cluster.quotas:KnownQuotas.heard",
+        ".minus(own.get(one.tenant, NOTHING))",
+        "",
+        _QUOTAS + "test_what_nodes_tell_adds_up_and_own_counts_are_the_newest",
     ),
     Mutant(
         "no_grace",

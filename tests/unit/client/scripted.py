@@ -79,6 +79,7 @@ from metad_wire.tables.retained import (
     RetainedMatch,
 )
 from metad_wire.tables.table import DECLARED, TABLE_COUNT
+from metad_wire.tables.tenants import Quota, QuotaList
 from metad_wire.transport import Listener
 from metad_wire.watch import WatchOpen, WatchOpened
 from sim.memory import MemoryTransport
@@ -165,6 +166,7 @@ def declared_well(body: Any) -> m.Message:
 LISTED: dict[type, m.Message] = {
     PlanList: Plan("p", "drain", ["b"], 10, None, "running", 1, 1),
     RoleList: Role("r", [Grant(["read"])]),
+    QuotaList: Quota("tenant/t", 1),
     PrincipalList: PrincipalRoles("metad://client/c", [Given("r")]),
     AuditList: AuditEntry("1", 1, "admin", "n1", "metad://client/c", "10.0.0.7", "role.put"),
 }
@@ -203,7 +205,7 @@ def all_well(body: Any) -> m.Message:
             return declared_well(body)
         case m.TableTransact():
             return declared_well(body)
-        case PlanList() | RoleList() | PrincipalList() | AuditList():
+        case PlanList() | RoleList() | PrincipalList() | AuditList() | QuotaList():
             return m.ListReply([LISTED[type(body)]], b"")
         case w.WillWait():
             return w.WillWaitReply(True, b"")

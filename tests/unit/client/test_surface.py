@@ -50,6 +50,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Roles, blocking.Roles),
     (metad_client.Audit, blocking.Audit),
     (metad_client.Tenants, blocking.Tenants),
+    (metad_client.Quotas, blocking.Quotas),
     (metad_client.Assigned, blocking.Assigned),
     (metad_client.Topics, blocking.Topics),
     (metad_client.Schemas, blocking.Schemas),
@@ -103,6 +104,7 @@ def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one
         "roles",
         "audit",
         "tenants",
+        "quotas",
     )
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
     assert len(rows) == len(names)

@@ -20,6 +20,7 @@ from metad.errors import ServerError
 from metad.node.disk.stores import StoreIdentity, Stores
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import ChangeRefusedError
+from metad.state.cluster.quotas import KnownQuotas
 from metad.storage.keys import group_prefix
 from metad.storage.log import LogStore
 from metad.storage.memory import MemoryEngine
@@ -185,6 +186,7 @@ class Rig:
                 host.failures.append,
                 host.stop,
                 host,
+                KnownQuotas(),
             ),
             mover,
             brokers,

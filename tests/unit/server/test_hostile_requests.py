@@ -49,6 +49,7 @@ from metad_wire.tables.retained import (
     RetainedPutItem,
 )
 from metad_wire.tables.subscription import Subscription, SubscriptionKey
+from metad_wire.tables.tenants import Quota, QuotaKey
 from metad_wire.tables.will import WillClaim, WillKey, WillWait
 from metad_wire.watch import WatchFilter, WatchOpen
 from sim.naming import kind_of
@@ -201,6 +202,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "plan": [PlanKey(f"p{i}") for i in range(30)],
         "plan.create": [NewPlan(f"p{i}", "rebalance") for i in range(30)],
         "plan.set": [PlanState(f"p{i}", "paused") for i in range(30)],
+        "quota": [QuotaKey(f"tenant/t{i}") for i in range(30)],
+        "quota.put": [Quota(f"tenant/t{i}", 1) for i in range(30)],
         "role": [RoleKey(f"r{i}") for i in range(30)],
         "role.put": [Role(f"r{i}", [Grant(["read"])]) for i in range(30)],
         "principal": [PrincipalKey(f"metad://client/c{i}") for i in range(30)],

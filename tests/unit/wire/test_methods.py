@@ -47,12 +47,12 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     assert for_clients == {
         *(f"broker.{name}" for name in ("register", "heartbeat", "serve", "drain", "deregister", "get", "list")),
         *(f"declaration.{name}" for name in ("declare", "get", "list")),
-        *("plan.get", "plan.list", "role.list", "principal.get", "principal.list", "audit.list"),
+        *("plan.get", "plan.list", "role.list", "quota.list", "principal.get", "principal.list", "audit.list"),
     }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
         *("broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
         *(f"plan.{name}" for name in ("create", "set", "delete")),
-        *("tenants.end", "tenants.keep"),
+        *("tenants.end", "tenants.keep", "quota.put", "quota.delete"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
     }
@@ -62,6 +62,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
     """What goes before a storm of records must be little: nobody declares a lane by the way."""
     assert {method.name for method in METHODS.values() if method.lane is Lane.HEARTBEATS} == {"broker.heartbeat"}
     assert {method.name for method in METHODS.values() if method.lane is Lane.CONTROL} == {
+        *("quota.use", "quota.counts"),
         "system.status",
         *(f"broker.{name}" for name in ("register", "serve", "drain", "deregister", "fence", "get", "list", "change")),
         *(

@@ -122,6 +122,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "table.transact",
         *(f"declaration.{verb}" for verb in ("declare", "drop", "get", "list")),
         *(f"plan.{verb}" for verb in ("create", "set", "delete", "get", "list", "progress")),
+        *(f"quota.{verb}" for verb in ("put", "delete", "list")),
         *(f"role.{verb}" for verb in ("put", "delete", "list")),
         *("audit.note", "audit.list"),
         *(f"principal.{verb}" for verb in ("put", "change", "delete", "get", "list")),

@@ -1,4 +1,4 @@
-"""``metadctl auth``: who may do what."""
+"""``metadctl auth``: who may do what; and ``metadctl quotas``: how much of it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 from metad_wire.errors import NotFoundError
 from metad_wire.tables.access import BUILT_IN, Given, Grant, PrincipalRoles, Right, Role, Wish
+from metad_wire.tables.tenants import EACH, OF_PRINCIPAL, OF_TENANT, Quota, Use
 from metad_wire.transport.credentials import Role as Kind
 from metad_wire.transport.credentials import principal_named
 
 from ...client import Client
-from ..grammar import Arguments, Commands, Parser, limit
+from .. import people
+from ..grammar import Arguments, Commands, Parser, count, limit
 from ..printing import Printer
-from .bounded import Row, absent, first, page_size, show
+from .bounded import Bounded, Row, absent, first, page_size, show
 
 _RIGHTS: typing.Final = typing.get_args(Right)
 
@@ -50,6 +52,7 @@ def add(commands: Commands) -> None:
         parser.add_argument("roles", metavar="ROLE", type=_given, nargs="+" if name == "grant" else "*", help=said)
     _principal(verbs.add("deny", "let somebody do nothing at all, and close his connections", _deny(True)))
     _principal(verbs.add("allow", "the opposite: his roles count again", _deny(False)))
+    _add_quotas(commands)
 
 
 def _principal(parser: Parser) -> Parser:
@@ -180,3 +183,85 @@ def _grants(grants: Sequence[Grant]) -> list[str]:
             parts.pop()
         found.append(":".join(parts))
     return found
+
+
+# --- quotas ---
+
+_LIMITS: typing.Final = {
+    "items_per_s": "items of requests a second, at each node",
+    "bytes_per_s": "bytes of requests a second, at each node",
+    "connections": "connections to each node; of principals",
+    "watches": "streams of watches at each node; of principals",
+    "sessions": "sessions in the cluster; of a tenant",
+    "records": "records of all tables in the cluster; of a tenant",
+    "bytes": "bytes of these; of a tenant",
+}
+
+
+def _add_quotas(commands: Commands) -> None:
+    listing, verbs = commands.family("quotas", "how much tenants and principals may take; or change it", _quotas)
+    limit(listing)
+    put = _subject(verbs.add("set", "say how much one may take, instead of what was said before", _set_quota))
+    for name, help in _LIMITS.items():
+        put.add_argument(f"--{name.replace('_', '-')}", type=count, metavar="N", help=help)
+    _subject(verbs.add("delete", "limit one no more", _delete_quota))
+    use = verbs.add("use", "what they take now, all nodes together", _use)
+    use.add_argument("--prefix", default="", metavar="P", help="only subjects that start so: tenant/acme")
+
+
+def _subject(parser: Parser) -> Parser:
+    said = "tenant/NAME, or principal/NAME with the name or URI of one; * is each that has none of its own"
+    parser.add_argument("subject", metavar="SUBJECT", type=_subject_named, help=said)
+    return parser
+
+
+def _subject_named(text: str) -> str:
+    if text.startswith(OF_PRINCIPAL) and (name := text.removeprefix(OF_PRINCIPAL)) != EACH:
+        return OF_PRINCIPAL + named(name)
+    if not text.startswith((OF_TENANT, OF_PRINCIPAL)) or text in (OF_TENANT, OF_PRINCIPAL):
+        raise argparse.ArgumentTypeError(f"neither tenant/NAME nor principal/NAME: {text}")
+    return text
+
+
+async def _quotas(m: Client, a: Arguments, printer: Printer) -> None:
+    show(printer, "quotas", await first(m.quotas.list(), a.limit), _quota_row, a.limit)
+
+
+async def _set_quota(m: Client, a: Arguments, printer: Printer) -> None:
+    said = {name: getattr(a, name) for name in _LIMITS}
+    if not any(value is not None for value in said.values()):
+        raise NotFoundError("nothing is limited: name a limit, or delete the quota")
+    await m.quotas.put(a.subject, **said)
+    printer.one({"set": True})
+
+
+async def _delete_quota(m: Client, a: Arguments, printer: Printer) -> None:
+    with absent(f"{a.subject} has no quota"):
+        await m.quotas.delete(a.subject)
+    printer.one({"deleted": True})
+
+
+async def _use(m: Client, a: Arguments, printer: Printer) -> None:
+    quotas = {one.subject: one async for one in m.quotas.list()}
+    found = await m.quotas.use(a.prefix)
+    show(printer, "use", Bounded(found, False), lambda use: _use_row(use, quotas), 0)
+
+
+def _quota_row(quota: Quota) -> Row:
+    return {"subject": quota.subject, **{name: _said(name, getattr(quota, name)) for name in _LIMITS}}
+
+
+def _use_row(use: Use, quotas: dict[str, Quota]) -> Row:
+    kind = use.subject.partition("/")[0]
+    quota = quotas.get(use.subject) or quotas.get(f"{kind}/{EACH}") or Quota(use.subject)
+    row: Row = {"subject": use.subject}
+    for name in _LIMITS:
+        taken, most = _said(name, getattr(use, name)), _said(name, getattr(quota, name))
+        row[name] = None if most is None else f"{'?' if taken is None else taken} of {most}"
+    return {**row, "refused": use.refused}
+
+
+def _said(name: str, value: int | None) -> str | None:
+    if value is None:
+        return None
+    return people.size(value) if name.startswith("bytes") else f"{value:,}"

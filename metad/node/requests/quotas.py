@@ -1,0 +1,258 @@
+"""How much tenants and principals may ask for: rates at this node, and what they may store.
+
+A rate has one second's worth at most. A request is begun while one item, or byte, is left, and takes all that it has,
+also what is not there: so no request is too large for a small rate, and it is made up for by whoever comes next.
+Where some items of a request are of tenants that have nothing left, those are refused and the others are done. What
+keeps somebody alive, and what administrators ask for, counts for nothing.
+
+Without quotas a request pays one look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from metad_wire.errors import MetadError, QuotaError, QuotaExceededError
+from metad_wire.messages import Identity
+from metad_wire.method import For, Lane, Method
+from metad_wire.methods import AHEAD
+from metad_wire.refused import Refused, without
+from metad_wire.tables.tenants import OF_PRINCIPAL, OF_TENANT, Quota, QuotaUse, QuotaUseReply, Use
+
+from ...control.host import Source
+from ...state.cluster.quotas import KnownQuotas
+from ...state.core.verb import Verb
+from ..environment import Environment
+from ..replicas.driver import GroupDriver
+
+_KNOWN_MAX: Final = 8_192
+"""Subjects of which the node knows what they have left. For one more, who was not seen for longest is forgotten."""
+_FOUND: Final = 4_096
+"""Subjects in one answer."""
+_AGAIN_MS: Final = 60_000
+"""After this time somebody may come again, however long it takes."""
+
+
+class _Rate:
+    """What one subject has left, and took, of one thing."""
+
+    __slots__ = ("_left", "_second", "_taken", "_taken_before", "_then_s")
+
+    def __init__(self, per_s: int, now_s: float) -> None:
+        self._left = float(per_s)
+        self._then_s = now_s
+        self._second = int(now_s)
+        self._taken = self._taken_before = 0
+
+    def wait_s(self, per_s: int, now_s: float) -> float:
+        """After what time something is left; 0: there is."""
+        self._left = min(float(per_s), self._left + per_s * (now_s - self._then_s))
+        self._then_s = now_s
+        return 0.0 if self._left >= 1 else (1 - self._left) / per_s if per_s else _AGAIN_MS / 1_000
+
+    def take(self, count: int, now_s: float) -> None:
+        """Take so much, whether it is there or not."""
+        self._left -= count
+        self._tick(now_s)
+        self._taken += count
+
+    def last_second(self, now_s: float) -> int:
+        """How much was taken in the last whole second."""
+        self._tick(now_s)
+        return self._taken_before
+
+    def _tick(self, now_s: float) -> None:
+        second = int(now_s)
+        if second != self._second:
+            self._taken_before = self._taken if second == self._second + 1 else 0
+            self._second, self._taken = second, 0
+
+
+class _Subject:
+    """A tenant or a principal that has a quota."""
+
+    __slots__ = ("kind", "name", "rates", "refused")
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.rates: dict[str, _Rate] = {}
+        self.refused = 0
+
+    def over(self, quota: Quota, now_s: float) -> QuotaError | None:
+        """Why nothing of it may begin now; None if something may."""
+        for field in _RATES:
+            per_s = getattr(quota, field)
+            if per_s is None:
+                continue
+            rate = self.rates.get(field)
+            if rate is None:
+                rate = self.rates[field] = _Rate(per_s, now_s)
+            if (wait_s := rate.wait_s(per_s, now_s)) > 0:
+                return self._error(field, per_s, rate.last_second(now_s), wait_s)
+        return None
+
+    def take(self, items: int, size: int, now_s: float) -> None:
+        for field, count in zip(_RATES, (items, size), strict=True):
+            if (rate := self.rates.get(field)) is not None:
+                rate.take(count, now_s)
+
+    def _error(self, field: str, per_s: int, used: int, wait_s: float) -> QuotaError:
+        again_ms = min(_AGAIN_MS, max(1, round(1_000 * wait_s)))
+        what, kind = field.partition("_")[0], self.kind.removesuffix("/")
+        return QuotaError(
+            f"{kind} {self.name[:256]!r} may ask a node for {per_s} {what} a second, and has asked for {used} in the "
+            f"last one: come again in {again_ms} ms",
+            retry_after_ms=again_ms,
+            retry_jitter_ms=again_ms // 4,
+        )
+
+
+_RATES: Final = ("items_per_s", "bytes_per_s")
+
+
+class Quotas:
+    """Knows what is left of quotas at one node."""
+
+    def __init__(self, known: KnownQuotas, environment: Environment) -> None:
+        self.known = known
+        self._environment = environment
+        self._subjects: OrderedDict[str, _Subject] = OrderedDict()  # who was seen last is last
+        self._at = 0
+        self.connections: Callable[[str], int] = lambda holder: 0
+        """How many connections a principal has; set by the server."""
+        self.watches: Callable[[str], int] = lambda holder: 0
+        """How many streams of watches it has; set by what serves them."""
+
+    def admit(
+        self,
+        driver: GroupDriver,
+        verb: Verb[Any, Any],
+        body: Any,
+        refused: Refused | None,
+        size: int,
+        identity: Identity | None,
+        source: Source,
+        scopes: list[str],
+    ) -> tuple[Any, Refused | None]:
+        """The body of a request with those of its items that may begin, and the others among those that are refused.
+        Raises QuotaError, or QuotaExceededError, if none may."""
+        method = verb.method
+        is_free = method.code in AHEAD or method.lane <= Lane.CONTROL or method.whose is For.ADMINS
+        if is_free or not driver.group.is_leader or _was_done(driver, identity):
+            return body, refused
+        now_s = self._environment.now()
+        items = len(body.items) if method.item is not None else 1
+        principal = None if source.principal is None else self._subject(OF_PRINCIPAL, source.principal.uri)
+        if principal is not None and (error := principal[0].over(principal[1], now_s)) is not None:
+            principal[0].refused += items
+            raise error
+        count = Counter(scopes)
+        reasons: dict[str, MetadError] = {}
+        tenants: dict[str, _Subject] = {}
+        grows = bool(self.known.full) and _grows(verb, body)
+        for tenant in count:
+            found = self._subject(OF_TENANT, tenant)
+            if found is not None:
+                tenants[tenant] = found[0]
+                if (over := found[0].over(found[1], now_s)) is not None:
+                    reasons[tenant] = over
+            if grows and tenant in self.known.full:
+                reasons.setdefault(tenant, QuotaExceededError(self.known.full[tenant]))
+        for tenant in reasons:
+            if tenant in tenants:
+                tenants[tenant].refused += count[tenant]
+        if reasons:
+            body, refused = _without(method, body, refused, scopes, reasons)
+        done = items - sum(count[tenant] for tenant in reasons)
+        for tenant, subject in tenants.items():
+            if tenant not in reasons:
+                subject.take(count[tenant], size * count[tenant] // max(1, items), now_s)
+        if principal is not None:
+            principal[0].take(done, size * done // max(1, items), now_s)
+        return body, refused
+
+    def may_connect(self, holder: str) -> None:
+        """Raise QuotaError where a principal has as many connections to this node as it may have."""
+        self._check_count("connections", holder, self.connections(holder))
+
+    def may_watch(self, source: Source | None) -> None:
+        """Raise QuotaError where a principal has as many streams of watches at this node as it may have."""
+        if source is not None and source.principal is not None:
+            self._check_count("watches", source.holder, self.watches(source.holder))
+
+    def use(self, body: QuotaUse) -> QuotaUseReply:
+        """What the subjects of quotas take here."""
+        now_s = self._environment.now()
+        named = {subject for subject in self.known.by_subject if not subject.endswith("/*")}
+        wanted = sorted(one for one in {*self._subjects, *named} if one.startswith(body.prefix))[:_FOUND]
+        return QuotaUseReply([self._use_of(subject, now_s) for subject in wanted])
+
+    def _use_of(self, name: str, now_s: float) -> Use:
+        subject = self._subjects.get(name)
+        rates = {} if subject is None else subject.rates
+        items, size = (rates[field].last_second(now_s) if field in rates else 0 for field in _RATES)
+        uri = name.removeprefix(OF_PRINCIPAL) if name.startswith(OF_PRINCIPAL) else ""
+        held = None if uri else self.known.totals.get(name.removeprefix(OF_TENANT))
+        return Use(
+            name,
+            items,
+            size,
+            self.connections(uri) if uri else 0,
+            self.watches(uri) if uri else 0,
+            None if held is None else held.sessions,
+            None if held is None else held.records,
+            None if held is None else held.bytes,
+            0 if subject is None else subject.refused,
+        )
+
+    def _check_count(self, field: str, holder: str, count: int) -> None:
+        quota = self.known.of(OF_PRINCIPAL, holder)
+        most = None if quota is None else getattr(quota, field)
+        if most is not None and count >= most:
+            raise QuotaError(
+                f"principal {holder!r} may have {most} {field} at a node, and has {count}", retry_after_ms=1_000
+            )
+
+    def _subject(self, kind: str, name: str) -> tuple[_Subject, Quota] | None:
+        """What is known of who has a quota with rates."""
+        quota = self.known.of(kind, name)
+        if quota is None or (quota.items_per_s is None and quota.bytes_per_s is None):
+            return None
+        found = self._subjects.get(kind + name)
+        if found is None:
+            if len(self._subjects) >= _KNOWN_MAX:
+                self._subjects.popitem(last=False)
+            found = self._subjects[kind + name] = _Subject(kind, name)
+        self._subjects.move_to_end(kind + name)
+        return found, quota
+
+
+def _was_done(driver: GroupDriver, identity: Identity | None) -> bool:
+    """Whether a request repeats one of which the group knows, so that it only asks what came of that."""
+    try:
+        return identity is not None and driver.machine.dedupe.lookup(identity) is not None
+    except MetadError:  # its evaluation says what is wrong
+        return True
+
+
+def _grows(verb: Verb[Any, Any], body: Any) -> bool:
+    return verb.evaluate is not None and bool(verb.grows(body) if callable(verb.grows) else verb.grows)
+
+
+def _without(
+    method: Method[Any, Any],
+    body: Any,
+    refused: Refused | None,
+    scopes: Sequence[str],
+    reasons: dict[str, MetadError],
+) -> tuple[Any, Refused | None]:
+    by_item = {position: reasons[scope] for position, scope in enumerate(scopes) if scope in reasons}
+    is_rate = all(isinstance(why, QuotaError) for why in reasons.values())
+    if method.item is None or (is_rate and len(by_item) == len(body.items)):
+        raise min(reasons.values(), key=lambda error: error.retry_after_ms)
+    refused = Refused(len(body.items), by_item) if refused is None else refused.and_also(by_item)
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    return type(body)(**{**fields, "items": without(body.items, by_item)}), refused

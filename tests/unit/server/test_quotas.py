@@ -1,0 +1,248 @@
+"""Quotas: what tenants and principals may ask a node for, and what tenants may store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from server_rig import Answer, Rig
+from test_permissions import APP, Line
+
+from metad.node.requests.quotas import Quotas
+from metad.state.cluster.quotas import Held, KnownQuotas, TenantTotals
+from metad_wire import messages as m
+from metad_wire import methods
+from metad_wire.errors import ERRORS, MetadError, QuotaError, QuotaExceededError
+from metad_wire.methods import Method
+from metad_wire.tables import tenants as t
+from metad_wire.tables.tenants import Quota, QuotaUse, TenantCount
+from metad_wire.transport.credentials import Role as Kind
+
+OTHER = Line(Kind.CLIENT, "other")
+QUOTA, EXCEEDED = QuotaError.code, QuotaExceededError.code
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def put(rig: Rig, *quotas: Quota) -> list[m.ItemError]:
+    reply = await rig.ask(methods.QUOTA_PUT, m.Items([*quotas]))
+    errors: list[m.ItemError] = reply.errors
+    return errors
+
+
+async def ask(rig: Rig, line: Line, method: Method[Any, Any], body: Any, group: str = "data-0") -> Any:
+    """The reply, or the error."""
+    answer = Answer()
+    rig.node.requests.submit(method.code, method.encode_request(body, 0, None, group), answer, source=line)
+    (result,) = (await rig.answered(answer)).results
+    return result if isinstance(result, MetadError) else method.decode_reply(result)
+
+
+def puts(*tenants: str) -> m.KvPut:
+    return m.KvPut([m.KvPutItem(tenant, f"k{number}", b"v") for number, tenant in enumerate(tenants)])
+
+
+async def test_a_tenant_over_its_rate_is_refused_and_nobody_else(rig: Rig) -> None:
+    await put(rig, Quota("tenant/greedy", items_per_s=3))
+    assert (await ask(rig, APP, methods.KV_PUT, puts(*["greedy"] * 10))).errors == [], "a large request is begun"
+    refused = await ask(rig, OTHER, methods.KV_PUT, puts("greedy"))
+    assert isinstance(refused, QuotaError)
+    assert "tenant 'greedy' may ask a node for 3 items a second" in refused.message
+    assert 1_000 < refused.retry_after_ms <= 3_000
+    mixed = await ask(rig, APP, methods.KV_PUT, puts("greedy", "modest", "greedy"))
+    assert [(error.index, error.code) for error in mixed.errors] == [(0, QUOTA), (2, QUOTA)]
+    assert mixed.versions == [0, 1, 0]
+    scan = await ask(rig, APP, methods.KV_SCAN, m.KvScan("greedy"))
+    assert isinstance(scan, QuotaError), "reads count, too"
+    use = await ask(rig, APP, methods.QUOTA_USE, QuotaUse("tenant/"), "")
+    assert [(one.subject, one.refused) for one in use.found] == [("tenant/greedy", 4)]
+
+
+async def test_each_without_a_quota_of_its_own_has_that_of_each(rig: Rig) -> None:
+    await put(rig, Quota("tenant/*", items_per_s=1), Quota("tenant/large", items_per_s=1_000))
+    seen = set[str]()
+    for tenant in ("a", "b", "a", "b", "large", "large"):
+        answer = await ask(rig, APP, methods.KV_PUT, puts(tenant))
+        assert isinstance(answer, QuotaError) is (tenant in seen and tenant != "large"), tenant
+        seen.add(tenant)
+    await rig.ask(methods.QUOTA_DELETE, m.Items([t.QuotaKey("tenant/*")]))
+    assert not isinstance(await ask(rig, APP, methods.KV_PUT, puts("a")), QuotaError)
+
+
+async def test_a_principal_has_a_rate_and_bytes_count_by_themselves(rig: Rig) -> None:
+    await put(rig, Quota(f"principal/{APP.principal.uri}", bytes_per_s=100))
+    body = m.KvPut([m.KvPutItem("t", "k", b"v" * 1_000)])
+    assert not isinstance(await ask(rig, APP, methods.KV_PUT, body), QuotaError)
+    refused = await ask(rig, APP, methods.KV_PUT, body)
+    assert isinstance(refused, QuotaError)
+    assert "100 bytes a second" in refused.message
+    assert not isinstance(await ask(rig, OTHER, methods.KV_PUT, body), QuotaError)
+
+
+async def test_what_keeps_somebody_alive_and_what_administrators_ask_for_is_free(rig: Rig) -> None:
+    await put(rig, Quota("tenant/*", items_per_s=0), Quota("principal/*", items_per_s=0))
+    lease = methods.LEASE_KEEP_ALIVE.body([methods.LEASE_KEEP_ALIVE.item("n", "l")])
+    assert not isinstance(await ask(rig, APP, methods.LEASE_KEEP_ALIVE, lease), QuotaError)
+    quotas = m.Items([Quota("tenant/*", items_per_s=0)])
+    assert not isinstance(await ask(rig, APP, methods.QUOTA_PUT, quotas, ""), QuotaError)
+    assert isinstance(await ask(rig, APP, methods.KV_PUT, puts("t")), QuotaError), "nothing at all is allowed"
+
+
+async def test_a_repetition_of_what_was_done_is_answered(rig: Rig) -> None:
+    """Its first attempt has counted, and a refusal says that nothing was done."""
+    await put(rig, Quota("tenant/t", items_per_s=1))
+    for age_ms in (0, 1, 2):
+        identity = m.Identity(1, 2, 2, age_ms)
+        answer = Answer()
+        payload = methods.KV_PUT.encode_request(puts("t"), 0, identity, "data-0")
+        rig.node.requests.submit(methods.KV_PUT.code, payload, answer, source=APP)
+        assert (await rig.answered(answer)).reply(methods.KV_PUT).versions == [1]
+    assert isinstance(await ask(rig, APP, methods.KV_PUT, puts("t")), QuotaError)
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [
+        Quota("acme", 1),
+        Quota("tenant/", 1),
+        Quota("group/g", 1),
+        Quota("principal/app", 1),
+        Quota("tenant/" + "t" * 600, 1),
+        Quota("tenant/*", sessions=1),
+        Quota("principal/*", records=1),
+        Quota("tenant/t", connections=1),
+        Quota("tenant/t", watches=1),
+    ],
+    ids=str,
+)
+async def test_what_makes_no_sense_is_refused(rig: Rig, quota: Quota) -> None:
+    (error,) = await put(rig, quota)
+    assert ERRORS[error.code].name == "invalid_item"
+
+
+# --- what is stored -------------------------------------------------------------------------------------------------
+
+
+async def counted(rig: Rig) -> None:
+    """Until what is stored was counted, and told."""
+    for _ in range(120):
+        await asyncio.sleep(0.02)
+        await rig.settle()
+
+
+async def sessions(rig: Rig, *clients: str, tenant: str = "acme") -> list[tuple[int, int]]:
+    items = [m.SessionTakeoverItem(tenant, client) for client in clients]
+    reply = await ask(rig, APP, methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+    return [(error.index, error.code) for error in reply.errors]
+
+
+async def test_a_tenant_begins_no_more_sessions_than_it_may_have(rig: Rig) -> None:
+    await put(rig, Quota("tenant/acme", sessions=3))
+    assert await sessions(rig, "a", "b", "c", "d", "e") == [(3, EXCEEDED), (4, EXCEEDED)]
+    assert await sessions(rig, "a", "d") == [(1, EXCEEDED)], "what is there may be taken over"
+    assert await sessions(rig, "d", tenant="other") == []
+    delete = methods.SESSION_DELETE.body([m.SessionDeleteItem("acme", "a")])
+    assert (await ask(rig, APP, methods.SESSION_DELETE, delete)).errors == []
+    await counted(rig)
+    assert await sessions(rig, "d", "e") == [(1, EXCEEDED)]
+    (use,) = (await ask(rig, APP, methods.QUOTA_USE, QuotaUse(), "")).found
+    assert use.subject == "tenant/acme"
+    assert use.sessions in (2, 3), "it may have been counted since"
+
+
+async def test_a_tenant_that_is_full_stores_nothing_and_deletes_and_reads(rig: Rig) -> None:
+    await put(rig, Quota("tenant/acme", records=3))
+    assert (await ask(rig, APP, methods.KV_PUT, puts("acme", "acme", "acme", "acme"))).errors == []
+    await counted(rig)
+    mixed = await ask(rig, APP, methods.KV_PUT, puts("other", "acme"))
+    assert [(error.index, error.code) for error in mixed.errors] == [(1, EXCEEDED)]
+    assert "has 4 records, and may have 3" in mixed.errors[0].message
+    (alone,) = (await ask(rig, APP, methods.KV_PUT, puts("acme"))).errors
+    assert alone.code == EXCEEDED
+    assert (await ask(rig, APP, methods.KV_SCAN, m.KvScan("acme"))).found
+    delete = methods.KV_DELETE.body([methods.KV_DELETE.item("acme", f"k{number}") for number in range(2)])
+    assert (await ask(rig, APP, methods.KV_DELETE, delete)).errors == []
+    await counted(rig)
+    assert (await ask(rig, APP, methods.KV_PUT, puts("acme"))).errors == []
+    await rig.ask(methods.QUOTA_DELETE, m.Items([t.QuotaKey("tenant/acme")]))
+    assert (await ask(rig, APP, methods.KV_PUT, puts(*["acme"] * 9))).errors == []
+
+
+def test_what_nodes_tell_adds_up_and_own_counts_are_the_newest() -> None:
+    here, there, leader = KnownQuotas(), KnownQuotas(), TenantTotals()
+    for known in (here, there):
+        known.know("tenant/acme", Quota("tenant/acme", sessions=10, bytes=100))
+    here.count("data-0", "acme", Held(4, 4, 40))
+    there.count("data-1", "acme", Held(5, 5, 50))
+    for known, name in ((here, "n1"), (there, "n2"), (here, "n1")):
+        told = known.report(name)
+        assert told is not None
+        known.heard(told, leader.add(told, 0.0))
+    assert here.totals["acme"] == there.totals["acme"] == Held(9, 9, 90)
+    assert here.sessions_left["acme"] == 1
+    here.count("data-0", "acme", Held(6, 6, 60))
+    assert (here.sessions_left["acme"], [*here.full]) == (-1, ["acme"])
+    here.forget("data-0")
+    assert here.totals["acme"] == Held(5, 5, 50)
+    assert leader.add(t.QuotaCounts("n2", []), 1_000.0).counts == [], "who is silent for long counts no more"
+    here.know("tenant/acme", None)
+    assert (here.totals, here.sessions_left, here.full, here.report("n1")) == ({}, {}, {}, None)
+    assert leader.add(t.QuotaCounts("n2", [TenantCount("t", "data-0", 1, 2, 3)]), 0.0).counts[0].records == 2
+
+
+# --- one rate -------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_over_time_is_what_it_says_and_memory_is_bounded() -> None:
+    known, clock = KnownQuotas(), SimpleNamespace(now_s=0.0)
+    environment: Any = SimpleNamespace(now=lambda: clock.now_s)
+    quotas = Quotas(known, environment)
+    known.know("tenant/*", Quota("tenant/*", items_per_s=100))
+    driver: Any = SimpleNamespace(group=SimpleNamespace(is_leader=True))
+    verb: Any = SimpleNamespace(method=methods.KV_PUT, grows=True)
+    line: Any = SimpleNamespace(principal=None, holder="h")
+
+    def admit(*tenants: str) -> None:
+        quotas.admit(driver, verb, puts(*tenants), None, 10, None, line, [*tenants])
+
+    done = 0
+    while clock.now_s < 10:
+        try:
+            admit(*["t"] * 7)
+            done += 7
+        except QuotaError as error:
+            clock.now_s += error.retry_after_ms / 1_000
+        clock.now_s += 0.001
+    assert 1_000 <= done <= 1_000 + 100 + 7
+    for number in range(20_000):
+        admit(f"t{number}")
+    clock.now_s += 10
+    assert len(quotas._subjects) <= 8_192
+    for _ in range(100):
+        admit("t19998")
+    with pytest.raises(QuotaError):
+        admit("t19998")
+
+
+async def test_connections_and_watches_of_a_principal_are_counted(rig: Rig) -> None:
+    quotas = rig.node.permissions.quotas
+    await put(rig, Quota("principal/*", connections=2, watches=1))
+    quotas.connections = quotas.watches = lambda holder: {"metad://client/many": 2}.get(holder, 0)
+    quotas.may_connect("metad://client/few")
+    with pytest.raises(QuotaError, match="may have 2 connections at a node, and has 2"):
+        quotas.may_connect("metad://client/many")
+    many: Any = SimpleNamespace(principal=object(), holder="metad://client/many")
+    with pytest.raises(QuotaError, match="1 watches"):
+        quotas.may_watch(many)
+    quotas.may_watch(None)
