@@ -94,13 +94,23 @@ class Engine(Protocol):
         """Drop deleted pairs with ``begin <= key < end`` from the files. Call it in a thread: it releases the
         interpreter, and takes seconds for each gigabyte of the store."""
 
-    def heed_room(self, mark_bytes: int) -> None:
-        """Write no files anew but by :meth:`compact` and :meth:`reclaim` while there is so little room, compared with
-        the low-water mark, that this may take all of it. To be called in a thread, now and then."""
+    @property
+    def files_bytes(self) -> int:
+        """How long its files with pairs are together; 0 without files."""
 
-    def reclaim(self, left_bytes: int | None = None) -> None:
-        """Drop all deleted pairs from the files, if they are many and there is room to write down what is left: about
-        ``left_bytes``, if the caller knows. Call it in a thread, as :meth:`compact`."""
+    def heed_room(self, mark_bytes: int, files_bytes: int) -> None:
+        """Write no files anew but by :meth:`compact` and :meth:`reclaim` while there is so little room that this may
+        leave less than the low-water mark: all engines of the disk, whose files have ``files_bytes`` together, may
+        begin with it at once. To be called in a thread, now and then."""
+
+    @property
+    def reclaiming_bytes(self) -> int:
+        """How much room :meth:`reclaim` takes now, or is about to take."""
+
+    def reclaim(self, left_bytes: int | None = None, spare_bytes: int = 0) -> int:
+        """Drop all deleted pairs from the files, if they are many and there is room to write down what is left, about
+        ``left_bytes`` if the caller knows, with ``spare_bytes`` to spare. Returns how many bytes of room it lacks for that; 0 if it has done it, or
+        if it is not worth it. Call it in a thread, as :meth:`compact`."""
 
     def close(self) -> None:
         """Release the files. No call may be under way in another thread."""

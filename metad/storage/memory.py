@@ -81,11 +81,19 @@ class MemoryEngine:
     def compact(self, begin: bytes, end: bytes) -> None:
         pass
 
-    def heed_room(self, mark_bytes: int) -> None:
+    @property
+    def files_bytes(self) -> int:
+        return 0
+
+    def heed_room(self, mark_bytes: int, files_bytes: int) -> None:
         pass
 
-    def reclaim(self, left_bytes: int | None = None) -> None:
-        pass
+    @property
+    def reclaiming_bytes(self) -> int:
+        return 0
+
+    def reclaim(self, left_bytes: int | None = None, spare_bytes: int = 0) -> int:
+        return 0
 
     def crash(self) -> None:
         """Lose every unsynced write, as a power loss would."""

@@ -44,6 +44,9 @@ _WORN_ROWS: Final = 1_000
 
 _BLOCK_BYTES: Final = 4096
 _COUNT: Final = re.compile(r"# (entries|deletions)=(\d+)")
+_RAW_BYTES: Final = re.compile(r"raw (?:key|value) size=(\d+)")
+_COUNT_ROWS, _COUNT_S = 20_000, 0.5
+"""So many pairs are counted one by one, for so long: a few large ones are most of what a small disk has."""
 _AMPLE_MARKS: Final = 8
 """With more room than so many low-water marks compactions go on in any case: few take that much."""
 _WORTH_PART: Final = 8
@@ -169,6 +172,7 @@ class RocksEngine:
         self._replacing = threading.Lock()  # several threads may replace groups
         self._held = little_room  # no compaction begins by itself
         self._compacts_not, self._endures = little_room, False  # as RocksDB was told
+        self.reclaiming_bytes = 0
         self._full = False  # the disk had no space for a write
         self._worn: tuple[bytes, bytes] | None = None
         _refuse_headless(path)
@@ -334,9 +338,13 @@ class RocksEngine:
         except Exception as error:
             raise self._mapped(error) from None
 
-    def heed_room(self, mark_bytes: int) -> None:
-        files = self._db.property_int_value("rocksdb.total-sst-files-size")
-        self._held = use_of(self.path).free_bytes < min(files, _AMPLE_MARKS * mark_bytes)
+    @property
+    def files_bytes(self) -> int:
+        size: int = self._db.property_int_value("rocksdb.total-sst-files-size")
+        return size
+
+    def heed_room(self, mark_bytes: int, files_bytes: int) -> None:
+        self._held = use_of(self.path).free_bytes < min(files_bytes + mark_bytes, _AMPLE_MARKS * mark_bytes)
         # Level 0 may grow meanwhile, and afterwards until it was compacted: a write that is stopped holds the node up.
         endures = self._held or (self._endures and self._level0_files > _CROWDED_FILES)
         if (self._held, endures) == (self._compacts_not, self._endures):
@@ -359,17 +367,51 @@ class RocksEngine:
         count: int = self._db.property_int_value("rocksdb.num-files-at-level0")
         return count
 
-    def reclaim(self, left_bytes: int | None = None) -> None:
-        files = self._db.property_int_value("rocksdb.total-sst-files-size")
+    def reclaim(self, left_bytes: int | None = None, spare_bytes: int = 0) -> int:
+        files = self.files_bytes
         left = self._left(files) if left_bytes is None else left_bytes
-        if left < min(use_of(self.path).free_bytes * 3 // 4, files - files // _WORTH_PART):
+        if left >= files - files // _WORTH_PART:
+            return 0
+        if lacks := max(0, left * 4 // 3 + 1 + spare_bytes - use_of(self.path).free_bytes):
+            return lacks
+        self.reclaiming_bytes = left
+        try:
             self.compact(b"", _LAST)
+        finally:
+            self.reclaiming_bytes = 0
+        return 0
 
     def _left(self, files: int) -> int:
-        """About how many bytes of these are pairs that are not deleted: a deletion and what it deletes are entries."""
-        counts = dict(_COUNT.findall(self._db.property_value("rocksdb.aggregated-table-properties")))
+        """About how many bytes of these are pairs that are neither deleted nor overwritten."""
+        properties = self._db.property_value("rocksdb.aggregated-table-properties")
+        if (counted := self._count_left()) is not None:
+            raw = sum(int(size) for size in _RAW_BYTES.findall(properties))
+            return counted * files // max(raw, counted, 1)
+        # There are many, so their mean says enough: a deletion and what it deletes are entries.
+        counts = dict(_COUNT.findall(properties))
         entries, deleted = int(counts.get("entries", 0)), int(counts.get("deletions", 0))
         return files * max(0, entries - 2 * deleted) // max(entries - deleted, 1)
+
+    def _count_left(self) -> int | None:
+        """How many bytes the pairs have that are there, before any compression. None if to count them takes long."""
+        options: Any = r.ReadOptions()
+        options.fill_cache(False)
+        options.set_max_skippable_internal_keys(_COUNT_ROWS)
+        found, until_s = 0, time.monotonic() + _COUNT_S
+        try:
+            iterator = self._db.iter(options)
+            iterator.seek(b"")
+            for _ in range(_COUNT_ROWS):
+                if (key := iterator.key()) is None:
+                    iterator.status()
+                    return found
+                found += len(key) + len(iterator.value())
+                if time.monotonic() > until_s:
+                    break
+                iterator.next()
+        except Exception:  # too many deleted ones in a row; what is damaged shows where it is wanted
+            return None
+        return None
 
     def sync(self) -> None:
         if not self._wal:

@@ -52,6 +52,16 @@ def release_reserve(directory: Path, use: DiskUse, mark: int) -> int:
     return size
 
 
+def lend_reserve(directory: Path, lacking_bytes: int) -> int:
+    """Delete the reserve if that makes the room which is lacking to drop what was deleted. Returns how many bytes that
+    has freed. May raise OSError."""
+    reserve = directory / "reserve"
+    if not reserve.exists() or (size := reserve.stat().st_size) < lacking_bytes:
+        return 0
+    reserve.unlink()
+    return size
+
+
 def keep_reserve(directory: Path, use: DiskUse, mark: int) -> int:
     """Make the reserve as long as it should be, once the disk has no ample room any more, and while it has enough.
     Returns how many bytes of it are missing, which nothing else may take. May raise OSError."""

@@ -103,11 +103,22 @@ class SimDisk:
     def compact(self, begin: bytes, end: bytes) -> None:
         """There is nothing to drop."""
 
-    def heed_room(self, mark_bytes: int) -> None:
+    @property
+    def files_bytes(self) -> int:
         """There are no files."""
+        return 0
 
-    def reclaim(self, left_bytes: int | None = None) -> None:
+    def heed_room(self, mark_bytes: int, files_bytes: int) -> None:
+        """The same."""
+
+    @property
+    def reclaiming_bytes(self) -> int:
+        """The same."""
+        return 0
+
+    def reclaim(self, left_bytes: int | None = None, spare_bytes: int = 0) -> int:
         """There is nothing to drop."""
+        return 0
 
     def begin_sync(self) -> int:
         """Start a sync that takes virtual time; the token stands for every write until now."""

@@ -32,7 +32,7 @@ from ...errors import DiskFullError, StorageError
 from ...logs import event
 from ...raft.base import FULL, LOW, ROOM
 from ...storage.engine import Engine
-from ...storage.room import BACK, DiskUse, keep_reserve, mark_of, release_reserve
+from ...storage.room import BACK, DiskUse, keep_reserve, lend_reserve, mark_of, release_reserve
 from ..environment import Environment, Queue, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver
@@ -48,6 +48,8 @@ _WORTH_BYTES: Final = 4 * 1024 * 1024
 """Of log, that are worth a file of the state and one of the log."""
 _ROUNDS: Final = 2
 """The first writes the state down, so that the log is cut; the second drops what was cut."""
+_AGAIN_S: Final = 20.0
+"""From one attempt to make room to the next, if nothing is written meanwhile."""
 _COMPACT_S: Final = 2.0
 """From one compaction to the next, or four times what it has taken."""
 
@@ -67,6 +69,7 @@ class Checkpoints:
         environment: Environment,
         health: Health,
     ) -> None:
+        self._directory = None if config.storage.engine == "memory" else Path(config.data_dir)
         self._state = state
         self._log = log
         self._groups = groups
@@ -87,6 +90,7 @@ class Checkpoints:
         self._compacting = False
         self._compact_from_s = 0.0
         self._rounds = _ROUNDS  # until all that can be dropped from the files is
+        self._again_s = 0.0  # when that is tried once more, as others may have made room
         self._timer: Timer | None = None
 
     def stop(self) -> None:
@@ -135,14 +139,15 @@ class Checkpoints:
         """About how many bytes of files are still to be written of what is in memory."""
         return self._in_memory_bytes + self._unflushed_bytes
 
-    def make_room(self) -> None:
+    def make_room(self, spare_bytes: int) -> None:
         """The disk has little room: write down what is in memory, cut the logs, and have a thread drop from the files
-        what is deleted. It is asked for now and then, and does what has become due meanwhile."""
+        what is deleted, where that leaves ``spare_bytes`` of room all the time. It is asked for now and then, and does what has become due meanwhile."""
         now_s = self._environment.now()
-        due = self._rounds or self.unwritten_bytes >= _WORTH_BYTES
+        due = self._rounds or self.unwritten_bytes >= _WORTH_BYTES or now_s >= self._again_s
         if self.flushing or self._compacting or now_s < self._compact_from_s or not due:
             return
         self._rounds = max(0, self._rounds - 1)
+        self._again_s = now_s + _AGAIN_S
         self._compacting = True
         self._in_memory_bytes = 0
 
@@ -154,15 +159,21 @@ class Checkpoints:
 
         logs = [driver.group.log for driver in self._groups.drivers.values()]
         log_bytes = None if any(log.has_earlier for log in logs) else sum(log.bytes for log in logs)
-        self._flush(partial(self._reclaim, log_bytes), done)
+        self._flush(partial(self._reclaim, log_bytes, spare_bytes), done)
 
-    def _reclaim(self, log_bytes: int | None) -> None:
+    def _reclaim(self, log_bytes: int | None, spare_bytes: int) -> None:
         self._empty_memtables()
         try:
-            self._log.reclaim(log_bytes)
-            self._state.reclaim()
-        except StorageError as error:  # what is there stays as it is
+            for engine, left_bytes in ((self._state, None), (self._log, log_bytes)):
+                lacking_bytes = engine.reclaim(left_bytes, spare_bytes)
+                if lacking_bytes and not spare_bytes and self._lend(lacking_bytes):
+                    engine.reclaim(left_bytes)
+        except (StorageError, OSError) as error:  # what is there stays as it is
             event(log_events.NO_ROOM_TO_COMPACT, error=str(error))
+
+    def _lend(self, lacking_bytes: int) -> int:
+        """Give the reserve up for what makes more room than that takes. Returns its bytes."""
+        return 0 if self._directory is None else lend_reserve(self._directory, lacking_bytes)
 
     def make(self, then: Callable[[], None] | None = None) -> None:
         """Flush the state, then drop the entries that are in it from the logs."""
@@ -225,12 +236,20 @@ class Checkpoints:
         self._agenda.schedule()
 
 
-_FULL_PART: Final = 8
+_FULL_PART, _FULL_PART_MOST = 8, 2
 """Of the mark: with less room the disk is as good as full."""
+_FULL_BYTES: Final = 16 * 1024 * 1024
+"""The same, but for disks so small that it would be more than half of the mark: entries of large requests are on their
+way, and each is written three times before the first of them is dropped."""
 _NEAR: Final = 2
 """With less than so many times the mark, what is in memory is written down early."""
 _LOOK_PART: Final = 16
 """Of the mark: after so much growth the node looks at once, and not when it is time."""
+
+
+def _full(mark: int) -> int:
+    """With less room than this the disk is as good as full."""
+    return max(mark // _FULL_PART, min(mark // _FULL_PART_MOST, _FULL_BYTES))
 
 
 class DiskRoom:
@@ -261,7 +280,8 @@ class DiskRoom:
         """ROOM, LOW or FULL: a crowd may take what is left between two looks."""
         if not self._use.total_bytes:  # without a disk there is room
             return self._level
-        if self._use.free_bytes - self._grown < self._mark // _FULL_PART:
+        taken = self._grown + sum(engine.reclaiming_bytes for engine in self._engines)
+        if self._use.free_bytes - taken < _full(self._mark):
             return FULL
         return self._level or (LOW if self._room() < self._mark else ROOM)
 
@@ -305,10 +325,11 @@ class DiskRoom:
         if use is None:
             return
         mark = mark_of(use, self._low_room_bytes)
+        files_bytes = sum(engine.files_bytes for engine in self._engines)
         for engine in self._engines:
-            engine.heed_room(mark)
+            engine.heed_room(mark, files_bytes)
         if self._directory is not None:
-            if use.free_bytes < mark // _FULL_PART and (freed := release_reserve(self._directory, use, mark)):
+            if use.free_bytes < _full(mark) and (freed := release_reserve(self._directory, use, mark)):
                 event(log_events.RESERVE_RELEASED, free_bytes=use.free_bytes, reserve_bytes=freed)
             missing = keep_reserve(self._directory, use, mark)
             use = self._environment.disk_use(self._directory) or use
@@ -322,7 +343,7 @@ class DiskRoom:
             self._judge(*found[0], grown_bytes)
         # What is to make room takes some first: to try it without would stop the node.
         if self._room() + self._missing_bytes > 0 and (self._level or self._room() < _NEAR * self._mark):
-            self._checkpoints.make_room()
+            self._checkpoints.make_room(0 if self._level else self._mark)
 
     def _room(self) -> int:
         """What is left once all that is in memory is in files, and the reserve is what it should be."""
@@ -332,7 +353,7 @@ class DiskRoom:
         self._use, self._missing_bytes, self._grown_bytes = use, missing_bytes, grown_bytes
         self._mark = mark_of(use, self._low_room_bytes)
         room, mark, before = self._room(), self._mark, self._level
-        if use.free_bytes < mark // _FULL_PART:
+        if use.free_bytes < _full(mark):
             self._level = FULL
         elif room < mark or (before and room < BACK * mark):
             self._level = LOW
