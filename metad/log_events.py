@@ -448,6 +448,8 @@ DISK_SHORT = _warning(
     free_bytes="room for this node",
     low_bytes="the low-water mark",
     full="there is next to none, so the node takes no entries of other leaders either",
+    total_bytes="size of the disk",
+    lasts_ms="for how long that lasts if it shrinks on as it did; null if it did not shrink",
 )
 DISK_HAS_ROOM = _info(
     "disk_has_room",

@@ -68,10 +68,12 @@ def _choices(config: Config) -> Iterator[str]:
         yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
 
 
-_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms", "lease_ms", "step_down_ms", "returning_per_s")
+_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms", "lease_ms", "step_down_ms", "returning_per_s", "low_room_share")
 
 
 def _numbers(config: Config) -> Iterator[str]:
+    if config.storage.low_room_share > 0.5:
+        yield "storage.low_room_share: at most 0.5, half of the disk"
     for name in Config.__struct_fields__:
         section = getattr(config, name)
         if not isinstance(section, Section):

@@ -38,9 +38,12 @@ class StorageConfig(Section, frozen=True):
     same, and such a watch goes on from a snapshot."""
     low_room_bytes: int = 512 * MIB
     """The low-water mark of the disk of ``data_dir``: with less room, what takes more is refused (``no_room``), while
-    deletes, reads and whatever ends by itself go on. A tenth of the disk, if that is less. Once the disk has less room
-    than 16 times as much, the node keeps a file ``reserve`` beside its data, of a quarter of the mark and as much as a
-    start has to write again of the log. A start that finds no room deletes it."""
+    deletes, reads and whatever ends by itself go on. A tenth of the disk, if that is less; ``low_room_share`` may make
+    it more. Once the disk has less room than 16 times as much, the node keeps a file ``reserve`` beside its data, of a
+    quarter of the mark and as much as a start has to write again of the log. A start that finds no room deletes it."""
+    low_room_share: float = 0.0
+    """The mark as a share of the disk: 0.05 is one byte in twenty, and 0.5 the most. The greater of the two marks
+    counts. 0: only ``low_room_bytes``."""
     watch_retained_ms: int = 600_000
     """For how long the log is kept for a watch that is behind."""
 

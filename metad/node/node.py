@@ -160,7 +160,7 @@ class Node:
         self.disk_room = DiskRoom(
             stores.directory,
             (stores.state, stores.log.engine),
-            config.storage.low_room_bytes,
+            config.storage,
             environment,
             self.checkpoints,
         )

@@ -109,8 +109,9 @@ class Engine(Protocol):
 
     def reclaim(self, left_bytes: int | None = None, spare_bytes: int = 0) -> int:
         """Drop all deleted pairs from the files, if they are many and there is room to write down what is left, about
-        ``left_bytes`` if the caller knows, with ``spare_bytes`` to spare. Returns how many bytes of room it lacks for that; 0 if it has done it, or
-        if it is not worth it. Call it in a thread, as :meth:`compact`."""
+        ``left_bytes`` if the caller knows, with ``spare_bytes`` to spare. Returns how many bytes of room it lacks for
+        that; 0 if it has done it, or if it is not worth it. Raises StorageError. Call it in a thread, as
+        :meth:`compact`."""
 
     def close(self) -> None:
         """Release the files. No call may be under way in another thread."""

@@ -7,8 +7,13 @@ some; so does a node whose disk is full, because deletes take some room before t
 from __future__ import annotations
 
 import os
+from collections import deque
+from itertools import combinations
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
+
+from ..config import StorageConfig
 
 _SHARE: Final = 10
 """Of a small disk, one in so many parts is the low-water mark."""
@@ -36,9 +41,57 @@ def use_of(directory: Path) -> DiskUse:
     return DiskUse(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
-def mark_of(use: DiskUse, low_room_bytes: int) -> int:
-    """The low-water mark of a disk, where so much is configured."""
-    return min(low_room_bytes, use.total_bytes // _SHARE)
+def mark_of(use: DiskUse, config: StorageConfig) -> int:
+    """The low-water mark of a disk, in bytes: ``low_room_bytes``, but no more than a tenth of the disk, or
+    ``low_room_share`` of it if that is more."""
+    return max(min(config.low_room_bytes, use.total_bytes // _SHARE), int(use.total_bytes * config.low_room_share))
+
+
+_SPANS_S: Final = (60.0, 1_800.0, 86_400.0)
+"""A crowd that fills a disk shows within a minute, and a slow growth within a day."""
+_SAMPLES, _ENOUGH = 30, 6
+"""Of each span so many are kept, and with so many there is a trend."""
+_BELIEVED: Final = 30
+"""A trend is believed for so many times as long as it was seen."""
+
+
+class Trend:
+    """How fast the room on a disk shrinks. Of three spans it takes the median of the changes between any two samples,
+    so that a file that comes and goes counts for nothing. 90 samples are kept."""
+
+    def __init__(self) -> None:
+        self._spans = [_Span(span_s / _SAMPLES) for span_s in _SPANS_S]
+
+    def see(self, now_s: float, free_bytes: int) -> None:
+        """So much is free now. It may be called as often as one likes."""
+        for span in self._spans:
+            span.see(now_s, free_bytes)
+
+    def lasts_s(self, free_bytes: int) -> float | None:
+        """For how many seconds so much lasts. None if the room does not shrink, or lasts for longer than 30 times as
+        long as that was seen, which is never more than 30 days."""
+        return min((lasts for span in self._spans if (lasts := span.lasts_s(free_bytes)) is not None), default=None)
+
+
+class _Span:
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_SAMPLES + 1)
+        self._per_s = 0.0
+
+    def see(self, now_s: float, free_bytes: int) -> None:
+        seen = self._seen
+        if seen and now_s < seen[-1][0] + self._step_s:
+            return
+        seen.append((now_s, free_bytes))
+        if len(seen) >= _ENOUGH:
+            self._per_s = median((free - before) / (at - then) for (then, before), (at, free) in combinations(seen, 2))
+
+    def lasts_s(self, free_bytes: int) -> float | None:
+        if self._per_s >= 0:
+            return None
+        lasts = max(0, free_bytes) / -self._per_s
+        return lasts if lasts <= _BELIEVED * (self._seen[-1][0] - self._seen[0][0]) else None
 
 
 def release_reserve(directory: Path, use: DiskUse, mark: int) -> int:

@@ -1148,6 +1148,9 @@ class DiskStatus(Message, frozen=True):
     """The low-water mark: see Room on the disks."""
     short: U63 = 0
     """1: the node says that it is short of room. 2: it has next to none, and takes no entries either."""
+    lasts_ms: U63 | None = None
+    """When ``free_bytes`` is down to ``low_bytes``, or to nothing where it is below, if it shrinks on as it did within
+    the last minute, half hour or day. Null if it does not shrink, or not that soon."""
 
 
 BACKLOG_MAX = 1_000

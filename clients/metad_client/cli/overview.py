@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from metad_wire.messages import PeerLink
+from metad_wire.messages import DiskStatus, PeerLink
 
 from . import people
 from .printing import plain
@@ -231,11 +231,15 @@ def node_table(cluster: ClusterView) -> list[Row]:
                 "up for": people.duration(status.uptime_ms),
                 "cpu": people.duration(status.cpu_us // 1_000),
                 "memory": people.size(status.rss_bytes),
-                "room": people.size(status.disk.free_bytes) if status.disk.total_bytes else None,
+                "room": _room(status.disk),
                 "clients": status.connections,
             }
         rows.append(row)
     return rows
+
+
+def _room(disk: DiskStatus) -> str | None:
+    return people.room(disk.free_bytes, disk.total_bytes, disk.lasts_ms) if disk.total_bytes else None
 
 
 def member_table(cluster: ClusterView) -> list[Row]:
@@ -273,6 +277,7 @@ _TITLES: Final = {
     "free_bytes": "disk free",
     "total_bytes": "disk",
     "low_bytes": "disk low below",
+    "lasts_ms": "disk lasts",
 }
 
 

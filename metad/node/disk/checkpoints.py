@@ -27,12 +27,12 @@ from typing import Final
 from metad_wire.messages import DiskStatus
 
 from ... import log_events
-from ...config import Config
+from ...config import Config, StorageConfig
 from ...errors import DiskFullError, StorageError
 from ...logs import event
 from ...raft.base import FULL, LOW, ROOM
 from ...storage.engine import Engine
-from ...storage.room import BACK, DiskUse, keep_reserve, lend_reserve, mark_of, release_reserve
+from ...storage.room import BACK, DiskUse, Trend, keep_reserve, lend_reserve, mark_of, release_reserve
 from ..environment import Environment, Queue, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver
@@ -141,7 +141,8 @@ class Checkpoints:
 
     def make_room(self, spare_bytes: int) -> None:
         """The disk has little room: write down what is in memory, cut the logs, and have a thread drop from the files
-        what is deleted, where that leaves ``spare_bytes`` of room all the time. It is asked for now and then, and does what has become due meanwhile."""
+        what is deleted, where that leaves ``spare_bytes`` of room all the time. It is asked for now and then, and does
+        what has become due meanwhile."""
         now_s = self._environment.now()
         due = self._rounds or self.unwritten_bytes >= _WORTH_BYTES or now_s >= self._again_s
         if self.flushing or self._compacting or now_s < self._compact_from_s or not due:
@@ -259,14 +260,14 @@ class DiskRoom:
         self,
         directory: Path | None,
         engines: Sequence[Engine],
-        low_room_bytes: int,
+        config: StorageConfig,
         environment: Environment,
         checkpoints: Checkpoints,
     ) -> None:
         self._level = ROOM  # at the last look
         self._directory = directory
         self._engines = engines
-        self._low_room_bytes = low_room_bytes
+        self._config = config
         self._environment = environment
         self._checkpoints = checkpoints
         self._use = DiskUse(0, 0)
@@ -274,6 +275,7 @@ class DiskRoom:
         self._grown_bytes = 0  # when that was looked for
         self._missing_bytes = 0  # of the reserve
         self._looking = False
+        self._trend = Trend()
 
     @property
     def shortage(self) -> int:
@@ -289,7 +291,13 @@ class DiskRoom:
     def status(self) -> DiskStatus:
         """For the status of the node: what decides whether something is refused."""
         use = self._use
-        return DiskStatus(max(0, min(use.free_bytes, self._room())), use.total_bytes, self._mark, self.shortage)
+        free_bytes, short = max(0, min(use.free_bytes, self._room())), self.shortage
+        return DiskStatus(free_bytes, use.total_bytes, self._mark, short, self._lasts_ms(free_bytes, short))
+
+    def _lasts_ms(self, free_bytes: int, short: int) -> int | None:
+        """Until there is as little room as the mark; where there is less, until there is none."""
+        lasts_s = self._trend.lasts_s(free_bytes - (0 if short else self._mark))
+        return None if lasts_s is None else round(lasts_s * 1_000)
 
     def has_room_for(self, size: int) -> bool:
         """Whether a file of so many bytes leaves more than the mark."""
@@ -324,7 +332,7 @@ class DiskRoom:
         use, missing = self._environment.disk_use(self._directory), 0
         if use is None:
             return
-        mark = mark_of(use, self._low_room_bytes)
+        mark = mark_of(use, self._config)
         files_bytes = sum(engine.files_bytes for engine in self._engines)
         for engine in self._engines:
             engine.heed_room(mark, files_bytes)
@@ -351,7 +359,8 @@ class DiskRoom:
 
     def _judge(self, use: DiskUse, missing_bytes: int, grown_bytes: int) -> None:
         self._use, self._missing_bytes, self._grown_bytes = use, missing_bytes, grown_bytes
-        self._mark = mark_of(use, self._low_room_bytes)
+        self._mark = mark_of(use, self._config)
+        self._trend.see(self._environment.now(), use.free_bytes - missing_bytes)
         room, mark, before = self._room(), self._mark, self._level
         if use.free_bytes < _full(mark):
             self._level = FULL
@@ -360,6 +369,14 @@ class DiskRoom:
         else:
             self._level = ROOM
         if self._level > before:
-            event(log_events.DISK_SHORT, free_bytes=max(0, room), low_bytes=mark, full=self._level == FULL)
+            free_bytes = max(0, room)
+            event(
+                log_events.DISK_SHORT,
+                free_bytes=free_bytes,
+                low_bytes=mark,
+                full=self._level == FULL,
+                total_bytes=use.total_bytes,
+                lasts_ms=self._lasts_ms(free_bytes, self._level),
+            )
         elif before and not self._level:
             event(log_events.DISK_HAS_ROOM, free_bytes=room, low_bytes=mark)

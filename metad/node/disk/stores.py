@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ... import log_events
-from ...config import Config
+from ...config import Config, StorageConfig
 from ...control.map.leaving import Asked
 from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, StorageError, file_error
 from ...logs import event
@@ -161,7 +161,7 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
         )
     _keep_private(directory)
     shared = Shared(config.storage)
-    little_room, mark = _find_room(directory, config.storage.low_room_bytes)
+    little_room, mark = _find_room(directory, config.storage)
     memtable_bytes = min(LOG_MEMTABLE_BYTES, mark // (_SHORT_PART if little_room else _MEMTABLE_PART))
     engine = RocksEngine(directory / "raft", log_options(shared, memtable_bytes), wal=True, little_room=little_room)
     try:
@@ -176,12 +176,12 @@ def _engines(config: Config) -> tuple[LogStore, Engine]:
         raise
 
 
-def _find_room(directory: Path, low_room_bytes: int) -> tuple[bool, int]:
+def _find_room(directory: Path, config: StorageConfig) -> tuple[bool, int]:
     """Give up the reserve if the stores could not be opened otherwise: (whether the disk is short of room, its mark).
     Raises DiskFullError if that is not enough, or StorageError if the system does not say."""
     try:
         use = use_of(directory)
-        mark, missing = mark_of(use, low_room_bytes), 0
+        mark, missing = mark_of(use, config), 0
         if use.free_bytes < mark and not _in_use(directory):
             shutil.rmtree(directory / "snapshots", ignore_errors=True)  # what an earlier life was receiving
             if freed := release_reserve(directory, use_of(directory), mark):
