@@ -23,6 +23,7 @@ _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
 _DISK = "unit/server/test_disk_room.py::"
+_FULL = "unit/storage/test_disk_full.py::"
 _SNAPSHOTS = "unit/raft/test_snapshots.py::"
 _ROOM = "unit/wire/test_fair_room.py::"
 _TURNS = "unit/server/test_turns.py::"
@@ -1097,6 +1098,78 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "min(use.free_bytes, self._room())",
         "use.free_bytes",
         _DISK + "test_what_the_status_says_is_what_the_node_goes_by",
+    ),
+    _m(
+        "share_of_the_disk_lowers_the_mark",
+        "the greater of two marks counts",
+        "metad.storage.room:mark_of",
+        "return max(",
+        "return min(",
+        _DISK + "test_the_mark_is_a_share_of_the_disk_where_that_is_more",
+    ),
+    _m(
+        "compaction_is_taken_for_a_trend",
+        "a file that comes and goes is no change of what a disk has",
+        "metad.storage.room:_Span.see",
+        "median(",
+        "min(",
+        _DISK + "test_room_that_does_not_shrink_lasts",
+    ),
+    _m(
+        "trend_is_believed_for_ever",
+        "what was seen for minutes says nothing of the next month",
+        "metad.storage.room:_Span.lasts_s",
+        "return lasts if lasts <= _BELIEVED * (self._seen[-1][0] - self._seen[0][0]) else None",
+        "return lasts",
+        _DISK + "test_a_trend_is_believed_for_thirty_times_as_long_as_it_was_seen",
+    ),
+    _m(
+        "slowest_span_counts",
+        "a disk that began to fill a minute ago does not last for days",
+        "metad.storage.room:Trend.lasts_s",
+        "return min(",
+        "return max(",
+        _DISK + "test_the_fastest_of_three_spans_counts",
+    ),
+    _m(
+        "below_the_mark_nothing_is_said_to_last",
+        "a disk below its mark lasts until nothing is left",
+        "metad.node.disk.checkpoints:DiskRoom._lasts_ms",
+        "(0 if short else self._mark)",
+        "self._mark",
+        _DISK + "test_status_and_log_say_how_long_the_room_lasts",
+    ),
+    _m(
+        "few_large_pairs_are_told_by_their_mean",
+        "deleted values make room however large they are",
+        "metad.storage.rocks:RocksEngine._left",
+        "(counted := self._count_left()) is not None",
+        "(counted := self._count_left()) is not None and False",
+        _FULL + "test_what_is_left_is_counted_where_a_few_are_large",
+    ),
+    _m(
+        "compactions_take_the_mark",
+        "a compaction leaves the low-water mark",
+        "metad.storage.rocks:RocksEngine.heed_room",
+        "files_bytes + mark_bytes",
+        "files_bytes",
+        _FULL + "test_nothing_is_compacted_that_could_leave_less_than_the_mark",
+    ),
+    _m(
+        "what_is_written_anew_takes_nothing",
+        "a node takes no entries for which its own compaction leaves no room",
+        "metad.node.disk.checkpoints:DiskRoom.shortage",
+        " + sum(engine.reclaiming_bytes for engine in self._engines)",
+        "",
+        _DISK + "test_what_is_being_written_anew_counts_as_taken",
+    ),
+    _m(
+        "reserve_is_lent_to_all",
+        "the reserve stays while clients may still take more",
+        "metad.node.disk.checkpoints:Checkpoints._reclaim",
+        "not spare_bytes and ",
+        "",
+        _DISK + "test_the_reserve_is_lent_only_below_the_mark",
     ),
     _m(
         "snapshot_is_begun_in_vain",
