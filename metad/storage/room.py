@@ -98,10 +98,9 @@ def release_reserve(directory: Path, use: DiskUse, mark: int) -> int:
     """Delete the reserve if the disk has less room than it takes. Returns how many bytes that has freed. May raise
     OSError."""
     reserve = directory / "reserve"
-    if use.free_bytes >= _wanted(directory, mark) or not reserve.exists():
+    if use.free_bytes >= _wanted(directory, mark) or not (size := _size(reserve)):
         return 0
-    size = reserve.stat().st_size
-    reserve.unlink()
+    reserve.unlink(missing_ok=True)
     return size
 
 
@@ -109,9 +108,9 @@ def lend_reserve(directory: Path, lacking_bytes: int) -> int:
     """Delete the reserve if that makes the room which is lacking to drop what was deleted. Returns how many bytes that
     has freed. May raise OSError."""
     reserve = directory / "reserve"
-    if not reserve.exists() or (size := reserve.stat().st_size) < lacking_bytes:
+    if (size := _size(reserve)) < lacking_bytes:
         return 0
-    reserve.unlink()
+    reserve.unlink(missing_ok=True)
     return size
 
 
@@ -121,7 +120,7 @@ def keep_reserve(directory: Path, use: DiskUse, mark: int) -> int:
     if use.free_bytes > _AMPLE_MARKS * mark:
         return 0
     reserve, wanted = directory / "reserve", _wanted(directory, mark)
-    missing = max(0, wanted - (reserve.stat().st_size if reserve.exists() else 0))
+    missing = max(0, wanted - _size(reserve))
     if not missing or use.free_bytes - missing <= BACK * mark:
         return missing
     with reserve.open("ab") as file:
@@ -132,8 +131,7 @@ def keep_reserve(directory: Path, use: DiskUse, mark: int) -> int:
 def missing_to_open(directory: Path) -> int:
     """How many bytes of room the disk lacks for the stores to be opened, if the reserve is deleted for that; 0 if there
     are enough. May raise OSError."""
-    reserve = directory / "reserve"
-    has = use_of(directory).free_bytes + (reserve.stat().st_size if reserve.exists() else 0)
+    has = use_of(directory).free_bytes + _size(directory / "reserve")
     return max(0, _OPEN_BYTES + _unflushed(directory) - has)
 
 
@@ -144,4 +142,12 @@ def _wanted(directory: Path, mark: int) -> int:
 
 def _unflushed(directory: Path) -> int:
     """What only the log's own log has: a start writes it to a table file."""
-    return sum(file.stat().st_size for file in (directory / "raft").glob("*.log"))
+    return sum(_size(file) for file in (directory / "raft").glob("*.log"))
+
+
+def _size(file: Path) -> int:
+    """0 if it is gone: the store deletes its files, and a thread beside this one the reserve."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

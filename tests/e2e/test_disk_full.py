@@ -13,25 +13,47 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_nodes import NAMES, Nodes
 from e2e_server import METAD, Server, free_ports
 
-from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, connect
+from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, SessionProperties, connect
 from waiting import wait_until
 
 DISK_MIB = 224
 BATCH, VALUE_BYTES = 50, 8_000
+SMALL_MIB = 160
+PUTS, PUT_BYTES = 120, 900_000
+AGAIN_S = 40.0
+"""Within this time writes are taken again after everything was deleted: 0 to 7 seconds were measured."""
+
+
+@contextlib.contextmanager
+def mounted(directory: Path, mib: int) -> Iterator[Path]:
+    """The directory as a file system of its own. Without the right to mount one the test is skipped."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A data directory on a file system of its own."""
-    directory = tmp_path / "data"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(directory)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=False, capture_output=True)
+    with mounted(tmp_path / "data", DISK_MIB) as directory:
+        yield directory
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[Path]:
+    """The home of three nodes, each with a disk of 160 MB."""
+    with contextlib.ExitStack() as mounts:
+        for name in NAMES:
+            mounts.enter_context(mounted(tmp_path / name, SMALL_MIB))
+        yield tmp_path
 
 
 def fill(disk: Path) -> Path:
@@ -172,6 +194,50 @@ async def test_a_node_without_room_waits_for_some_at_its_start(disk: Path) -> No
         filler.unlink()
         async with connect(server.ready().url) as m:
             assert await m.kv.get("n", "000000/0") is not None
+
+
+async def test_a_cluster_whose_disks_are_full_lives_and_takes_writes_again(disks: Path) -> None:
+    """120 values of 0.9 MB, of which each node would write 220 MB to a disk of 160. One node is killed meanwhile."""
+    kept = SessionProperties(expiry_interval_s=3_600)
+    with Nodes(disks) as nodes:
+        async with connect(nodes.url) as m:
+            await m.sessions.takeover("b1", 1, "acme", "known", properties=kept)
+            refused = 0
+            for first in range(0, PUTS, 4):
+                answers = await asyncio.gather(*(put_large(m, first + i) for i in range(4)), return_exceptions=True)
+                failed = [answer for answer in answers if answer is not None]
+                assert all(isinstance(answer, NoRoomError) for answer in failed), failed
+                refused += len(failed)
+            assert 0 < refused < PUTS
+            alive(nodes)
+            assert await m.kv.get("n", "0") is not None, "reads go on"
+            assert await m.sessions.takeover("b2", 1, "acme", "known", properties=kept), "takeovers of what is there"
+            nodes.kill("n1")
+            nodes.restart("n1")
+            await m.kv.delete_many([KvDeleteItem("n", str(number)) for number in range(PUTS)])
+            until_s = asyncio.get_running_loop().time() + AGAIN_S
+            for number in range(40):  # of room that was made for good, and not for one
+                while isinstance(error := await put_large(m, number), NoRoomError):
+                    assert asyncio.get_running_loop().time() < until_s, error
+                    await asyncio.sleep(0.2)
+            await m.sessions.takeover("b1", 1, "acme", "new", properties=kept)
+            alive(nodes)
+        assert any(server.events("disk_short") for server in nodes.servers.values())
+
+
+async def put_large(m: Client, number: int) -> NoRoomError | None:
+    try:
+        await m.kv.put("n", str(number), os.urandom(PUT_BYTES))
+    except NoRoomError as error:
+        return error
+    return None
+
+
+def alive(nodes: Nodes) -> None:
+    """No node has ended, or had to close its stores."""
+    for server in nodes.servers.values():
+        assert server.process.poll() is None, server.stderr
+        assert not log_of_waiting(server)
 
 
 async def status_of(server: Server) -> str:

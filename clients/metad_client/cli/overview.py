@@ -219,6 +219,7 @@ def node_table(cluster: ClusterView) -> list[Row]:
     """A row for each node."""
     led = Counter(group.leader for group in cluster.groups)
     regions = any(node.record is not None and node.record.region for node in cluster.nodes)
+    shrinks = any(node.status is not None and node.status.disk.lasts_ms is not None for node in cluster.nodes)
     rows: list[Row] = []
     for node in cluster.nodes:
         row: Row = {"node": node.node, "state": node.state}
@@ -232,6 +233,7 @@ def node_table(cluster: ClusterView) -> list[Row]:
                 "cpu": people.duration(status.cpu_us // 1_000),
                 "memory": people.size(status.rss_bytes),
                 "room": _room(status.disk),
+                **({"lasts": _lasts(status.disk)} if shrinks else {}),
                 "clients": status.connections,
             }
         rows.append(row)
@@ -239,7 +241,14 @@ def node_table(cluster: ClusterView) -> list[Row]:
 
 
 def _room(disk: DiskStatus) -> str | None:
-    return people.room(disk.free_bytes, disk.total_bytes, disk.lasts_ms) if disk.total_bytes else None
+    """How much, and how much of the disk that is."""
+    if not disk.total_bytes:
+        return None
+    return f"{people.size(disk.free_bytes)} ({100 * disk.free_bytes // disk.total_bytes}%)"
+
+
+def _lasts(disk: DiskStatus) -> str | None:
+    return None if disk.lasts_ms is None else people.roughly(disk.lasts_ms)
 
 
 def member_table(cluster: ClusterView) -> list[Row]:

@@ -45,10 +45,9 @@ def size(count: int) -> str:
     raise AssertionError("the last unit takes all")
 
 
-def room(free_bytes: int, total_bytes: int, lasts_ms: int | None, where: str = "") -> str:
-    """``41.0 GiB of 100.0 GiB, lasts some 3 d``; with a word on where it is behind the sizes."""
-    lasts = "" if lasts_ms is None else f", lasts some {' '.join(duration(lasts_ms).split()[:2])}"
-    return f"{size(free_bytes)} of {size(total_bytes)}{where}{lasts}"
+def roughly(ms: int) -> str:
+    """``some 3 d``, ``some 20 min``: a duration that is estimated."""
+    return f"some {' '.join(duration(ms).split()[:2])}"
 
 
 def payload(content: bytes) -> str:

@@ -137,7 +137,7 @@ class Checkpoints:
     @property
     def unwritten_bytes(self) -> int:
         """About how many bytes of files are still to be written of what is in memory."""
-        return self._in_memory_bytes + self._unflushed_bytes
+        return (self._in_memory_bytes + self._unflushed_bytes) // 2  # each byte counts when logged and when applied
 
     def make_room(self, spare_bytes: int) -> None:
         """The disk has little room: write down what is in memory, cut the logs, and have a thread drop from the files

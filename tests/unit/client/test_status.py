@@ -318,11 +318,12 @@ def test_the_room_of_a_disk_is_told_with_how_long_it_lasts(cluster: Cluster) -> 
     disk = m.DiskStatus(19 * _MIB, 100 * _MIB, 10 * _MIB, 0, 3 * 86_400_000 + 7_200_000)
     cluster.change("n2", disk=disk)
     assert cluster.found[("disk_low", "n2")].startswith("n2: 19.0 MiB of 100.0 MiB left on its disk, lasts some 3 d: ")
-    rooms = {row["node"]: row["room"] for row in overview.node_table(cluster.view)}
-    assert rooms["n2"] == "19.0 MiB of 100.0 MiB, lasts some 3 d"
+    rows = {row["node"]: row for row in overview.node_table(cluster.view)}
+    assert (rows["n2"]["room"], rows["n2"]["lasts"], rows["n3"]["lasts"]) == ("19.0 MiB (19%)", "some 3 d", None)
     cluster.change("n2", disk=m.DiskStatus(41 * 1024 * _MIB, 102_400 * _MIB, 512 * _MIB))
-    rooms = {row["node"]: row["room"] for row in overview.node_table(cluster.view)}
-    assert rooms["n2"] == "41.0 GiB of 100.0 GiB"
+    rows = {row["node"]: row for row in overview.node_table(cluster.view)}
+    assert rows["n2"]["room"] == "41.0 GiB (41%)"
+    assert "lasts" not in rows["n2"], "no disk shrinks"
 
 
 def test_code_group_no_leader__says_for_how_long(cluster: Cluster) -> None:

@@ -129,7 +129,7 @@ async def test_a_disk_that_cannot_be_seen_is_as_it_was(monkeypatch: pytest.Monke
 
 async def test_what_is_in_memory_counts_as_taken_and_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, world = await opened(monkeypatch)
-    rig.node.checkpoints.log_grown(MARK)
+    rig.node.checkpoints.log_grown(MARK + MIB)
     assert await seen(rig, world, 2 * MARK) == LOW, "all that is in memory would not fit"
     for _ in range(10_000):
         if not rig.node.checkpoints.flushing:
@@ -320,6 +320,7 @@ async def test_status_and_log_say_how_long_the_room_lasts(
     rig, world = await opened(monkeypatch)
     now_s = rig.node.environment.now()
     monkeypatch.setattr(world, "now", lambda: now_s)
+    assert rig.node.status().disk.lasts_ms is None
     for step in range(12):
         now_s += 2.0
         await seen(rig, world, 3 * MARK - step * MIB)
@@ -358,6 +359,14 @@ def test_the_reserve_is_lent_for_what_it_is_enough_for(tmp_path: Path) -> None:
     assert not lend_reserve(tmp_path, 3_001)
     assert lend_reserve(tmp_path, 3_000) == 3_000
     assert not (tmp_path / "reserve").exists()
+
+
+def test_a_log_that_is_deleted_meanwhile_takes_no_room(tmp_path: Path) -> None:
+    """The store does that at any time, and a look must not fail of it."""
+    (tmp_path / "raft").mkdir()
+    (tmp_path / "raft" / "000001.log").symlink_to(tmp_path / "gone")
+    assert keep_reserve(tmp_path, DiskUse(9 * MIB, 100 * MIB), 8 * MIB) == 2 * MIB
+    assert missing_to_open(tmp_path) == 0
 
 
 def test_to_open_the_stores_takes_what_is_to_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
