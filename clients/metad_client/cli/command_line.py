@@ -255,7 +255,11 @@ async def _status(m: Client, a: Arguments, printer: Printer) -> int:
         printer.page(row, overview.summary(row, found))
         return EXIT_STATUS[judged]
     tables = [overview.node_table(cluster), overview.group_table(cluster)]
-    printer.page(row, [*overview.summary(row, found), "", overview.facts(row), *overview.life(row)], tables)
+    printer.page(
+        row,
+        [*overview.summary(row, found), "", overview.facts(row), *overview.room(cluster), *overview.life(row)],
+        tables,
+    )
     return 0
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from metad_wire.messages import DiskStatus, PeerLink
+from metad_wire.messages import PeerLink
 
 from . import people
 from .printing import plain
@@ -215,11 +215,20 @@ def life(row: Row) -> list[str]:
     return lines
 
 
+def room(cluster: ClusterView) -> list[str]:
+    """How full the fullest disk is, and how long its room lasts. No line if no node says."""
+    disks = [(node.node, node.status.disk) for node in cluster.nodes if node.status and node.status.disk.total_bytes]
+    if not disks:
+        return []
+    name, disk = min(disks, key=lambda one: one[1].free_bytes / one[1].total_bytes)
+    which = "disk" if len(disks) == 1 else "fullest disk"
+    return [f"{which}: {name} has {people.room(disk.free_bytes, disk.total_bytes, disk.lasts_ms)}"]
+
+
 def node_table(cluster: ClusterView) -> list[Row]:
     """A row for each node."""
     led = Counter(group.leader for group in cluster.groups)
     regions = any(node.record is not None and node.record.region for node in cluster.nodes)
-    shrinks = any(node.status is not None and node.status.disk.lasts_ms is not None for node in cluster.nodes)
     rows: list[Row] = []
     for node in cluster.nodes:
         row: Row = {"node": node.node, "state": node.state}
@@ -232,23 +241,11 @@ def node_table(cluster: ClusterView) -> list[Row]:
                 "up for": people.duration(status.uptime_ms),
                 "cpu": people.duration(status.cpu_us // 1_000),
                 "memory": people.size(status.rss_bytes),
-                "room": _room(status.disk),
-                **({"lasts": _lasts(status.disk)} if shrinks else {}),
+                "room": people.size(status.disk.free_bytes) if status.disk.total_bytes else None,
                 "clients": status.connections,
             }
         rows.append(row)
     return rows
-
-
-def _room(disk: DiskStatus) -> str | None:
-    """How much, and how much of the disk that is."""
-    if not disk.total_bytes:
-        return None
-    return f"{people.size(disk.free_bytes)} ({100 * disk.free_bytes // disk.total_bytes}%)"
-
-
-def _lasts(disk: DiskStatus) -> str | None:
-    return None if disk.lasts_ms is None else people.roughly(disk.lasts_ms)
 
 
 def member_table(cluster: ClusterView) -> list[Row]:

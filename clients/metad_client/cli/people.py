@@ -45,9 +45,10 @@ def size(count: int) -> str:
     raise AssertionError("the last unit takes all")
 
 
-def roughly(ms: int) -> str:
-    """``some 3 d``, ``some 20 min``: a duration that is estimated."""
-    return f"some {' '.join(duration(ms).split()[:2])}"
+def room(free_bytes: int, total_bytes: int, lasts_ms: int | None) -> str:
+    """``41.0 GiB free of 100.0 GiB, lasts some 3 d``, without the last words if it lasts or is over."""
+    lasts = f", lasts some {' '.join(duration(lasts_ms).split()[:2])}" if lasts_ms else ""
+    return f"{size(free_bytes)} free of {size(total_bytes)}{lasts}"
 
 
 def payload(content: bytes) -> str:

@@ -141,9 +141,7 @@ def _disk(node: str, status: StatusReply) -> Iterator[Problem]:
     """How much room there is, before there is too little."""
     disk = status.disk
     if disk.short or disk.free_bytes < 2 * disk.low_bytes:
-        room = f"{people.size(disk.free_bytes)} of {people.size(disk.total_bytes)} left on its disk"
-        if disk.lasts_ms is not None:
-            room += f", lasts {people.roughly(disk.lasts_ms)}"
+        room = f"its disk has {people.room(disk.free_bytes, disk.total_bytes, disk.lasts_ms)}"
         if disk.short or disk.free_bytes < disk.low_bytes:
             yield Problem("disk_full", f"{room}: what needs more room may be refused", node)
         else:

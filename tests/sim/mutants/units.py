@@ -1079,7 +1079,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "full_disk_keeps_its_reserve",
         "a node whose disk is full gives its reserve up for what makes room",
         "metad.node.disk.checkpoints:DiskRoom._measure",
-        "use.free_bytes < mark // _FULL_PART and ",
+        "use.free_bytes < _full(mark) and ",
         "False and ",
         _DISK + "test_a_full_disk_gives_the_reserve_up_and_keeps_it_before_anything_grows",
     ),

@@ -311,19 +311,24 @@ def test_code_disk_low__below_twice_the_nodes_own_mark(cluster: Cluster) -> None
 def test_code_disk_full__below_the_mark(cluster: Cluster) -> None:
     cluster.change("n2", disk=m.DiskStatus(9 * _MIB, 100 * _MIB, 10 * _MIB))
     assert cluster.verdict == "critical"
-    assert cluster.found[("disk_full", "n2")].startswith("n2: 9.0 MiB of 100.0 MiB left on its disk: what")
+    assert cluster.found[("disk_full", "n2")].startswith("n2: its disk has 9.0 MiB free of 100.0 MiB: what")
 
 
 def test_the_room_of_a_disk_is_told_with_how_long_it_lasts(cluster: Cluster) -> None:
-    disk = m.DiskStatus(19 * _MIB, 100 * _MIB, 10 * _MIB, 0, 3 * 86_400_000 + 7_200_000)
-    cluster.change("n2", disk=disk)
-    assert cluster.found[("disk_low", "n2")].startswith("n2: 19.0 MiB of 100.0 MiB left on its disk, lasts some 3 d: ")
-    rows = {row["node"]: row for row in overview.node_table(cluster.view)}
-    assert (rows["n2"]["room"], rows["n2"]["lasts"], rows["n3"]["lasts"]) == ("19.0 MiB (19%)", "some 3 d", None)
-    cluster.change("n2", disk=m.DiskStatus(41 * 1024 * _MIB, 102_400 * _MIB, 512 * _MIB))
-    rows = {row["node"]: row for row in overview.node_table(cluster.view)}
-    assert rows["n2"]["room"] == "41.0 GiB (41%)"
-    assert "lasts" not in rows["n2"], "no disk shrinks"
+    three_days_ms = 3 * 86_400_000 + 7_200_000
+    cluster.change("n2", disk=m.DiskStatus(19 * _MIB, 100 * _MIB, 10 * _MIB, 0, three_days_ms))
+    said = "19.0 MiB free of 100.0 MiB, lasts some 3 d"
+    assert cluster.found[("disk_low", "n2")].startswith(f"n2: its disk has {said}: ")
+    assert overview.room(cluster.view) == [f"disk: n2 has {said}"]
+    cluster.change("n1", disk=m.DiskStatus(41 * 1024 * _MIB, 102_400 * _MIB, 512 * _MIB))
+    cluster.change("n2", disk=m.DiskStatus(82 * 1024 * _MIB, 102_400 * _MIB, 512 * _MIB, 0, three_days_ms))
+    assert overview.room(cluster.view) == ["fullest disk: n1 has 41.0 GiB free of 100.0 GiB"]
+    cluster.change("n2", disk=m.DiskStatus(0, 102_400 * _MIB, 512 * _MIB, 2, 0))
+    assert overview.room(cluster.view) == ["fullest disk: n2 has 0 B free of 100.0 GiB"]
+
+
+def test_nothing_is_told_of_disks_that_nodes_do_not_have(cluster: Cluster) -> None:
+    assert overview.room(cluster.view) == []
 
 
 def test_code_group_no_leader__says_for_how_long(cluster: Cluster) -> None:
