@@ -38,19 +38,26 @@ _AGAIN_MS: Final = 60_000
 class _Rate:
     """What one subject has left, and took, of one thing."""
 
-    __slots__ = ("_left", "_second", "_taken", "_taken_before", "_then_s")
+    __slots__ = ("_left", "_next_s", "_second", "_taken", "_taken_before", "_then_s")
 
     def __init__(self, per_s: int, now_s: float) -> None:
         self._left = float(per_s)
-        self._then_s = now_s
+        self._then_s = self._next_s = now_s
         self._second = int(now_s)
         self._taken = self._taken_before = 0
 
-    def wait_s(self, per_s: int, now_s: float) -> float:
-        """After what time something is left; 0: there is."""
+    def wait_s(self, per_s: int, count: int, now_s: float) -> float:
+        """After what time something is left for who asks for so much; 0: there is now. Whoever is told a time has it
+        for itself: the next one is told a later one."""
         self._left = min(float(per_s), self._left + per_s * (now_s - self._then_s))
         self._then_s = now_s
-        return 0.0 if self._left >= 1 else (1 - self._left) / per_s if per_s else _AGAIN_MS / 1_000
+        if self._left >= 1:
+            return 0.0
+        if not per_s:
+            return _AGAIN_MS / 1_000
+        at_s = max(self._next_s, now_s + (1 - self._left) / per_s)
+        self._next_s = min(at_s + count / per_s, now_s + _AGAIN_MS / 1_000)
+        return at_s - now_s
 
     def take(self, count: int, now_s: float) -> None:
         """Take so much, whether it is there or not."""
@@ -81,16 +88,16 @@ class _Subject:
         self.rates: dict[str, _Rate] = {}
         self.refused = 0
 
-    def over(self, quota: Quota, now_s: float) -> QuotaError | None:
-        """Why nothing of it may begin now; None if something may."""
-        for field in _RATES:
+    def over(self, quota: Quota, items: int, size: int, now_s: float) -> QuotaError | None:
+        """Why so much of it may not begin now; None if it may."""
+        for field, count in zip(_RATES, (items, size), strict=True):
             per_s = getattr(quota, field)
             if per_s is None:
                 continue
             rate = self.rates.get(field)
             if rate is None:
                 rate = self.rates[field] = _Rate(per_s, now_s)
-            if (wait_s := rate.wait_s(per_s, now_s)) > 0:
+            if (wait_s := rate.wait_s(per_s, count, now_s)) > 0:
                 return self._error(field, per_s, rate.last_second(now_s), wait_s)
         return None
 
@@ -146,7 +153,7 @@ class Quotas:
         now_s = self._environment.now()
         items = len(body.items) if method.item is not None else 1
         principal = None if source.principal is None else self._subject(OF_PRINCIPAL, source.principal.uri)
-        if principal is not None and (error := principal[0].over(principal[1], now_s)) is not None:
+        if principal is not None and (error := principal[0].over(principal[1], items, size, now_s)) is not None:
             principal[0].refused += items
             raise error
         count = Counter(scopes)
@@ -157,7 +164,8 @@ class Quotas:
             found = self._subject(OF_TENANT, tenant)
             if found is not None:
                 tenants[tenant] = found[0]
-                if (over := found[0].over(found[1], now_s)) is not None:
+                share = size * count[tenant] // max(1, items)
+                if (over := found[0].over(found[1], count[tenant], share, now_s)) is not None:
                     reasons[tenant] = over
             if grows and tenant in self.known.full:
                 reasons.setdefault(tenant, QuotaExceededError(self.known.full[tenant]))
