@@ -111,7 +111,7 @@ class Node:
         machines = Machines(config, stores.state, groups, environment)
         audit = self.audit = AuditQueue(environment, lambda payload, done: leaders.note(payload, done))
         quotas = Quotas(machines.quotas, environment)
-        permissions = self.permissions = Permissions(config, groups, machines, audit, quotas, environment.now)
+        permissions = self.permissions = Permissions(config, groups, machines, audit, quotas, lambda d: leaders.last(d))
         watches = self.watches = Watches(
             config, stores.state, groups, outbound, precedence, slices, environment, health, permissions
         )

@@ -21,6 +21,8 @@ NAMES = (
     "insider_tls_registrations",
     "insider_tls_names_of_others",
     "tokens_tls_key_updates",
+    "insider_tenants_tls_reads",
+    "insider_tenants_tls_wipes",
 )
 """One of each module of attacks. Each takes five seconds of two processors: the command itself runs all of them."""
 
@@ -35,6 +37,7 @@ GOOD: dict[str, Any] = {
     "longest_stand_ms": 120.0,
     "quiet_longest_stand_ms": 40.0,
     "elections": 0,
+    "leaked": 0,
     "problem": "",
 }
 
@@ -54,6 +57,9 @@ def test_every_family_is_refused(tmp_path: Path) -> None:
         assert one["good_client_failed"] == 0, name
         assert one["elections"] == 0, name
         assert one["longest_stand_ms"] > 0, name
+        assert one["leaked"] == 0, name
+        assert one["good_client_throughput_ratio"] > 0, name
+        assert one["denied"] == (one["tried"] if "tenants" in name else 0), name
 
 
 @pytest.mark.parametrize(
@@ -65,6 +71,7 @@ def test_every_family_is_refused(tmp_path: Path) -> None:
         ({"good_client_p99_ratio": 2.1}, 1),
         ({"good_client_failed": 1}, 1),
         ({"elections": 1}, 1),
+        ({"leaked": 1}, 1),
         ({"longest_stand_ms": 251.0}, 1),
         ({"longest_stand_ms": 400.0, "quiet_longest_stand_ms": 410.0}, 0),
     ],

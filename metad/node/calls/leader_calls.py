@@ -6,10 +6,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from metad_wire.cluster import METADATA, GroupCommand, GroupFence, GroupId, GroupReply, Moved
+from metad_wire.cluster import METADATA, GroupCommand, GroupFence, GroupId, GroupReply, Moved, ReadIndex
 from metad_wire.errors import ConflictError, MetadError, NotLeaderError, OverloadedError, UnknownOutcomeError
 from metad_wire.messages import WriteReply
-from metad_wire.methods import AUDIT_NOTE, BROKER_CHANGE, CLUSTER_MOVED, GROUP_COMMAND, GROUP_FENCE, Body, Method, Reply
+from metad_wire.methods import (
+    AUDIT_NOTE,
+    BROKER_CHANGE,
+    CLUSTER_MOVED,
+    GROUP_COMMAND,
+    GROUP_FENCE,
+    READ_INDEX,
+    Body,
+    Method,
+    Reply,
+)
 from metad_wire.tables.broker import BrokerChange
 
 from ...control.brokers.evidence import Answer
@@ -68,14 +78,22 @@ class LeaderCalls:
 
     def note(self, payload: bytes, done: Done) -> None:
         """Send an encoded ``audit.note`` to whoever leads metadata-0, as far as this node knows."""
+        self._send(AUDIT_NOTE.code, payload, done)
+
+    def last(self, done: Done) -> None:
+        """Ask whoever leads metadata-0 for the last index that is committed, as an encoded ``ReadIndexReply``. A copy
+        that has applied so much has all that was acknowledged before."""
+        self._send(READ_INDEX.code, READ_INDEX.encode_request(ReadIndex(), group=METADATA.name), done)
+
+    def _send(self, code: int, payload: bytes, done: Done) -> None:
         driver = self._groups.drivers.get(METADATA)
         leader = None if driver is None else driver.group.leader
         if leader == self._node_id:
-            self._requests.submit_peer(AUDIT_NOTE.code, payload, done)
+            self._requests.submit_peer(code, payload, done)
         elif leader is None:
             done(NotLeaderError("metadata-0 has no leader"))
         else:
-            self._outbound.call(leader, AUDIT_NOTE.code, payload, done)
+            self._outbound.call(leader, code, payload, done)
 
     async def ask_node(
         self, node: str, method: Method[Body, Reply], body: Body, group: str = "", *, patient: bool = False

@@ -45,6 +45,7 @@ from metad_wire.methods import (
     LEASE_KEYS,
     LEASE_REVOKE,
     METHODS,
+    READ_INDEX,
     RETAINED_MATCH,
     SESSION_DELETE,
     SESSION_END_TENANT,
@@ -120,8 +121,8 @@ _BESIDE: Final = {method.code for method in (KV_TRANSACT, TABLE_TRANSACT, LEASE_
 _PARTS: Final = {TABLE_GET.code: "", TABLE_PUT.code: "record", TABLE_DELETE.code: "key"}
 """Of declared tables, whose fields may have any name: which field of an item has those of the key."""
 _KNOWN_MAX: Final = 4_096
-_UNDER_WAY_S: Final = 1.0
-"""For how long a word of the leader of ``metadata-0`` may have been under way."""
+_UNANSWERED: Final = 1 << 63
+"""Above any index."""
 _AGAIN_MS: Final = 200
 _NAMES_LOGGED: Final = 8
 """Names of what an administrator has changed that are logged."""
@@ -400,9 +401,9 @@ class Permissions:
         machines: Machines,
         audit: AuditQueue,
         quotas: Quotas,
-        now: Callable[[], float],
+        level: Callable[[Done], None],
     ) -> None:
-        """``now``: the node's monotonic clock, in seconds."""
+        """``level``: asks how far ``metadata-0`` is committed."""
         self.known = machines.access
         self.quotas = quotas
         """How much of it."""
@@ -418,8 +419,8 @@ class Permissions:
         self._at = -1
         self._bound: dict[str, str] = {}  # broker -> the certificate that it is bound to; empty: none
         self._bound_at: tuple[Machine | None, int] = None, 0  # the state in which that is so
-        self._now = now
-        self._unheard: dict[m.Owner, float] = {}  # lives that nobody has heard of -> since when they were named
+        self._level = level
+        self._unheard: dict[m.Owner, int] = {}  # lives that nobody has heard of -> the index that a copy must have
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -758,13 +759,8 @@ class Permissions:
         known = read_broker(driver.machine.reader.engine, life.broker)
         if known is not None and known.broker_epoch == life.broker_epoch and known.state in LIVE:
             return None
-        now_s = self._now()
-        behind_s = driver.group.behind_s(now_s)
-        if behind_s > 0.0 and len(life.broker) <= PRINCIPAL_BYTES_MAX:
-            if len(self._unheard) >= _KNOWN_MAX:
-                self._unheard.clear()
-            named_s = self._unheard.setdefault(life, now_s)
-            if now_s - behind_s < named_s + _UNDER_WAY_S:
+        if not driver.group.may_read() and len(life.broker) <= PRINCIPAL_BYTES_MAX:
+            if self._asked(life) > driver.machine.applied:
                 return OverloadedError(
                     f"this node has not heard yet of epoch {life.broker_epoch} of broker {life.broker!r}",
                     retry_after_ms=_AGAIN_MS,
@@ -776,6 +772,24 @@ class Permissions:
             "lives: with authorization, nothing is written in its name",
             current=None if known is None else known.broker_epoch,
         )
+
+    def _asked(self, life: m.Owner) -> int:
+        """The index up to which a copy has all registrations that were answered before this life was named first."""
+        found = self._unheard.get(life)
+        if found is not None:
+            return found
+
+        def answered(result: bytes | MetadError) -> None:
+            if isinstance(result, MetadError):
+                self._unheard.pop(life, None)  # who comes again asks again
+            elif life in self._unheard:
+                self._unheard[life] = READ_INDEX.decode_reply(result).index
+
+        if len(self._unheard) >= _KNOWN_MAX:
+            self._unheard.clear()
+        self._unheard[life] = _UNANSWERED
+        self._level(answered)
+        return self._unheard.get(life, _UNANSWERED)
 
     # --- brokers' certificates ----------------------------------------------------------------------------------
 

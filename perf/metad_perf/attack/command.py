@@ -14,8 +14,9 @@ The good client's longest stand is the longest that one of its requests took, in
 as long in peace, which is the machine's doing, too.
 
 An attack is refused if it achieved nothing by its own measure (see each attack), and if afterwards every node lives,
-every group is led in the same term as before, and the log was not flooded. Limits are the defaults; an attacker waits
-for limits that take longer than the good client's measurement. A node that was harmed is replaced by a new one.
+every group is led in the same term as before, the log was not flooded, and an honest tenant has all that it had. Limits
+are the defaults; an attacker waits for limits that take longer than the good client's measurement. A node that was
+harmed is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from ..report import output
 from ..report.conclusion import reported
 from ..report.histogram import Latencies
 from ..wan.client import Answer, Order, WanClient, options_for
-from .kinds import ALONE, BYSTANDER, INSIDER, KINDS, STRANGER, Attacker
+from .kinds import ALONE, BYSTANDER, INSIDER, KINDS, SMALL, STRANGER, TENANTS, Attacker
+from .peer import Outcome
 from .sites import Site, site
 
 MIB = 1024 * 1024
@@ -61,7 +63,11 @@ _NICE = -10
 _SAMPLE_S = 0.05
 _OVERLAP_S = 0.2
 _SETTLE_S = 0.5  # after an attack, so that memory is released
-_GROUPS = {"strangers": STRANGER, "insiders": INSIDER}
+_GROUPS = {
+    "strangers": [name for name, kind in KINDS.items() if kind.who == STRANGER],
+    "insiders": [name for name, kind in KINDS.items() if kind.who == INSIDER],
+    "tenants": [name for name, kind in KINDS.items() if kind.site in (TENANTS, SMALL)],
+}
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,19 +85,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         chosen: set[str] = set()
         for name in self.names:
             if name in _GROUPS:
-                chosen.update(one for one, kind in KINDS.items() if kind.who == _GROUPS[name])
+                chosen.update(_GROUPS[name])
             elif name in KINDS:
                 chosen.add(name)
             else:
                 raise UsageError(f"--only: there is no attack {name!r}, but {', '.join([*_GROUPS, *KINDS])}")
         if self.seconds <= 0 or self.quiet_s <= 0 or self.windows < 1:
             raise UsageError("--seconds and --windows must be over 0")
+        may_mount = os.geteuid() == 0
+        if not may_mount and any(KINDS[name].site == SMALL for name in chosen):
+            output.say("attacks on a small disk need root, to mount one: they are left out")
         processors = sorted(os.sched_getaffinity(0))
         if self.processor is not None and self.processor not in processors:
             raise UsageError(f"--attacker-cpu: there is {', '.join(map(str, processors))}")
         return msgspec.structs.replace(
             self,
-            names=[name for name in KINDS if name in chosen],
+            names=[name for name in KINDS if name in chosen and (may_mount or KINDS[name].site != SMALL)],
             processor=processors[0] if self.processor is None else self.processor,
         )
 
@@ -128,6 +137,7 @@ def run(options: Attack) -> int:
                 "good_client_p99_ratio": P99_RATIO_MAX,
                 "longest_stand_ms": LONGEST_STAND_MS_MAX,
                 "elections": 0,
+                "leaked": 0,
                 "share_within_ratio": 1 - 1 / SLOW_ONE_IN,
             },
             "good_client": f"{_PER_S} puts of {_BATCH} items a second, open loop, over the transport under attack",
@@ -181,8 +191,7 @@ class _Siege:
         problems: list[str] = []
         health = where.health()
         lines, before = where.log_lines(), where.rss_bytes()
-        later = health
-        peak = list(before)
+        later, peak = health, list(before)
         attacker = Attacker(name, where.target(transport), self._plan.seconds, self._plan.processor)
         begun_s = time.monotonic()
         try:
@@ -199,7 +208,7 @@ class _Siege:
                 good = self._client.end()
                 time.sleep(_SETTLE_S)
                 after = self._peace(where, transport, name)
-                windows.append(_Window(outcome.tried, good, [peace, after]))
+                windows.append(_Window(outcome, good, [peace, after]))
                 peace = after
         except PerfError as error:
             problems.append(where.ended() or f"the good client could not work: {error}")
@@ -210,10 +219,11 @@ class _Siege:
         seconds = time.monotonic() - begun_s
         if not (ended := where.ended()):
             later = where.health()
-        problems.append(ended or health.problem(later))
+        harm = "" if ended else where.harm()
+        problems += [ended or health.problem(later), harm]
         if name == "quic_early_replays" and where.replayed():
             problems.append("the replay is there")
-        if not any(window.tried for window in windows):
+        if not any(window.outcome.tried for window in windows):
             problems.append("nothing was tried")
         lines = where.log_lines() - lines
         if lines > LOG_LINES_PER_S_MAX * seconds + LOG_LINES_AT_ONCE:
@@ -225,6 +235,7 @@ class _Siege:
             "refused": not found,
             "server_rss_growth_mib": max(after - now for now, after in zip(before, peak, strict=True)) / MIB,
             **_summed(windows),
+            "leaked": sum(window.outcome.leaked for window in windows) + bool(harm),
             "elections": health.elections(later),
             "transport": transport,
             "who": KINDS[name].who if name in KINDS else BYSTANDER,
@@ -264,9 +275,15 @@ class _Siege:
 class _Window(msgspec.Struct, frozen=True):
     """One measurement under attack, and those of the peace around it."""
 
-    tried: int
+    outcome: Outcome
     good: Answer
     peace: list[Answer]
+
+    @property
+    def throughput_ratio(self) -> float:
+        """What the good client got done in a second, by that in peace."""
+        rates = [(one.items - one.failed) / max(one.seconds, 1e-9) for one in (self.good, *self.peace)]
+        return output.ratio(rates[0], statistics.mean(rates[1:]))
 
     @property
     def longest_ms(self) -> float:
@@ -293,7 +310,9 @@ def _summed(windows: Sequence[_Window]) -> dict[str, Any]:
         "good_client_p99_ratio": statistics.median(ratios),
         "windows": len(windows),
         "ratios": ratios,
-        "tried": sum(window.tried for window in windows),
+        "tried": sum(window.outcome.tried for window in windows),
+        "denied": sum(window.outcome.denied for window in windows),
+        "good_client_throughput_ratio": statistics.median([window.throughput_ratio for window in windows] or [0.0]),
         "p99_ms": statistics.median(attacked for attacked, _ in p99),
         "quiet_p99_ms": statistics.median(quiet for _, quiet in p99),
         "p50_ms": statistics.median(attacked for attacked, _ in p50),
@@ -342,6 +361,8 @@ def _show(attacks: dict[str, dict[str, Any]]) -> int:
 def _broken(one: dict[str, Any]) -> str:
     """The limits that an attack has broken, except the ratio."""
     found = []
+    if one["leaked"]:
+        found.append(f"{one['leaked']} leaked")
     if not one["refused"]:
         found.append(one["problem"] or "not refused")
     if one["server_rss_growth_mib"] > GROWTH_MIB_MAX:

@@ -46,6 +46,7 @@ class Insider:
         )
         self.heard = self._link.heard
         self.heard.answered = self._answered
+        self.heard.secret = target.secret.encode()
         self._number = 0
         self._methods: dict[int, int] = {}
         self._kept: dict[int, Any] = {}

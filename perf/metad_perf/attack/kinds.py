@@ -33,7 +33,7 @@ from metad_wire.tables.subscription import SUBSCRIPTION_GET, Subscription, Subsc
 from metad_wire.tables.will import WillClaim, WillList
 
 from ..errors import WorkerError
-from . import load, quic, shares, state, tls, tokens
+from . import load, quic, shares, state, tenants, tls, tokens
 from .insider import GoneError, Insider
 from .load import flood
 from .peer import Outcome, Target, payload_of
@@ -147,9 +147,10 @@ Attack = Callable[[Target, float], Outcome]
 """Takes the target and the monotonic time to end at."""
 _OVERTIME_S = 60.0  # attacks end by themselves; the last check of each takes a while
 
-ALONE, TOKENS, THREE, POOR = "alone", "tokens", "three", "poor"
-"""The targets: one node that requires certificates, one that accepts tokens too, three nodes, and one node that may
-open few files and whose log nobody reads."""
+ALONE, TOKENS, THREE, TENANTS, SMALL, POOR = "alone", "tokens", "three", "tenants", "small", "poor"
+"""The targets: one node that requires certificates, one that accepts tokens too, three nodes, three that check roles
+and have an honest tenant, one of these with a small disk, and one node that may open few files and whose log nobody
+reads."""
 STRANGER, INSIDER = "stranger", "insider"
 
 
@@ -244,14 +245,7 @@ def _kinds() -> dict[str, Kind]:
         shares.days_of_leases,
         shares.names_of_brokers,
     )
-    add(
-        INSIDER,
-        "quic",
-        ALONE,
-        load.unread_replies,
-        load.filtered_listings,
-        load.batches,
-    )
+    add(INSIDER, "quic", ALONE, load.unread_replies, load.filtered_listings, load.batches)
     add(
         INSIDER,
         "tls",
@@ -283,6 +277,8 @@ def _kinds() -> dict[str, Kind]:
         shares.broker_lists,
         shares.long_reads_at_once,
     )
+    add(INSIDER, "tls", TENANTS, *tenants.ATTACKS)
+    add(INSIDER, "tls", SMALL, tenants.large_values)
     add(
         STRANGER,
         "tls",

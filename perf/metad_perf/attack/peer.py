@@ -49,6 +49,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Of the broker ``owned``, on the sites where there is one."""
     none: TlsFiles
     wrong: dict[str, TlsFiles] = {}
+    secret: str = ""
+    """Stands in every record of the honest tenant, on the sites where there is one. For the judge: no attack uses
+    it."""
+    token: str = ""
+    """The attacker's own, where tokens are known."""
+    public_key: bytes = b""
+    """Of whoever signs JWTs, as everybody may have it: PEM."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -57,10 +64,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of an attack. ``problem`` says why it counts as not refused."""
+    """The result of an attack. ``problem`` says why it counts as not refused. ``denied`` and ``leaked``, of attacks on
+    another tenant: requests that were refused or showed nothing, and those that showed or did what they must not."""
 
     tried: int
     problem: str = ""
+    denied: int = 0
+    leaked: int = 0
 
 
 def group_of(method: Method[Any, Any]) -> str:
@@ -99,6 +109,9 @@ class Heard:
     def __init__(self) -> None:
         self._decoder = FrameDecoder()
         self.answered: Callable[[Frame], None] | None = None
+        self.secret = b""
+        self.leaks = 0
+        """Frames in which the secret stood."""
         self.frames = 0
         self.welcomes = 0
         self.responses = 0
@@ -110,6 +123,7 @@ class Heard:
         decoder.feed(data)
         while (frame := decoder.next()) is not None:
             self.frames += 1
+            self.leaks += bool(self.secret) and self.secret in frame.payload
             self.welcomes += frame.type == FrameType.WELCOME
             self.responses += frame.type == FrameType.RESPONSE
             self.errors += frame.type == FrameType.ERROR

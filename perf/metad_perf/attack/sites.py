@@ -1,38 +1,53 @@
-"""The targets: a node that requires certificates, one that accepts tokens as well, three nodes, or one that may open
-few files. Blocking.
+"""The targets: a node that requires certificates, one that accepts tokens as well, three nodes, some that check roles,
+or one that may open few files. Blocking.
 
 The certificates of one fleet are made once per process: a node's, a client's, and every wrong kind.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import datetime
 import functools
+import importlib.util
+import json
 import os
+import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from metad_client import Options, connect
+from metad_client import Client, Options, connect
 from metad_wire import messages as m
 from metad_wire.errors import MetadError
+from metad_wire.families.core import TOPICS, Topic
 from metad_wire.operator.authority import Authority, Issued, issue_fleet
 from metad_wire.operator.tokens import line_of, new_token
+from metad_wire.tables.inflight import Inflight
+from metad_wire.tables.lease import LeaseGrantItem
+from metad_wire.tables.retained import RetainedPutItem
+from metad_wire.tables.subscription import Subscription
 from metad_wire.transport.credentials import Principal, Role, TlsFiles, client_files
 
+from ..errors import ServerError
 from ..faults.members import START_S, Member, temporary_members
+from ..load.workload import kv_keys
 from ..running import run_async
 from ..spawn import disk_directory, metad_serve, security_of
-from .kinds import ALONE, POOR, THREE, TOKENS
+from .kinds import ALONE, POOR, SMALL, TENANTS, THREE, TOKENS
 from .peer import CROWD, CROWD_BROKER, LARGE_BYTES, LARGE_KEYS, Target
 from .quic import REPLAYED
+from .tenants import DUE, HONEST, MALLORY, ROLES
 from .tokens import CONNECTIONS_MAX
 
 WRONG: Final = ("untrusted", "expired", "not-yet-valid", "wrong-purpose", "no-purpose", "no-role")
@@ -126,7 +141,9 @@ def directory() -> Path:
     return made
 
 
+Result = TypeVar("Result")
 _NODE = "node-1"
+_ROOM_BYTES = 96 * 1024 * 1024  # that a small disk has above its low-water mark
 _STATUS_S = 10.0  # for all nodes to report their status
 _SETTLED_S = 20.0  # for every group to have a leader
 _BATCH = 1_000
@@ -174,7 +191,7 @@ class Site:
         self._members = members
         self._good = good
         self.name = name
-        self.options = Options(tls=good, deadline_s=_STATUS_S)
+        self.options = self._admin = Options(tls=good, deadline_s=_STATUS_S)
 
     def url(self, transport: str) -> str:
         """The URL for the SDK."""
@@ -214,6 +231,10 @@ class Site:
                 result = await client.sessions.takeover_many(CROWD_BROKER, 1, items[begin : begin + _BATCH])
                 result.raise_for_error()
 
+    def harm(self) -> str:
+        """What of an honest tenant is not as it was; empty: nothing, or there is no such tenant."""
+        return ""
+
     def rss_bytes(self) -> list[int]:
         """Resident memory of each node now."""
         return [member.rss_bytes() for member in self._members]
@@ -240,7 +261,7 @@ class Site:
 
     async def _health(self) -> Health:
         try:
-            async with connect(self.url("tls"), self.options) as client:
+            async with connect(self.url("tls"), self._admin) as client:
                 statuses = await client.cluster.statuses()
         except MetadError:
             return Health({}, {}, {})
@@ -266,13 +287,203 @@ class Site:
         return run_async(look())
 
 
+# --- an honest tenant beside an insider ------------------------------------------------------------------------------
+
+KEYS: Final = 10_000
+"""Of the good client: they are there before anything is attacked, so that a disk that is short has room for them."""
+_SOME: Final = 20
+_LEASE_S: Final = 3_600.0
+_KNOWN_LOOKS: Final = 1_000
+
+
+class Doors:
+    """What nodes know tokens by, and what of it everybody has."""
+
+    def __init__(self, directory: Path) -> None:
+        self.token = new_token(MALLORY)
+        key = ec.generate_private_key(ec.SECP256R1()).public_key()
+        self.public_key = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        self._directory, self._numbers = directory, key.public_numbers()
+
+    def security(self) -> dict[str, str]:
+        """The settings of nodes, as TOML. Makes the files that they name."""
+        known = self._directory / "tokens"
+        known.write_text(f"{line_of(self.token)}\n{line_of(new_token(HONEST))}\n")
+        known.chmod(0o600)
+        found = {"authorization": "true", "administrators": '["perf"]', "tokens_file": f'"{known}"'}
+        if importlib.util.find_spec("jwt") is None:  # without it a JWT is a wrong token
+            return found
+        x, y = (
+            urlsafe_b64encode(number.to_bytes(32, "big")).rstrip(b"=").decode()
+            for number in (self._numbers.x, self._numbers.y)
+        )
+        keys = self._directory / "keys.json"
+        keys.write_text(json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "x": x, "y": y, "kid": "a"}]}))
+        return found | {"jwt_keys_file": f'"{keys}"', "jwt_issuer": '"metad-perf"', "jwt_audience": '"metad"'}
+
+
+class HonestTenant:
+    """What it has. ``doors``: of the nodes."""
+
+    def __init__(self, doors: Doors) -> None:
+        self.secret = secrets.token_hex(16)
+        self.doors = doors
+        self._before: Mapping[str, Any] = {}
+        self._administered: set[str] = set()
+
+    async def admit(self, admin: Client, nodes: Sequence[str]) -> None:
+        """Give both tenants their roles. Raises ServerError if nodes do not hear of them."""
+        for role, grants, given in ROLES:
+            await admin.roles.put(role, grants)
+            await admin.principals.put(f"metad://client/{role}", given)
+        for node in nodes:
+            for _ in range(_KNOWN_LOOKS):
+                if (await admin.principals.may(principal=f"metad://client/{MALLORY}", node=node)).roles:
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                raise ServerError(f"{node} does not hear of roles")
+
+    async def settle(self, own: Client, admin: Client) -> None:
+        """Write all records, and remember them."""
+        secret, many, broker = self.secret.encode(), range(_SOME), f"{HONEST}-broker"
+        life = await own.brokers.register(broker, lease_s=_LEASE_S, attributes={"a": self.secret})
+        at = broker, life.epoch
+        sessions = [m.SessionTakeoverItem(HONEST, f"c{n}", False, m.SessionProperties(86_400, secret)) for n in many]
+        will = m.SessionProperties(86_400, b"", m.Will(f"t/{self.secret}", secret))
+        due = [f"w{n}" for n in range(DUE)]
+        (await own.sessions.takeover_many(*at, sessions)).raise_for_error()
+        (await own.subscriptions.add_many(*at, [Subscription(HONEST, "c0", f"f/{self.secret}")])).raise_for_error()
+        (await own.inflight.put_many(*at, [Inflight(HONEST, "c0", "i", secret)])).raise_for_error()
+        (await own.kv.put_many([m.KvPutItem(HONEST, f"k{n}", secret) for n in many])).raise_for_error()
+        (await own.kv.put_many([m.KvPutItem(HONEST, "spare", secret)])).raise_for_error()
+        (await own.retained.put_many([RetainedPutItem(HONEST, f"t{n}", secret) for n in many])).raise_for_error()
+        commit = m.OffsetCommitItem(HONEST, "g", "t", 0, 7, metadata=self.secret)
+        (await own.offsets.commit_many([commit])).raise_for_error()
+        lease = LeaseGrantItem(HONEST, int(_LEASE_S * 1_000), "l", self.secret, secret)
+        (await own.leases.grant_many([lease])).raise_for_error()
+        await own.sequences.add(HONEST, "s", 5)
+        await own.table(TOPICS).put_many([Topic(HONEST, "t", attributes={"a": self.secret})])
+        for begin in range(0, DUE, _BATCH):
+            some = due[begin : begin + _BATCH]
+            items = [m.SessionTakeoverItem(HONEST, name, False, will) for name in some]
+            (await own.sessions.takeover_many(*at, items)).raise_for_error()
+            gone = [m.SessionDisconnectItem(HONEST, name) for name in some]
+            (await own.sessions.disconnect_many(*at, gone)).raise_for_error()
+        places = kv_keys(KEYS)
+        for begin in range(0, KEYS, _BATCH):
+            puts = [m.KvPutItem(*place, bytes(200)) for place in places[begin : begin + _BATCH]]
+            (await own.kv.put_many(puts)).raise_for_error()
+        self._before = await self._records(own, admin)
+        self._administered = await _administered(admin)
+
+    async def _records(self, own: Client, admin: Client) -> Mapping[str, Any]:
+        broker = await admin.brokers.get(f"{HONEST}-broker")
+        lease = await own.leases.get(HONEST, "l")
+        return {
+            "broker": broker and (broker.broker_epoch, broker.least_epoch, broker.attributes),
+            "sessions": [one async for one in own.sessions.list(HONEST, "c")],
+            "subscriptions": await own.subscriptions.get(HONEST, "c0"),
+            "in flight": await own.inflight.get(HONEST, "c0"),
+            "key-values": [one async for one in own.kv.scan(HONEST, "k")],
+            "retained": [one async for one in own.retained.match(HONEST, "#")],
+            "offsets": [one async for one in own.offsets.list(HONEST, "g")],
+            "lease": lease and (lease.lease, lease.create_revision, lease.attributes),
+            "sequences": [one async for one in own.sequences.list(HONEST)],
+            "topics": [one async for one in own.table(TOPICS).list(HONEST)],
+            "wills": [(one.client_id, one.id, one.claimant) async for one in own.wills.list(HONEST)],
+            "roles": [one async for one in admin.roles.list()],
+            "bindings": [one async for one in admin.principals.list()],
+            "orders to end it": [*await own.sessions.endings(HONEST), *await admin.tenants.endings(HONEST)],
+        }
+
+    async def harm(self, own: Client, admin: Client) -> str:
+        """What is not as it was; empty: nothing."""
+        now, after = await self._records(own, admin), await _administered(admin)
+        changed = [name for name, found in now.items() if found != self._before[name]]
+        if not self._administered <= after:
+            changed.append("lines of administrators")
+        return f"not as before: {', '.join(changed)}" if changed else ""
+
+
+async def _administered(admin: Client) -> set[str]:
+    return {line.id async for line in admin.audit.list(kind="admin")}
+
+
+class TenantsSite(Site):
+    """Nodes that check roles, with an honest tenant and an attacker that has another. ``certs``: the directory of the
+    nodes' certificates."""
+
+    def __init__(self, name: str, members: list[Member], certs: Path, doors: Doors) -> None:
+        super().__init__(name, members, client(HONEST, certs))
+        self._certs, self._tenant = certs, HonestTenant(doors)
+        self._admin = Options(tls=client_files(str(certs), "perf"), deadline_s=_STATUS_S)
+
+    def target(self, transport: str) -> Target:
+        """The target for the attacker."""
+        mallory = client(MALLORY, self._certs)
+        return msgspec.structs.replace(
+            super().target(transport),
+            good=mallory,
+            other=self._good,
+            none=TlsFiles(ca=mallory.ca),
+            secret=self._tenant.secret,
+            token=self._tenant.doors.token,
+            public_key=self._tenant.doors.public_key,
+        )
+
+    def harm(self) -> str:
+        return run_async(self._with_clients(self._tenant.harm))
+
+    async def _prepare(self) -> None:
+        async with connect(self.url("tls"), self._admin) as admin:
+            await self._tenant.admit(admin, [member.name for member in self._members])
+        await self._with_clients(self._tenant.settle)
+
+    async def _with_clients(self, call: Callable[[Client, Client], Awaitable[Result]]) -> Result:
+        url = self.url("tls")
+        async with connect(url, self.options) as own, connect(url, self._admin) as admin:
+            return await call(own, admin)
+
+
+@contextmanager
+def _tenants(directory: Path, name: str) -> Iterator[TenantsSite]:
+    """Nodes that check roles, not started: three, or one whose disk has little room."""
+    doors = Doors(directory)
+    settings = "\n".join(f"{key} = {value}" for key, value in doors.security().items())
+    config = directory / "checked.toml"
+    config.write_text(f"{_STORAGE}[security]\n{settings}\n")
+    is_small = name == SMALL
+    count, replicas = (1, 1) if is_small else (3, 0)
+    with temporary_members(
+        count,
+        groups="data=1,offset=1",
+        config=config,
+        namespaces=False,
+        disks=is_small,
+        scheme="metads",
+        replicas=replicas,
+    ) as members:
+        assert members.certs is not None
+        for one in members.all if is_small else ():
+            assert one.disk is not None
+            use = os.statvfs(one.disk.directory)
+            free, low = use.f_bavail * use.f_frsize, use.f_blocks * use.f_frsize // 10
+            with (one.disk.directory / "ballast").open("wb") as ballast:
+                os.posix_fallocate(ballast.fileno(), 0, free - low - _ROOM_BYTES)
+        yield TenantsSite(name, members.all, members.certs, doors)
+
+
 @contextmanager
 def site(name: str) -> Iterator[Site]:
     """Start and prepare a site; end and remove it in any case."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        if name == THREE:
+        made: Site
+        if name in (TENANTS, SMALL):
+            made = stack.enter_context(_tenants(directory, name))
+        elif name == THREE:
             storage = directory / "storage.toml"
             storage.write_text(_STORAGE)
             members = stack.enter_context(

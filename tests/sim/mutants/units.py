@@ -1417,7 +1417,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "late_copies_decide",
         "a copy that may lack a registration refuses its life for a moment only",
         "metad.node.requests.permissions:Permissions._vouched",
-        "if behind_s > 0.0 and",
+        "if not driver.group.may_read() and",
         "if False and",
         _MAY + "test_a_node_whose_copy_is_behind_says_that_a_life_may_come_again",
     ),

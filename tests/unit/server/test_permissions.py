@@ -22,11 +22,11 @@ from metad.state.cluster.fences import Fences
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.cluster import METADATA
+from metad_wire.cluster import METADATA, ReadIndexReply
 from metad_wire.declaration import Declaration, DeclaredField
-from metad_wire.errors import ERRORS, FencedError, MetadError, OverloadedError, PermissionDeniedError
+from metad_wire.errors import ERRORS, FencedError, MetadError, NotLeaderError, OverloadedError, PermissionDeniedError
 from metad_wire.families import FAMILIES
-from metad_wire.methods import METHODS, By, For, Method
+from metad_wire.methods import METHODS, By, For, Method, encode
 from metad_wire.table import ROWS
 from metad_wire.table import TABLES as BUILT_IN
 from metad_wire.tables.access import (
@@ -757,7 +757,7 @@ async def test_no_write_is_made_in_the_name_of_a_life_that_no_registration_gave(
             assert isinstance((await rig.answered(send(rig, APP, method, body))).error, FencedError), method.name
         answer = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner(broker, epoch)))
         assert isinstance(answer.error, FencedError)
-    assert rows_of(rig) == before
+    assert not [*changed(before, rows_of(rig))]
     taken = m.SessionTakeover("b2", life, [m.SessionTakeoverItem("a", "c")])
     assert not (await ask(rig, APP, methods.SESSION_TAKEOVER, taken)).errors
     await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", life)))
@@ -783,23 +783,27 @@ async def test_a_node_whose_copy_is_behind_says_that_a_life_may_come_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
-    now_s, level_s = 100.0, 99.9
-    monkeypatch.setattr(rig.node.permissions, "_now", lambda: now_s)
-    monkeypatch.setattr(rig.driver("metadata-0").group, "behind_s", lambda now_s: now_s - level_s)
+    asked: list[Any] = []
+    group = rig.driver("metadata-0")
+    monkeypatch.setattr(group.group, "may_read", lambda: False)
+    monkeypatch.setattr(rig.node.permissions, "_level", asked.append)
 
-    async def asked() -> MetadError:
+    async def again() -> MetadError:
         return (await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", NOBODYS)))).error
 
-    again = await asked()
-    assert isinstance(again, OverloadedError)
-    assert again.retry_after_ms
-    now_s, level_s = 100.5, 100.4
-    assert isinstance(await asked(), OverloadedError)
-    now_s, level_s = 200.0, 100.9
-    assert isinstance(await asked(), OverloadedError), "it knows nothing newer"
-    level_s = 101.0
-    assert isinstance(await asked(), FencedError)
+    first = await again()
+    assert isinstance(first, OverloadedError)
+    assert first.retry_after_ms
+    assert isinstance(await again(), OverloadedError)
+    assert len(asked) == 1, "while nobody has answered, it asks once"
+    asked.pop()(NotLeaderError())
+    assert isinstance(await again(), OverloadedError)
+    asked.pop()(encode(ReadIndexReply(group.machine.applied + 1)))
+    assert isinstance(await again(), OverloadedError), "its copy is behind"
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
+    assert isinstance(await again(), FencedError)
     assert not rig.node.permissions._unheard
+    assert not asked
 
 
 async def test_lives_are_free_where_nobody_is_checked_and_to_administrators(rig: Rig) -> None:
