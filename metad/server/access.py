@@ -3,6 +3,7 @@ JWT."""
 
 from __future__ import annotations
 
+import ssl
 from typing import Any, NamedTuple
 
 from metad_wire.errors import UnauthenticatedError
@@ -24,6 +25,32 @@ class Admitted(NamedTuple):
     """None: nobody is checked."""
     jwt: Jwt | None = None
     """What it has shown, if it was a JWT."""
+
+
+Name = tuple[Any, ...]
+"""Of a subject or an issuer, as Python's ssl module has it."""
+
+
+class Authorities:
+    """Those whose certificates are trusted: their names, by their certificates."""
+
+    def __init__(self, names: dict[bytes, Name]) -> None:
+        self._names = names
+
+    @classmethod
+    def read(cls, path: str) -> Authorities:
+        """Read a PEM file. Raises OSError, of which an SSLError is one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_verify_locations(path)
+        names: list[Any] = [one.get("subject", ()) for one in context.get_ca_certs()]
+        return cls(dict(zip(context.get_ca_certs(binary_form=True), names, strict=True)))
+
+    def trust(self, issuer: Name, before: Authorities) -> bool:
+        """Whether a certificate of this issuer that was trusted ``before`` is so for sure. It is not where an authority
+        is gone that has the issuer's name, or that may stand behind an intermediate one."""
+        gone = {name for one, name in before._names.items() if one not in self._names}
+        kept = {name for one, name in before._names.items() if one in self._names}
+        return not gone or (issuer in kept and issuer not in gone)
 
 
 class Access:
@@ -50,6 +77,7 @@ class Access:
             except TokenFileError as error:
                 raise ConfigError(f"security.tokens_file: {error}") from None
         self._keys = _watched_keys(security.jwt_keys_file) if security.jwt_keys_file else None
+        self._authorities: Watched[Authorities] | None = None
 
     def admit(self, stream: Stream, credentials: bytes, now_s: float) -> Admitted:
         """The identity of this client at this Unix time. Raises UnauthenticatedError: then nothing more of the client
@@ -85,6 +113,16 @@ class Access:
         there are none at all."""
         tokens, keys = self._tokens, self._keys
         return None if tokens is None else tokens.current(), None if keys is None else keys.current()
+
+    @property
+    def authorities(self) -> Authorities | None:
+        """Those that are trusted now; another object once the file has changed. None: nobody is checked."""
+        ca = self._security.ca
+        if not self.encrypted or not ca:
+            return None
+        if self._authorities is None:  # the transports have read the file before
+            self._authorities = Watched([ca], lambda: Authorities.read(ca), error=OSError, what="authorities")
+        return self._authorities.current()
 
     def is_withdrawn(self, credentials: bytes, jwt: Jwt | None) -> bool:
         """Whether what an admitted client has shown is accepted no more: the list has lost the token, or the file the

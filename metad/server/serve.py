@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ from ..node.disk.checkpoints import DiskRoom
 from ..node.disk.stores import Stores, no_stores
 from ..node.environment import AsyncEnvironment, Environment
 from ..node.node import Node
-from .access import Access
+from .access import Access, Authorities
 from .budgets import ReceiveBudget, SendBudget
 from .connection import Connection
 from .network import Network, Probe
@@ -78,6 +79,11 @@ _SWEEP_S = 0.5
 TOKENS_LOOK_S = 0.5
 """How often it is looked at who is not let in any more: the connections of a token that was withdrawn or has ended end
 then."""
+_COME_AGAIN_S = 3.0
+"""After this time a client is to open a new connection whose certificate may be of an authority that is trusted no
+more: by then all listeners know that. After twice that time the old one ends."""
+_LISTENERS_S = 10.0
+"""After this time every listener has read the file of authorities anew, however slow the machine is."""
 _AT_ONCE = 256  # connections that are looked at in a turn
 Where = dict[str, tuple[str, Transport]]
 """By the key of the configuration."""
@@ -266,16 +272,27 @@ class Server:
 
     async def _watch_principals(self) -> None:
         """End the connections of those who are not let in any more: their token is withdrawn, their JWT or certificate
-        has ended, or they are denied everything."""
+        has ended, its authority is trusted no more, or they are denied everything."""
         known, changes = self.access.accepted, -1
+        trusted = lost = self.access.authorities
+        lost_s = inf
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
             now_s = self.node.environment.wall_ms() / 1000
             accepted, access = self.access.accepted, self.node.permissions.known
             withdrawn, denied = accepted != known, access.changes != changes
             known, changes = accepted, access.changes
+            before, trusted = trusted, self.access.authorities
+            replaced = trusted is not before
+            if replaced:
+                lost, lost_s = before, now_s
+            elif now_s >= lost_s + _LISTENERS_S:  # those that came meanwhile may have met a listener that did not know
+                for one in self._connections:
+                    if one.authorities is not None and one.admitted_s >= lost_s - LOOK_S:
+                        one.authorities = lost
+                replaced, lost_s = True, inf
             ended = any(_ended(one, now_s) or _is_to_renew(one, now_s) for one in self._connections)
-            if not (withdrawn or denied or ended):
+            if not (withdrawn or denied or ended or replaced):
                 continue
             for number, connection in enumerate(list(self._connections)):
                 why = ""
@@ -287,8 +304,12 @@ class Server:
                     why = f"{connection.principal} is denied everything"
                 if why:
                     connection.close(UnauthenticatedError(why))
+                elif replaced and not _is_trusted(connection, trusted):
+                    # Whoever has another certificate by now, or is trusted all the same, comes back at once.
+                    connection.authorities, connection.renews_s = trusted, now_s + _COME_AGAIN_S
+                    connection.certificate_ends_s = min(connection.certificate_ends_s, now_s + 2 * _COME_AGAIN_S)
                 elif _is_to_renew(connection, now_s):
-                    connection.goaway("the token ends: open a new connection with a new one")
+                    connection.goaway("what let you in ends: open a new connection, with what is good by then")
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -325,8 +346,14 @@ def _ended(connection: Connection, now_s: float) -> str:
     return "token" if connection.jwt is not None and connection.jwt.ends_s <= now_s else ""
 
 
+def _is_trusted(connection: Connection, authorities: Authorities | None) -> bool:
+    """Whether a certificate by which a client was admitted is of an authority that is trusted still."""
+    before, issuer = connection.authorities, connection.issuer
+    return before in (None, authorities) or authorities is None or authorities.trust(issuer or (), before)
+
+
 def _is_to_renew(connection: Connection, now_s: float) -> bool:
-    return connection.jwt is not None and connection.jwt.renewed_s <= now_s
+    return connection.renews_s <= now_s or (connection.jwt is not None and connection.jwt.renewed_s <= now_s)
 
 
 def _where(config: Config, network: Network) -> Where:

@@ -259,6 +259,51 @@ def test_a_token_that_is_withdrawn_ends_its_connections(door: Door, scheme: str)
         door.tokens_file.write_text(kept)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_authority_that_is_trusted_no_more_ends_the_connections_of_its_certificates(
+    door: Door, scheme: str, tmp_path: Path
+) -> None:
+    """They went on for as long as the client liked. Both authorities have one name, so who is of the other one comes
+    again, and has no error. Tokens do not notice."""
+    issued = issue_fleet(tmp_path, [], ["late"])["client-late"]
+    late = TlsFiles(certificate=issued.certificate, key=issued.key, ca=door.files.ca)
+    trusted = Path(door.files.ca)
+    kept = trusted.read_text()
+
+    def replace(text: str) -> None:
+        (tmp_path / "new").write_text(text)
+        os.replace(tmp_path / "new", trusted)
+
+    try:
+        replace(kept + Path(issued.ca).read_text())
+        wait_until(lambda: _comes_in(door, scheme, late), "the other authority")
+        with (
+            door.client(scheme, late) as client,
+            door.client(scheme, certificates.client("app")) as certified,
+            door.client(scheme, certificates.anonymous(), door.token.encode()) as tokened,
+        ):
+            states: list[Any] = []
+            tokened.on_state(states.append)
+            for each in (certified, tokened, client):
+                each.kv.put("door", "key", b"value")
+            replace(kept)
+            end_s = time.monotonic() + TIMEOUT_S
+            while not _is_refused(client, ""):
+                assert time.monotonic() < end_s, "its calls are not refused"
+                for each in (certified, tokened):
+                    each.kv.put("door", "key", b"value")
+            assert states == []
+    finally:
+        replace(kept)
+
+
+def _comes_in(door: Door, scheme: str, files: TlsFiles) -> bool:
+    try:
+        return door.lets_in(scheme, files)
+    except MetadError:
+        return False
+
+
 def test_tokens_are_replaced_without_a_restart(door: Door) -> None:
     kept = door.tokens_file.read_text()
     new = new_token("app")
@@ -276,12 +321,12 @@ def test_tokens_are_replaced_without_a_restart(door: Door) -> None:
         wait_until(lambda: door.lets_in("metads", certificates.anonymous(), door.token.encode()), "the old tokens")
 
 
-def _is_refused(client: Any) -> bool:
+def _is_refused(client: Any, why: str = "the token is not known here") -> bool:
     """Whether a client's call is refused; the connections of a token end soon after it was withdrawn."""
     try:
         client.kv.put("door", "key", b"value", deadline_s=TIMEOUT_S)
     except UnauthenticatedError as error:
-        return "the token is not known here" in str(error)
+        return why in str(error)
     return False
 
 

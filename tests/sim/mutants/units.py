@@ -773,6 +773,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "",
         _QUOTAS + "test_what_nodes_tell_adds_up_and_own_counts_are_the_newest",
     ),
+    _m(
+        "a_name_is_trusted",
+        "a certificate is of an authority, not of a name",
+        "metad.server.access:Authorities.trust",
+        " and issuer not in gone",
+        "",
+        "unit/server/test_access.py::test_who_is_trusted_for_sure_when_authorities_change",
+    ),
     Mutant(
         "no_grace",
         "nothing happens before the grace of an order is over",

@@ -9,7 +9,7 @@ import pytest
 
 from metad.config import SecurityConfig, load_config
 from metad.errors import ConfigError
-from metad.server.access import Access
+from metad.server.access import Access, Authorities
 from metad.server.network import Network, in_clear
 from metad.supervisor import local_cluster, local_fleet, parse_regions, workers_of
 from metad_perf.attack import sites as certificates
@@ -291,3 +291,15 @@ def test_workers_need_ports_between_those_for_clients_and_those_for_nodes(port: 
 def test_regions_have_names(text: str) -> None:
     with pytest.raises(ConfigError, match="not a valid region name"):
         parse_regions(text)
+
+
+def test_who_is_trusted_for_sure_when_authorities_change() -> None:
+    ours, other = (("CN", "ours"),), (("CN", "other"),)
+    both = Authorities({b"1": ours, b"2": other})
+    assert Authorities({b"1": ours}).trust(ours, both)
+    assert not Authorities({b"1": ours}).trust(other, both), "it is gone"
+    assert not Authorities({b"1": ours}).trust((("CN", "intermediate"),), both), "nobody knows who stands behind it"
+    assert not Authorities({b"3": ours, b"2": other}).trust(ours, both), "another key of the same name"
+    assert Authorities({b"1": ours, b"2": other, b"3": ours}).trust(ours, both), "one more takes nothing away"
+    two = Authorities({b"1": ours, b"3": ours})
+    assert not Authorities({b"1": ours}).trust(ours, two), "two of one name, of which one is gone"

@@ -629,7 +629,7 @@ def test_a_connection_ends_with_its_token() -> None:
     found = of(signed())
 
     class Connected:
-        certificate_ends_s, jwt = NOW_S + 90, found
+        certificate_ends_s, renews_s, jwt = NOW_S + 90, math.inf, found
 
     connection: Any = Connected()
     ends_s = NOW_S + 60 + LEEWAY_S
