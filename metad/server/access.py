@@ -4,6 +4,7 @@ JWT."""
 from __future__ import annotations
 
 import ssl
+from math import inf
 from typing import Any, NamedTuple
 
 from metad_wire.errors import UnauthenticatedError
@@ -51,6 +52,20 @@ class Authorities:
         gone = {name for one, name in before._names.items() if one not in self._names}
         kept = {name for one, name in before._names.items() if one in self._names}
         return not gone or (issuer in kept and issuer not in gone)
+
+
+class Trust:
+    """Why a connection is trusted that has shown a certificate."""
+
+    def __init__(self) -> None:
+        self.issuer: Name = ()
+        """Of the certificate."""
+        self.authorities: Authorities | None = None
+        """That were trusted when it was admitted; None: it has shown no certificate."""
+        self.admitted_s = inf
+        """Unix time at which that was."""
+        self.renews_s = inf
+        """Unix time from which on the client should have another connection."""
 
 
 class Access:

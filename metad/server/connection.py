@@ -45,7 +45,7 @@ from .. import log_events
 from ..logs import event
 from ..node.node import Node
 from ..node.replicas.driver import Work
-from .access import Access, Authorities, Name
+from .access import Access, Trust
 from .budgets import SMALL_BYTES, Inbox, ReceiveBudget, SendBudget
 from .jwt_keys import Jwt
 from .watching import Watching
@@ -129,14 +129,7 @@ class Connection:
         self.last_heard_s = self._loop.time()
         self.opened_s = self.last_heard_s
         self.peer = ""
-        self.issuer: Name | None = None
-        """Of the certificate of the peer; None: it has shown none."""
-        self.authorities: Authorities | None = None
-        """That were trusted when it was admitted."""
-        self.admitted_s = inf
-        """Unix time at which that was."""
-        self.renews_s = inf
-        """Unix time from which on the client should have another connection."""
+        self.trust = Trust()
         self.certificate_ends_s = inf
         """Unix time from which on the certificate of the peer does not count any more."""
         self.jwt: Jwt | None = None
@@ -436,11 +429,11 @@ class Connection:
         try:
             now_s = self._node.environment.wall_ms() / 1000
             principal, self.jwt = self._access.admit(self._stream, session.hello.credentials, now_s)
-            self.principal, self.admitted_s = principal, now_s
+            self.principal, self.trust.admitted_s = principal, now_s
             self._administers = self._access.may_administer(principal)
             if certificate := self._stream.get_extra_info(PEERCERT):
                 self.certificate_ends_s = _ends_s(certificate)
-                self.issuer, self.authorities = certificate.get("issuer"), self._access.authorities
+                self.trust.issuer, self.trust.authorities = certificate.get("issuer", ()), self._access.authorities
             if self._node.permissions.denies(principal):
                 raise UnauthenticatedError(f"{principal} is denied everything")
             if principal is not None:

@@ -288,8 +288,8 @@ class Server:
                 lost, lost_s = before, now_s
             elif now_s >= lost_s + _LISTENERS_S:  # those that came meanwhile may have met a listener that did not know
                 for one in self._connections:
-                    if one.authorities is not None and one.admitted_s >= lost_s - LOOK_S:
-                        one.authorities = lost
+                    if one.trust.authorities is not None and one.trust.admitted_s >= lost_s - LOOK_S:
+                        one.trust.authorities = lost
                 replaced, lost_s = True, inf
             ended = any(_ended(one, now_s) or _is_to_renew(one, now_s) for one in self._connections)
             if not (withdrawn or denied or ended or replaced):
@@ -306,7 +306,7 @@ class Server:
                     connection.close(UnauthenticatedError(why))
                 elif replaced and not _is_trusted(connection, trusted):
                     # Whoever has another certificate by now, or is trusted all the same, comes back at once.
-                    connection.authorities, connection.renews_s = trusted, now_s + _COME_AGAIN_S
+                    connection.trust.authorities, connection.trust.renews_s = trusted, now_s + _COME_AGAIN_S
                     connection.certificate_ends_s = min(connection.certificate_ends_s, now_s + 2 * _COME_AGAIN_S)
                 elif _is_to_renew(connection, now_s):
                     connection.goaway("what let you in ends: open a new connection, with what is good by then")
@@ -348,12 +348,12 @@ def _ended(connection: Connection, now_s: float) -> str:
 
 def _is_trusted(connection: Connection, authorities: Authorities | None) -> bool:
     """Whether a certificate by which a client was admitted is of an authority that is trusted still."""
-    before, issuer = connection.authorities, connection.issuer
-    return before in (None, authorities) or authorities is None or authorities.trust(issuer or (), before)
+    before, issuer = connection.trust.authorities, connection.trust.issuer
+    return before in (None, authorities) or authorities is None or authorities.trust(issuer, before)
 
 
 def _is_to_renew(connection: Connection, now_s: float) -> bool:
-    return connection.renews_s <= now_s or (connection.jwt is not None and connection.jwt.renewed_s <= now_s)
+    return connection.trust.renews_s <= now_s or (connection.jwt is not None and connection.jwt.renewed_s <= now_s)
 
 
 def _where(config: Config, network: Network) -> Where:

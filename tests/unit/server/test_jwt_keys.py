@@ -23,7 +23,7 @@ from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorith
 
 from metad.config import SecurityConfig, load_config
 from metad.errors import ConfigError
-from metad.server.access import Access
+from metad.server.access import Access, Trust
 from metad.server.jwt_keys import FILE_BYTES_MAX, KEYS_MAX, LEEWAY_S, TIME_MAX, Jwt, JwtKeys, JwtKeysError
 from metad.server.network import Network
 from metad.server.serve import _ended, _is_to_renew
@@ -629,7 +629,7 @@ def test_a_connection_ends_with_its_token() -> None:
     found = of(signed())
 
     class Connected:
-        certificate_ends_s, renews_s, jwt = NOW_S + 90, math.inf, found
+        certificate_ends_s, trust, jwt = NOW_S + 90, Trust(), found
 
     connection: Any = Connected()
     ends_s = NOW_S + 60 + LEEWAY_S
