@@ -126,8 +126,7 @@ class Connection:
         self.finished_bytes = 0
         self.paused_since_s: float | None = None
         self.closing_since_s: float | None = None
-        self.last_heard_s = self._loop.time()
-        self.opened_s = self.last_heard_s
+        self.last_heard_s = self.opened_s = self._loop.time()
         self.peer = ""
         self.trust = Trust()
         self.certificate_ends_s = inf
