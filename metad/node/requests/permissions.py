@@ -56,6 +56,7 @@ from metad_wire.methods import (
     TABLE_TRANSACT,
     TENANTS_END,
     TENANTS_KEEP,
+    WATCH_OPEN,
     WILL_CLAIM,
     For,
     Method,
@@ -225,6 +226,15 @@ def _of_list(right: str, table: PlainTable[Any], body: m.TableList) -> Need:
         at = names.index(table.key[1])
         second = given.get(table.key[1], body.prefix if at == len(given) else "")
     return Need(right, name, _text(given[table.key[0]]), second if isinstance(second, str) else "")
+
+
+def _of_watch(name: str, wanted: WatchFilter) -> Need:
+    """Of one filter of a watch."""
+    fields = wanted.fields
+    if not fields:
+        return Need("read", name, None)
+    second: Any = fields[1] if len(fields) > 1 else wanted.prefix
+    return Need("read", name, _text(fields[0]), second if isinstance(second, str) else "")
 
 
 def _of_filter(body: Any) -> Need:
@@ -451,12 +461,12 @@ class Permissions:
         if principal is None:
             return request.body, refused
         brokers = [*_brokers(method, request)]
-        if not self.enforced or method.code in _FREE or self.administers(principal):
-            for broker in brokers:
-                self._check_bound(broker, principal)
-            return request.body, refused
-        rights = self._rights_of(principal)
         try:
+            if not self.enforced or method.code in _FREE or self.administers(principal):
+                for broker in brokers:
+                    self._check_bound(broker, principal)
+                return request.body, refused
+            rights = self._rights_of(principal)
             for broker in brokers:
                 self._check(rights, Need("own", _OWNED, broker), principal)
                 self._check_bound(broker, principal)
@@ -676,19 +686,16 @@ class Permissions:
     def check_watch(self, filters: Sequence[WatchFilter], source: Source | None) -> None:
         """Raise PermissionDeniedError where a watch would show what may not be read."""
         principal = None if source is None else source.principal
-        if principal is None or not self.enforced or self.administers(principal):
+        if source is None or principal is None or not self.enforced or self.administers(principal):
             return
-        rights = self._rights_of(principal)
-        for one in filters:
-            table = TABLES.get(one.table) or self.tables.watched(one.table, one.number)
-            name = one.table if table is None else _name(table)
-            fields = one.fields
-            if not fields:
-                need = Need("read", name, None)
-            else:
-                second: Any = fields[1] if len(fields) > 1 else one.prefix
-                need = Need("read", name, _text(fields[0]), second if isinstance(second, str) else "")
-            self._check(rights, need, principal)
+        try:
+            rights = self._rights_of(principal)
+            for one in filters:
+                table = TABLES.get(one.table) or self.tables.watched(one.table, one.number)
+                self._check(rights, _of_watch(one.table if table is None else _name(table), one), principal)
+        except PermissionDeniedError as error:
+            self._note_denied(WATCH_OPEN, source, error, 0, 0)
+            raise
 
     # --- who may what -------------------------------------------------------------------------------------------
 

@@ -547,6 +547,22 @@ async def test_the_audit_trail_says_the_same_and_how_many_items_failed(
     ]
 
 
+async def test_what_is_refused_to_the_denied_and_to_watches_is_noted_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[AuditEntry] = []
+    monkeypatch.setattr(rig.node.audit, "refused", noted.append)
+    with pytest.raises(PermissionDeniedError):
+        rig.node.permissions.check_watch([WatchFilter("kv", fields=["b"])], APP)
+    denied = m.Items([PrincipalRoles(APP.principal.uri, [], denied=True)])
+    await ask(rig, OPS, methods.PRINCIPAL_PUT, denied)
+    assert is_refused(await rig.answered(send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("b"))))
+    assert [(line.method, line.names.removeprefix(APP.principal.uri)) for line in noted] == [
+        ("watch.open", " may not read kv of 'b'"),
+        ("kv.scan", " is denied everything"),
+    ]
+
+
 async def test_a_node_writes_its_lines(rig: Rig) -> None:
     await give(rig, APP, Grant(["read"], ["kv"], "a"))
     await rig.answered(send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("b")))
