@@ -195,7 +195,8 @@ class Quotas:
         """What the subjects of quotas take here."""
         now_s = self._environment.now()
         named = {subject for subject in self.known.by_subject if not subject.endswith("/*")}
-        wanted = sorted(one for one in {*self._subjects, *named} if one.startswith(body.prefix))[:_FOUND]
+        seen = {key for key, one in self._subjects.items() if self.known.of(one.kind, one.name) is not None}
+        wanted = sorted(one for one in seen | named if one.startswith(body.prefix))[:_FOUND]
         return QuotaUseReply([self._use_of(subject, now_s) for subject in wanted])
 
     def _use_of(self, name: str, now_s: float) -> Use:

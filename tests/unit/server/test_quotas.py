@@ -78,6 +78,8 @@ async def test_each_without_a_quota_of_its_own_has_that_of_each(rig: Rig) -> Non
         seen.add(tenant)
     await rig.ask(methods.QUOTA_DELETE, m.Items([t.QuotaKey("tenant/*")]))
     assert not isinstance(await ask(rig, APP, methods.KV_PUT, puts("a")), QuotaError)
+    use = await ask(rig, APP, methods.QUOTA_USE, QuotaUse(), "")
+    assert [one.subject for one in use.found] == ["tenant/large"], "who is limited no more is not told of"
 
 
 async def test_a_principal_has_a_rate_and_bytes_count_by_themselves(rig: Rig) -> None:
