@@ -56,6 +56,8 @@ ASKED: Final = {
     "auth can": ["x", "read", "kv", "x/x"],
     "auth roles": [],
     "auth bindings": [],
+    "quotas": [],
+    "quotas use": [],
     "audit": [],
     "list kv": ["x"],
     "list sequences": ["x"],
@@ -65,7 +67,7 @@ CHANGE: Final = re.compile(
     r"(join|leave|replace|transfer|certs|token|watch)|groups (add|rebalance)|groups consumer (reset|dismiss|delete)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
     r"|plans (add|drain|rebalance|pause|resume|cancel|delete)|auth (role|drop|grant|revoke|deny|allow)"
-    r"|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
+    r"|quotas (set|delete)|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
 )
 RAW: Final = re.compile(r"\b\w+_(ms|us|ns|s|bytes)\b")
 

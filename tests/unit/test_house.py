@@ -91,12 +91,12 @@ CONSTRUCTORS = {
 """Constructors with more parameters than that."""
 PAGES = {
     "docs/OPERATE.md": 34,
-    "docs/WRITE_A_BROKER.md": 26,
+    "docs/WRITE_A_BROKER.md": 27,
     "wire/PROTOCOL.md": 44,
     "wire/TABLES.md": 87,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 348
+MARKDOWN_KIB_MAX = 349
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 54,

@@ -111,7 +111,7 @@ examples:
   metadctl partitions explain acme orders topic 0
   metadctl plans drain empty-b1 b1
   metadctl schemas register acme orders-value orders.avsc
-  metadctl tenants end acme --grace 3600
+  metadctl tenants describe acme
   metadctl quotas set tenant/acme --items-per-s 5000 --sessions 100000
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from metad_wire.cluster import MapRequest
@@ -13,6 +13,7 @@ from metad_wire.tables.tenants import QUOTA_LIST, Quota, QuotaUse, Use
 
 from ..namespaces.declared import _QUOTA_PUT, _QuotaDeclared
 from ..requests.listing import Listing
+from ..requests.wrong import sequence
 
 
 class Quotas(_QuotaDeclared):
@@ -45,13 +46,14 @@ class Quotas(_QuotaDeclared):
         return _QUOTAS.of_group(self._requests, page_size, deadline_s, (), prefix=prefix)
 
     async def use(
-        self, prefix: str = "", *, nodes: Iterable[str] = (), deadline_s: float | None = None
+        self, prefix: str = "", *, nodes: Sequence[str] = (), deadline_s: float | None = None
     ) -> builtins.list[Use]:
         """What the subjects of quotas take, of all nodes together or of these: what a second has brought, connections
         and watches are added up; of what is stored the node counts that knows most. Those of ``*`` are listed as long
         as a node remembers them. Raises the error of a node that does not answer."""
+        nodes = sequence("nodes", nodes, "str")
         known = (await self._requests.one(CLUSTER_MAP, MapRequest(), deadline_s)).map
-        names = [*nodes] or ([] if known is None else [node.node_id for node in known.nodes])
+        names = nodes or ([] if known is None else [node.node_id for node in known.nodes])
         replies = await asyncio.gather(
             *(self._requests.one(QUOTA_USE, QuotaUse(prefix), deadline_s, node=name) for name in names)
         )

@@ -25,6 +25,7 @@ from ..dispatch.calls.call import Call
 from ..errors import ConflictError, InvalidRequestError, NotFoundError, StaleRouteError
 from ..namespaces import Facade
 from ..requests.everywhere import everywhere, in_order
+from ..requests.wrong import argument
 
 _ATTEMPTS_MAX = 10
 """Of a count, where slots move meanwhile."""
@@ -107,6 +108,7 @@ class Tenants(Facade):
         Raises NotFoundError for a tenant that has nothing, and no order; InvalidRequestError for a grace over 30
         days.
         """
+        argument("grace_s", grace_s, float)
         if not 0 <= grace_s < float("inf"):
             raise InvalidRequestError(f"grace_s is {grace_s}: not a time")
         if not await self.use(tenant, deadline_s=deadline_s) and not await self.endings(tenant, deadline_s=deadline_s):

@@ -463,6 +463,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         self._batch += 1""",
         "self._batch += 1",
         "slots_move_while_clients_write",
+        "a_watch_that_ends_takes_no_write_from_a_move",
     ),
     _m(
         "rows_written_meanwhile_are_not_sent",
@@ -471,6 +472,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "self._tail[behind] = value",
         "pass",
         "slots_move_while_clients_write",
+        "a_watch_that_ends_takes_no_write_from_a_move",
     ),
     _m(
         "foreign_slots_are_written",

@@ -1441,7 +1441,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "watches_unchecked",
         "a watch shows only what may be read",
         "metad.node.requests.permissions:Permissions.check_watch",
-        "self._check(rights, need, principal)",
+        "self._check(rights, _of_watch(one.table if table is None else _name(table), one), principal)",
         "pass",
         _MAY + "test_watches_show_what_may_be_read_and_end_with_the_right_to_it",
     ),
@@ -1464,7 +1464,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "second_fields_as_text",
         "a watch by a number is none by a prefix",
-        "metad.node.requests.permissions:Permissions.check_watch",
+        "metad.node.requests.permissions:_of_watch",
         'second if isinstance(second, str) else ""',
         "_text(second)",
         _MAY + "test_watches_show_what_may_be_read_and_end_with_the_right_to_it",

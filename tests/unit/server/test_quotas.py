@@ -223,8 +223,8 @@ def test_a_rate_over_time_is_what_it_says_and_memory_is_bounded() -> None:
         try:
             admit(*["t"] * 7)
             done += 7
-        except QuotaError as error:
-            clock.now_s += error.retry_after_ms / 1_000
+        except QuotaError:
+            pass  # whoever does not heed when to come again gains nothing
         clock.now_s += 0.001
     assert 1_000 <= done <= 1_000 + 100 + 7
     for number in range(20_000):

@@ -210,7 +210,7 @@ def _add_quotas(commands: Commands) -> None:
 
 
 def _subject(parser: Parser) -> Parser:
-    said = "tenant/NAME, or principal/NAME with the name or URI of one; * is each that has none of its own"
+    said = "tenant/NAME or NAME; principal/NAME, with the name or URI of one; * is each that has none of its own"
     parser.add_argument("subject", metavar="SUBJECT", type=_subject_named, help=said)
     return parser
 
@@ -218,9 +218,9 @@ def _subject(parser: Parser) -> Parser:
 def _subject_named(text: str) -> str:
     if text.startswith(OF_PRINCIPAL) and (name := text.removeprefix(OF_PRINCIPAL)) != EACH:
         return OF_PRINCIPAL + named(name)
-    if not text.startswith((OF_TENANT, OF_PRINCIPAL)) or text in (OF_TENANT, OF_PRINCIPAL):
-        raise argparse.ArgumentTypeError(f"neither tenant/NAME nor principal/NAME: {text}")
-    return text
+    if text in (OF_TENANT, OF_PRINCIPAL):
+        raise argparse.ArgumentTypeError(f"no name: {text}")
+    return text if text.startswith((OF_TENANT, OF_PRINCIPAL)) else OF_TENANT + text
 
 
 async def _quotas(m: Client, a: Arguments, printer: Printer) -> None:
@@ -230,7 +230,7 @@ async def _quotas(m: Client, a: Arguments, printer: Printer) -> None:
 async def _set_quota(m: Client, a: Arguments, printer: Printer) -> None:
     said = {name: getattr(a, name) for name in _LIMITS}
     if not any(value is not None for value in said.values()):
-        raise NotFoundError("nothing is limited: name a limit, or delete the quota")
+        raise NotFoundError(f"{a.subject}: nothing is limited: name a limit, or delete the quota")
     await m.quotas.put(a.subject, **said)
     printer.one({"set": True})
 
@@ -248,7 +248,7 @@ async def _use(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 def _quota_row(quota: Quota) -> Row:
-    return {"subject": quota.subject, **{name: _said(name, getattr(quota, name)) for name in _LIMITS}}
+    return {"subject": quota.subject, **{_title(name): _said(name, getattr(quota, name)) for name in _LIMITS}}
 
 
 def _use_row(use: Use, quotas: dict[str, Quota]) -> Row:
@@ -257,7 +257,7 @@ def _use_row(use: Use, quotas: dict[str, Quota]) -> Row:
     row: Row = {"subject": use.subject}
     for name in _LIMITS:
         taken, most = _said(name, getattr(use, name)), _said(name, getattr(quota, name))
-        row[name] = None if most is None else f"{'?' if taken is None else taken} of {most}"
+        row[_title(name)] = None if most is None else f"{'?' if taken is None else taken} of {most}"
     return {**row, "refused": use.refused}
 
 
@@ -265,3 +265,7 @@ def _said(name: str, value: int | None) -> str | None:
     if value is None:
         return None
     return people.size(value) if name.startswith("bytes") else f"{value:,}"
+
+
+def _title(name: str) -> str:
+    return name.replace("_per_s", " a second")
