@@ -71,3 +71,11 @@ class Refused:
 def without(items: Sequence[Any], reasons: Mapping[int, object]) -> list[Any]:
     """The items that are not refused."""
     return [item for position, item in enumerate(items) if position not in reasons]
+
+
+def narrowed(body: Any, refused: Refused | None, reasons: Mapping[int, str | MetadError]) -> tuple[Any, Refused]:
+    """A body without the items at these positions; they are among those that are refused. ``refused``: others that are
+    so already."""
+    fields = {name: getattr(body, name) for name in body.__struct_fields__}
+    fields["items"] = without(body.items, reasons)
+    return type(body)(**fields), Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)

@@ -61,7 +61,7 @@ from metad_wire.methods import (
     For,
     Method,
 )
-from metad_wire.refused import Refused, without
+from metad_wire.refused import Refused, narrowed
 from metad_wire.table import TABLES, Table
 from metad_wire.tables.access import (
     ALL,
@@ -591,9 +591,7 @@ class Permissions:
         if denied is None:
             return body, refused
         self._note_denied(method, source, denied, len(body.items), len(reasons))
-        refused = Refused(len(body.items), reasons) if refused is None else refused.and_also(reasons)
-        fields = {name: getattr(body, name) for name in body.__struct_fields__}
-        return type(body)(**{**fields, "items": without(body.items, reasons)}), refused
+        return narrowed(body, refused, reasons)
 
     def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once

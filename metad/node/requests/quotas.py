@@ -18,7 +18,7 @@ from metad_wire.errors import MetadError, QuotaError, QuotaExceededError
 from metad_wire.messages import Identity
 from metad_wire.method import For, Lane, Method
 from metad_wire.methods import AHEAD
-from metad_wire.refused import Refused, without
+from metad_wire.refused import Refused, narrowed
 from metad_wire.tables.tenants import OF_PRINCIPAL, OF_TENANT, Quota, QuotaUse, QuotaUseReply, Use
 
 from ...control.host import Source
@@ -127,7 +127,6 @@ class Quotas:
         self.known = known
         self._environment = environment
         self._subjects: OrderedDict[str, _Subject] = OrderedDict()  # who was seen last is last
-        self._at = 0
         self.connections: Callable[[str], int] = lambda holder: 0
         """How many connections a principal has; set by the server."""
         self.watches: Callable[[str], int] = lambda holder: 0
@@ -262,6 +261,4 @@ def _without(
     is_rate = all(isinstance(why, QuotaError) for why in reasons.values())
     if method.item is None or (is_rate and len(by_item) == len(body.items)):
         raise min(reasons.values(), key=lambda error: error.retry_after_ms)
-    refused = Refused(len(body.items), by_item) if refused is None else refused.and_also(by_item)
-    fields = {name: getattr(body, name) for name in body.__struct_fields__}
-    return type(body)(**{**fields, "items": without(body.items, by_item)}), refused
+    return narrowed(body, refused, by_item)

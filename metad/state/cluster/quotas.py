@@ -51,8 +51,6 @@ class KnownQuotas:
 
     def __init__(self, config: Config | None = None) -> None:
         self.by_subject: dict[str, Quota] = {}
-        self.changes = 0
-        """How often anything has changed."""
         self.sessions_left: dict[str, int] = {}
         """By tenant whose sessions are limited: how many more it may have."""
         self.full: dict[str, str] = {}
@@ -66,7 +64,6 @@ class KnownQuotas:
 
     def know(self, subject: str, quota: Quota | None) -> None:
         """A subject has this quota now; None: it has none."""
-        self.changes += 1
         self.by_subject.pop(subject, None)
         tenant = subject.removeprefix(OF_TENANT) if subject.startswith(OF_TENANT) else ""
         self.limited.pop(tenant, None)
