@@ -291,6 +291,7 @@ class Server:
                     if one.trust.authorities is not None and one.trust.admitted_s >= lost_s - LOOK_S:
                         one.trust.authorities = lost
                 replaced, lost_s = True, inf
+            sure_s = now_s - _LISTENERS_S if trusted is not before else inf
             ended = any(_ended(one, now_s) or _is_to_renew(one, now_s) for one in self._connections)
             if not (withdrawn or denied or ended or replaced):
                 continue
@@ -304,7 +305,7 @@ class Server:
                     why = f"{connection.principal} is denied everything"
                 if why:
                     connection.close(UnauthenticatedError(why))
-                elif replaced and not _is_trusted(connection, trusted):
+                elif replaced and not _is_trusted(connection, trusted, sure_s):
                     # Whoever has another certificate by now, or is trusted all the same, comes back at once.
                     connection.trust.authorities, connection.trust.renews_s = trusted, now_s + _COME_AGAIN_S
                     connection.certificate_ends_s = min(connection.certificate_ends_s, now_s + 2 * _COME_AGAIN_S)
@@ -346,10 +347,15 @@ def _ended(connection: Connection, now_s: float) -> str:
     return "token" if connection.jwt is not None and connection.jwt.ends_s <= now_s else ""
 
 
-def _is_trusted(connection: Connection, authorities: Authorities | None) -> bool:
-    """Whether a certificate by which a client was admitted is of an authority that is trusted still."""
-    before, issuer = connection.trust.authorities, connection.trust.issuer
-    return before in (None, authorities) or authorities is None or authorities.trust(issuer, before)
+def _is_trusted(connection: Connection, authorities: Authorities | None, sure_s: float) -> bool:
+    """Whether a certificate by which a client was admitted is of an authority that is trusted still. Who came after
+    ``sure_s`` may have met a listener that had read another file than we."""
+    trust = connection.trust
+    if trust.authorities is None or authorities is None:
+        return True
+    if trust.admitted_s >= sure_s:
+        return False
+    return trust.authorities is authorities or authorities.trust(trust.issuer, trust.authorities)
 
 
 def _is_to_renew(connection: Connection, now_s: float) -> bool:

@@ -35,6 +35,7 @@ ALLOWED = {
     "metad/cli.py": AT_THE_START,
     "metad/config/files.py": AT_THE_START,
     "metad/node/node.py": PROC,
+    "metad/server/access.py": "before anything is served, and then by Watched, in a thread",
     "metad/node/disk/stores.py": AT_THE_START,
     "metad/process_limits.py": AT_THE_START,
     "metad/ready_file.py": IN_A_THREAD,
