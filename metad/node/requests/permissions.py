@@ -302,6 +302,17 @@ def _brokers(method: Method[Any, Any], request: m.Request[Any]) -> Iterable[str]
 # --- what somebody may ----------------------------------------------------------------------------------------------
 
 
+class _Denial(NamedTuple):
+    """What the trail says of a request that is refused, or of which items are."""
+
+    error: PermissionDeniedError
+    """Of the first item."""
+    items: int = 0
+    """That were asked for."""
+    failed: int = 0
+    """That are denied."""
+
+
 class Rights:
     """What one principal may do, as of one state of the roles."""
 
@@ -441,7 +452,9 @@ class Permissions:
         refused already."""
         body, refused = request.body, wrong
         if source.principal is not None:
-            body, refused = self.admit(method, request, wrong, source)
+            body, refused, denial = self.admit(method, request, wrong, source)
+            if denial is not None:
+                done = self._noted(method, denial, done, source)
             if self.enforced and not method.mutates:
                 done = self._allowed_still(method, request, wrong, refused, source, done)
         if method.code in ADMIN:
@@ -454,18 +467,18 @@ class Permissions:
         request: m.Request[Any],
         refused: Refused | None,
         source: Source,
-    ) -> tuple[Any, Refused | None]:
-        """The body of a request with those of its items that are allowed, and the others among those that are refused.
-        Raises PermissionDeniedError if nothing is allowed."""
+    ) -> tuple[Any, Refused | None, _Denial | None]:
+        """The body of a request with those of its items that are allowed, and the others among those that are refused;
+        the third is to be noted. Raises PermissionDeniedError, noted already, if nothing is allowed."""
         principal = source.principal
         if principal is None:
-            return request.body, refused
+            return request.body, refused, None
         brokers = [*_brokers(method, request)]
         try:
             if not self.enforced or method.code in _FREE or self.administers(principal):
                 for broker in brokers:
                     self._check_bound(broker, principal)
-                return request.body, refused
+                return request.body, refused, None
             rights = self._rights_of(principal)
             for broker in brokers:
                 self._check(rights, Need("own", _OWNED, broker), principal)
@@ -474,10 +487,10 @@ class Permissions:
                 self._check(rights, need, principal)
         except PermissionDeniedError as error:
             items = 0 if method.item is None else len(request.body.items)
-            self._note_denied(method, source, error, items, items)
+            self._note_denied(method, source, _Denial(error, items, items))
             raise
         if method.item is None or not request.body.items:
-            return request.body, refused
+            return request.body, refused, None
         return self._items(method, request.body, refused, rights, source)
 
     def _allowed_still(
@@ -496,8 +509,9 @@ class Permissions:
         def answered(result: bytes | MetadError) -> None:
             if self.known.changes != known and not isinstance(result, MetadError):
                 try:
-                    _, again = self.admit(method, request, wrong, source)
-                    if len(again or ()) > len(refused or ()):
+                    _, again, denial = self.admit(method, request, wrong, source)
+                    if denial is not None and len(again or ()) > len(refused or ()):
+                        self._note_denied(method, source, denial)
                         raise PermissionDeniedError("what was asked for may not be read any more: ask again")
                 except MetadError as error:
                     result = error
@@ -569,10 +583,10 @@ class Permissions:
         refused: Refused | None,
         rights: Rights,
         source: Source,
-    ) -> tuple[Any, Refused | None]:
+    ) -> tuple[Any, Refused | None, _Denial | None]:
         beside = method.code in _BESIDE or (method is KV_PUT and body.lease)
         if not beside and self._all_may(method, body.items, rights):
-            return body, refused
+            return body, refused, None
         needs, denied = self._of_item(method, body), None
         reasons: dict[int, str | MetadError] = {}
         allowed: set[tuple[str, str, str | None]] = set()  # whatever the second field
@@ -589,9 +603,8 @@ class Permissions:
                     denied = denied or one
                     break
         if denied is None:
-            return body, refused
-        self._note_denied(method, source, denied, len(body.items), len(reasons))
-        return narrowed(body, refused, reasons)
+            return body, refused, None
+        return *narrowed(body, refused, reasons), _Denial(denied, len(body.items), len(reasons))
 
     def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
@@ -629,12 +642,22 @@ class Permissions:
         """The error for a request that is for administrators, where roles do not count."""
         error = PermissionDeniedError(f"{method.name} is for administrators")
         if source is not None:
-            self._note_denied(method, source, error)
+            self._note_denied(method, source, _Denial(error))
         return error
 
-    def _note_denied(
-        self, method: Method[Any, Any], source: Source, error: PermissionDeniedError, items: int = 0, failed: int = 0
-    ) -> None:
+    def _noted(self, method: Method[Any, Any], denial: _Denial, done: Done, source: Source) -> Done:
+        """What takes the answer to a request of which items are denied: with that they are refused. Whoever has an
+        error instead asks again, perhaps another node."""
+
+        def answered(result: bytes | MetadError) -> None:
+            if not isinstance(result, MetadError):
+                self._note_denied(method, source, denial)
+            done(result)
+
+        return answered
+
+    def _note_denied(self, method: Method[Any, Any], source: Source, denial: _Denial) -> None:
+        error, items, failed = denial
         event(
             log_events.CLIENT_DENIED,
             who=source.holder,
@@ -692,7 +715,7 @@ class Permissions:
                 table = TABLES.get(one.table) or self.tables.watched(one.table, one.number)
                 self._check(rights, _of_watch(one.table if table is None else _name(table), one), principal)
         except PermissionDeniedError as error:
-            self._note_denied(WATCH_OPEN, source, error, 0, 0)
+            self._note_denied(WATCH_OPEN, source, _Denial(error))
             raise
 
     # --- who may what -------------------------------------------------------------------------------------------
