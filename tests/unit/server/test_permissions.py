@@ -563,6 +563,20 @@ async def test_what_is_refused_to_the_denied_and_to_watches_is_noted_too(
     ]
 
 
+async def test_a_node_that_does_not_lead_notes_nothing_for_its_client_asks_another(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[AuditEntry] = []
+    monkeypatch.setattr(rig.node.audit, "refused", noted.append)
+    put = m.KvPut([m.KvPutItem("a", "k", b"")])
+    with monkeypatch.context() as another_leads:
+        another_leads.setattr(type(rig.driver("data-0").group), "is_leader", False)
+        assert isinstance((await rig.answered(send(rig, APP, methods.KV_PUT, put))).error, NotLeaderError)
+    assert noted == []
+    assert (await rig.answered(send(rig, APP, methods.KV_PUT, put))).reply(methods.KV_PUT).errors
+    assert [line.method for line in noted] == ["kv.put"]
+
+
 async def test_a_node_writes_its_lines(rig: Rig) -> None:
     await give(rig, APP, Grant(["read"], ["kv"], "a"))
     await rig.answered(send(rig, APP, methods.KV_SCAN, methods.KV_SCAN.body("b")))
