@@ -19,6 +19,7 @@ from serving_brokers import parts
 
 from metad_client import Client, ConflictError, connect
 from metad_client.errors import NoCandidateError
+from waiting import WAIT_S
 
 SHOWS = """
 broker.list watch.open kv.transact lease.grant table.list assignment.create assignment.elect
@@ -32,7 +33,7 @@ from metad_wire.families.assignment import PARTITIONS
 async def main(url, name):
     led = set()
     async with connect(url) as m, m.watch(PARTITIONS, tenant="kafka", start="snapshot") as watch:
-        await m.brokers.register(name, lease_s=2, address=name + ":9092")
+        await m.brokers.register(name, lease_s=10, address=name + ":9092")
         async for batch in watch:
             for event in batch.events:
                 part = event.record and event.record.record
@@ -99,7 +100,12 @@ async def test_a_controller_assigns_partitions_and_replaces_a_leader_that_dies(m
         for name in names
     }
     try:
-        async with connect(cluster.url) as other, m.hold("kafka", ttl_s=20) as mine, other.hold("kafka") as theirs:
+        async with (
+            asyncio.timeout(WAIT_S),
+            connect(cluster.url) as other,
+            m.hold("kafka", ttl_s=20) as mine,
+            other.hold("kafka") as theirs,
+        ):
             first = await mine.lock("/controller", b"first")
             waiting = asyncio.create_task(theirs.lock("/controller", b"second"))
             controller, successor = Controller(m), Controller(other)
