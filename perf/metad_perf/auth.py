@@ -1,5 +1,5 @@
-"""``metad-perf auth``: what does authorization let through that it should not, what does it cost, and how soon is a
-right gone?
+"""``metad-perf auth``: what does authorization let through that it should not, what does it cost, how soon is a right
+gone, and what does a greedy tenant take from others where all have quotas?
 
 An administrator gives a client random roles, again and again. Between two changes the client sends random requests of
 all kinds, many at a time, about records that are the same in all tables: of each scope each name. For every request it
@@ -63,11 +63,13 @@ from .commands import Auth
 from .errors import ServerError
 from .experiment.stage import Stage, staged
 from .experiment.windows import configured, window
+from .load.fleet import Result
 from .load.measure import Load, epoch_now
 from .load.prepare import fill_sessions
 from .load.workload import TAKEOVER_BROKERS, TENANT
 from .report import output
 from .report.conclusion import conclude, reported
+from .report.histogram import Latencies
 from .running import run_async
 from .target import open_client, target_of
 
@@ -550,12 +552,12 @@ def drawn(rng: random.Random) -> tuple[list[Grant], str]:
     return [*own, *(grant() for _ in range(rng.randint(1, 4)))], rng.choice(["*", "*", "*", "a", "a*", "b"])
 
 
-async def give(admin: Client, nodes: Sequence[str], roles: list[Given]) -> None:
-    """Give the client these roles, and wait until each node knows."""
-    await admin.principals.put(APP, roles)
+async def give(admin: Client, nodes: Sequence[str], roles: list[Given], principal: str = APP) -> None:
+    """Give a client these roles, and wait until each node knows."""
+    await admin.principals.put(principal, roles)
     for node in nodes:
         for _ in range(_KNOWN_LOOKS):
-            if (await admin.principals.may(principal=APP, node=node)).roles == roles:
+            if (await admin.principals.may(principal=principal, node=node)).roles == roles:
                 break
             await asyncio.sleep(0.005)
         else:
@@ -694,6 +696,71 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     return {"throughput_ratio": min(ratios.values()), "throughput_ratios": ratios, "items_per_s_on_off": per_s}
 
 
+# --- a greedy tenant ------------------------------------------------------------------------------------------------
+
+_QUOTA: Final = 2_000
+"""Items/s of each tenant at each node."""
+_HONEST: Final = ("honest-0", "honest-1")
+_GREEDY: Final = "greedy"
+_OFFERED: Final = Load(verb="offset.commit", batch=10, in_flight=64, rate=0.9 * _QUOTA)
+"""Of an honest tenant, as it would come: one that is late is late for all that comes after it."""
+_ASKED: Final = Load(verb="offset.commit", batch=100, in_flight=256, tenant=_GREEDY)
+"""Each asks again when the node says so, all the time."""
+_AHEAD_S: Final = 3.0
+"""The greedy one begins so long before the others, and ends as long after them."""
+
+
+async def _shares(options: Auth, on: Stage) -> dict[str, Any]:
+    """What two tenants get that stay below their quotas: alone, and beside a third that asks for far more than its own.
+    All offsets are in one group, and so with one node."""
+    admin, nodes, targets = await on.client("quotas"), [member.name for member in on.members.all], {}
+    await admin.roles.put("offsets", [Grant(["write"], ["offset"])])
+    for tenant in (*_HONEST, _GREEDY):
+        sites.client(tenant, _fleet(on))
+        targets[tenant] = target_of(f"metads://{on.members.endpoints}", certs=str(_fleet(on)), name=tenant)
+        await give(admin, nodes, [Given("offsets", tenant)], f"metad://client/{tenant}")
+        await admin.quotas.put(f"tenant/{tenant}", items_per_s=_QUOTA)
+    made: dict[tuple[str, bool], list[Result]] = {}
+    with output.progress("tenants beside a greedy one", 2 * options.pairs) as progress:
+        for number, turn in product(range(options.pairs), (False, True)):
+            beside = turn != bool(number % 2)
+            greedy = None
+            if beside:
+                asked = window(targets[_GREEDY], _ASKED, options.seconds + 2 * _AHEAD_S)
+                greedy = asyncio.create_task(asked)
+            await asyncio.sleep(_AHEAD_S)
+            loads = [window(targets[one], replace(_OFFERED, tenant=one), options.seconds) for one in _HONEST]
+            results = await asyncio.gather(*loads)
+            for tenant, result in zip(_HONEST, results, strict=True):
+                made.setdefault((tenant, beside), []).append(result)
+                if result.errors:
+                    on.problems.append(f"{tenant}: {result.errors}")
+            if greedy is not None:
+                await greedy
+            progress(1)
+    refused = sum(use.refused for use in await admin.quotas.use(f"tenant/{_GREEDY}"))
+    if not refused:
+        on.problems.append(f"{_GREEDY}: nothing was refused")
+    return _compare_shares(made) | {"greedy_refused": refused}
+
+
+def _compare_shares(made: dict[tuple[str, bool], list[Result]]) -> dict[str, Any]:
+    """Of the tenant that has lost most. The latencies are those of all windows, for one has too few for a p99."""
+    rates = [
+        output.median_ratio(
+            [(a.items_per_s(), b.items_per_s()) for a, b in zip(made[who, True], made[who, False], strict=True)]
+        )
+        for who in _HONEST
+    ]
+    merged = {key: Latencies.merged(one.latencies.encode() for one in results) for key, results in made.items()}
+    p99_ms = {key: latencies.percentile_ms(99) for key, latencies in merged.items()}
+    return {
+        "quota_throughput_ratio": min(rates),
+        "quota_p99_ratio": max(p99_ms[who, True] / p99_ms[who, False] for who in _HONEST),
+        "quota_p99_ms": {f"{who} {'beside' if beside else 'alone'}": value for (who, beside), value in p99_ms.items()},
+    }
+
+
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -711,7 +778,8 @@ async def _play(options: Auth, checking: Path, without: Path, problems: list[str
 
 
 async def _compared(options: Auth, without: Path, on: Stage) -> dict[str, Any]:
-    return await staged(options.shape, without, on.problems, partial(_throughput, options, on))
+    shares = await _shares(options, on)
+    return shares | await staged(options.shape, without, on.problems, partial(_throughput, options, on))
 
 
 async def _judged(options: Auth, stage: Stage) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..target import open_client, target_of
 from .fleet import Result, run_fleet
 from .prepare import prepare, records_needed
 from .worker import OpenSource, Plan, open_metad
-from .workload import VERBS, Settings
+from .workload import TENANT, VERBS, Settings
 
 KEYS_DEFAULT_MAX = 100_000
 CONNECT_TIMEOUT_S = 3.0  # a measured server is up; a longer wait would only hide a wrong address
@@ -42,6 +42,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     restore: bool = False
     singles: bool = False
     seed: int = 1
+    tenant: str = TENANT
 
     def checked(self) -> Load:
         """This load with the number of ``keys`` filled in. Raises UsageError."""
@@ -66,7 +67,7 @@ def run(options: commands.Load) -> int:
     """Measure against an endpoint, which may name several nodes separated by commas, or against a server of our own.
     Returns the exit code: 1 if items failed."""
     load = Load(
-        **{name: getattr(options, name) for name in Load.__struct_fields__ if name != "singles"},
+        **{name: getattr(options, name) for name in Load.__struct_fields__ if name not in ("singles", "tenant")},
         singles=options.batch == 1 and not options.request_each,
     ).checked()
     if options.endpoint is not None:
@@ -210,6 +211,7 @@ def _settings(load: Load, epoch: int, share: int = 0) -> Settings:
         shares=load.processes,
         restore=load.restore,
         singles=load.singles,
+        tenant=load.tenant,
     )
 
 

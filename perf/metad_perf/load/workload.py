@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shares: int = 1
     restore: bool = False
     singles: bool = False
+    tenant: str = TENANT
+    """Of the sessions and offsets."""
 
 
 class Workload(Protocol):
@@ -70,7 +72,7 @@ class SessionUpdate:
         item, properties = m.SessionUpdateItem, m.SessionProperties
         count = self._settings.batch
         return [
-            item(TENANT, name, properties(EXPIRY_INTERVAL_S, value))
+            item(self._settings.tenant, name, properties(EXPIRY_INTERVAL_S, value))
             for name, value in zip(self._names.pick(self._rng, count), self._values.pick(count), strict=True)
         ]
 
@@ -95,7 +97,8 @@ class SessionTakeover:
     def batch(self) -> tuple[str, list[m.SessionTakeoverItem]]:
         """The broker, and the next sessions of the walk."""
         names, item = self._names.at(self._walk.take(self._settings.batch)), m.SessionTakeoverItem
-        return f"broker-{1 + self._walk.rounds % TAKEOVER_BROKERS}", [item(TENANT, name) for name in names]
+        broker, tenant = f"broker-{1 + self._walk.rounds % TAKEOVER_BROKERS}", self._settings.tenant
+        return broker, [item(tenant, name) for name in names]
 
     async def send(self, batch: tuple[str, list[m.SessionTakeoverItem]]) -> Sequence[str]:
         """An item whose session did not exist has failed too."""
@@ -118,7 +121,7 @@ class SessionGet:
     def batch(self) -> list[m.SessionKey]:
         """Uniformly random sessions."""
         key = m.SessionKey
-        return [key(TENANT, name) for name in self._names.pick(self._rng, self._settings.batch)]
+        return [key(self._settings.tenant, name) for name in self._names.pick(self._rng, self._settings.batch)]
 
     async def send(self, batch: list[m.SessionKey]) -> Sequence[str]:
         """The answer must hold every requested session, whole."""
@@ -147,9 +150,9 @@ class OffsetCommit:
         count = self._settings.batch
         begin = self._offset
         self._offset = begin + count
-        item = m.OffsetCommitItem
+        item, tenant = m.OffsetCommitItem, self._settings.tenant
         groups = self._rng.choices(self._groups, k=-(-count // PARTITIONS))
-        return [item(TENANT, groups[at // PARTITIONS], "orders", at % PARTITIONS, begin + at) for at in range(count)]
+        return [item(tenant, groups[at // PARTITIONS], "orders", at % PARTITIONS, begin + at) for at in range(count)]
 
     async def send(self, batch: list[m.OffsetCommitItem]) -> Sequence[str]:
         return failures(await self._client.offsets.commit_many(batch))
