@@ -454,7 +454,7 @@ class Permissions:
         if source.principal is not None:
             body, refused, denial = self.admit(method, request, wrong, source)
             if denial is not None:
-                done = self._noted(method, denial, done, source)
+                done = _told(done, functools.partial(self._note_denied, method, source, denial))
             if self.enforced and not method.mutates:
                 done = self._allowed_still(method, request, wrong, refused, source, done)
         if method.code in ADMIN:
@@ -645,17 +645,6 @@ class Permissions:
             self._note_denied(method, source, _Denial(error))
         return error
 
-    def _noted(self, method: Method[Any, Any], denial: _Denial, done: Done, source: Source) -> Done:
-        """What takes the answer to a request of which items are denied: with that they are refused. Whoever has an
-        error instead asks again, perhaps another node."""
-
-        def answered(result: bytes | MetadError) -> None:
-            if not isinstance(result, MetadError):
-                self._note_denied(method, source, denial)
-            done(result)
-
-        return answered
-
     def _note_denied(self, method: Method[Any, Any], source: Source, denial: _Denial) -> None:
         error, items, failed = denial
         event(
@@ -843,6 +832,18 @@ class Permissions:
             if len(broker) <= PRINCIPAL_BYTES_MAX:
                 self._bound[broker] = bound
         return bound
+
+
+def _told(done: Done, note: Callable[[], None]) -> Done:
+    """What takes the answer to a request of which items are denied: with that they are refused. Whoever has an error
+    instead asks again, perhaps another node."""
+
+    def answered(result: bytes | MetadError) -> None:
+        if not isinstance(result, MetadError):
+            note()
+        done(result)
+
+    return answered
 
 
 def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
