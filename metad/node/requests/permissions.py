@@ -335,7 +335,10 @@ class Rights:
     def prefixes(self, need: Need, is_scoped: Callable[[str], bool]) -> tuple[str, ...]:
         """With which prefixes the second field of keys may begin; none: nothing is allowed. ``is_scoped``: whether the
         first one of a table is a tenant or a namespace."""
-        right, table, scope = need[:3]
+        return self.scopes(need.right, need.table, is_scoped).prefixes(need.scope)
+
+    def scopes(self, right: str, table: str, is_scoped: Callable[[str], bool]) -> _Scopes:
+        """The same for each scope."""
         scoped = is_scoped(table)
         # Nothing of what was asked is kept but names of tables that grants have.
         kind = right, table if table in self._named else None, table in OF_THE_CLUSTER, scoped
@@ -348,7 +351,7 @@ class Rights:
                         scopes.add(_both(given, granted), grant.prefix)
                     elif given == _EVERY or table in grant.tables:
                         scopes.add(granted, grant.prefix)
-        return scopes.prefixes(scope)
+        return scopes
 
     def allow(self, need: Need, is_scoped: Callable[[str], bool]) -> bool:
         """Whether one of its grants says so."""
@@ -610,9 +613,9 @@ class Permissions:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
         for each batch."""
         part, first = _part_of(method), method.table.key[0]
-        right, name, is_scoped = right_of(method), _table_of(method), self._is_scoped
+        prefixes = rights.scopes(right_of(method), _table_of(method), self._is_scoped).prefixes
         scopes = {*map(attrgetter(f"{part}.{first}" if part else first), items)}
-        return all("" in rights.prefixes(Need(right, name, _text(scope)), is_scoped) for scope in scopes)
+        return all("" in prefixes(_text(scope)) for scope in scopes)
 
     def scopes(self, method: Method[Any, Any], body: Any) -> list[str]:
         """The tenant or namespace of each item, or of a body without items; none where records have none, or all are
