@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -52,6 +53,23 @@ Record = TypeVar("Record", bound=Message)
 _record_of = attrgetter("record")
 
 
+@functools.lru_cache(256)
+def _verbs(
+    table: PlainTable[Any],
+) -> tuple[Any, Any, Any, Any, Counting, Any]:
+    """Put, get, delete, list, count, and list by each index: programs name a table wherever they use it."""
+    plain = table.plain
+    by_index = {
+        name: Listing(
+            plain.list,
+            [f"record.{field}" for field in index.names[index.of_elements :]],
+            alike=int(index.of_elements),
+        )
+        for name, index in table.indexes.items()
+    }
+    return Verb(plain.put), Verb(plain.get), Verb(plain.delete), Listing(plain.list), Counting(plain.counts), by_index
+
+
 class Records(Facade, Generic[Record]):
     """Records of a declared table by the fields of its key.
 
@@ -73,19 +91,12 @@ class Records(Facade, Generic[Record]):
         self._table = table
         self._known = len(table.record.__struct_fields__)
         self._plain = table.plain
-        self._put: Verb[TablePutItem[Record], int] = Verb(table.plain.put)
-        self._get: Verb[Message, TableRecord[Record] | None] = Verb(table.plain.get)
-        self._delete: Verb[TableDeleteItem[Message], None] = Verb(table.plain.delete)
-        self._list: Listing[TableRecord[Record]] = Listing(table.plain.list)
-        self._count = Counting(table.plain.counts)
-        self._lists: dict[str, Listing[TableRecord[Record]]] = {
-            name: Listing(
-                table.plain.list,
-                [f"record.{field}" for field in index.names[index.of_elements :]],
-                alike=int(index.of_elements),
-            )
-            for name, index in table.indexes.items()
-        }
+        self._put: Verb[TablePutItem[Record], int]
+        self._get: Verb[Message, TableRecord[Record] | None]
+        self._delete: Verb[TableDeleteItem[Message], None]
+        self._list: Listing[TableRecord[Record]]
+        self._lists: dict[str, Listing[TableRecord[Record]]]
+        self._put, self._get, self._delete, self._list, self._count, self._lists = _verbs(table)
 
     async def put_many(
         self, items: Sequence[TablePutItem[Record] | Record], *, deadline_s: float | None = None
