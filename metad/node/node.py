@@ -353,6 +353,7 @@ class Node:
             turned_away=self._turned_away(),
             lanes=self.gate.lanes(),
             disk=self.disk_room.status,
+            authorization=self.permissions.enforced,
         )
 
     def _turned_away(self) -> m.TurnedAway:

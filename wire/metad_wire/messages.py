@@ -1209,3 +1209,5 @@ class StatusReply(Message, frozen=True):
     """What came of clients' requests, by lane; empty from older servers."""
     disk: DiskStatus = DiskStatus()
     """The disk of its data directory."""
+    authorization: bool = False
+    """Whether a client may do what its roles say, and nothing else."""

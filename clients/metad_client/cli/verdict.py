@@ -27,6 +27,7 @@ CODES: Final[dict[str, Severity]] = {
     "node_unreachable": "warning",
     "node_refused": "warning",
     "node_leaving": "warning",
+    "settings_differ": "warning",
     "disk_failing": "warning",
     "disk_full": "critical",
     "disk_low": "warning",
@@ -39,6 +40,12 @@ CODES: Final[dict[str, Severity]] = {
     "expiry_late": "warning",
     "wills_unclaimed": "warning",
 }
+
+ALIKE: Final = {
+    "fsync": "acknowledges what is not on its disk yet",
+    "authorization": "lets every client do everything, whatever its roles say",
+}
+"""Settings that all nodes should have once one has them, and what one does that lacks them."""
 
 LATE_MS: Final = 300_000
 """A deadline, or a will that no broker claims, may wait for so long after a leader changed or many clients
@@ -95,6 +102,7 @@ def verdict(cluster: ClusterView, found: Iterable[Problem]) -> Verdict:
 def problems(cluster: ClusterView) -> list[Problem]:
     """Everything that is not as it should be, the worst first."""
     found = [problem for node in cluster.nodes for problem in _of_node(node, cluster)]
+    found += _unlike([node for node in cluster.nodes if node.status is not None])
     found += [problem for group in cluster.groups for problem in _of_group(group)]
     if cluster.forming and not any(problem.code == "group_no_leader" for problem in found):
         found.append(Problem("group_no_leader", "the cluster is being formed", group=METADATA.name))
@@ -135,6 +143,16 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
     if node.status is not None:
         yield from _disk(node.node, node.status)
         yield from _late(node.node, node.status)
+
+
+def _unlike(nodes: Sequence[NodeView]) -> Iterator[Problem]:
+    """Settings of nodes that others do not have."""
+    for setting, effect in ALIKE.items():
+        on = {node.node: bool(getattr(node.status, setting)) for node in nodes}
+        others = people.listed([node for node, has in on.items() if has])
+        for node in on if others else ():
+            if not on[node]:
+                yield Problem("settings_differ", f"{setting} is off, and on at {others}: it {effect}", node)
 
 
 def _disk(node: str, status: StatusReply) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from metad_client.cli import overview, people
 from metad_client.cli.printing import PAGE_CHARS, Printer
-from metad_client.cli.verdict import CODES, EXIT_STATUS, LAG_ENTRIES, LATE_MS, WAIT_MS, lines, problems, verdict
+from metad_client.cli.verdict import ALIKE, CODES, EXIT_STATUS, LAG_ENTRIES, LATE_MS, WAIT_MS, lines, problems, verdict
 from metad_client.cli.view import ClusterView, Statuses, view
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -252,6 +252,18 @@ def test_code_node_leaving__until_its_replicas_have_moved(cluster: Cluster) -> N
     assert cluster.found["node_leaving", "n3"] == "n3: leaving; 2 replicas have not moved yet"
     row = overview.status(cluster.view, {}, "warning", [])
     assert (row["nodes_up"], row["nodes"][2]["state"]) == (3, "leaving")
+
+
+@pytest.mark.parametrize("setting", ALIKE)
+def test_code_settings_differ__one_node_lacks_what_others_have(cluster: Cluster, setting: str) -> None:
+    for node in NAMES:
+        cluster.change(node, **{setting: node == "n1"})
+    assert {about for code, about in cluster.found if code == "settings_differ"} == {"n2", "n3"}
+    assert cluster.found["settings_differ", "n2"] == f"n2: {setting} is off, and on at n1: it {ALIKE[setting]}"
+    assert cluster.verdict == "warning"
+    for node in NAMES:
+        cluster.change(node, **{setting: False})
+    assert cluster.found == {}, "nobody has it"
 
 
 def test_code_expiry_late__only_after_a_while(cluster: Cluster) -> None:
