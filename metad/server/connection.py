@@ -437,7 +437,8 @@ class Connection:
                 raise UnauthenticatedError(f"{principal} is denied everything")
             if principal is not None:
                 self.holder = self._inbox.holder = principal.uri
-                self._node.permissions.quotas.may_connect(self.holder)
+                if not self._administers:  # who changes quotas must not be locked out by one
+                    self._node.permissions.quotas.may_connect(self.holder)
             if not self._welcomed(self):
                 raise _too_many()
             named = session.hello.client_name[:_NAME_CHARACTERS_MAX]

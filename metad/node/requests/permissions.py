@@ -286,6 +286,12 @@ def _of_transaction(tables: KnownTables, item: m.TableTransaction) -> Iterator[N
             yield need("write", operation.table, [getattr(record, field) for field in table.key])
 
 
+def _everything(tables: KnownTables, right: str, tenant: str) -> Iterator[Need]:
+    """All records of a tenant."""
+    for table in {*_SCOPED, *map(_name, tables.of_tenants())}:
+        yield Need(right, table, tenant)
+
+
 def _brokers(method: Method[Any, Any], request: m.Request[Any]) -> Iterable[str]:
     """The brokers for which a request speaks."""
     if request.life is not None:
@@ -449,13 +455,23 @@ class Permissions:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def begin(
-        self, method: Method[Any, Any], request: m.Request[Any], wrong: Refused | None, source: Source, done: Done
+        self,
+        method: Method[Any, Any],
+        request: m.Request[Any],
+        wrong: Refused | None,
+        source: Source,
+        done: Done,
+        size: int,
     ) -> tuple[Any, Refused | None, Done]:
-        """What of a request is allowed, as :meth:`admit` says, and what takes the answer. ``wrong``: items that are
-        refused already."""
+        """What of a request of so many bytes is allowed, as :meth:`admit` says, and what takes the answer. ``wrong``:
+        items that are refused already. Raises QuotaError instead where too much is asked for in vain."""
         body, refused = request.body, wrong
         if source.principal is not None:
-            body, refused, denial = self.admit(method, request, wrong, source)
+            try:
+                body, refused, denial = self.admit(method, request, wrong, source)
+            except PermissionDeniedError:
+                self.quotas.denied(method, source, body, size)
+                raise
             if denial is not None:
                 done = _told(done, functools.partial(self._note_denied, method, source, denial))
             if self.enforced and not method.mutates:
@@ -486,15 +502,15 @@ class Permissions:
             for broker in brokers:
                 self._check(rights, Need("own", _OWNED, broker), principal)
                 self._check_bound(broker, principal)
-            for need in self._of_all(method, request.body):
+            for need in self._of_all(method, request.body, rights):
                 self._check(rights, need, principal)
+            if method.item is None or not request.body.items:
+                return request.body, refused, None
+            return self._items(method, request.body, refused, rights, source)
         except PermissionDeniedError as error:
             items = 0 if method.item is None else len(request.body.items)
             self._note_denied(method, source, _Denial(error, items, items))
             raise
-        if method.item is None or not request.body.items:
-            return request.body, refused, None
-        return self._items(method, request.body, refused, rights, source)
 
     def _allowed_still(
         self,
@@ -522,8 +538,8 @@ class Permissions:
 
         return answered
 
-    def _of_all(self, method: Method[Any, Any], body: Any) -> Iterator[Need]:
-        """What a request needs as a whole."""
+    def _of_all(self, method: Method[Any, Any], body: Any, rights: Rights) -> Iterator[Need]:
+        """What a request needs as a whole of somebody with these rights."""
         right, name = right_of(method), _table_of(method)
         if right == "admin" and method.table in (ROLE, PRINCIPAL):
             yield Need(right, name, None)  # who may write some of them may give itself everything
@@ -532,10 +548,14 @@ class Permissions:
             if body.retained:
                 yield Need(right, "retained", body.tenant)
         elif method in (TENANTS_END, TENANTS_KEEP):
-            for table in {*_SCOPED, *map(_name, self.tables.of_tenants())}:
-                yield Need(right, table, body.tenant)
+            yield from _everything(self.tables, right, body.tenant)
         elif method.table is TENANTS:
-            yield Need(right, "cluster", None)
+            of_all, tenant = Need("read", TENANTS.name, None), getattr(body, "tenant", None)
+            # What one has is for operators, and for whoever may read all of it.
+            if tenant is None or rights.allow(of_all, self._is_scoped):
+                yield of_all
+            else:
+                yield from _everything(self.tables, "read", tenant)
         elif method is BROKER_GET:
             yield from (Need(right, name, broker) for broker in body.brokers)
         elif method is BROKER_FENCE:
@@ -607,6 +627,8 @@ class Permissions:
                     break
         if denied is None:
             return body, refused, None
+        if refused is None and len(reasons) == len(body.items):
+            raise denied  # nothing of it goes on to the group
         return *narrowed(body, refused, reasons), _Denial(denied, len(body.items), len(reasons))
 
     def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
@@ -621,7 +643,8 @@ class Permissions:
         """The tenant or namespace of each item, or of a body without items; none where records have none, or all are
         meant."""
         if method.code == TABLE_TRANSACT.code:
-            return [next((one.scope or "" for one in _of_transaction(self.tables, item)), "") for item in body.items]
+            needs = (_of_transaction(self.tables, item) for item in body.items)
+            return [next((one.scope for one in of if one.scope and self._is_scoped(one.table)), "") for of in needs]
         first = "" if method.table is None or not method.table.key else method.table.key[0]
         if first not in SCOPES:
             return []
@@ -858,7 +881,7 @@ def _name_of(method: Method[Any, Any], item: Any) -> str:
     fields = () if method.table is None else method.table.key
     if not fields or not hasattr(item, fields[0]):
         fields = item.__struct_fields__
-    said = [str(getattr(item, field, "")) for field in fields if not isinstance(getattr(item, field, ""), list)]
+    said = [str(getattr(item, field, "")) for field in fields if not isinstance(getattr(item, field, ""), list | bytes)]
     return "/".join(said)[:PRINCIPAL_BYTES_MAX]
 
 

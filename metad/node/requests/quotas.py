@@ -10,16 +10,17 @@ Without quotas a request pays one look.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from metad_wire.errors import MetadError, QuotaError, QuotaExceededError
 from metad_wire.messages import Identity
 from metad_wire.method import For, Lane, Method
 from metad_wire.methods import AHEAD
 from metad_wire.refused import Refused, narrowed
-from metad_wire.tables.tenants import OF_PRINCIPAL, OF_TENANT, Quota, QuotaUse, QuotaUseReply, Use
+from metad_wire.tables.tenants import OF_PRINCIPAL, OF_TENANT, QUOTAS_MAX, Quota, QuotaUse, QuotaUseReply, Use
 
 from ...control.host import Source
 from ...state.cluster.quotas import KnownQuotas
@@ -33,6 +34,13 @@ _FOUND: Final = 4_096
 """Subjects in one answer."""
 _AGAIN_MS: Final = 60_000
 """After this time somebody may come again, however long it takes."""
+_AHEAD_S: Final = 2.0
+"""So far ahead times to come again are given to one after the other. Who comes earlier than it was told, again and
+again, must not put off all others for longer."""
+_REPEATED: Final = 16
+"""Items by which whoever asks what came of a request may owe more than a second brings."""
+_LOOKS: Final = 8
+"""So many of those who were not seen for longest are looked at for one that owes nothing."""
 
 
 class _Rate:
@@ -46,18 +54,23 @@ class _Rate:
         self._second = int(now_s)
         self._taken = self._taken_before = 0
 
-    def wait_s(self, per_s: int, count: int, now_s: float) -> float:
-        """After what time something is left for who asks for so much; 0: there is now. Whoever is told a time has it
-        for itself: the next one is told a later one."""
-        self._left = min(float(per_s), self._left + per_s * (now_s - self._then_s))
-        self._then_s = now_s
-        if self._left >= 1:
+    def wait_s(self, per_s: int, count: int, now_s: float, least: float = 1.0) -> float:
+        """After what time there is ``least`` again for who asks for so much; 0: there is now. Whoever is told a time
+        has it for itself: the next one is told a later one."""
+        if self.left(per_s, now_s) >= least:
             return 0.0
         if not per_s:
             return _AGAIN_MS / 1_000
-        at_s = max(self._next_s, now_s + (1 - self._left) / per_s)
-        self._next_s = min(at_s + count / per_s, now_s + _AGAIN_MS / 1_000)
-        return at_s - now_s
+        first_s = now_s + (least - self._left) / per_s
+        at_s = min(max(self._next_s, first_s), first_s + _AHEAD_S)
+        self._next_s = at_s + count / per_s
+        return min(at_s - now_s, _AGAIN_MS / 1_000)
+
+    def left(self, per_s: int, now_s: float) -> float:
+        """How much is left; less than 0 is owed."""
+        self._left = min(float(per_s), self._left + per_s * (now_s - self._then_s))
+        self._then_s = now_s
+        return self._left
 
     def take(self, count: int, now_s: float) -> None:
         """Take so much, whether it is there or not."""
@@ -88,8 +101,8 @@ class _Subject:
         self.rates: dict[str, _Rate] = {}
         self.refused = 0
 
-    def over(self, quota: Quota, items: int, size: int, now_s: float) -> QuotaError | None:
-        """Why so much of it may not begin now; None if it may."""
+    def over(self, quota: Quota, items: int, size: int, now_s: float, *, repeated: bool = False) -> QuotaError | None:
+        """Why so much of it may not begin now; None if it may. What is ``repeated`` may owe a second's worth."""
         for field, count in zip(_RATES, (items, size), strict=True):
             per_s = getattr(quota, field)
             if per_s is None:
@@ -97,9 +110,13 @@ class _Subject:
             rate = self.rates.get(field)
             if rate is None:
                 rate = self.rates[field] = _Rate(per_s, now_s)
-            if (wait_s := rate.wait_s(per_s, count, now_s)) > 0:
+            if (wait_s := rate.wait_s(per_s, count, now_s, 1.0 - max(per_s, _REPEATED) * repeated)) > 0:
                 return self._error(field, per_s, rate.last_second(now_s), wait_s)
         return None
+
+    def owes(self, quota: Quota, now_s: float) -> bool:
+        """Whether it has to be remembered."""
+        return any(rate.left(getattr(quota, field) or 0, now_s) < 0 for field, rate in self.rates.items())
 
     def take(self, items: int, size: int, now_s: float) -> None:
         for field, count in zip(_RATES, (items, size), strict=True):
@@ -120,13 +137,26 @@ class _Subject:
 _RATES: Final = ("items_per_s", "bytes_per_s")
 
 
+class Wanted(NamedTuple):
+    """What a request asks for."""
+
+    verb: Verb[Any, Any]
+    size: int
+    """In bytes."""
+    asked: Any
+    """The body with the items that are refused already."""
+    scopes: list[str]
+    """The tenant of each of the others."""
+
+
 class Quotas:
     """Knows what is left of quotas at one node."""
 
     def __init__(self, known: KnownQuotas, environment: Environment) -> None:
         self.known = known
         self._environment = environment
-        self._subjects: OrderedDict[str, _Subject] = OrderedDict()  # who was seen last is last
+        self._subjects: OrderedDict[str, _Subject] = OrderedDict()  # who was seen last is last; but for
+        self._named: dict[str, _Subject] = {}  # those with a quota of their own
         self.connections: Callable[[str], int] = lambda holder: 0
         """How many connections a principal has; set by the server."""
         self.watches: Callable[[str], int] = lambda holder: 0
@@ -135,36 +165,32 @@ class Quotas:
     def admit(
         self,
         driver: GroupDriver,
-        verb: Verb[Any, Any],
+        wanted: Wanted,
         body: Any,
         refused: Refused | None,
-        size: int,
         identity: Identity | None,
         source: Source,
-        scopes: list[str],
     ) -> tuple[Any, Refused | None]:
         """The body of a request with those of its items that may begin, and the others among those that are refused.
         Raises QuotaError, or QuotaExceededError, if none may."""
+        verb, size, asked, scopes = wanted
         method = verb.method
-        is_free = method.code in AHEAD or method.lane <= Lane.CONTROL or method.whose is For.ADMINS
-        if is_free or not driver.group.is_leader or _was_done(driver, identity):
+        items = len(asked.items) if method.item is not None else 1
+        if _is_free(method) or not driver.group.is_leader:
             return body, refused
-        now_s = self._environment.now()
-        items = len(body.items) if method.item is not None else 1
-        principal = None if source.principal is None else self._subject(OF_PRINCIPAL, source.principal.uri)
-        if principal is not None and (error := principal[0].over(principal[1], items, size, now_s)) is not None:
-            principal[0].refused += items
-            raise error
+        now_s, repeated = self._environment.now(), method.mutates and _was_done(driver, identity)
+        principal = self._principal(source)
+        self._check_rate(principal, items, size, now_s, repeated=repeated)
         count = Counter(scopes)
         reasons: dict[str, MetadError] = {}
         tenants: dict[str, _Subject] = {}
-        grows = bool(self.known.full) and _grows(verb, body)
+        grows = not repeated and bool(self.known.full) and _grows(verb, body)
         for tenant in count:
             found = self._subject(OF_TENANT, tenant)
             if found is not None:
                 tenants[tenant] = found[0]
                 share = size * count[tenant] // max(1, items)
-                if (over := found[0].over(found[1], count[tenant], share, now_s)) is not None:
+                if (over := found[0].over(found[1], count[tenant], share, now_s, repeated=repeated)) is not None:
                     reasons[tenant] = over
             if grows and tenant in self.known.full:
                 reasons.setdefault(tenant, QuotaExceededError(self.known.full[tenant]))
@@ -173,7 +199,7 @@ class Quotas:
                 tenants[tenant].refused += count[tenant]
         if reasons:
             body, refused = _without(method, body, refused, scopes, reasons)
-        done = items - sum(count[tenant] for tenant in reasons)
+        done = items - sum(count[tenant] for tenant in reasons)  # what is refused for its own sake is asked for, too
         for tenant, subject in tenants.items():
             if tenant not in reasons:
                 subject.take(count[tenant], size * count[tenant] // max(1, items), now_s)
@@ -181,14 +207,40 @@ class Quotas:
             principal[0].take(done, size * done // max(1, items), now_s)
         return body, refused
 
+    def denied(self, method: Method[Any, Any], source: Source, body: Any, size: int) -> None:
+        """Count what a principal may not do. Raises QuotaError, in place of the refusal, where it asks too often."""
+        if self.known.by_subject and not _is_free(method):
+            now_s, items = self._environment.now(), len(body.items) if method.item is not None else 1
+            if (principal := self._principal(source)) is not None:
+                self._check_rate(principal, items, size, now_s)
+                principal[0].take(items, size, now_s)
+
+    def _principal(self, source: Source) -> tuple[_Subject, Quota] | None:
+        return None if source.principal is None else self._subject(OF_PRINCIPAL, source.principal.uri)
+
+    def _check_rate(
+        self, principal: tuple[_Subject, Quota] | None, items: int, size: int, now_s: float, *, repeated: bool = False
+    ) -> None:
+        """Raise QuotaError where a principal has nothing left."""
+        if principal is None:
+            return
+        if (error := principal[0].over(principal[1], items, size, now_s, repeated=repeated)) is not None:
+            principal[0].refused += items
+            raise error
+
     def may_connect(self, holder: str) -> None:
         """Raise QuotaError where a principal has as many connections to this node as it may have."""
         self._check_count("connections", holder, self.connections(holder))
 
     def may_watch(self, source: Source | None) -> None:
-        """Raise QuotaError where a principal has as many streams of watches at this node as it may have."""
+        """Raise QuotaError where a principal has as many streams of watches at this node as it may have, or asks for
+        one too soon: each is an item."""
         if source is not None and source.principal is not None:
             self._check_count("watches", source.holder, self.watches(source.holder))
+            if (principal := self._principal(source)) is not None:
+                now_s = self._environment.now()
+                self._check_rate(principal, 1, 0, now_s)
+                principal[0].take(1, 0, now_s)
 
     def use(self, body: QuotaUse) -> QuotaUseReply:
         """What the subjects of quotas take here."""
@@ -199,7 +251,7 @@ class Quotas:
         return QuotaUseReply([self._use_of(subject, now_s) for subject in wanted])
 
     def _use_of(self, name: str, now_s: float) -> Use:
-        subject = self._subjects.get(name)
+        subject = self._named.get(name) or self._subjects.get(name)
         rates = {} if subject is None else subject.rates
         items, size = (rates[field].last_second(now_s) if field in rates else 0 for field in _RATES)
         uri = name.removeprefix(OF_PRINCIPAL) if name.startswith(OF_PRINCIPAL) else ""
@@ -229,13 +281,32 @@ class Quotas:
         quota = self.known.of(kind, name)
         if quota is None or (quota.items_per_s is None and quota.bytes_per_s is None):
             return None
-        found = self._subjects.get(kind + name)
+        key = kind + name
+        if key in self.known.by_subject:
+            found = self._named.get(key)
+            if found is None:
+                if len(self._named) >= 2 * QUOTAS_MAX:
+                    self._named = {key: one for key, one in self._named.items() if key in self.known.by_subject}
+                found = self._named[key] = _Subject(kind, name)
+            return found, quota
+        found = self._subjects.get(key)
         if found is None:
             if len(self._subjects) >= _KNOWN_MAX:
-                self._subjects.popitem(last=False)
-            found = self._subjects[kind + name] = _Subject(kind, name)
-        self._subjects.move_to_end(kind + name)
+                self._forget_one()
+            found = self._subjects[key] = _Subject(kind, name)
+        self._subjects.move_to_end(key)
         return found, quota
+
+    def _forget_one(self) -> None:
+        """Make room for another: of those that were not seen for longest, the first that owes nothing."""
+        now_s, oldest = self._environment.now(), [*itertools.islice(self._subjects.items(), _LOOKS)]
+        for key, one in oldest:
+            quota = self.known.of(one.kind, one.name)
+            if quota is None or not one.owes(quota, now_s):
+                del self._subjects[key]
+                return
+            self._subjects.move_to_end(key)
+        del self._subjects[oldest[0][0]]
 
 
 def _was_done(driver: GroupDriver, identity: Identity | None) -> bool:
@@ -244,6 +315,10 @@ def _was_done(driver: GroupDriver, identity: Identity | None) -> bool:
         return identity is not None and driver.machine.dedupe.lookup(identity) is not None
     except MetadError:  # its evaluation says what is wrong
         return True
+
+
+def _is_free(method: Method[Any, Any]) -> bool:
+    return method.code in AHEAD or method.lane <= Lane.CONTROL or method.whose is For.ADMINS
 
 
 def _grows(verb: Verb[Any, Any], body: Any) -> bool:

@@ -64,6 +64,7 @@ from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
 from .permissions import ADMIN, Permissions
+from .quotas import Wanted
 from .reads import PIECE_ROWS, Reads, answer_read_index, failed
 from .scheduler import Scheduler
 
@@ -304,7 +305,7 @@ class Requests:
             )
         body = request.body
         if source is not None and (source.principal is not None or method.code in ADMIN):
-            body, refused, done = self._permissions.begin(method, request, refused, source, done)
+            body, refused, done = self._permissions.begin(method, request, refused, source, done, size)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
             return None
@@ -335,8 +336,8 @@ class Requests:
             self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
             self._gate.took(source)
         if source is not None and self._quotas.known.by_subject:
-            scopes = self._permissions.scopes(method, body)
-            body, refused = self._quotas.admit(driver, verb, body, refused, size, request.identity, source, scopes)
+            wanted = Wanted(verb, size, request.body, self._permissions.scopes(method, body))
+            body, refused = self._quotas.admit(driver, wanted, body, refused, request.identity, source)
         command = verb.command(body, size, refused, self._reply_bytes_max)
         held, command.arrived_s = size + ITEM_BYTES * command.items, arrived_s
         if method is WILL_WAIT and body.wait_ms:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from metad_wire import methods
-from metad_wire.errors import InvalidItemError, NotFoundError
+from metad_wire.errors import InvalidItemError, MetadError, NoRoomError, NotFoundError, QuotaExceededError
 from metad_wire.tables import tenants as t
 from metad_wire.tables.access import PRINCIPAL_BYTES_MAX
 from metad_wire.tables.tenants import EACH, OF_PRINCIPAL, OF_TENANT, QUOTA, Quota
@@ -159,6 +159,15 @@ class Quotas(KnownRows):
 
     def know(self, name: str, record: Any) -> None:
         self.shared.know(name, record)
+
+
+def refusal(view: View, tenant: str) -> MetadError | None:
+    """Why nothing more may be stored for a tenant: the disk has no room, or the tenant has all that it may have. For
+    verbs that find out by item whether they store more."""
+    if view.no_room:
+        return NoRoomError(view.no_room)
+    why = view.parts[Quotas].shared.full.get(tenant)
+    return None if why is None else QuotaExceededError(why)
 
 
 def _limits_records(quota: Quota) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.errors import ConflictError, MetadError, NoRoomError, QuotaExceededError
+from metad_wire.errors import ConflictError, MetadError, QuotaExceededError
 from metad_wire.methods import encode
 from metad_wire.tables import consumer as w
 from metad_wire.tables.consumer import CONSUMER, GroupState, Member
 from metad_wire.tables.offset import OFFSET
 
 from ...storage import keys
+from ..cluster.quotas import refusal
 from ..core import tails
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.view import View
@@ -129,8 +130,8 @@ class ChangedGroup:
     def check_room(self, member: Member, before: Member | None) -> None:
         """Raise the error of a join where the group has no room for this member, or no protocol in common with it."""
         info = self.info
-        if before is None and self._view.no_room:
-            raise NoRoomError(self._view.no_room)
+        if before is None and (why := refusal(self._view, self.tenant)) is not None:
+            raise why
         if before is None and info.members >= w.CONSUMER_MEMBERS_MAX:
             raise QuotaExceededError(f"the group has {w.CONSUMER_MEMBERS_MAX} members")
         grown = info.member_bytes + _bytes_of(member) - (0 if before is None else _bytes_of(before))

@@ -18,7 +18,6 @@ from metad_wire.errors import (
     ConflictError,
     FencedError,
     InvalidRequestError,
-    NoRoomError,
     OffsetRegressionError,
 )
 from metad_wire.key import SLOT_MASK
@@ -34,6 +33,7 @@ from metad_wire.tables.offset import (
 )
 
 from ...storage import keys
+from ..cluster.quotas import refusal
 from ..core.distinct import distinct
 from ..core.limits import ENTRY_BYTES_FULL
 from ..core.part import Origin
@@ -95,8 +95,8 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
                 errors.append(mismatch(position, FencedError, "generation", current_generation, generation))
             continue
         key = prefix + suffix
-        if view.no_room and view.get(key) is None:
-            errors.append(m.ItemError(position, NoRoomError.code, view.no_room))
+        if (why := refusal(view, tenant)) is not None and view.get(key) is None:
+            errors.append(m.ItemError(position, why.code, why.message))
             continue
         if monotonic or item.expected is not None:
             value = view.get(key)

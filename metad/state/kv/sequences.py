@@ -8,12 +8,13 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ConflictError, NoRoomError
+from metad_wire.errors import ConflictError
 from metad_wire.methods import encode
 from metad_wire.tables import sequence as w
 from metad_wire.tables.sequence import SEQUENCE
 
 from ...storage import keys
+from ..cluster.quotas import refusal
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.verb import Command, Verb, delete_rows, mismatch, read_list, read_records
 from ..core.view import View
@@ -32,8 +33,8 @@ def _evaluate_add(view: View, command: Command[w.SequenceAdd]) -> w.SequenceAddR
     for position, (item, key) in enumerate(zip(rows.items, targets, strict=True)):
         row = stored[key]
         before = None if row is None else _decode(row)
-        if before is None and view.no_room:
-            errors.append(m.ItemError(position, NoRoomError.code, view.no_room))
+        if before is None and (why := refusal(view, item.namespace)) is not None:
+            errors.append(m.ItemError(position, why.code, why.message))
             values.append(0)
             continue
         value = (0 if before is None else before.value) + item.delta

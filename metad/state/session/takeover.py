@@ -22,7 +22,7 @@ from metad_wire.tables.session import SESSION
 
 from ...storage import keys
 from ..cluster.fences import Fence, Fences
-from ..cluster.quotas import Quotas
+from ..cluster.quotas import KnownQuotas, Quotas
 from ..cluster.tenant_ends import TenantEnds
 from ..core import due as index
 from ..core.counts import Counts
@@ -93,14 +93,16 @@ def _present(rows: Rows, previous: Sequence[int]) -> _Present:
     return _Present(are, [session for session, is_present in zip(rows.keys, are, strict=True) if is_present])
 
 
-def _beyond(left: dict[str, int], rows: Rows, before: Sequence[bytes | None]) -> dict[int, m.ItemError]:
+def _beyond(known: KnownQuotas, rows: Rows, before: Sequence[bytes | None]) -> dict[int, m.ItemError]:
     """The items, by position, that would begin sessions for which their tenants have no room left, and why. The others
     take of that room."""
     found: dict[int, m.ItemError] = {}
     for (at, item, _), row in zip(rows, before, strict=True):
-        if row is None and (room := left.get(item.tenant)) is not None:
+        if row is None and (full := known.full.get(item.tenant)) is not None:
+            found[at] = m.ItemError(at, QuotaExceededError.code, full)
+        elif row is None and (room := known.sessions_left.get(item.tenant)) is not None:
             if room > 0:
-                left[item.tenant] = room - 1
+                known.sessions_left[item.tenant] = room - 1
             else:
                 why = f"tenant {item.tenant[:256]!r} has as many sessions as its quota allows"
                 found[at] = m.ItemError(at, QuotaExceededError.code, why)
@@ -136,8 +138,8 @@ class _Takeover:
         """The positions that are not refused; None: all."""
         rows, before = command.rows, self._owners.before(view, command.rows, written=True)
         judged = {row: self._judge(row) for row in dict.fromkeys(before)}
-        left = view.parts[Quotas].shared.sessions_left
-        beyond = _beyond(left, rows, before) if left and None in judged else {}
+        known = view.parts[Quotas].shared
+        beyond = _beyond(known, rows, before) if (known.sessions_left or known.full) and None in judged else {}
         if beyond or any(map(_refused, judged.values())):
             refused = [beyond.get(at) or judged[row].refused for at, row in enumerate(before)]
             self._errors = [msgspec.structs.replace(why, index=at) for at, why in enumerate(refused) if why]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +11,17 @@ import pytest
 from server_rig import Answer, Rig
 from test_permissions import APP, Line
 
-from metad.node.requests.quotas import Quotas
+from metad.node.requests.quotas import Quotas, Wanted
 from metad.state.cluster.quotas import Held, KnownQuotas, TenantTotals
 from metad_wire import messages as m
 from metad_wire import methods
-from metad_wire.errors import ERRORS, MetadError, QuotaError, QuotaExceededError
-from metad_wire.methods import Method
+from metad_wire.declaration import Declaration, DeclaredField
+from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError, QuotaError, QuotaExceededError
+from metad_wire.methods import Method, encode
 from metad_wire.tables import tenants as t
+from metad_wire.tables.consumer import JoinItem
+from metad_wire.tables.declaration import Declare
+from metad_wire.tables.sequence import SequenceAddItem
 from metad_wire.tables.tenants import Quota, QuotaUse, TenantCount
 from metad_wire.transport.credentials import Role as Kind
 
@@ -216,7 +220,8 @@ def test_a_rate_over_time_is_what_it_says_and_memory_is_bounded() -> None:
     line: Any = SimpleNamespace(principal=None, holder="h")
 
     def admit(*tenants: str) -> None:
-        quotas.admit(driver, verb, puts(*tenants), None, 10, None, line, [*tenants])
+        body = puts(*tenants)
+        quotas.admit(driver, Wanted(verb, 10, body, [*tenants]), body, None, None, line)
 
     done = 0
     while clock.now_s < 10:
@@ -244,7 +249,127 @@ async def test_connections_and_watches_of_a_principal_are_counted(rig: Rig) -> N
     quotas.may_connect("metad://client/few")
     with pytest.raises(QuotaError, match="may have 2 connections at a node, and has 2"):
         quotas.may_connect("metad://client/many")
-    many: Any = SimpleNamespace(principal=object(), holder="metad://client/many")
+    many: Any = SimpleNamespace(principal=SimpleNamespace(uri="metad://client/many"), holder="metad://client/many")
     with pytest.raises(QuotaError, match="1 watches"):
         quotas.may_watch(many)
     quotas.may_watch(None)
+
+
+# --- what others found -----------------------------------------------------------------------------------------------
+
+
+async def test_what_is_asked_in_vain_counts_and_is_not_written(rig: Rig) -> None:
+    """A client without a role wrote 7 MB/s of refusals into the log of another tenant's group."""
+    rig.node.permissions.enforced = True
+    await put(rig, Quota(f"principal/{APP.principal.uri}", items_per_s=2))
+    before = rig.driver("data-0").machine.applied
+    answers = [await ask(rig, APP, methods.KV_PUT, puts("other", "other")) for _ in range(3)]
+    scans = [await ask(rig, APP, methods.KV_SCAN, m.KvScan("other")) for _ in range(3)]
+    assert [type(answer) for answer in answers] == [PermissionDeniedError, QuotaError, QuotaError]
+    assert {type(scan) for scan in scans} == {QuotaError}
+    assert rig.driver("data-0").machine.applied == before
+    assert isinstance(await ask(rig, OTHER, methods.KV_SCAN, m.KvScan("other")), PermissionDeniedError)
+
+
+async def test_only_the_repetition_of_a_write_is_free_and_not_for_ever(rig: Rig) -> None:
+    """With the identity of a write that was done, a client read 477,000 items a second instead of five."""
+    await put(rig, Quota("tenant/t", items_per_s=5))
+    identity = m.Identity(1, 2, 2)
+
+    async def again(method: Method[Any, Any], body: Any) -> Any:
+        answer = Answer()
+        payload = method.encode_request(body, 0, identity, "data-0")
+        rig.node.requests.submit(method.code, payload, answer, source=APP)
+        return (await rig.answered(answer)).results[0]
+
+    assert not isinstance(await again(methods.KV_PUT, puts("t")), MetadError)
+    get = methods.KV_GET.body([m.KvKey("t", "k0")] * 10)
+    assert [isinstance(await again(methods.KV_GET, get), QuotaError) for _ in range(3)] == [False, True, True]
+    repeated = [isinstance(await again(methods.KV_PUT, puts("t")), QuotaError) for _ in range(40)]
+    assert repeated[:3] == [False] * 3
+    assert repeated[-1]
+
+
+async def test_a_transaction_is_of_the_tenant_of_its_records_and_of_nothing_that_looks_like_one(rig: Rig) -> None:
+    """A record of a table without tenants, whose key begins with another tenant's name, used up that one's rate."""
+    scopes = []
+    for name, key in (("gadget", "name"), ("item", "tenant")):
+        fields = [DeclaredField(field, "str") for field in (key, "part")]
+        said = Declaration(name, "data", fields, [key, "part"], 1)
+        number = (await rig.ask(methods.DECLARATION_DECLARE, Declare([said]))).found[0].number
+        transaction = m.TableTransaction(
+            "data", ["beta"], [], [m.TableOperation(number, encode(["beta", "p"]), 2)], reads=[]
+        )
+        scopes += rig.node.permissions.scopes(methods.TABLE_TRANSACT, m.TableTransact([transaction]))
+    assert scopes == ["", "beta"]
+
+
+async def test_a_debt_is_not_forgotten_whoever_else_is_named(rig: Rig) -> None:
+    await put(rig, Quota("tenant/acme", items_per_s=10), Quota("tenant/*", items_per_s=1_000))
+    for tenant, items in (("acme", 1_000), ("one", 30_000)):
+        await ask(rig, APP, methods.KV_GET, methods.KV_GET.body([m.KvKey(tenant, "k")] * min(items, 1_000)))
+    rig.node.permissions.quotas._subjects["tenant/one"].take(30_000, 0, rig.node.environment.now())
+    for start in range(0, 9_000, 1_000):
+        others = [m.KvKey(f"n{start + number}", "k") for number in range(1_000)]
+        await ask(rig, APP, methods.KV_GET, methods.KV_GET.body(others))
+    for tenant in ("acme", "one"):
+        assert isinstance(await ask(rig, APP, methods.KV_GET, methods.KV_GET.body([m.KvKey(tenant, "k")])), QuotaError)
+    assert len(rig.node.permissions.quotas._subjects) <= 8_192
+
+
+async def test_who_does_not_heed_a_time_puts_off_nobody_else_for_long(rig: Rig) -> None:
+    await put(rig, Quota("tenant/t", items_per_s=100))
+    assert not isinstance(await ask(rig, APP, methods.KV_PUT, puts(*["t"] * 100)), QuotaError)
+    for _ in range(200):
+        await ask(rig, APP, methods.KV_PUT, puts(*["t"] * 50))
+    refused = await ask(rig, OTHER, methods.KV_PUT, puts("t"))
+    assert isinstance(refused, QuotaError)
+    assert refused.retry_after_ms <= 3_000
+
+
+async def test_each_watch_is_an_item(rig: Rig) -> None:
+    await put(rig, Quota(f"principal/{APP.principal.uri}", items_per_s=2))
+    quotas = rig.node.permissions.quotas
+    for _ in range(2):
+        quotas.may_watch(APP)
+    with pytest.raises(QuotaError, match="2 items a second"):
+        quotas.may_watch(APP)
+    quotas.may_watch(OTHER)
+
+
+@pytest.mark.parametrize("what", ["session", "offset", "sequence", "consumer"])
+async def test_what_finds_out_by_item_whether_it_stores_more_keeps_to_the_limit(rig: Rig, what: str) -> None:
+    """Offsets, sequences and sessions were stored without end: 2,061 records of 10."""
+    calls: dict[str, tuple[Method[Any, Any], Callable[[list[str]], Any], str]] = {
+        "session": (
+            methods.SESSION_TAKEOVER,
+            lambda names: m.SessionTakeover("b", 1, [m.SessionTakeoverItem("acme", name) for name in names]),
+            "data-0",
+        ),
+        "offset": (
+            methods.OFFSET_COMMIT,
+            lambda names: methods.OFFSET_COMMIT.body([m.OffsetCommitItem("acme", name, "t", 0, 1) for name in names]),
+            "offset-0",
+        ),
+        "sequence": (
+            methods.SEQUENCE_ADD,
+            lambda names: methods.SEQUENCE_ADD.body([SequenceAddItem("acme", name, 1) for name in names]),
+            "data-0",
+        ),
+        "consumer": (
+            methods.CONSUMER_JOIN,
+            lambda names: methods.CONSUMER_JOIN.body([JoinItem("acme", name, 60_000) for name in names]),
+            "offset-0",
+        ),
+    }
+    method, body_of, group = calls[what]
+    assert (await ask(rig, APP, method, body_of(["old"]), group)).errors == []
+    known = rig.node.permissions.quotas.known
+    known.full["acme"] = "tenant 'acme' has 1 records, and may have 1"
+    for name in ("new", "newer"):
+        (error,) = (await ask(rig, APP, method, body_of([name]), group)).errors
+        assert (error.code, "may have 1" in error.message) == (EXCEEDED, True)
+    if what != "consumer":  # which joins anew under another name
+        assert (await ask(rig, APP, method, body_of(["old"]), group)).errors == []
+    del known.full["acme"]
+    assert (await ask(rig, APP, method, body_of(["new"]), group)).errors == []

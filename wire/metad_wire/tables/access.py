@@ -241,7 +241,9 @@ class AuditList(m.Message, frozen=True):
 
 
 ALL: Final = "*"
-OF_THE_CLUSTER: Final = frozenset({"cluster", "broker", "plan", "declaration", "role", "principal", "audit", "quota"})
+OF_THE_CLUSTER: Final = frozenset(
+    {"cluster", "broker", "plan", "declaration", "role", "principal", "audit", "quota", "tenants"}
+)
 """Tables that are no program's."""
 BUILT_IN: Final[dict[str, Role]] = {
     role.role: role
@@ -252,7 +254,7 @@ BUILT_IN: Final[dict[str, Role]] = {
             [
                 Grant(
                     ["read"],
-                    ["cluster", "broker", "plan", "declaration", "assignment", "role", "principal", "audit", "quota"],
+                    [*sorted(OF_THE_CLUSTER), "assignment"],
                 )
             ],
             "reads what administrators read, and no records",
