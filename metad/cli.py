@@ -234,6 +234,8 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         overrides: dict[str, Any] = {"data_dir": arguments.data_dir}
         if arguments.groups:
             overrides["groups"] = parse_groups(arguments.groups)
+        if arguments.tls or regions:  # the files are made below, for each node its own
+            overrides["security"] = dict.fromkeys(("certificate", "key", "ca"), "made for each node")
         config = load_config(arguments.config, overrides)
         fleet = local_fleet(config, nodes) if arguments.tls or regions else {}
         configs = local_cluster(config, nodes, arguments.workers, fleet=fleet, regions=regions, held=held)

@@ -210,7 +210,7 @@ class Machine:
         now_s = self._clock()
         now_ms = self.time.next(calendar_ms, now_s)
         view.index, view.revision = index, index + base
-        view.now_ms, view.past_ms = now_ms, self.time.past_ms(now_s)
+        view.now_ms, view.past_ms, view.calendar_ms = now_ms, self.time.past_ms(now_s), calendar_ms
         view.marker, view.no_room = None, no_room
         origin = _verb_of(commands[0][0]).origin
         if origin is Origin.MIGRATION:

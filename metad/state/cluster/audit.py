@@ -106,6 +106,8 @@ class _Lines:
 
     def __init__(self) -> None:
         self.newest = 0
+        self.newest_ms = 0
+        """No line is older than those before it."""
         self._rings: dict[AuditKind, _Ring] = {kind: _Ring(most) for kind, most in KEPT.items()}
         self._places: dict[int, tuple[AuditKind, str]] = {}
 
@@ -113,7 +115,7 @@ class _Lines:
         found = _Lines()
         for number, (kind, party) in self._places.items():
             found.add(number, kind, party)
-        found.newest = self.newest
+        found.newest, found.newest_ms = self.newest, self.newest_ms
         return found
 
     def add(self, number: int, kind: AuditKind, party: str) -> None:
@@ -129,6 +131,7 @@ class _Lines:
             if value is not None:
                 line = _decode(value)
                 self.add(number, line.kind, _party(line))
+                self.newest_ms = max(self.newest_ms, line.when_ms)
             elif (place := self._places.pop(number, None)) is not None:
                 kind, party = place
                 self._rings[kind].drop(number, party)
@@ -196,9 +199,9 @@ class AuditTrail(StatePart):
         """Let the command that is evaluated write lines. To be called once for a command."""
         if not lines:
             return
-        writes = view.writes_of(_ROW)
+        writes, when_ms = view.writes_of(_ROW), max(view.calendar_ms, self._newest.newest_ms)
         for number, line in enumerate(lines, self._newest.newest + 1):
-            dated = msgspec.structs.replace(line, id=f"{number:016x}", when_ms=view.now_ms)
+            dated = msgspec.structs.replace(line, id=f"{number:016x}", when_ms=when_ms)
             writes[_key(number)] = encode(dated)
         for number in self._newest.to_drop(lines):
             writes[_key(number)] = None

@@ -279,6 +279,7 @@ class View:
         "_overlays",
         "_rows",
         "beside",
+        "calendar_ms",
         "ended",
         "group",
         "grown",
@@ -312,6 +313,8 @@ class View:
         self._overlays: dict[int, Overlay] = {}  # of rows that a part hears of, once a command has written one
         self.no_room = ""
         """Why nothing may be written that takes more room than what was there; empty if there is room."""
+        self.calendar_ms = 0
+        """That of the node which evaluates: for what people read, and for no deadline."""
         self.now_ms = 0
         self.past_ms = 0
         self.index = 0

@@ -188,7 +188,8 @@ class AuditEntry(m.Message, frozen=True):
     id: str
     """Orders the lines as they were written: 16 hexadecimal digits. Empty in ``audit.note``."""
     when_ms: U63
-    """When it was written, by the time of the log of ``metadata-0``, in Unix milliseconds."""
+    """When it was written, by the calendar of the leader of ``metadata-0``, and not before the line in front of it, in Unix
+    milliseconds."""
     kind: AuditKind
     """Says what it is about."""
     node: str
