@@ -40,8 +40,9 @@ noted it; its log has the same (``audited``, ``client_denied``). What ends a lif
 | ``refused`` | a request that roles do not allow | 2,000 |
 
 No kind takes the room of another. Where a kind is full, the oldest line goes of the principal that has the most, so
-nobody pushes out the lines of others; where nobody is identified, hosts count. A node writes one line a second for all
-that it refuses a principal: it is about the first of these requests, and ``times`` says how many they are.
+whoever has many makes room for whoever has few; where nobody is identified, hosts count. A node writes one line a
+second for all that it refuses a principal: it is about the first of these requests, and ``times`` says how many they
+are.
 """
 
 from __future__ import annotations
@@ -188,8 +189,8 @@ class AuditEntry(m.Message, frozen=True):
     id: str
     """Orders the lines as they were written: 16 hexadecimal digits. Empty in ``audit.note``."""
     when_ms: U63
-    """When it was written, by the calendar of the leader of ``metadata-0``, and not before the line in front of it, in Unix
-    milliseconds."""
+    """When it was written, in Unix milliseconds: by the calendar of the leader of ``metadata-0``, and not before the
+    line in front of it."""
     kind: AuditKind
     """Says what it is about."""
     node: str

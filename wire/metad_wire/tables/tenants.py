@@ -8,7 +8,8 @@ asks every group of every kind.
 over by the group's log, and ``tenants.keep`` takes it back; afterwards nobody does. Then the sessions are over as by
 ``session.end_tenant``, wills and retained messages of before follow, and last the other records: also those that are
 written until the group has carried it out, so who may write for the tenant has to be kept out first. A resource is
-deleted once its brokers have deleted what they have, see *Assignment*. Roles that principals have for the tenant stay.
+deleted once its brokers have deleted what they have, see *Assignment*. Roles, quotas and settings (``config``) of the
+tenant stay: they are the administrators'.
 
 A *quota* says how much a tenant or a principal may take: of requests a second at each node, and of what is stored in
 the whole cluster. What is over a rate is refused with ``quota``, which says when to come again; what would be stored

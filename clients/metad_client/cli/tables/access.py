@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from metad_wire.errors import NotFoundError
-from metad_wire.tables.access import BUILT_IN, Given, Grant, PrincipalRoles, Right, Role, Wish
-from metad_wire.tables.tenants import EACH, OF_PRINCIPAL, OF_TENANT, Quota, Use
+from metad_wire.families import FAMILIES
+from metad_wire.table import TABLES
+from metad_wire.tables.access import ALL, BUILT_IN, OF_THE_CLUSTER, Given, Grant, PrincipalRoles, Right, Role, Wish
+from metad_wire.tables.tenants import EACH, OF_PRINCIPAL, OF_TENANT, SCOPES, Quota, Use
 from metad_wire.transport.credentials import Role as Kind
 from metad_wire.transport.credentials import principal_named
 
@@ -19,6 +22,11 @@ from ..printing import Printer
 from .bounded import Bounded, Row, absent, first, page_size, show
 
 _RIGHTS: typing.Final = typing.get_args(Right)
+_OF_RECORDS: typing.Final = sorted(
+    name
+    for name, table in {**TABLES, **FAMILIES}.items()
+    if table.key[:1] and table.key[0] in SCOPES and not table.ordered_by
+)
 
 
 def add(commands: Commands) -> None:
@@ -27,7 +35,8 @@ def add(commands: Commands) -> None:
     verbs.add("whoami", "who this client is to the nodes, and what it may do", _whoami)
     can = _principal(verbs.add("can", "whether somebody may do something; exit status 1 if not", _can))
     can.add_argument("right", metavar="VERB", choices=_RIGHTS, help=", ".join(_RIGHTS))
-    can.add_argument("table", metavar="TABLE", help="as in `metadctl list`, or cluster, broker, plan, ...")
+    said = f"{', '.join(_OF_RECORDS)}, one of `metadctl tables`, or {', '.join(sorted(OF_THE_CLUSTER))}"
+    can.add_argument("table", metavar="TABLE", help=said)
     said = "TENANT/REST or NAMESPACE/REST; * for all records"
     can.add_argument("key", metavar="KEY", nargs="?", default="*", help=said)
     roles = verbs.add("roles", "the roles, also those that are built in", _roles)
@@ -42,6 +51,7 @@ def add(commands: Commands) -> None:
     said += " that programs keep records in"
     role.add_argument("grants", metavar="GRANT", type=_grant, nargs="+", help=said)
     role.add_argument("--about", default="", metavar="TEXT", help="what it is for")
+    role.add_argument("--undeclared", action="store_true", help="also for tables that are to be declared later")
     verbs.add("drop", "delete a role that nobody has", _drop).add_argument("role", metavar="ROLE")
     for name, help, command in (
         ("grant", "give somebody roles, beside those that he has", _give),
@@ -100,7 +110,18 @@ async def _whoami(m: Client, a: Arguments, printer: Printer) -> None:
     printer.document(found, facts, [("roles", [_given_row(given) for given in found.roles])])
 
 
+async def _check_tables(m: Client, names: Iterable[str]) -> None:
+    """Raise NotFoundError for the first that is no table: a role for it would give nothing, and say nothing."""
+    known = {ALL, *OF_THE_CLUSTER, *_OF_RECORDS, *FAMILIES}
+    for name in names:
+        if name in known or name in [table.name async for table in m.tables.list(name)]:
+            continue
+        like = difflib.get_close_matches(name, known, 1)
+        raise NotFoundError(f"no table {name!r}" + (f": did you mean {like[0]}?" if like else ""))
+
+
 async def _can(m: Client, a: Arguments, printer: Printer) -> int:
+    await _check_tables(m, [a.table])
     scope, _, key = ("", "", "") if a.key == "*" else a.key.partition("/")
     wish = Wish(a.right, a.table, scope, key)
     found = await m.principals.may([wish], principal=a.principal)
@@ -121,6 +142,8 @@ async def _bindings(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _put_role(m: Client, a: Arguments, printer: Printer) -> None:
+    if not a.undeclared:
+        await _check_tables(m, [table for grant in a.grants for table in grant.tables])
     await m.roles.put(a.role, a.grants, about=a.about)
     printer.one(Role(a.role, a.grants, a.about), _role_row(Role(a.role, a.grants, a.about)))
 
