@@ -304,6 +304,28 @@ def _comes_in(door: Door, scheme: str, files: TlsFiles) -> bool:
         return False
 
 
+def test_a_quota_of_no_connections_locks_no_administrator_out(door: Door) -> None:
+    """Only one whose connection was open already could take it back."""
+    with door.client("metads", certificates.admin()) as ops:
+        ops.quotas.put("principal/*", connections=0)
+    try:
+        wait_until(lambda: _is_kept_out(door), "the quota counts")
+    finally:
+        with door.client("metads", certificates.admin()) as ops:
+            ops.quotas.delete("principal/*")
+    wait_until(lambda: not _is_kept_out(door), "it counts no more")
+
+
+def _is_kept_out(door: Door) -> bool:
+    options = Options(tls=certificates.client("app"), connect_timeout_s=0, deadline_s=1.0)
+    try:
+        with blocking.connect(door.url("metads"), options) as client:
+            client.kv.get("door", "key")
+    except MetadError:
+        return True
+    return False
+
+
 def test_tokens_are_replaced_without_a_restart(door: Door) -> None:
     kept = door.tokens_file.read_text()
     new = new_token("app")
