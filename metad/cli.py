@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reader_may_leave():
         arguments = _parser().parse_args(argv)
     try:
-        if arguments.command in ("config", "logs", "protocol"):
+        if arguments.command in ("config", "logs", "metrics", "protocol"):
             return _to_stdout(arguments)
         with contextlib.ExitStack() as held:
             return _run_to_the_end(arguments, held)
@@ -76,6 +76,10 @@ def _print(arguments: argparse.Namespace) -> int:
         return _config(arguments)
     if arguments.command == "logs":
         print(log_reference(), end="")
+    elif arguments.command == "metrics":
+        from .server.lamps.metrics import reference
+
+        print(reference(), end="")
     else:
         print(json.dumps(described(), indent=1) if arguments.json else page(), end="\n" if arguments.json else "")
     return 0
@@ -155,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
     commands.add_parser("logs", help="print the reference of all log events as Markdown")
+    commands.add_parser("metrics", help="print the reference of all metrics as Markdown")
     protocol = commands.add_parser(
         "protocol", help="print the methods, messages, tables, errors and limits as Markdown"
     )
@@ -177,6 +182,7 @@ def _settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="D", help="directory of log and state; created if it does not exist")
     parser.add_argument("--listen", metavar="HOST:PORT", help="address for clients (default 127.0.0.1:7420)")
     parser.add_argument("--quic", metavar="HOST:PORT", help="address for clients over QUIC; needs certificates")
+    parser.add_argument("--http", metavar="HOST:PORT", help="address for /metrics, /livez and /readyz over HTTP")
     parser.add_argument("--tls-cert", metavar="F", help="PEM file: this node's certificate; encrypts every connection")
     parser.add_argument("--tls-key", metavar="F", help="PEM file: the key of the certificate")
     parser.add_argument("--tls-ca", metavar="F", help="PEM file: the trusted authority of clients and nodes")
@@ -258,6 +264,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
         "data_dir": arguments.data_dir,
         "listen": arguments.listen,
         "quic": arguments.quic,
+        "http": arguments.http,
         "security": {
             "certificate": arguments.tls_cert,
             "key": arguments.tls_key,

@@ -123,6 +123,7 @@ LISTENING = _info(
     "The node accepts connections of clients. It may not serve yet.",
     endpoint="the address over TCP",
     quic="the address over QUIC",
+    http="the address over HTTP",
     encrypted="whether there are certificates",
     fsync="whether acknowledged writes survive a power failure",
 )

@@ -94,6 +94,8 @@ class Process(Host):
         body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {self._config.node_id: os.getpid()}}
         if server.quic_endpoint:
             body["quic_endpoints"] = [server.quic_endpoint]
+        if server.http is not None:
+            body["http_endpoints"] = [server.http.endpoint]
         await write_ready(self._ready_file, body)
 
     def ends(self) -> None:
@@ -176,6 +178,8 @@ async def _serve(told: asyncio.Future[str], server: Server, host: Host) -> str:
 def _with_ports(config: Config, server: Server) -> Config:
     """The configuration that has the node listen at the same endpoints again."""
     bound = {"listen": server.endpoint, "quic": server.quic_endpoint}
+    if server.http is not None:
+        bound["http"] = server.http.endpoint
     chosen = {field: end for field, end in bound.items() if end and not split_endpoint(getattr(config, field))[1]}
     return msgspec.structs.replace(config, **chosen)
 

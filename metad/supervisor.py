@@ -80,6 +80,7 @@ def workers_of(config: Config, workers: int, *, held: contextlib.ExitStack | Non
                 node_id=f"{config.node_id}/{w}",
                 listen=_above(config.listen, w),
                 quic=_above(config.quic, w) if config.quic else "",
+                http=_above(config.http, w) if config.http else "",
                 data_dir=str(Path(config.data_dir) / f"worker-{w}"),
                 cluster=msgspec.structs.replace(
                     cluster,
@@ -140,8 +141,9 @@ def local_cluster(
             cluster = msgspec.structs.replace(cluster, seeds=seeds, seed_regions=where)
         else:
             cluster = msgspec.structs.replace(cluster, seeds={})
+        http = _above(config.http, n * workers) if config.http else ""
         one = msgspec.structs.replace(
-            config, node_id=node, listen=listen, data_dir=str(directory / node), cluster=cluster
+            config, node_id=node, listen=listen, http=http, data_dir=str(directory / node), cluster=cluster
         )
         if fleet:
             files = fleet[f"node-{node}"]

@@ -96,7 +96,12 @@ def problems(config: Config) -> Iterator[str]:
 
 def _not_bound(config: Config) -> Iterator[str]:
     """Addresses to bind that are no addresses."""
-    bound = {"listen": config.listen, "quic": config.quic, "cluster.listen": config.cluster.listen}
+    bound = {
+        "listen": config.listen,
+        "quic": config.quic,
+        "http": config.http,
+        "cluster.listen": config.cluster.listen,
+    }
     for key, endpoint in bound.items():
         if endpoint or key == "listen":
             try:
@@ -119,6 +124,9 @@ def _bound_twice(config: Config) -> Iterator[str]:
         if collide(endpoint, bound_for_nodes(config)):
             nodes_key = _key_for_nodes(config)
             yield f"{key}: {endpoint} is the address for other nodes ({nodes_key}); clients need another port"
+    for key, other in (("listen", config.listen), (_key_for_nodes(config), bound_for_nodes(config))):
+        if collide(config.http, other):
+            yield f"http: {config.http} is the address of {key}; HTTP needs another port"
 
 
 def _key_for_nodes(config: Config) -> str:

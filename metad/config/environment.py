@@ -18,6 +18,7 @@ VARIABLES: Final = {
     "METAD_DATA_DIR": "data_dir",
     "METAD_LISTEN": "listen",
     "METAD_QUIC": "quic",
+    "METAD_HTTP": "http",
     "METAD_LOG_LEVEL": "log_level",
     "METAD_SEEDS": "cluster.seeds",
     "METAD_SEED_REGIONS": "cluster.seed_regions",

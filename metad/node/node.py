@@ -204,7 +204,7 @@ class Node:
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self._to_more_room = Handover(self._led_without_room, environment.now)
         self._statuses.listen(self._lead_with_room)
-        leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
+        leaders = self.leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)

@@ -390,7 +390,7 @@ class Connection:
             work = self._node.requests.submit(
                 frame.method,
                 frame.payload,
-                partial(self._answer, request_id),
+                partial(self._answer, request_id, frame.method, frame.length, arrived_s),
                 administers=self._administers,
                 waited_s=self._loop.time() - arrived_s,
                 source=self,
@@ -462,7 +462,8 @@ class Connection:
             self._ends_here = True
             session.goaway(0, "draining")
 
-    def _answer(self, request_id: int, result: bytes | MetadError) -> None:
+    def _answer(self, request_id: int, method: int, size: int, arrived_s: float, result: bytes | MetadError) -> None:
+        self._node.requests.meters.answered(method, size, self._loop.time() - arrived_s, result)
         session = self._session
         work = self._works.pop(request_id, None)
         if session.state is State.CLOSED:
@@ -527,7 +528,7 @@ class Connection:
 
     def refuse_stream(self, request_id: int, error: MetadError) -> None:
         """Answer it with an error."""
-        self._answer(request_id, error)
+        self._answer(request_id, WATCH_OPEN.code, 0, self._loop.time(), error)
 
     def send_event(self, request_id: int, payload: bytes, *, last: bool) -> None:
         """Send an event of a stream."""

@@ -160,6 +160,8 @@ def in_clear(config: Config) -> dict[str, str]:
     if config.security.encrypted:
         return {}
     where, found = {"listen": config.listen}, {}
+    if config.http:
+        where["http"] = config.http
     if nodes := bound_for_nodes(config):
         where["cluster.listen"] = nodes
     for field, endpoint in where.items():

@@ -31,6 +31,7 @@ from ..node.node import Node
 from .access import Access, Authorities
 from .budgets import ReceiveBudget, SendBudget
 from .connection import Connection
+from .lamps.http_port import HttpPort
 from .network import Network, Probe
 from .peers.peers import Peers
 
@@ -101,6 +102,7 @@ class Server:
         """host:port that clients reach over TCP."""
         self.quic_endpoint = ""
         """host:port that clients reach over QUIC; empty if there is none."""
+        self.http: HttpPort | None = None
         self.peers = Peers(config, node, network, access)
         self._pace = network.pace
         self._listeners: list[Listener] = []
@@ -144,6 +146,7 @@ class Server:
             endpoint=server.endpoint,
             quic=server.quic_endpoint or None,
             encrypted=network.encrypted,
+            http=server.http.endpoint if server.http is not None else None,
             fsync=config.fsync,
         )
         return server
@@ -165,6 +168,8 @@ class Server:
             self.endpoint = await self._listen("listen", *where["listen"])
             if "quic" in where:
                 self.quic_endpoint = await self._listen("quic", *where["quic"])
+            if self.config.http:
+                self.http = HttpPort.of(self.config, self.node, self.access)
         except ConfigError:
             for listener in self._listeners:
                 await listener.close()
@@ -215,6 +220,8 @@ class Server:
         await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.close(DrainingError("the node has shut down"))
+        if self.http is not None:
+            await self.http.close()
         await self.peers.stop()
         self._probe.stop()
         await self.node.close()

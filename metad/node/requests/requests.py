@@ -11,6 +11,7 @@ again.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
@@ -105,6 +106,10 @@ _CONTROL_ITEMS: Final = 8  # what a request about the node or the cluster takes 
 _LENT: Final = READS | {BROKER_GET.code, BROKER_LIST.code}
 """Of these, those that only read: others that need the room may have it back."""
 _AGAIN_MS: Final = 1_000
+BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets."""
+UNKNOWN: Final = "unknown"
+"""The name of all methods that there are not."""
 Control = Callable[[Method[Any, Any], Any, Done, float, Source | None], None]
 """Answers what is about the node or the cluster, and reached the node at this time, from this source. May raise
 MetadError."""
@@ -112,6 +117,44 @@ Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
 Wait = Callable[[GroupDriver, Work], None]
 """Answers a request later, when it is its turn or its deadline has passed. May raise MetadError."""
+
+
+class Meter:
+    """Counts the requests of one method, since the node's start."""
+
+    __slots__ = ("buckets", "bytes", "outcomes", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (1 + len(BOUNDS_S))
+        """By how long they took; the last ones took longer than all bounds."""
+        self.seconds = 0.0
+        self.bytes = 0
+        """Of the requests."""
+        self.outcomes: dict[str, int] = {}
+        """``done``, or the name of the error. Items of a batch may have failed in what is done."""
+
+
+class Meters:
+    """Counts what came of clients' requests, for :mod:`metad.server.lamps`."""
+
+    def __init__(self) -> None:
+        self._meters: dict[int, Meter] = {}
+
+    def answered(self, method: int, size: int, took_s: float, result: bytes | MetadError) -> None:
+        """Count one request of so many bytes. Runs once for each request."""
+        meter = self._meters.get(method)
+        if meter is None:
+            known = method if method in METHODS else 0
+            meter = self._meters.setdefault(known, Meter())
+        meter.buckets[bisect_left(BOUNDS_S, took_s)] += 1
+        meter.seconds += took_s
+        meter.bytes += size
+        outcome = "done" if type(result) is bytes else result.name  # type: ignore[union-attr]
+        meter.outcomes[outcome] = meter.outcomes.get(outcome, 0) + 1
+
+    def by_name(self) -> dict[str, Meter]:
+        """Those that there was a request of, by the name of the method."""
+        return {METHODS[code].name if code else UNKNOWN: meter for code, meter in self._meters.items()}
 
 
 class Requests:
@@ -138,6 +181,7 @@ class Requests:
         """Whether writes to groups that this node leads are refused."""
         self.precedence = scheduler.precedence
         """What is small goes before what is not."""
+        self.meters = Meters()
         self._groups = groups
         self._permissions = permissions
         self._quotas = permissions.quotas

@@ -24,7 +24,7 @@ from sim.memory import MemoryTransport
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "simulate"]
-PAGES = [["metad.cli", "config"], ["metad.cli", "config", "--sample"], ["metad.cli", "logs"]]
+PAGES = [["metad.cli", "config"], ["metad.cli", "config", "--sample"], ["metad.cli", "logs"], ["metad.cli", "metrics"]]
 COMMANDS = [*PAGES, *([module, "--help"] for module in MODULES)]
 ENCODINGS = {
     "ascii": {"PYTHONIOENCODING": "ascii"},

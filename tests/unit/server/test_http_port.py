@@ -1,0 +1,284 @@
+"""The HTTP port: what it shows of a node, to whom, and that nobody who asks can hold anything up."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as of_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from metad.config import load_config
+from metad.errors import ConfigError
+from metad.node.requests.requests import BOUNDS_S, UNKNOWN, Meters
+from metad.server.lamps import http_port
+from metad.server.lamps.metrics import LATENCY, METRICS, Reading, page, reference
+from metad.server.network import Network
+from metad.server.serve import Server
+from metad_client import Given, Options, SessionProperties, SessionTakeoverItem, connect
+from metad_perf.attack import sites as certificates
+from metad_wire import messages as m
+from metad_wire.errors import OverloadedError
+from metad_wire.methods import KV_GET, KV_PUT, STATUS
+from metad_wire.transport.credentials import TlsFiles
+
+
+def status() -> m.StatusReply:
+    """Of a node that has some of everything."""
+    followers = [m.FollowerStatus("n2", "replicate", 70, True)]
+    groups = [m.GroupStatus("data-0", "data", 128, 90, 1, 100, 65_536, "leader", "n1", 3, 95, followers=followers)]
+    return m.StatusReply(
+        *("n1", "c1", "0.1.0", 7, 60_000, 2_500_000, 4_096, True, 3, 12, 100, 11, 5, groups),
+        links=[m.PeerLink("n2", "tls", True, 800)],
+        lanes=[m.LaneStatus("records", 5, 2)],
+        disk=m.DiskStatus(1_000, 2_000, 100, 0, 3_600_000),
+        backlog=m.Backlog(1, 2, 3, 4),
+    )
+
+
+def metered() -> Meters:
+    meters = Meters()
+    meters.answered(KV_PUT.code, 100, 0.003, b"")
+    meters.answered(KV_PUT.code, 50, 0.04, OverloadedError())
+    meters.answered(KV_GET.code, 10, 99.0, b"")
+    return meters
+
+
+def samples(text: str, parse: Any = text_string_to_metric_families) -> dict[tuple[str, ...], float]:
+    """Name and values of the labels, in order -> value."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+def test_every_metric_is_on_the_page_and_in_the_reference() -> None:
+    text, content_type = page(Reading(status(), metered().by_name()))
+    assert content_type.startswith("text/plain")
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    assert families.keys() == {metric.name for metric in METRICS} | {LATENCY}
+    assert all(family.samples for family in families.values())
+    found = samples(text.decode())
+    assert found["metad_follower_lag_entries", "n2", "data-0"] == 30
+    assert found["metad_cpu_seconds_total",] == 2.5
+    assert found["metad_disk_lasts_seconds",] == 3_600
+    assert found["metad_requests_total", "kv.put", "done"] == found["metad_requests_total", "kv.put", "overloaded"] == 1
+    assert found["metad_request_bytes_total", "kv.put"] == 150
+    assert found[f"{LATENCY}_bucket", "0.005", "kv.put"] == 1
+    assert found[f"{LATENCY}_bucket", "0.05", "kv.put"] == found[f"{LATENCY}_count", "kv.put"] == 2
+    assert found[f"{LATENCY}_sum", "kv.put"] == pytest.approx(0.043)
+    assert (found[f"{LATENCY}_bucket", "30.0", "kv.get"], found[f"{LATENCY}_bucket", "+Inf", "kv.get"]) == (0, 1)
+    said = reference()
+    assert all(f"| `{name}" in said for name in families)
+    assert all(metric.help.endswith(".") for metric in METRICS)
+
+
+def test_openmetrics_has_the_same() -> None:
+    reading = Reading(status(), metered().by_name())
+    text, content_type = page(reading, "application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert text.decode().endswith("# EOF\n")
+    assert samples(text.decode(), of_openmetrics) == samples(page(reading)[0].decode())
+
+
+def test_a_disk_that_does_not_shrink_has_no_end() -> None:
+    text, _ = page(Reading(m.StatusReply("n1", "c", "v", 1, 0, 0, 0, False, 1, 0, 0, 0, 0, []), {}))
+    assert ("metad_disk_lasts_seconds",) not in samples(text.decode())
+    assert samples(text.decode())["metad_fsync",] == 0
+
+
+def test_methods_that_there_are_not_share_a_meter() -> None:
+    meters = Meters()
+    for code in range(0xF000, 0xF200):
+        meters.answered(code, 1, BOUNDS_S[0], b"")
+    assert meters.by_name().keys() == {UNKNOWN}
+    assert meters.by_name()[UNKNOWN].buckets[0] == 0x200, "a bound is within its bucket"
+
+
+# --- a node -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Shown:
+    """A node with a port, and who asks."""
+
+    server: Server
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def endpoint(self) -> str:
+        assert self.server.http is not None
+        return self.server.http.endpoint
+
+    @property
+    def url(self) -> str:
+        return f"metad://{self.server.endpoint}"
+
+    async def get(self, path: str, **headers: str) -> tuple[int, str]:
+        """Status and body."""
+        return await asyncio.to_thread(self.ask, path, headers)
+
+    def ask(self, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> tuple[int, str]:
+        scheme = "https" if self.tls else "http"
+        request = urllib.request.Request(f"{scheme}://{self.endpoint}{path}", headers=headers or {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=self.tls) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncIterator[Server]:
+    of_memory = {"storage": {"engine": "memory"}, "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    config = load_config(None, of_memory | settings)
+    server = await Server.start(config, Network.of(config))
+    running = asyncio.create_task(server.run())
+    await server.node.serving()
+    yield server
+    await server.stop()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture
+async def shown() -> AsyncIterator[Shown]:
+    async with serving() as server:
+        yield Shown(server)
+
+
+async def test_what_clients_ask_is_counted(shown: Shown) -> None:
+    async with connect(shown.url) as client:
+        await client.kv.put("n", "k", b"v")
+        await client.status()
+    _, text = await shown.get("/metrics")
+    found = samples(text)
+    assert found["metad_requests_total", "kv.put", "done"] == 1
+    assert found["metad_requests_total", STATUS.name, "done"] == 1
+    assert found["metad_group_leads", "metadata-0"] == 1
+
+
+async def test_more_records_make_no_more_series(shown: Shown) -> None:
+    async def series(sessions: int) -> set[tuple[str, ...]]:
+        async with connect(shown.url) as client:
+            for start in range(0, sessions, 500):
+                items = [
+                    SessionTakeoverItem(f"t{at % 50}", f"c{at}", True, SessionProperties(60))
+                    for at in range(start, start + 500)
+                ]
+                (await client.sessions.takeover_many("b", 1, items)).raise_for_error()
+        return set(samples((await shown.get("/metrics"))[1]))
+
+    few = await series(500)
+    assert await series(5_000) == few
+
+
+async def test_it_lives_while_the_loop_is_held_up(shown: Shown) -> None:
+    asked = asyncio.get_running_loop().run_in_executor(None, _timed, shown)
+    await asyncio.sleep(0)
+    time.sleep(1.5)  # noqa: ASYNC251 - as a batch that takes long would
+    livez, took_s = await asked
+    assert livez == (200, "alive\n")
+    assert took_s < 1.5
+
+
+def _timed(shown: Shown) -> tuple[tuple[int, str], float]:
+    time.sleep(0.2)  # the loop is held up by now
+    begin_s = time.monotonic()
+    return shown.ask("/livez"), time.monotonic() - begin_s
+
+
+async def test_a_loop_that_is_held_up_is_not_ready(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "LOOP_S", 0.3)
+    asked = asyncio.get_running_loop().run_in_executor(None, shown.ask, "/readyz")
+    await asyncio.sleep(0)
+    time.sleep(1.5)  # noqa: ASYNC251
+    assert await asked == (503, "the node did not answer within 0 s\n")
+
+
+async def test_ready_says_what_is_not_as_it_should_be(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await shown.get("/readyz") == (200, "ready\n")
+    checks = "[+] storage: ok\n[+] draining: ok\n[+] groups: ok\n[+] read: ok\nready\n"
+    assert await shown.get("/readyz?verbose") == (200, checks)
+    monkeypatch.setattr(http_port, "READ_S", 0.05)
+    monkeypatch.setattr(shown.server.node.leaders, "last", lambda done: None)
+    assert await shown.get("/readyz") == (503, "[-] read: not answered within 0 s\nnot ready\n")
+    monkeypatch.setattr(shown.server.node.requests, "draining", True)
+    assert (await shown.get("/readyz"))[1].startswith("[-] draining: the node ends\n")
+
+
+async def test_what_else_is_asked(shown: Shown) -> None:
+    assert await shown.get("/") == (404, "there are /livez, /readyz and /metrics\n")
+    assert await asyncio.to_thread(shown.ask, "/livez", None, "HEAD") == (200, "")
+    assert (await asyncio.to_thread(shown.ask, "/livez", None, "POST"))[0] == 501
+
+
+async def test_who_says_nothing_holds_nobody_up(shown: Shown) -> None:
+    host, _, number = shown.endpoint.rpartition(":")
+    silent = [socket.create_connection((host, int(number))) for _ in range(http_port._AT_ONCE - 1)]
+    try:
+        assert await shown.get("/livez") == (200, "alive\n")
+        more = [socket.create_connection((host, int(number))) for _ in range(5)]
+        silent += more
+        more[-1].settimeout(30)
+        assert await asyncio.to_thread(more[-1].recv, 1) == b"", "beyond the bound they are closed at once"
+    finally:
+        for each in silent:
+            each.close()
+
+
+# --- who sees it --------------------------------------------------------------------------------------------------
+
+
+def context_of(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.ca)
+    context.check_hostname = False
+    if files.certificate:
+        context.load_cert_chain(files.certificate, files.key)
+    return context
+
+
+async def test_beyond_the_machine_peers_show_who_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "is_loopback", lambda host: False)
+    files = certificates.node("n1")
+    security = {"certificate": files.certificate, "key": files.key, "ca": files.ca, "authorization": True}
+    async with serving(node_id="n1", security=security | {"administrators": ["app"]}) as server:
+        app = Shown(server, context_of(certificates.client("app")))
+        assert (await app.get("/metrics"))[0] == (await app.get("/readyz"))[0] == 200
+        other = Shown(server, context_of(certificates.client("other")))
+        refused, why = await other.get("/metrics")
+        assert (refused, "may not read cluster of all" in why) == (403, True)
+        assert (await other.get("/livez"))[0] == 200
+        stranger = Shown(server, context_of(certificates.anonymous()))
+        with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+            await stranger.get("/livez")
+        async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("app"))) as admin:
+            await admin.principals.put("metad://client/other", [Given("operator")])
+            for _ in range(200):
+                if (await other.get("/metrics"))[0] == 200:
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                pytest.fail("operators see it")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"http": "nonsense"}, "http:"),
+        ({"http": "127.0.0.1:7420"}, "http: 127.0.0.1:7420 is the address of listen"),
+    ],
+)
+def test_addresses_that_cannot_work_are_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load_config(None, {"data_dir": "d"} | changes)
