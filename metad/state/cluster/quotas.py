@@ -82,6 +82,12 @@ class KnownQuotas:
         self._here.setdefault(tenant, {})[group] = held
         self._settle(tenant)
 
+    def begun(self, sessions: dict[str, int]) -> None:
+        """So many sessions of tenants begin, and are not counted yet."""
+        for tenant, count in sessions.items():
+            if tenant in self.sessions_left:
+                self.sessions_left[tenant] -= count
+
     def forget(self, group: str) -> None:
         """This node leads a group no more."""
         for tenant, groups in self._here.items():

@@ -100,7 +100,7 @@ def count_rows(
 ) -> Counted:
     """Count a page of a tenant's rows, from the key ``begin`` on, in these slots."""
     found: dict[str, tuple[int, int]] = {}
-    count = size = 0
+    count = read = 0
     for place in places(group, known):
         prefix = place.prefix(group)
         if after_prefix(prefix) <= begin:
@@ -108,12 +108,12 @@ def count_rows(
         rows = rows_of(engine, prefix, tenant, begin, PAGE_ROWS - count)
         for key, value in rows:
             row_bytes = len(key) - GROUP_PREFIX_BYTES + len(value)
-            size += row_bytes
+            read += len(key) + len(value)
             if held is None or is_held(held, key):
                 records, taken = found.get(place.table, (0, 0))
                 found[place.table] = records + place.is_record, taken + row_bytes
         count += len(rows)
-        if count >= PAGE_ROWS or size >= PAGE_BYTES:
+        if count >= PAGE_ROWS or read >= PAGE_BYTES:
             return Counted(found, rows[-1][0] + b"\0", count)
     return Counted(found, b"", count)
 

@@ -149,11 +149,11 @@ class TenantEnds(StatePart):
 
     def order(self, view: View, end: m.TenantEnd) -> None:
         """Let the command that is evaluated make an order. One that asks for the same, and has less of it to do, is
-        replaced. Those who order share the room for orders."""
+        replaced; one that has begun not by one that waits. Those who order share the room for orders."""
         slots, writes = unpack(end.slots), view.writes_of(_END)
         for each in self._newest.values():
             old = each.end
-            if _asked(old) == _asked(end):
+            if _asked(old) == _asked(end) and (old.phase == WAITING or end.phase != WAITING):
                 self._keep(writes, each, each.slots & ~slots)
         key, value = self._key(end.tenant, end.number, 0), encode(end)
         room = FairRoom("bytes of orders to end tenants", ORDERS_BYTES_MAX, ends="when it is carried out")

@@ -9,6 +9,7 @@ is kept, raising the least attachment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -93,19 +94,23 @@ def _present(rows: Rows, previous: Sequence[int]) -> _Present:
     return _Present(are, [session for session, is_present in zip(rows.keys, are, strict=True) if is_present])
 
 
-def _beyond(known: KnownQuotas, rows: Rows, before: Sequence[bytes | None]) -> dict[int, m.ItemError]:
+def _beyond(view: View, known: KnownQuotas, rows: Rows, before: Sequence[bytes | None]) -> dict[int, m.ItemError]:
     """The items, by position, that would begin sessions for which their tenants have no room left, and why. The others
-    take of that room."""
+    take of that room once the command is accepted."""
     found: dict[int, m.ItemError] = {}
+    begun: dict[str, set[str]] = {}
     for (at, item, _), row in zip(rows, before, strict=True):
         if row is None and (full := known.full.get(item.tenant)) is not None:
             found[at] = m.ItemError(at, QuotaExceededError.code, full)
         elif row is None and (room := known.sessions_left.get(item.tenant)) is not None:
-            if room > 0:
-                known.sessions_left[item.tenant] = room - 1
+            clients = begun.setdefault(item.tenant, set())
+            if item.client_id in clients or len(clients) < room:
+                clients.add(item.client_id)
             else:
                 why = f"tenant {item.tenant[:256]!r} has as many sessions as its quota allows"
                 found[at] = m.ItemError(at, QuotaExceededError.code, why)
+    if begun:
+        view.on_accept.append(partial(known.begun, {tenant: len(clients) for tenant, clients in begun.items()}))
     return found
 
 
@@ -139,7 +144,7 @@ class _Takeover:
         rows, before = command.rows, self._owners.before(view, command.rows, written=True)
         judged = {row: self._judge(row) for row in dict.fromkeys(before)}
         known = view.parts[Quotas].shared
-        beyond = _beyond(known, rows, before) if (known.sessions_left or known.full) and None in judged else {}
+        beyond = _beyond(view, known, rows, before) if (known.sessions_left or known.full) and None in judged else {}
         if beyond or any(map(_refused, judged.values())):
             refused = [beyond.get(at) or judged[row].refused for at, row in enumerate(before)]
             self._errors = [msgspec.structs.replace(why, index=at) for at, why in enumerate(refused) if why]

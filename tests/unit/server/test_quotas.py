@@ -11,12 +11,19 @@ import pytest
 from server_rig import Answer, Rig
 from test_permissions import APP, Line
 
-from metad.node.requests.quotas import Quotas, Wanted
+from metad.node.requests.quotas import Quotas, Wanted, _Rate
 from metad.state.cluster.quotas import Held, KnownQuotas, TenantTotals
 from metad_wire import messages as m
 from metad_wire import methods
 from metad_wire.declaration import Declaration, DeclaredField
-from metad_wire.errors import ERRORS, MetadError, PermissionDeniedError, QuotaError, QuotaExceededError
+from metad_wire.errors import (
+    ERRORS,
+    MetadError,
+    NotLeaderError,
+    PermissionDeniedError,
+    QuotaError,
+    QuotaExceededError,
+)
 from metad_wire.methods import Method, encode
 from metad_wire.tables import tenants as t
 from metad_wire.tables.consumer import JoinItem
@@ -373,3 +380,144 @@ async def test_what_finds_out_by_item_whether_it_stores_more_keeps_to_the_limit(
         assert (await ask(rig, APP, method, body_of(["old"]), group)).errors == []
     del known.full["acme"]
     assert (await ask(rig, APP, method, body_of(["new"]), group)).errors == []
+
+
+# --- what a verifier planted -----------------------------------------------------------------------------------------
+
+
+async def test_each_pays_for_its_own_part_of_a_batch(rig: Rig) -> None:
+    """A principal for what was done, and a tenant for its items and their share of the bytes."""
+    principal = Quota(f"principal/{APP.principal.uri}", items_per_s=100, bytes_per_s=10**6)
+    await put(rig, principal, Quota("tenant/full", items_per_s=1), Quota("tenant/paid", 1_000, 10**6))
+    quotas = rig.node.permissions.quotas
+    now_s = rig.node.environment.now()
+    await ask(rig, APP, methods.KV_PUT, puts(*["full"] * 3))
+    named = {name: quotas._named[name] for name in ("tenant/full", principal.subject)}
+    owed, had = named["tenant/full"].rates["items_per_s"]._left, named[principal.subject].rates["items_per_s"]._left
+    mixed = puts("full", "full", "full", "paid")
+    assert [one.code for one in (await ask(rig, APP, methods.KV_PUT, mixed)).errors] == [QUOTA] * 3
+    spent = rig.node.environment.now() - now_s  # what came back meanwhile, times the rate
+    assert named["tenant/full"].rates["items_per_s"]._left >= owed, "who is refused does not owe more"
+    assert had - 1 <= named[principal.subject].rates["items_per_s"]._left + 0.01 <= had - 1 + 100 * spent + 0.1
+    size = len(methods.KV_PUT.encode_request(mixed, 0, None, "data-0"))
+    left = quotas._named["tenant/paid"].rates["bytes_per_s"]._left
+    assert 10**6 - left == pytest.approx(size // 4, abs=2)
+    await put(rig, Quota(principal.subject, items_per_s=0))
+    assert isinstance(await ask(rig, APP, methods.KV_PUT, mixed), QuotaError)
+    (use,) = (await ask(rig, APP, methods.QUOTA_USE, QuotaUse("principal/"), "")).found
+    assert use.refused == 4
+
+
+async def test_who_asks_the_wrong_node_pays_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put(rig, Quota("tenant/t", items_per_s=1))
+    with monkeypatch.context() as another_leads:
+        another_leads.setattr(type(rig.driver("data-0").group), "is_leader", False)
+        for _ in range(3):
+            assert isinstance(await ask(rig, APP, methods.KV_PUT, puts("t")), NotLeaderError)
+    assert not isinstance(await ask(rig, APP, methods.KV_PUT, puts("t")), QuotaError)
+
+
+async def test_a_full_tenant_deletes_by_transactions_too_and_one_that_is_over_its_rate_hides_it_not(rig: Rig) -> None:
+    await put(rig, Quota("tenant/slow", items_per_s=1), Quota("tenant/full", records=1))
+    await ask(rig, APP, methods.KV_PUT, puts("slow", "slow", "full"))
+    rig.node.permissions.quotas.known.full["full"] = "full"
+    delete = m.KvTransaction("full", [], [m.KvOperation("k2", None)])
+    write = m.KvTransaction("full", [], [m.KvOperation("k3", b"v")])
+    errors = [
+        [one.code for one in (await ask(rig, APP, methods.KV_TRANSACT, methods.KV_TRANSACT.body([one]))).errors]
+        for one in (write, delete)
+    ]
+    assert errors == [[EXCEEDED], []]
+    both = await ask(rig, APP, methods.KV_PUT, puts("slow", "full"))
+    assert [one.code for one in both.errors] == [QUOTA, EXCEEDED], "to come again would not help the second"
+
+
+def test_what_a_second_brought_is_told_for_a_second() -> None:
+    known, clock = KnownQuotas(), SimpleNamespace(now_s=10.0)
+    environment: Any = SimpleNamespace(now=lambda: clock.now_s)
+    quotas = Quotas(known, environment)
+    known.know("tenant/t", Quota("tenant/t", items_per_s=100))
+    driver: Any = SimpleNamespace(group=SimpleNamespace(is_leader=True))
+    verb: Any = SimpleNamespace(method=methods.KV_PUT, grows=True)
+    line: Any = SimpleNamespace(principal=None, holder="h")
+    body = puts("t", "t")
+    quotas.admit(driver, Wanted(verb, 10, body, ["t", "t"]), body, None, None, line)
+    told = []
+    for now_s in (11.0, 12.0, 17.0):
+        clock.now_s = now_s
+        told += [one.items_per_s for one in quotas.use(QuotaUse()).found]
+    assert told == [2, 0, 0]
+
+
+def test_times_to_come_again_are_one_after_the_other() -> None:
+    rate = _Rate(10, 0.0)
+    rate.take(20, 0.0)
+    waits = [rate.wait_s(10, 5, 0.0) for _ in range(3)]
+    assert waits == sorted({*waits})
+
+
+@pytest.mark.parametrize(
+    ("quota", "held", "full"),
+    [
+        (Quota("tenant/t", records=3), Held(0, 2, 0), False),
+        (Quota("tenant/t", records=3), Held(0, 3, 0), True),
+        (Quota("tenant/t", bytes=3), Held(0, 1, 3), True),
+        (Quota("tenant/t", records=0), Held(0, 0, 0), True),
+    ],
+    ids=str,
+)
+def test_a_tenant_that_has_all_it_may_have_is_full(quota: Quota, held: Held, full: bool) -> None:
+    known = KnownQuotas()
+    known.know("tenant/t", quota)
+    known.count("data-0", "t", held)
+    assert ("t" in known.full) is full
+
+
+def test_a_limit_of_no_sessions_is_one() -> None:
+    known = KnownQuotas()
+    known.know("tenant/t", Quota("tenant/t", sessions=0))
+    known.count("data-0", "t", Held(0, 0, 0))
+    assert known.sessions_left == {"t": 0}
+
+
+def test_what_was_told_is_forgotten_with_what_it_was_about() -> None:
+    known, leader = KnownQuotas(), TenantTotals()
+    quota = Quota("tenant/t", records=3)
+    known.know("tenant/t", quota)
+    known.heard(t.QuotaCounts("n1", []), t.QuotaTotals([TenantCount("t", "", 0, 9, 0)]))
+    assert "t" in known.full
+    known.heard(t.QuotaCounts("n1", []), t.QuotaTotals([]))
+    assert "t" not in known.full, "others have deleted"
+    known.count("data-0", "t", Held(0, 9, 0))
+    known.know("tenant/t", None)
+    known.know("tenant/t", quota)
+    assert known.totals.get("t", Held(0, 0, 0)) == Held(0, 0, 0), "it is counted anew"
+    for node, count in (("n1", 5), ("n2", 6)):
+        found = leader.add(t.QuotaCounts(node, [TenantCount("t", "data-0", 0, count, 0)]), 0.0)
+    assert found.counts[0].records == 6, "a group that another leads now counts once"
+    assert leader.add(t.QuotaCounts("n3", []), 299.0).counts
+    assert not leader.add(t.QuotaCounts("n3", []), 301.0).counts
+
+
+async def test_one_session_alone_is_limited_and_each_takes_its_room_once(rig: Rig) -> None:
+    await put(rig, Quota("tenant/acme", sessions=2))
+    assert await sessions(rig, "a", "a") == [], "it is one session"
+    assert await sessions(rig, "b") == []
+    assert await sessions(rig, "c") == [(0, EXCEEDED)]
+
+
+async def test_a_table_that_a_program_declared_counts_for_its_tenants(rig: Rig) -> None:
+    await put(rig, Quota("tenant/t", items_per_s=1))
+    fields = [DeclaredField(name, "str") for name in ("tenant", "key")]
+    said = Declaration("own", "data", fields, ["tenant", "key"], 1)
+    number = (await rig.ask(methods.DECLARATION_DECLARE, Declare([said]))).found[0].number
+
+    async def asked(method: Method[Any, Any], *body: Any) -> Any:
+        answer = Answer()
+        payload = method.encode_request(method.body(number, *body), 0, None, "data-0")
+        rig.node.requests.submit(method.code, payload, answer, source=APP)
+        return (await rig.answered(answer)).results[0]
+
+    assert isinstance(await asked(methods.TABLE_PUT, 2, [m.TablePutItem(["t", "k"])]), bytes)
+    assert isinstance(await asked(methods.TABLE_PUT, 2, [m.TablePutItem(["t", "k"])]), QuotaError)
+    assert isinstance(await asked(methods.TABLE_DELETE, [m.TableDeleteItem(["t", "k"])]), QuotaError)

@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from golden_rows import MESSAGES, message_value, rows
 from server_rig import Rig
 
+from metad.state.cluster import tenancy
 from metad.state.cluster.declarations import KnownTables
 from metad.state.cluster.tenancy import places
+from metad.state.core.slot_assignment import is_held, pack, unpack
 from metad.storage.keys import group_prefix, text
 from metad_wire import messages as m
 from metad_wire import methods
@@ -243,3 +246,85 @@ def prefix_of(group: str) -> bytes:
     known = GroupId.parse(group)
     assert known is not None
     return group_prefix(known)
+
+
+# --- what a verifier planted -----------------------------------------------------------------------------------------
+
+
+async def test_pages_of_what_a_tenant_has_add_up_to_what_it_has(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.fill("acme")
+    whole = await world.use("acme")
+    assert whole["kv"] == 6
+    for name, bound in (("PAGE_ROWS", 3), ("PAGE_BYTES", 60)):
+        with monkeypatch.context() as small:
+            small.setattr(tenancy, name, bound)
+            assert await world.use("acme") == whole, name
+
+
+async def test_names_are_told_page_by_page_and_each_once(world: World) -> None:
+    names = ["acme", "acme2", "b", "c"]
+    for name in names:
+        await world.done(methods.KV_PUT, m.KvPut([m.KvPutItem(name, "k", b"")]))
+    found: list[str] = []
+    for _ in range(2 * len(names)):
+        reply = await world.done(methods.TENANTS_LIST, TenantsList(after=found[-1] if found else "", limit=1), "data-0")
+        found += reply.names
+        if not reply.more:
+            break
+    assert (found, reply.more) == (names, False)
+
+
+async def test_an_order_for_some_slots_leaves_the_records_of_others(world: World) -> None:
+    keys = [f"n{number}" for number in range(40)]
+    for key in keys:
+        await world.done(methods.RETAINED_PUT, m.Items([RetainedPutItem("acme", key, b"v")]))
+        await world.done(methods.SEQUENCE_ADD, m.Items([SequenceAddItem("acme", key, 1)]))
+    half = pack(np.arange(1024) < 512)
+    before = len(world.rows("acme"))
+    await world.done(methods.TENANTS_END, TenantsEnd("acme", slots=half), "data-0")
+    await world.until(world.is_gone)
+    assert 0 < len(world.rows("acme")) < before
+    held = unpack(half)
+    assert not [key for key in world.rows("acme") if key[:3] == group_prefix(GroupId("data", 0)) and is_held(held, key)]
+
+
+async def test_what_has_begun_is_not_taken_back_by_an_order_that_waits(world: World) -> None:
+    """A second order, with a grace, replaced one that had begun, and `keep` took that back: half of it lived."""
+    await world.fill("acme")
+    await world.everywhere(methods.TENANTS_END, TenantsEnd("acme"))
+    await world.everywhere(methods.TENANTS_END, TenantsEnd("acme", grace_ms=3_600_000))
+    await world.everywhere(methods.TENANTS_KEEP, TenantsKeep("acme"))
+    await world.until(world.is_gone)
+    assert not world.rows("acme")
+
+
+async def test_an_order_is_kept_by_its_own_name_and_replaced_by_its_own_kind(world: World) -> None:
+    for name in ("acme", "acme2"):
+        await world.fill(name)
+        await world.everywhere(methods.TENANTS_END, TenantsEnd(name, grace_ms=3_600_000))
+    await world.everywhere(methods.TENANTS_KEEP, TenantsKeep("acme"))
+    assert {end.tenant for end in await world.endings()} == {"acme2"}
+    await world.everywhere(methods.TENANTS_END, TenantsEnd("acme", grace_ms=3_600_000))
+    await world.done(methods.SESSION_END_TENANT, m.SessionEndTenant("acme", True, False), "data-0")
+    waiting = [end for end in await world.endings("acme") if end.everything]
+    assert len(waiting) == len(GROUPS), "an end of its sessions is another order"
+
+
+async def test_what_is_written_while_an_order_waits_goes_with_it(world: World) -> None:
+    await world.everywhere(methods.TENANTS_END, TenantsEnd("acme", grace_ms=1_000))
+    await world.fill("acme")
+    await world.until(world.is_gone)
+    assert not world.rows("acme")
+
+
+async def test_an_order_with_a_shorter_grace_waits_for_no_other(world: World) -> None:
+    for name, grace_ms in (("acme", 3_600_000), ("brief", 300)):
+        await world.done(methods.KV_PUT, m.KvPut([m.KvPutItem(name, "k", b"")]))
+        await world.everywhere(methods.TENANTS_END, TenantsEnd(name, grace_ms=grace_ms))
+
+    async def is_over() -> bool:
+        return not await world.endings("brief")
+
+    await world.until(is_over)
+    assert world.rows("acme")
+    assert not [value for value in world.rows("brief").values() if value]
