@@ -41,9 +41,9 @@ from metad_wire.tables.access import (
     RoleKey,
     Wish,
 )
-from metad_wire.tables.broker import BrokerFence, BrokerRegister
+from metad_wire.tables.broker import BrokerBeat, BrokerFence, BrokerHeartbeat, BrokerRegister
 from metad_wire.tables.declaration import Declare
-from metad_wire.tables.lease import LeaseGrantItem, LeaseKey
+from metad_wire.tables.lease import LeaseGrantItem, LeaseKey, LeaseKeyItem
 from metad_wire.tables.retained import RetainedPutItem
 from metad_wire.tables.sequence import SequenceAddItem
 from metad_wire.tables.subscription import Subscription
@@ -832,6 +832,133 @@ async def test_a_life_that_a_group_has_not_heard_of_writes_once_metadata_0_knows
     fences._newest.clear()
     refused = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", life + 1)))
     assert isinstance(refused.error, FencedError)
+
+
+# --- each part of what is asked -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"compares": [m.KvCompare("x", version=1)]},
+        {"then": [m.KvOperation("x", b"v")]},
+        {"otherwise": [m.KvOperation("x", b"v")]},
+        {"then": [m.KvOperation("k", None)]},
+        {"reads": ["x"]},
+    ],
+    ids=str,
+)
+async def test_no_part_of_a_transaction_is_about_more_than_is_allowed(rig: Rig, part: dict[str, Any]) -> None:
+    await give(rig, APP, Grant(["read", "write"], ["kv"], "a", "k"))
+    allowed = {"compares": [m.KvCompare("k", version=1)], "then": [m.KvOperation("k", b"v")]}
+    for parts, refused in ((allowed, False), (allowed | part, True)):
+        body = methods.KV_TRANSACT.body([m.KvTransaction("a", **{"compares": [], "then": [], **parts})])
+        assert is_refused(await rig.answered(send(rig, APP, methods.KV_TRANSACT, body))) is refused
+
+
+async def table_of(rig: Rig, *key: str) -> int:
+    """The number of a table whose records have this key, and ``tag``."""
+    fields = [DeclaredField(name, "str") for name in (*key, "tag")]
+    said = Declaration("odd", "data", fields, [*key], 1)
+    number: int = (await rig.ask(methods.DECLARATION_DECLARE, Declare([said]))).found[0].number
+    return number
+
+
+@pytest.mark.parametrize("what", ["compares", "then", "otherwise", "delete", "reads"])
+async def test_no_part_of_a_transaction_over_tables_is_either(rig: Rig, what: str) -> None:
+    number = await table_of(rig, "namespace", "key")
+    await give(rig, APP, Grant(["read", "write"], ["odd"], "a", "k"))
+    put = [m.TableOperation(number, encode(["a", "k", "v"]), 3)]
+    beyond = [m.TableOperation(number, encode(["a", "x", "v"]), 3)]
+    parts: dict[str, dict[str, Any]] = {
+        "compares": {"compares": [m.TableCompare(number, ["a", "x"], version=1)]},
+        "then": {"then": beyond},
+        "otherwise": {"otherwise": beyond},
+        "delete": {"then": [m.TableOperation(number, key=["a", "k"])]},
+        "reads": {"reads": [m.TableKey(number, ["a", "x"])]},
+    }
+    for more, refused in (({}, False), (parts[what], True)):
+        transaction = m.TableTransaction("data", ["a"], **{"compares": [], "then": put, **more})
+        answer = await rig.answered(send(rig, APP, methods.TABLE_TRANSACT, m.TableTransact([transaction])))
+        assert is_refused(answer) is refused
+
+
+async def test_a_table_of_namespaces_has_scopes_as_one_of_tenants_has(rig: Rig) -> None:
+    number = await table_of(rig, "namespace", "key")
+    await give(rig, APP, Grant(["read"], ["odd"]), scope="a")
+    for scope, refused in (("a", False), ("b", True)):
+        body = methods.TABLE_GET.body(number, [[scope, "k"]])
+        payload = methods.TABLE_GET.encode_request(body, 0, None, "data-0")
+        answer = Answer()
+        rig.node.requests.submit(methods.TABLE_GET.code, payload, answer, source=APP)
+        assert is_refused(await rig.answered(answer)) is refused
+
+
+async def test_who_detaches_a_key_may_delete_it(rig: Rig) -> None:
+    await give(rig, APP, Grant(["write"], ["lease"], "a"))
+    body = m.Items([LeaseKeyItem("a", "l", "k")])
+    for method in (methods.LEASE_ATTACH, methods.LEASE_DETACH):
+        assert is_refused(await rig.answered(send(rig, APP, method, body))), method.name
+    await give(rig, APP, Grant(["write"], ["lease"], "a"), Grant(["delete"], ["kv"], "a"))
+    assert not is_refused(await rig.answered(send(rig, APP, methods.LEASE_DETACH, body)))
+
+
+async def test_who_speaks_for_several_brokers_owns_each(rig: Rig) -> None:
+    epochs = [
+        (await ask(rig, OPS, methods.BROKER_REGISTER, BrokerRegister(name))).broker_epoch for name in ("b2", "b3")
+    ]
+    beats = [BrokerBeat(name, epoch) for name, epoch in zip(("b2", "b3"), epochs, strict=True)]
+    await give(rig, APP, Grant(["own"], ["broker"], "b2"), Grant(["read"], ["broker"], "b2"))
+    for some, refused in ((beats[:1], False), (beats, True)):
+        answer = await rig.answered(send(rig, APP, methods.BROKER_HEARTBEAT, BrokerHeartbeat(some)))
+        assert is_refused(answer) is refused
+    for names, refused in ((["b2"], False), (["b2", "b3"], True)):
+        answer = await rig.answered(send(rig, APP, methods.BROKER_GET, methods.BROKER_GET.body(names)))
+        assert is_refused(answer) is refused
+
+
+async def test_a_life_that_has_ended_writes_in_no_group_that_has_not_heard_of_its_end(rig: Rig) -> None:
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
+    life = (await ask(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b2"))).broker_epoch
+    await ask(rig, OPS, methods.BROKER_FENCE, BrokerFence("b2", 0, life))
+    rig.driver("data-0").machine.parts[Fences]._newest.clear()
+    refused = await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", life)))
+    assert isinstance(refused.error, FencedError)
+
+
+async def test_who_restores_sessions_may_read_them(rig: Rig) -> None:
+    taken = [m.SessionTakeoverItem("a", "c")]
+    own, write = Grant(["own"], ["broker"]), Grant(["write"], ["session"], "a")
+    await give(rig, APP, own, write)
+    life = (await ask(rig, APP, methods.BROKER_REGISTER, BrokerRegister("b2"))).broker_epoch
+    for restore, refused in ((False, False), (True, True)):
+        body = m.SessionTakeover("b2", life, taken, restore)
+        assert is_refused(await rig.answered(send(rig, APP, methods.SESSION_TAKEOVER, body))) is refused
+
+
+async def test_administration_that_is_refused_where_roles_do_not_count_is_noted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[AuditEntry] = []
+    monkeypatch.setattr(rig.node.audit, "refused", noted.append)
+    rig.node.permissions.enforced = False
+    payload = methods.ROLE_PUT.encode_request(m.Items([Role("r", [Grant(["read"])])]), 0, None, "")
+    answer = Answer()
+    rig.node.requests.submit(methods.ROLE_PUT.code, payload, answer, source=APP, administers=False)
+    assert is_refused(await rig.answered(answer))
+    assert [(line.who, line.method) for line in noted] == [(APP.holder, "role.put")]
+
+
+async def test_lives_that_nobody_has_heard_of_take_no_more_room_than_some(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await give(rig, APP, Grant(["own"], ["broker"]), Grant(["read", "write", "delete"]))
+    monkeypatch.setattr(permissions, "_KNOWN_MAX", 5)
+    monkeypatch.setattr(rig.driver("metadata-0").group, "may_read", lambda: False)
+    monkeypatch.setattr(rig.node.permissions, "_level", lambda done: None)
+    for number in range(20):
+        await rig.answered(send(rig, APP, methods.KV_PUT, PUT, m.Owner("b2", NOBODYS + number)))
+    assert len(rig.node.permissions._unheard) <= 5
 
 
 async def test_a_node_whose_copy_is_behind_says_that_a_life_may_come_again(
