@@ -152,6 +152,7 @@ def test_a_tokens_file_that_is_deleted_revokes_all_of_them(
             with pytest.raises(UnauthenticatedError):
                 rules.admit(NOBODY, token.encode(), NOW_S)  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records] == ["files_gone"]
+    assert rules.is_withdrawn(token.encode(), None), "its connections end"
     (tmp_path / "tokens").write_text(text)
     assert rules.admit(NOBODY, token.encode(), NOW_S).principal == CLIENT  # type: ignore[arg-type]
 

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import pytest
+
 from metad.node.requests.audit import AGAIN_S, ANSWER_S, BATCH, LINES, REFUSALS_S, SOON_S, AuditQueue
-from metad_wire.errors import IdentityExpiredError, MetadError, NotLeaderError
+from metad_wire.errors import IdentityExpiredError, InvalidRequestError, MetadError, NotLeaderError, TooLargeError
 from metad_wire.messages import Identity, WriteReply
 from metad_wire.methods import AUDIT_NOTE, encode
 from metad_wire.tables.access import AuditEntry
@@ -225,3 +228,47 @@ def test_a_node_that_ends_does_not_wait_for_more() -> None:
     world.go(100)
     assert len(world.lines) == 2
     assert not world.timers
+
+
+@pytest.mark.parametrize("why", [IdentityExpiredError(), InvalidRequestError("no"), TooLargeError("no")], ids=repr)
+def test_a_batch_that_is_refused_for_good_holds_up_no_other_and_what_was_lost_before_is_not_forgotten(
+    why: MetadError,
+) -> None:
+    world = World()
+    world.answer = why
+    world.queue.note(admin("a"))
+    world.go(SOON_S)
+    world.queue.note(admin("b"))
+    world.go(SOON_S)
+    world.answer = DONE
+    world.queue.note(admin("c"))
+    world.go(1)
+    assert [(line.names, line.dropped) for line in world.lines][-1] == ("c", 2)
+
+
+def test_new_principals_put_off_no_refusals() -> None:
+    world = World()
+    for number in range(6):
+        world.queue.refused(refused(f"app{number}"))
+        world.go(REFUSALS_S / 2)
+    assert {"app0", "app1"} <= world.times.keys()
+
+
+def test_hosts_that_nobody_knows_have_lines_of_their_own() -> None:
+    world = World()
+    for host in ("10.0.0.1", "10.0.0.2"):
+        world.queue.refused(msgspec.structs.replace(refused(""), host=host))
+    world.go(REFUSALS_S)
+    assert [line.host for line in world.lines] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_refusals_that_wait_while_nobody_answers_are_bounded_with_all_others() -> None:
+    world = World()
+    world.answer = None
+    world.queue.note(admin("under way"))
+    world.go(SOON_S)
+    for turn in range(3):
+        for number in range(LINES):
+            world.queue.refused(refused(f"{turn}/{number}"))
+        world.go(REFUSALS_S)
+        assert len(world.queue) <= LINES + BATCH

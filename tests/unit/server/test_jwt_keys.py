@@ -352,7 +352,7 @@ def test_parts_of_seconds_count() -> None:
 # --- issuer, audience, name ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("issuer", ["other", "", None, ["us"], {"us": 1}, 5])
+@pytest.mark.parametrize("issuer", ["other", "us.evil.example", "", None, ["us"], {"us": 1}, 5])
 def test_the_issuer_is_the_one_that_is_configured(issuer: Any) -> None:
     security = SecurityConfig(jwt_issuer="us")
     assert of(signed(CLAIMS | {"iss": "us"}), security=security).principal.name == "app"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from state_rig import Rig
 
+from metad.control.audit import line_of
 from metad.state.cluster import audit
 from metad_wire.errors import MetadError
 from metad_wire.messages import Identity, Page
@@ -262,3 +264,35 @@ def test_an_attempt_to_register_that_comes_again_is_not_noted() -> None:
     registry.take("register", OTHER, 17)
     registry.take("register", OTHER, 18)
     assert len(names(registry.rig)) == 2
+
+
+def test_a_long_trail_is_loaded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "_LOAD_ROWS", 2)
+    rig = Rig("metadata")
+    for number in range(7):
+        note(rig, line(names=str(number)))
+    rig.group.restart()
+    note(rig, line(names="7"))
+    assert [one.names for one in listed(rig)] == [str(number) for number in range(8)]
+
+
+def test_a_listing_is_of_one_principal_and_of_none_whose_name_only_begins_so() -> None:
+    rig = Rig("metadata")
+    note(rig, line(who=APP, names="a"), line(who=f"{APP}2", names="b"))
+    assert names(rig, who=APP) == ["a"]
+
+
+def test_an_answer_ends_where_it_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig("metadata")
+    for number in range(6):
+        note(rig, line(names=f"{number}" * 500))
+    monkeypatch.setattr(audit, "PAGE_BYTES_MAX", 1_000)
+    reply = rig.read(AUDIT_LIST, AuditList())
+    assert (len(reply.found), bool(reply.cursor)) == (2, True)
+    assert len(listed(rig)) == 6
+
+
+def test_texts_of_a_line_are_bounded() -> None:
+    source: Any = SimpleNamespace(principal=None, host="h" * 5_000, holder="h")
+    made = line_of("admin", "n1", source, AUDIT_LIST, "n" * 5_000)
+    assert len(made.names) == len(made.host) == audit.TEXT_BYTES
