@@ -316,6 +316,26 @@ def test_a_quota_of_no_connections_locks_no_administrator_out(door: Door) -> Non
     wait_until(lambda: not _is_kept_out(door), "it counts no more")
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_connections_and_watches_of_a_principal_are_limited(door: Door, scheme: str) -> None:
+    app, uri = certificates.client("app"), "principal/metad://client/app"
+    with door.client(scheme, certificates.admin()) as ops:
+        ops.quotas.put(uri, connections=1, watches=2)  # streams: a watch has one for each group
+        try:
+            with door.client(scheme, app) as client, client.watch("kv", tenant="a").opened():
+                wait_until(lambda: [use.watches for use in ops.quotas.use(uri)] == [2], "it is counted")
+                assert [use.connections for use in ops.quotas.use(uri)] == [1]
+                wait_until(lambda: _is_kept_out(door), "a second connection")
+                with client.watch("kv", tenant="b") as second:
+                    time.sleep(1)
+                    assert [use.watches for use in ops.quotas.use(uri)] == [2]
+                    ops.quotas.put(uri, connections=1, watches=4)
+                    second.opened()
+            wait_until(lambda: not _is_kept_out(door), "the first has ended")
+        finally:
+            ops.quotas.delete(uri)
+
+
 def _is_kept_out(door: Door) -> bool:
     options = Options(tls=certificates.client("app"), connect_timeout_s=0, deadline_s=1.0)
     try:

@@ -12,6 +12,7 @@ from server_rig import Answer, Rig
 from test_permissions import APP, Line
 
 from metad.node.requests.quotas import Quotas, Wanted, _Rate
+from metad.state.cluster import tenancy
 from metad.state.cluster.quotas import Held, KnownQuotas, TenantTotals
 from metad_wire import messages as m
 from metad_wire import methods
@@ -521,3 +522,13 @@ async def test_a_table_that_a_program_declared_counts_for_its_tenants(rig: Rig) 
     assert isinstance(await asked(methods.TABLE_PUT, 2, [m.TablePutItem(["t", "k"])]), bytes)
     assert isinstance(await asked(methods.TABLE_PUT, 2, [m.TablePutItem(["t", "k"])]), QuotaError)
     assert isinstance(await asked(methods.TABLE_DELETE, [m.TableDeleteItem(["t", "k"])]), QuotaError)
+
+
+async def test_what_takes_many_pages_is_counted_whole(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table over 1 MiB only the first page counted, so no quota of it held."""
+    monkeypatch.setattr(tenancy, "PAGE_BYTES", 100)
+    await put(rig, Quota("tenant/acme", records=5))
+    assert (await ask(rig, APP, methods.KV_PUT, puts(*["acme"] * 40))).errors == []
+    await counted(rig)
+    (use,) = (await ask(rig, APP, methods.QUOTA_USE, QuotaUse(), "")).found
+    assert use.records == 40
