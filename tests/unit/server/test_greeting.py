@@ -20,6 +20,7 @@ from metad_wire import messages as m
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import encode
 from metad_wire.transport.credentials import PEERCERT, Principal, Role
+from metad_wire.transport.fair_share import TURN, FairShare
 from sim.memory import MemoryTransport
 
 SERVED_MAX, GREETING_MAX = 3, 5
@@ -59,6 +60,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
 
 
 def arrive(server: Server, holder: Principal | None = None) -> tuple[Connection, Shown]:
+    FairShare.here().left = TURN  # others have come in turns before
     connection, stream = server._accept(), Shown(holder)
     connection.connection_made(stream)
     return connection, stream

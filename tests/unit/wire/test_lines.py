@@ -58,14 +58,18 @@ def test_a_reader_that_stops_keeps_nobody_waiting(pipe: tuple[int, TextIO], monk
     monkeypatch.setattr(lines, "QUEUED_BYTES_MAX", 10_000)
     reader, stream = pipe
     writer = LineWriter(stream, lambda count: writer.write(f"dropped {count}"))
-    for number in range(1_000):
+    begun = 0
+    while writer.flush(0.5):  # until the pipe is full
+        writer.write(f"{begun:099}")
+        begun += 1
+    for number in range(begun, begun + 1_000):
         writer.write(f"{number:099}")
     begun_s = time.monotonic()
     assert not writer.flush(0.05)
     assert time.monotonic() - begun_s < 10
     kept: list[int] = []
     dropped = 0
-    while len(kept) + dropped < 1_000:
+    while len(kept) + dropped < begun + 1_000:
         for line in read(reader, ""):
             if line.startswith("dropped"):
                 dropped += int(line.split()[1])
