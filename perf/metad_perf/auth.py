@@ -774,12 +774,12 @@ def _fleet(stage: Stage) -> Path:
 async def _play(options: Auth, checking: Path, without: Path, problems: list[str]) -> dict[str, Any]:
     """The load comes to nodes that have had nothing else to do, with authorization and without."""
     judged = await staged(options.shape, checking, problems, partial(_judged, options))
-    return judged | await staged(options.shape, checking, problems, partial(_compared, options, without))
+    shares = await staged(options.shape, checking, problems, partial(_shares, options))
+    return judged | shares | await staged(options.shape, checking, problems, partial(_compared, options, without))
 
 
 async def _compared(options: Auth, without: Path, on: Stage) -> dict[str, Any]:
-    shares = await _shares(options, on)
-    return shares | await staged(options.shape, without, on.problems, partial(_throughput, options, on))
+    return await staged(options.shape, without, on.problems, partial(_throughput, options, on))
 
 
 async def _judged(options: Auth, stage: Stage) -> dict[str, Any]:
