@@ -79,8 +79,8 @@ def workers_of(config: Config, workers: int, *, held: contextlib.ExitStack | Non
                 config,
                 node_id=f"{config.node_id}/{w}",
                 listen=_above(config.listen, w),
-                quic=_above(config.quic, w) if config.quic else "",
-                http=_above(config.http, w) if config.http else "",
+                quic=_above(config.quic, w),
+                http=_above(config.http, w),
                 data_dir=str(Path(config.data_dir) / f"worker-{w}"),
                 cluster=msgspec.structs.replace(
                     cluster,
@@ -141,7 +141,7 @@ def local_cluster(
             cluster = msgspec.structs.replace(cluster, seeds=seeds, seed_regions=where)
         else:
             cluster = msgspec.structs.replace(cluster, seeds={})
-        http = _above(config.http, n * workers) if config.http else ""
+        http = _above(config.http, n * workers)
         one = msgspec.structs.replace(
             config, node_id=node, listen=listen, http=http, data_dir=str(directory / node), cluster=cluster
         )
@@ -168,6 +168,9 @@ def _check_parts(directory: Path, wanted: Sequence[str]) -> None:
 
 
 def _above(endpoint: str, count: int) -> str:
+    """The address so many ports above; of an empty one, none."""
+    if not endpoint:
+        return ""
     host, port = split_endpoint(endpoint)
     return join_endpoint(host, port + count if port else 0)
 

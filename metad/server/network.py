@@ -119,9 +119,9 @@ class Network:
             _refuse_clear_text(config)
             near = TcpTransport(for_nodes)
             return cls(TcpTransport(pace), None, near, None, TcpTransport(), encrypted=False, pace=pace)
-        files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
+        files = files_of(config)
         handshake_s = config.limits.handshake_timeout_ms / 1000
-        required = _clients_need_certificates(security)
+        required = clients_need_certificates(security)
         try:
             return cls(
                 tcp=TlsTransport(
@@ -142,7 +142,13 @@ class Network:
             raise ConfigError(f"security: {error}") from None
 
 
-def _clients_need_certificates(security: SecurityConfig) -> bool:
+def files_of(config: Config) -> TlsFiles:
+    """The files of a node that has certificates."""
+    security = config.security
+    return TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
+
+
+def clients_need_certificates(security: SecurityConfig) -> bool:
     """Without tokens a certificate is the only credential."""
     return security.require_client_certificate or not (security.tokens_file or security.jwt_keys_file)
 

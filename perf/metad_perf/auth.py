@@ -714,10 +714,11 @@ async def _shares(options: Auth, on: Stage) -> dict[str, Any]:
     """What two tenants get that stay below their quotas: alone, and beside a third that asks for far more than its own.
     All offsets are in one group, and so with one node."""
     admin, nodes, targets = await on.client("quotas"), [member.name for member in on.members.all], {}
+    fleet = _fleet(on)
     await admin.roles.put("offsets", [Grant(["write"], ["offset"])])
     for tenant in (*_HONEST, _GREEDY):
-        sites.client(tenant, _fleet(on))
-        targets[tenant] = target_of(f"metads://{on.members.endpoints}", certs=str(_fleet(on)), name=tenant)
+        sites.client(tenant, fleet)
+        targets[tenant] = target_of(f"metads://{on.members.endpoints}", certs=str(fleet), name=tenant)
         await give(admin, nodes, [Given("offsets", tenant)], f"metad://client/{tenant}")
         await admin.quotas.put(f"tenant/{tenant}", items_per_s=_QUOTA)
     made: dict[tuple[str, bool], list[Result]] = {}

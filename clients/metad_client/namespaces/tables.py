@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
@@ -53,10 +52,8 @@ Record = TypeVar("Record", bound=Message)
 _record_of = attrgetter("record")
 
 
-@functools.lru_cache(256)
-def _verbs(
-    table: PlainTable[Any],
-) -> tuple[Any, Any, Any, Any, Counting, Any]:
+@lru_cache(256)
+def _verbs(table: PlainTable[Any]) -> tuple[Any, Any, Any, Any, Counting, Any]:
     """Put, get, delete, list, count, and list by each index: programs name a table wherever they use it."""
     plain = table.plain
     by_index = {

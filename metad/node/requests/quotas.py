@@ -145,8 +145,8 @@ class Wanted(NamedTuple):
     """In bytes."""
     asked: Any
     """The body with the items that are refused already."""
-    scopes: list[str]
-    """The tenant of each of the others."""
+    scopes: Callable[[], list[str]]
+    """The tenant of each of the others. Asked for only where it counts."""
 
 
 class Quotas:
@@ -173,14 +173,15 @@ class Quotas:
     ) -> tuple[Any, Refused | None]:
         """The body of a request with those of its items that may begin, and the others among those that are refused.
         Raises QuotaError, or QuotaExceededError, if none may."""
-        verb, size, asked, scopes = wanted
+        verb, size, asked, scopes_of = wanted
         method = verb.method
-        items = len(asked.items) if method.item is not None else 1
         if _is_free(method) or not driver.group.is_leader:
             return body, refused
+        items = len(asked.items) if method.item is not None else 1
         now_s, repeated = self._environment.now(), method.mutates and _was_done(driver, identity)
         principal = self._principal(source)
         self._check_rate(principal, items, size, now_s, repeated=repeated)
+        scopes = scopes_of()
         count = Counter(scopes)
         reasons: dict[str, MetadError] = {}
         tenants: dict[str, _Subject] = {}
@@ -210,10 +211,14 @@ class Quotas:
     def denied(self, method: Method[Any, Any], source: Source, body: Any, size: int) -> None:
         """Count what a principal may not do. Raises QuotaError, in place of the refusal, where it asks too often."""
         if self.known.by_subject and not _is_free(method):
-            now_s, items = self._environment.now(), len(body.items) if method.item is not None else 1
-            if (principal := self._principal(source)) is not None:
-                self._check_rate(principal, items, size, now_s)
-                principal[0].take(items, size, now_s)
+            self._charge(source, len(body.items) if method.item is not None else 1, size)
+
+    def _charge(self, source: Source, items: int, size: int) -> None:
+        """Let a principal pay for so much. Raises QuotaError where it has nothing left."""
+        if (principal := self._principal(source)) is not None:
+            now_s = self._environment.now()
+            self._check_rate(principal, items, size, now_s)
+            principal[0].take(items, size, now_s)
 
     def _principal(self, source: Source) -> tuple[_Subject, Quota] | None:
         return None if source.principal is None else self._subject(OF_PRINCIPAL, source.principal.uri)
@@ -237,10 +242,7 @@ class Quotas:
         one too soon: each is an item."""
         if source is not None and source.principal is not None:
             self._check_count("watches", source.holder, self.watches(source.holder))
-            if (principal := self._principal(source)) is not None:
-                now_s = self._environment.now()
-                self._check_rate(principal, 1, 0, now_s)
-                principal[0].take(1, 0, now_s)
+            self._charge(source, 1, 0)
 
     def use(self, body: QuotaUse) -> QuotaUseReply:
         """What the subjects of quotas take here."""

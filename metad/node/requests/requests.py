@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
@@ -380,7 +381,7 @@ class Requests:
             self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
             self._gate.took(source)
         if source is not None and self._quotas.known.by_subject:
-            wanted = Wanted(verb, size, request.body, self._permissions.scopes(method, body))
+            wanted = Wanted(verb, size, request.body, partial(self._permissions.scopes, method, body))
             body, refused = self._quotas.admit(driver, wanted, body, refused, request.identity, source)
         command = verb.command(body, size, refused, self._reply_bytes_max)
         held, command.arrived_s = size + ITEM_BYTES * command.items, arrived_s

@@ -12,13 +12,14 @@ import ssl
 import threading
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from metad_wire.errors import MetadError
 from metad_wire.messages import Request, Status
 from metad_wire.methods import STATUS
-from metad_wire.transport import split_endpoint
+from metad_wire.transport import join_endpoint
 from metad_wire.transport.credentials import PEERCERT, Principal, TlsFiles
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tls_context import server_context
@@ -27,6 +28,7 @@ from ...config import Config, is_loopback
 from ...errors import ConfigError
 from ...node.node import Node
 from ..access import Access
+from ..network import clients_need_certificates, files_of
 from .metrics import Reading, page
 
 LOOP_S: Final = 3.0
@@ -115,28 +117,22 @@ class HttpPort:
     """Answers until it is closed."""
 
     @classmethod
-    def of(cls, config: Config, node: Node, access: Access) -> HttpPort:
+    def of(cls, host: str, port: int, config: Config, node: Node, access: Access) -> HttpPort:
         """Listen. On loopback in clear text, for all; elsewhere peers show a certificate or a token, as clients do.
         Raises ConfigError."""
-        try:
-            host, port = split_endpoint(config.http)
-        except ValueError as error:
-            raise ConfigError(f"http: {error}") from None
-        security = config.security
-        encrypted = security.encrypted and not is_loopback(host)
-        files = None
-        if encrypted:
-            files = TlsFiles(certificate=security.certificate, key=security.key, ca=security.ca, node=config.node_id)
-        tokens = bool(security.tokens_file or security.jwt_keys_file) and not security.require_client_certificate
-        return cls(host, port, Shown(node, access, checked=encrypted), files, tokens=tokens)
+        encrypted = config.security.encrypted and not is_loopback(host)
+        files, required = files_of(config) if encrypted else None, clients_need_certificates(config.security)
+        return cls(host, port, Shown(node, access, checked=encrypted), files, certificate_required=required)
 
-    def __init__(self, host: str, port: int, shown: Shown, files: TlsFiles | None, *, tokens: bool) -> None:
-        """``files``: of TLS; None: clear text. ``tokens``: a peer may show one instead of a certificate. Raises
+    def __init__(
+        self, host: str, port: int, shown: Shown, files: TlsFiles | None, *, certificate_required: bool
+    ) -> None:
+        """``files``: of TLS; None: clear text. ``certificate_required``: no peer may show a token instead. Raises
         ConfigError if it cannot listen."""
         loop = asyncio.get_running_loop()
         context = None
         if files is not None:
-            context = Reloaded(files, lambda files: server_context(files, certificate_required=not tokens))
+            context = Reloaded(files, lambda files: server_context(files, certificate_required=certificate_required))
 
         class Handler(_Handler):
             shows = shown
@@ -152,8 +148,7 @@ class HttpPort:
     @property
     def endpoint(self) -> str:
         """host:port."""
-        host, port = self._server.server_address[:2]
-        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+        return join_endpoint(self._server.server_name, self._server.server_port)
 
     async def close(self) -> None:
         """Take no more requests."""
@@ -173,9 +168,7 @@ class _Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)  # HTTPServer's would ask a name server
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -167,6 +167,11 @@ class Quotas(KnownRows):
         self.shared.know(name, record)
 
 
+def may_refuse(view: View) -> bool:
+    """Whether :func:`refusal` may say no to anybody: one look for a batch."""
+    return bool(view.no_room or view.parts[Quotas].shared.full)
+
+
 def refusal(view: View, tenant: str) -> MetadError | None:
     """Why nothing more may be stored for a tenant: the disk has no room, or the tenant has all that it may have. For
     verbs that find out by item whether they store more."""

@@ -15,7 +15,7 @@ from metad_wire.key import TEXT_END, split_text, text, text_prefix
 from metad_wire.table import TABLES
 from metad_wire.tables import tenants as t
 from metad_wire.tables.table import DECLARED
-from metad_wire.tables.tenants import SCOPES, TENANTS
+from metad_wire.tables.tenants import TENANTS, has_tenants
 
 from ...storage.engine import Engine
 from ...storage.keys import GROUP_PREFIX_BYTES, after_prefix, table_prefix
@@ -52,7 +52,7 @@ def _built_in(kind: str) -> tuple[Place, ...]:
     return tuple(
         Place(table.name, row, b"", number == 0)
         for table in TABLES.values()
-        if table.kind == kind and table.key[:1] and table.key[0] in SCOPES and not table.ordered_by
+        if table.kind == kind and has_tenants(table)
         for number, row in enumerate(table.rows.values())
     )
 

@@ -33,7 +33,7 @@ from metad_wire.tables.offset import (
 )
 
 from ...storage import keys
-from ..cluster.quotas import refusal
+from ..cluster.quotas import may_refuse, refusal
 from ..core.distinct import distinct
 from ..core.limits import ENTRY_BYTES_FULL
 from ..core.part import Origin
@@ -74,7 +74,7 @@ def _rows_of_groups(
 def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteReply:
     monotonic = command.body.monotonic
     prefix = keys.table_prefix(view.group, _OFFSET)
-    writes, now_ms = view.writes_of(_OFFSET), view.now_ms
+    writes, now_ms, is_short = view.writes_of(_OFFSET), view.now_ms, may_refuse(view)
     generations: dict[tuple[str, str], int] = {}
     errors: list[m.ItemError] = []
     member = command.body.member
@@ -95,7 +95,7 @@ def _evaluate_commit(view: View, command: Command[m.OffsetCommit]) -> m.WriteRep
                 errors.append(mismatch(position, FencedError, "generation", current_generation, generation))
             continue
         key = prefix + suffix
-        if (why := refusal(view, tenant)) is not None and view.get(key) is None:
+        if is_short and (why := refusal(view, tenant)) is not None and view.get(key) is None:
             errors.append(m.ItemError(position, why.code, why.message))
             continue
         if monotonic or item.expected is not None:

@@ -218,36 +218,43 @@ def test_what_nodes_tell_adds_up_and_own_counts_are_the_newest() -> None:
 # --- one rate -------------------------------------------------------------------------------------------------------
 
 
-def test_a_rate_over_time_is_what_it_says_and_memory_is_bounded() -> None:
-    known, clock = KnownQuotas(), SimpleNamespace(now_s=0.0)
-    environment: Any = SimpleNamespace(now=lambda: clock.now_s)
-    quotas = Quotas(known, environment)
-    known.know("tenant/*", Quota("tenant/*", items_per_s=100))
-    driver: Any = SimpleNamespace(group=SimpleNamespace(is_leader=True))
-    verb: Any = SimpleNamespace(method=methods.KV_PUT, grows=True)
-    line: Any = SimpleNamespace(principal=None, holder="h")
+class Alone:
+    """Quotas without a node, whose time goes on as a test says."""
 
-    def admit(*tenants: str) -> None:
+    def __init__(self, quota: Quota, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+        environment: Any = SimpleNamespace(now=lambda: self.now_s)
+        self.quotas = Quotas(KnownQuotas(), environment)
+        self.quotas.known.know(quota.subject, quota)
+
+    def admit(self, *tenants: str) -> None:
+        """Put a record of each. Raises QuotaError."""
+        driver: Any = SimpleNamespace(group=SimpleNamespace(is_leader=True))
+        verb: Any = SimpleNamespace(method=methods.KV_PUT, grows=True)
+        line: Any = SimpleNamespace(principal=None, holder="h")
         body = puts(*tenants)
-        quotas.admit(driver, Wanted(verb, 10, body, [*tenants]), body, None, None, line)
+        self.quotas.admit(driver, Wanted(verb, 10, body, lambda: [*tenants]), body, None, None, line)
 
+
+def test_a_rate_over_time_is_what_it_says_and_memory_is_bounded() -> None:
+    alone = Alone(Quota("tenant/*", items_per_s=100))
     done = 0
-    while clock.now_s < 10:
+    while alone.now_s < 10:
         try:
-            admit(*["t"] * 7)
+            alone.admit(*["t"] * 7)
             done += 7
         except QuotaError:
             pass  # whoever does not heed when to come again gains nothing
-        clock.now_s += 0.001
+        alone.now_s += 0.001
     assert 1_000 <= done <= 1_000 + 100 + 7
     for number in range(20_000):
-        admit(f"t{number}")
-    clock.now_s += 10
-    assert len(quotas._subjects) <= 8_192
+        alone.admit(f"t{number}")
+    alone.now_s += 10
+    assert len(alone.quotas._subjects) <= 8_192
     for _ in range(100):
-        admit("t19998")
+        alone.admit("t19998")
     with pytest.raises(QuotaError):
-        admit("t19998")
+        alone.admit("t19998")
 
 
 async def test_connections_and_watches_of_a_principal_are_counted(rig: Rig) -> None:
@@ -434,19 +441,12 @@ async def test_a_full_tenant_deletes_by_transactions_too_and_one_that_is_over_it
 
 
 def test_what_a_second_brought_is_told_for_a_second() -> None:
-    known, clock = KnownQuotas(), SimpleNamespace(now_s=10.0)
-    environment: Any = SimpleNamespace(now=lambda: clock.now_s)
-    quotas = Quotas(known, environment)
-    known.know("tenant/t", Quota("tenant/t", items_per_s=100))
-    driver: Any = SimpleNamespace(group=SimpleNamespace(is_leader=True))
-    verb: Any = SimpleNamespace(method=methods.KV_PUT, grows=True)
-    line: Any = SimpleNamespace(principal=None, holder="h")
-    body = puts("t", "t")
-    quotas.admit(driver, Wanted(verb, 10, body, ["t", "t"]), body, None, None, line)
+    alone = Alone(Quota("tenant/t", items_per_s=100), 10.0)
+    alone.admit("t", "t")
     told = []
     for now_s in (11.0, 12.0, 17.0):
-        clock.now_s = now_s
-        told += [one.items_per_s for one in quotas.use(QuotaUse()).found]
+        alone.now_s = now_s
+        told += [one.items_per_s for one in alone.quotas.use(QuotaUse()).found]
     assert told == [2, 0, 0]
 
 

@@ -56,39 +56,33 @@ class Node:
             node=SimpleNamespace(environment=environment, permissions=permissions),
             _connections=self.peers,
         )
-        self.left = 0
+        self.until_s = self.now_s
+        self.changes: list[tuple[float, Authorities | Peer]] = []
         monkeypatch.setattr(serve.asyncio, "sleep", self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
-        if seconds:
-            if not self.left:
-                raise asyncio.CancelledError
-            self.left -= 1
-            self.now_s += seconds
+        if not seconds:
+            return
+        if self.now_s >= self.until_s:
+            raise asyncio.CancelledError
+        while self.changes and self.changes[0][0] <= self.now_s:
+            _, change = self.changes.pop(0)
+            if isinstance(change, Peer):
+                change.clock, change.trust.admitted_s = self, self.now_s
+                self.peers.append(change)
+            else:
+                self.access.authorities = change
+        self.now_s += seconds
 
     async def look(self, *changes: tuple[float, Authorities | Peer], seconds: float = 30.0) -> None:
         """Go on for so long. Each authorities, and each peer, come so much later than what is before them."""
-        looks = serve.Server._watch_principals(self.server)
-        until = iter([*changes, (seconds, None)])
-        after_s, change = next(until)
-        self.left = int(after_s / serve.TOKENS_LOOK_S)
-        original = self._sleep
-
-        async def sleep(passed_s: float) -> None:
-            nonlocal after_s, change
-            if passed_s and not self.left and change is not None:
-                if isinstance(change, Peer):
-                    change.clock, change.trust.admitted_s = self, self.now_s
-                    self.peers.append(change)
-                else:
-                    self.access.authorities = change
-                after_s, change = next(until)
-                self.left = int(after_s / serve.TOKENS_LOOK_S)
-            await original(passed_s)
-
-        serve.asyncio.sleep = sleep  # type: ignore[assignment]
+        when_s = self.now_s
+        for after_s, change in changes:
+            when_s += after_s
+            self.changes.append((when_s, change))
+        self.until_s = when_s + seconds
         with pytest.raises(asyncio.CancelledError):
-            await looks
+            await serve.Server._watch_principals(self.server)
 
 
 async def test_an_authority_that_is_gone_takes_its_connections_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,12 +253,7 @@ BUILT_IN: Final[dict[str, Role]] = {
         Role("admin", [Grant(["read", "write", "delete", "own", "admin"], [ALL])], "everything"),
         Role(
             "operator",
-            [
-                Grant(
-                    ["read"],
-                    [*sorted(OF_THE_CLUSTER), "assignment"],
-                )
-            ],
+            [Grant(["read"], [*sorted(OF_THE_CLUSTER), "assignment"])],
             "reads what administrators read, and no records",
         ),
         Role(

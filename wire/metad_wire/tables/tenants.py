@@ -30,6 +30,13 @@ from ..text.fields import U32, U63
 
 SCOPES: Final = ("tenant", "namespace")
 """The fields that keys begin with which belong to a tenant."""
+
+
+def has_tenants(table: Table[Any]) -> bool:
+    """Whether the rows of a table in the code begin with a tenant or a namespace."""
+    return bool(table.key) and table.key[0] in SCOPES and not table.ordered_by
+
+
 GRACE_MS_MAX: Final = 30 * 86_400_000
 """Of an order to end a tenant: ``invalid_request``."""
 NAMES_MAX: Final = 1_000

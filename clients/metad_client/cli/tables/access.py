@@ -11,7 +11,7 @@ from metad_wire.errors import NotFoundError
 from metad_wire.families import FAMILIES
 from metad_wire.table import TABLES
 from metad_wire.tables.access import ALL, BUILT_IN, OF_THE_CLUSTER, Given, Grant, PrincipalRoles, Right, Role, Wish
-from metad_wire.tables.tenants import EACH, OF_PRINCIPAL, OF_TENANT, SCOPES, Quota, Use
+from metad_wire.tables.tenants import EACH, OF_PRINCIPAL, OF_TENANT, Quota, Use, has_tenants
 from metad_wire.transport.credentials import Role as Kind
 from metad_wire.transport.credentials import principal_named
 
@@ -22,11 +22,7 @@ from ..printing import Printer
 from .bounded import Bounded, Row, absent, first, page_size, show
 
 _RIGHTS: typing.Final = typing.get_args(Right)
-_OF_RECORDS: typing.Final = sorted(
-    name
-    for name, table in {**TABLES, **FAMILIES}.items()
-    if table.key[:1] and table.key[0] in SCOPES and not table.ordered_by
-)
+_OF_RECORDS: typing.Final = sorted(name for name, table in TABLES.items() if has_tenants(table))
 
 
 def add(commands: Commands) -> None:
@@ -114,7 +110,7 @@ async def _check_tables(m: Client, names: Iterable[str]) -> None:
     """Raise NotFoundError for the first that is no table: a role for it would give nothing, and say nothing."""
     known = {ALL, *OF_THE_CLUSTER, *_OF_RECORDS, *FAMILIES}
     for name in names:
-        if name in known or name in [table.name async for table in m.tables.list(name)]:
+        if name in known or await m.tables.get(name) is not None:
             continue
         like = difflib.get_close_matches(name, known, 1)
         raise NotFoundError(f"no table {name!r}" + (f": did you mean {like[0]}?" if like else ""))
