@@ -77,9 +77,10 @@ def _print(arguments: argparse.Namespace) -> int:
     if arguments.command == "logs":
         print(log_reference(), end="")
     elif arguments.command == "metrics":
-        from .server.lamps.metrics import reference
+        from .server.lamps import alerts, metrics
 
-        print(reference(), end="")
+        shown = alerts.rules if arguments.alerts else alerts.dashboard if arguments.dashboard else metrics.reference
+        print(shown(), end="\n" if arguments.dashboard else "")
     else:
         print(json.dumps(described(), indent=1) if arguments.json else page(), end="\n" if arguments.json else "")
     return 0
@@ -159,7 +160,12 @@ def _parser() -> argparse.ArgumentParser:
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
     commands.add_parser("logs", help="print the reference of all log events as Markdown")
-    commands.add_parser("metrics", help="print the reference of all metrics as Markdown")
+    metrics = commands.add_parser(
+        "metrics", help="print the reference of all metrics as Markdown, rules for Prometheus, or a dashboard"
+    )
+    instead = metrics.add_mutually_exclusive_group()
+    instead.add_argument("--alerts", action="store_true", help="print the rules of all alerts, for Prometheus (YAML)")
+    instead.add_argument("--dashboard", action="store_true", help="print a dashboard of all metrics, for Grafana")
     protocol = commands.add_parser(
         "protocol", help="print the methods, messages, tables, errors and limits as Markdown"
     )

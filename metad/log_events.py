@@ -76,6 +76,17 @@ LINES_DROPPED = _warning(
     count="how many",
 )
 
+SLOW_REQUEST = _info(
+    "slow_request",
+    "A request took longer than limits.slow_ms. `metadctl slow` shows more of them, and what they waited for.",
+    "method",
+    method="what it asked for",
+    client="who asked",
+    group="of the node's, if it wrote",
+    took_ms="from when it had come until it was answered",
+    queued_ms="of them it waited to be begun, behind other requests",
+    outcome="done, or the error",
+)
 UNKNOWN_VARIABLE = _warning(
     "unknown_variable",
     "An environment variable that begins like those of metad is none of them.",

@@ -25,8 +25,13 @@ DISTINCT_MAX: Final = 256
 """Warnings that differ in what they are about, of one minute. A peer can invent more: those are counted by key only."""
 
 
+COUNTS: Final = dict.fromkeys(EVENTS, 0)
+"""How often each event came about in this process, also where its line was left out."""
+
+
 def event(said: Event, *, exc_info: BaseException | None = None, **fields: Any) -> None:
     """Log an event with its fields. ``exc_info`` adds a traceback."""
+    COUNTS[said.key] += 1
     logger.log(said.level, said.key, exc_info=exc_info, extra={"fields": fields})
 
 

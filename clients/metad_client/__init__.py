@@ -27,6 +27,7 @@ from metad_wire import __version__
 from metad_wire.cluster import ClusterMap, Done, GroupId, GroupRecord, MapReply, NodeRecord, SlotMove
 from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, Record
 from metad_wire.messages import (
+    ActivityReply,
     Backlog,
     ConsumerGroup,
     DiskStatus,
@@ -42,6 +43,7 @@ from metad_wire.messages import (
     KvTransaction,
     KvTransactionResult,
     LaneStatus,
+    Loud,
     Message,
     Offset,
     OffsetCommitItem,
@@ -57,6 +59,7 @@ from metad_wire.messages import (
     SessionProperties,
     SessionTakeoverItem,
     SessionUpdateItem,
+    SlowRequest,
     StatusReply,
     TablePutItem,
     TableRecord,
@@ -240,6 +243,7 @@ __all__ = [
     "PORT_DEFAULT",
     "U32",
     "U63",
+    "ActivityReply",
     "AddResult",
     "AnyEvent",
     "AnyTable",
@@ -352,6 +356,7 @@ __all__ = [
     "LifeState",
     "Lock",
     "LogCutError",
+    "Loud",
     "MapReply",
     "May",
     "MayReply",
@@ -451,6 +456,7 @@ __all__ = [
     "ShrinkError",
     "SlotMove",
     "SlowReaderError",
+    "SlowRequest",
     "Snapshot",
     "SnapshotPart",
     "StaleRouteError",

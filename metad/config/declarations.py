@@ -93,6 +93,9 @@ class LimitsConfig(Section, frozen=True):
     """A connection that has sent nothing for this long is closed. Clients ping three times in it."""
     write_stall_timeout_ms: int = 10_000
     """A connection that does not read its replies for this long is closed."""
+    slow_ms: int = 1_000
+    """A request of a client that takes longer is slow: the log says so, once a minute for each method, and ``metadctl
+    slow`` shows what it waited for. 0: none is."""
     watch_streams_max: int = 20_000
     """Streams of watches on this node. A watch has one for each group of its tables' kinds."""
     connection_watch_streams_max: int = 4_096

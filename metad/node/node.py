@@ -19,6 +19,7 @@ from metad_wire.cluster import ClusterMap, GroupCommand, GroupReply
 from metad_wire.errors import NotReplicaError, UnknownOutcomeError, UnsupportedError
 from metad_wire.methods import (
     ACCESS_MAY,
+    ACTIVITY,
     CLUSTER_MAP,
     CLUSTER_STORE,
     QUOTA_USE,
@@ -98,7 +99,7 @@ class Node:
         self.presence = Presence(config, stores.identity.store_id)
         """What this node says of itself."""
         self._on_left: list[Callable[[ServerError], None]] = []
-        self._stores = stores
+        self.stores = stores
         self._started_s = time.monotonic()
         self.lives = Lives(stores.log, environment, health)
         syncer = environment.syncer(stores.log, fsync=config.fsync)
@@ -166,7 +167,7 @@ class Node:
         )
         self._statuses.listen(self.disk_room.look)
         self._scheduler = Scheduler(
-            stores.state, writer, replicas, agenda, precedence, environment, health, log_grown=self._log_grown
+            *(stores.state, writer, replicas, agenda, precedence, environment, health), meters=groups.meters
         )
         standstills = self.standstills = self._scheduler.standstills
         share = self.return_share = ReturnShare(
@@ -288,7 +289,7 @@ class Node:
     @property
     def identity(self) -> StoreIdentity:
         """Of its data directory."""
-        return self._stores.identity
+        return self.stores.identity
 
     # --- what the node itself answers --------------------------------------------------------------------
 
@@ -297,6 +298,10 @@ class Node:
     ) -> None:
         if method is STATUS:
             done(encode(self.status()))
+        elif method is ACTIVITY:
+            permissions, meters = self.permissions, self.groups.meters
+            shows_keys = not permissions.enforced or (source is not None and permissions.administers(source.principal))
+            done(encode(meters.activity(body, shows_keys=shows_keys)))
         elif method is ACCESS_MAY:
             done(encode(self.permissions.may(body, source)))
         elif method is QUOTA_USE:
@@ -373,7 +378,7 @@ class Node:
     def adopt(self, cluster_id: str) -> None:
         """Belong to this cluster. Stops the node where it belongs to another already."""
         try:
-            self._stores.adopt(cluster_id)
+            self.stores.adopt(cluster_id)
         except ServerError as error:
             self.health.fail(error)
 
@@ -415,6 +420,8 @@ class Node:
 
     def start(self) -> None:
         """Recover every group and begin. Raises DamagedStoreError where log or state lacks something."""
+        self.stores.log.synced = self.groups.meters.sync_s.add
+        self._scheduler.log_grown = self._log_grown
         self.disk_room.start()
         self.lifecycle.recover(founders(self.config))
         self.standstills.start()
@@ -472,7 +479,7 @@ class Node:
         self.left = LeftError(f"{name} has left the cluster; to join again, it needs an empty data directory")
         event(log_events.NODE_LEFT, cluster=cluster_id, map_version=version)
         try:
-            self._stores.leave()
+            self.stores.leave()
         except StorageError as error:
             self.health.fail(error)
             return
@@ -568,7 +575,7 @@ class Node:
             self.closed = True
             self.health.end(ServerError("the node was closed"))
         try:
-            self._stores.close()
+            self.stores.close()
         except StorageError as error:
             event(log_events.STORES_NOT_CLOSED, error=str(error))
 

@@ -34,7 +34,7 @@ from metad_wire.errors import (
     UnauthenticatedError,
     UnknownOutcomeError,
 )
-from metad_wire.methods import AHEAD, READS, WATCH_OPEN
+from metad_wire.methods import AHEAD, METHODS, READS, WATCH_OPEN
 from metad_wire.policy.fair_queue import is_small
 from metad_wire.policy.fair_room import FairRoom
 from metad_wire.transport import Stream
@@ -69,6 +69,8 @@ _SMALL_BYTES = 2 * 1024  # what waits of a connection goes before that of others
 _UNREAD_BYTES = 64 * 1024
 # Replies to writes already taken may still come while the peer does not read; over this many bytes it is cut off.
 _STALLED_BYTES_MAX = 64 * 1024 * 1024
+_WAITS = frozenset(code for code, method in METHODS.items() if "wait_ms" in method.body.__struct_fields__)
+"""Methods whose requests may wait for as long as they say: they are not slow."""
 _NAME_CHARACTERS_MAX = 64  # of a client's own name, in the log
 
 
@@ -463,9 +465,12 @@ class Connection:
             session.goaway(0, "draining")
 
     def _answer(self, request_id: int, method: int, size: int, arrived_s: float, result: bytes | MetadError) -> None:
-        self._node.requests.meters.answered(method, size, self._loop.time() - arrived_s, result)
+        took_s = self._loop.time() - arrived_s
+        self._node.requests.meters.answered(method, size, took_s, result)
         session = self._session
         work = self._works.pop(request_id, None)
+        if 0 < self._limits.slow_ms < 1000 * took_s and method not in _WAITS:
+            self._node.requests.note_slow(method, size, took_s, result, self.client or self.peer, work)
         if session.state is State.CLOSED:
             return
         if isinstance(result, bytes) and len(result) > SMALL_BYTES:

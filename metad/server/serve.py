@@ -6,7 +6,7 @@ It says when the certificates of this node end: long before, at the moment itsel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from math import inf
@@ -46,12 +46,18 @@ _DAY_S: Final = 86_400
 class Certificates:
     """The files of one node. Those of a fleet often end together, and then no peer is admitted any more."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = [path for path in paths if path]
+    def __init__(self, paths: dict[str, str]) -> None:
+        """``paths``: by the key of the configuration."""
+        self._named = {key: path for key, path in paths.items() if path}
+        self._paths = [*self._named.values()]
         self._seen: list[tuple[int, int, int] | None] = []
         self._ends: dict[str, datetime] = {}
         self._over: set[str] = set()
         self._said_s = float("-inf")
+
+    def ends(self) -> dict[str, float]:
+        """When the certificates end, Unix time in seconds, by the key of the configuration."""
+        return {key: self._ends[path].timestamp() for key, path in self._named.items() if path in self._ends}
 
     def look(self, now_s: float) -> None:
         """Look at this time of the calendar. What is new is said at once."""
@@ -104,6 +110,8 @@ class Server:
         """host:port that clients reach over QUIC; empty if there is none."""
         self.http: HttpPort | None = None
         self.peers = Peers(config, node, network, access)
+        security = config.security
+        self._certificates = Certificates({"certificate": security.certificate, "ca": security.ca})
         self._pace = network.pace
         self._listeners: list[Listener] = []
         self._connections: set[Connection] = set()
@@ -169,7 +177,9 @@ class Server:
             if "quic" in where:
                 self.quic_endpoint = await self._listen("quic", *where["quic"])
             if self.config.http:
-                self.http = HttpPort.of(*_split("http", self.config.http), self.config, self.node, self.access)
+                self.http = HttpPort.of(
+                    *_split("http", self.config.http), self.config, self.node, self.access, self._certificates.ends
+                )
         except ConfigError:
             for listener in self._listeners:
                 await listener.close()
@@ -271,10 +281,8 @@ class Server:
         self.node.serves(len(self._connections), self._pace.delayed)
 
     async def _watch_certificates(self) -> None:
-        security = self.config.security
-        certificates = Certificates([security.certificate, security.ca])
         while True:
-            certificates.look(self.node.environment.wall_ms() / 1000)
+            self._certificates.look(self.node.environment.wall_ms() / 1000)
             await asyncio.sleep(LOOK_S)
 
     async def _watch_principals(self) -> None:

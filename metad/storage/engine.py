@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 Writes = Mapping[bytes, bytes | None]
 """Changes by key: a value puts the key, None deletes it."""
@@ -38,6 +38,31 @@ class Pin(Protocol):
 
     def close(self) -> None:
         """Release everything. A scan afterwards is an error. Closing an engine with files also closes its pins."""
+
+
+class Figures(NamedTuple):
+    """Says how a store is; what an engine has not is 0."""
+
+    files_bytes: int = 0
+    """Of its files with pairs."""
+    memtables_bytes: int = 0
+    """In memory, and in no file yet."""
+    cache_bytes: int = 0
+    """Of the block cache, which all stores of a process share."""
+    level0_files: int = 0
+    """Not compacted yet."""
+    pending_bytes: int = 0
+    """To be compacted, about."""
+    compactions: int = 0
+    """That run now."""
+    flushes: int = 0
+    """The same."""
+    stopped: int = 0
+    """1: no write goes on until a flush or a compaction is done."""
+    slowed_bytes_per_s: int = 0
+    """To how much writes are held back; 0: they are not."""
+    pairs: int = 0
+    """About, deleted ones left out."""
 
 
 class Engine(Protocol):
@@ -93,6 +118,9 @@ class Engine(Protocol):
     def compact(self, begin: bytes, end: bytes) -> None:
         """Drop deleted pairs with ``begin <= key < end`` from the files. Call it in a thread: it releases the
         interpreter, and takes seconds for each gigabyte of the store."""
+
+    def figures(self) -> Figures:
+        """How the store is, for whoever watches it. Takes microseconds."""
 
     @property
     def files_bytes(self) -> int:

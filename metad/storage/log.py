@@ -33,6 +33,7 @@ import asyncio
 import os
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -164,6 +165,8 @@ class LogStore:
 
     def __init__(self, engine: Engine, mark: DurableMark | None = None) -> None:
         self.engine = engine
+        self.synced: Callable[[float], None] = _nobody_asks
+        """Told how long each sync of :class:`ThreadSyncer` took, in its thread."""
         self._mark = mark
         self._last: dict[bytes, int] = {}  # group -> index of its last entry
         self._shortened: list[dict[bytes, int]] = []  # of each sync that runs: the last entries of logs that shrank
@@ -396,13 +399,19 @@ class ThreadSyncer:
             error: StorageError | None = None
             try:
                 if self._fsync:
+                    begun_s = time.perf_counter()
                     self._store.sync()
+                    self._store.synced(time.perf_counter() - begun_s)
             except StorageError as caught:
                 error = caught
             try:
                 self._loop.call_soon_threadsafe(done, error)
             except RuntimeError:  # the loop was closed without us
                 return
+
+
+def _nobody_asks(_: float) -> None:
+    """It is not counted."""
 
 
 def _nothing() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from ..errors import START_AGAIN, DamagedStoreError, StorageError
-from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Engine, Writes
+from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Engine, Figures, Writes
 
 _ABSENT = object()
 
@@ -80,6 +80,9 @@ class MemoryEngine:
 
     def compact(self, begin: bytes, end: bytes) -> None:
         pass
+
+    def figures(self) -> Figures:
+        return Figures(pairs=len(self._map))
 
     @property
     def files_bytes(self) -> int:

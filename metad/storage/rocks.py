@@ -23,10 +23,23 @@ import rocksdict as r
 from ..config import StorageConfig
 from ..errors import DamagedStoreError, DiskFullError, StorageError
 from . import sst
-from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
+from .engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Figures, Writes
 from .ingest import IngestDirectory, Manifest
 from .room import use_of
 
+_FIGURES: Final = (
+    "total-sst-files-size",
+    "cur-size-all-mem-tables",
+    "block-cache-usage",
+    "num-files-at-level0",
+    "estimate-pending-compaction-bytes",
+    "num-running-compactions",
+    "num-running-flushes",
+    "is-write-stopped",
+    "actual-delayed-write-rate",
+    "estimate-num-keys",
+)
+"""RocksDB's names of the :class:`.engine.Figures`, in their order."""
 _INGEST_FILES: Final = 2
 """Files ingested by one call, which holds the interpreter for a millisecond of work and some waiting for the disk."""
 _CROWDED_FILES: Final = 24
@@ -317,7 +330,7 @@ class RocksEngine:
 
     def _wait_for_room(self) -> None:
         until = time.monotonic() + _ROOM_TIMEOUT_S
-        while self._level0_files > _CROWDED_FILES and time.monotonic() < until:
+        while self.figures().level0_files > _CROWDED_FILES and time.monotonic() < until:
             time.sleep(0.01)
 
     def flush(self) -> None:
@@ -338,6 +351,12 @@ class RocksEngine:
         except Exception as error:
             raise self._mapped(error) from None
 
+    def figures(self) -> Figures:
+        try:
+            return Figures(*(self._db.property_int_value(f"rocksdb.{name}") or 0 for name in _FIGURES))
+        except Exception as error:
+            raise self._mapped(error) from None
+
     @property
     def files_bytes(self) -> int:
         size: int = self._db.property_int_value("rocksdb.total-sst-files-size")
@@ -346,7 +365,7 @@ class RocksEngine:
     def heed_room(self, mark_bytes: int, files_bytes: int) -> None:
         self._held = use_of(self.path).free_bytes < min(files_bytes + mark_bytes, _AMPLE_MARKS * mark_bytes)
         # Level 0 may grow meanwhile, and afterwards until it was compacted: a write that is stopped holds the node up.
-        endures = self._held or (self._endures and self._level0_files > _CROWDED_FILES)
+        endures = self._held or (self._endures and self.figures().level0_files > _CROWDED_FILES)
         if (self._held, endures) == (self._compacts_not, self._endures):
             return
         slow, stop = (_UNLIMITED_FILES, _UNLIMITED_FILES) if endures else (_SLOW_FILES, _STOP_FILES)
@@ -361,11 +380,6 @@ class RocksEngine:
         except Exception as error:
             raise self._mapped(error) from None
         self._compacts_not, self._endures = self._held, endures
-
-    @property
-    def _level0_files(self) -> int:
-        count: int = self._db.property_int_value("rocksdb.num-files-at-level0")
-        return count
 
     def reclaim(self, left_bytes: int | None = None, spare_bytes: int = 0) -> int:
         files = self.files_bytes

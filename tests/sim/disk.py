@@ -15,7 +15,7 @@ from pathlib import Path
 from sortedcontainers import SortedDict
 
 from metad.errors import DamagedStoreError, StorageError
-from metad.storage.engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Writes
+from metad.storage.engine import NO_WRITES, PART_BYTES, UNBOUNDED_BYTES, Figures, Writes
 from metad.storage.keys import after_prefix
 from metad.storage.log import LogStore
 from metad.storage.memory import BriefPin, CopiedPin, PackedExport, unpack
@@ -102,6 +102,9 @@ class SimDisk:
 
     def compact(self, begin: bytes, end: bytes) -> None:
         """There is nothing to drop."""
+
+    def figures(self) -> Figures:
+        return Figures(pairs=len(self._map))
 
     @property
     def files_bytes(self) -> int:

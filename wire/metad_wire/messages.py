@@ -1136,6 +1136,68 @@ class TurnedAway(Message, frozen=True):
     """Connections that waited until it was their turn to be accepted, since the start."""
 
 
+ACTIVITY_MAX = 256
+"""Of each kind, in one reply."""
+
+
+class Activity(Message, frozen=True):
+    """Ask a node what was slow of late, and who asks it for most."""
+
+    most: U63 = 20
+    """Of each kind; more than 256 are as 256."""
+
+
+class SlowRequest(Message, frozen=True):
+    """A request that took longer than ``limits.slow_ms``, from when it had come until it was answered."""
+
+    ended_ms: U63
+    """Unix time of the answer."""
+    method: str
+    client: str
+    """Who asked, as in the log."""
+    tenant: str
+    """Tenant or namespace of its first item, if it wrote."""
+    group: str
+    """That it wrote to; empty if it did not."""
+    outcome: str
+    """``done``, or the name of the error."""
+    identity: str
+    """``client_id:seq`` of a write; empty without one."""
+    items: U63
+    bytes: U63
+    took_us: U63
+    """Microseconds, as the next two."""
+    queued_us: U63
+    """Of them, until it was taken into an entry: behind other requests. 0 of a read."""
+    applying_us: U63
+    """Of them, until its entry was durable on most replicas and was begun to be applied; the rest is to apply it, and
+    to answer. As ``took_us`` of a read."""
+
+
+class Loud(Message, frozen=True):
+    """Says about how many items somebody asked for of late: each minute halves what was before."""
+
+    name: str
+    at_least: U63
+    at_most: U63
+
+
+class ActivityReply(Message, frozen=True):
+    """Says what was slow, the newest first, and who asked for most, the most first."""
+
+    slow: list[SlowRequest]
+    slow_count: U63
+    """Since the start, kept or not."""
+    tenants: list[Loud]
+    """Or namespaces."""
+    clients: list[Loud]
+    """By the URI of their certificate or token, or by their host."""
+    brokers: list[Loud]
+    """That named their life."""
+    keys: list[Loud]
+    """``TABLE KEY``; for administrators only where authorization is on."""
+
+
 class DiskStatus(Message, frozen=True):
     """The disk of a node's data directory. All are 0 if the node has no disk, or has not looked yet."""
 

@@ -38,6 +38,8 @@ from .watch import WatchOpen, WatchOpened
 
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, Lane.CONTROL, mutates=False, by=By.ANY)
 
+ACTIVITY = Method(0x000E, "system.activity", m.Activity, m.ActivityReply, Lane.CONTROL, mutates=False, by=By.ANY)
+
 CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, Lane.CONTROL, mutates=False, by=By.ANY)
 CLUSTER_JOIN = Method(
     0x0004, "cluster.join", c.Join, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS

@@ -6,7 +6,7 @@ record that the client may not have. The other items are carried out as if they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +30,11 @@ class Refused:
 
     def __len__(self) -> int:
         return len(self._reasons)
+
+    def names(self) -> Iterator[str]:
+        """Of the errors."""
+        for why in self._reasons.values():
+            yield InvalidItemError.name if isinstance(why, str) else why.name
 
     def and_also(self, reasons: Mapping[int, str | MetadError]) -> Refused:
         """These, and further ones by their positions among the items that were left."""

@@ -31,7 +31,7 @@ from ..connections.transport_choice import token_in, transports_of
 from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
-from . import groups, issuing, overview
+from . import busy, groups, issuing, overview
 from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
@@ -353,6 +353,7 @@ def _add_cluster(commands: Commands) -> None:
     members = plain("members", "the nodes of the cluster", _members)
     members.add_argument("--wide", action="store_true", help="all that is known of them, in many columns")
     plain("links", "the connections between the nodes", _links)
+    busy.add(commands)
     transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)
     transfer.add_argument("group", metavar="GROUP", help="name of the group, as in data-0")
     transfer.add_argument("node", metavar="NODE")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from metad_wire import cluster as c
 from metad_wire import methods
 from metad_wire.cluster import GroupId
-from metad_wire.messages import Status, StatusReply
+from metad_wire.messages import Activity, ActivityReply, Status, StatusReply
+from metad_wire.methods import Body, Method, Reply
 
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import MetadError, NotFoundError
 from ..requests.requests import Requests
+from ..requests.wrong import sequence
 from . import Facade
 
 
@@ -29,11 +33,23 @@ class Cluster(Facade):
 
     async def statuses(self, *, deadline_s: float | None = None) -> dict[str, StatusReply | MetadError]:
         """The status of every node, by id; for a node that does not answer, the error."""
+        return await self._of_each(methods.STATUS, Status(), deadline_s)
+
+    async def activity(
+        self, most: int = 20, *, nodes: Sequence[str] = (), deadline_s: float | None = None
+    ) -> dict[str, ActivityReply | MetadError]:
+        """What was slow of late, and who asks for most, by each node or each of these, by id; for a node that does not
+        answer, the error. ``most``: of each kind, up to 256."""
+        return await self._of_each(methods.ACTIVITY, Activity(most), deadline_s, sequence("nodes", nodes, "str"))
+
+    async def _of_each(
+        self, method: Method[Body, Reply], body: Body, deadline_s: float | None, nodes: Sequence[str] = ()
+    ) -> dict[str, Reply | MetadError]:
         calls = {
-            node: self._requests.begin(methods.STATUS, Status(), deadline_s, node=node)
-            for node in sorted(self._dispatcher.nodes.queues)
+            node: self._requests.begin(method, body, deadline_s, node=node)
+            for node in nodes or sorted(self._dispatcher.nodes.queues)
         }
-        found: dict[str, StatusReply | MetadError] = {}
+        found: dict[str, Reply | MetadError] = {}
         try:
             for node, call in calls.items():
                 try:

@@ -844,6 +844,15 @@ class Brokers:
         return ListReply(found, last if begin + SLICE_ROWS < len(names) else b"")
 
 
+def figures(brokers: Brokers) -> tuple[dict[str, int], float]:
+    """How many brokers are in each state, and for which part of its lease the most silent live one was not heard of.
+    Nothing while another node knows."""
+    if brokers._term is None:
+        return {}, 0.0
+    states = Counter(record.state for record in brokers._records.values())
+    return dict.fromkeys(b.STATES, 0) | states, max(0.0, brokers._lives.silence(brokers._clock.now()))
+
+
 def _room() -> FairRoom:
     return FairRoom("bytes of names of brokers", NAMES_BYTES_MAX, ends="a day after their end, or at once if freed")
 

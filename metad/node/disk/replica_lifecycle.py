@@ -204,6 +204,7 @@ class ReplicaLifecycle:
             self._slices,
             window=self._window,
             pipeline_max=self._config.commit.pipeline_entries_max,
+            meters=self._groups.meters,
         )
         self._groups.add(driver)
         if group.applied < group.applicable:

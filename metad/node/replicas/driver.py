@@ -41,6 +41,7 @@ from ...state.core.entry import NO_WRITES, Entry, decode_entry
 from ...state.core.part import Writes
 from ...state.core.verb import Command
 from ...state.machine import Known, Machine, Proposal
+from ..meters import Meters
 
 Listener = Callable[[Entry], None]
 
@@ -74,6 +75,7 @@ class Work:
         "cancelled",
         "command",
         "deadline_s",
+        "entry",
         "identity",
         "items",
         "lane",
@@ -102,13 +104,32 @@ class Work:
         self.weight = weight_of(command.items, command.size)
         self.small = not command.background and is_small(command.items, command.size)
         self.cancelled = False
+        self.entry: InFlight | None = None
+        """That it shares; None while it waits."""
 
 
-class _InFlight:
-    __slots__ = ("entry", "index", "items", "outcomes", "repeats", "size", "small", "works")
+class InFlight:
+    """An entry on its way, and whose requests it answers."""
 
-    def __init__(self, index: int, proposal: Proposal, works: list[Work]) -> None:
+    __slots__ = (
+        "applying_s",
+        "begun_s",
+        "entry",
+        "group",
+        "index",
+        "items",
+        "outcomes",
+        "repeats",
+        "size",
+        "small",
+        "works",
+    )
+
+    def __init__(self, group: str, index: int, proposal: Proposal, works: list[Work], begun_s: float) -> None:
+        self.group = group
         self.index = index
+        self.begun_s = self.applying_s = begun_s
+        """When it was made; when it was begun to be applied."""
         self.entry = proposal.entry
         self.works = works
         self.outcomes = proposal.outcomes
@@ -143,6 +164,7 @@ class GroupDriver:
         *,
         window: BatchWindow,
         pipeline_max: int,
+        meters: Meters,
     ) -> None:
         self.machine = machine
         self.group = group
@@ -150,11 +172,12 @@ class GroupDriver:
         self._slices = slices
         self._window = window
         self._pipeline_max = pipeline_max
+        self._meters = meters
         self._queue: LaneQueue[Work] = LaneQueue()
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._in_flight_bytes = 0
         self._in_flight_items = 0
-        self._staged: list[_InFlight] = []  # those whose writes are in the batch being written
+        self._staged: list[InFlight] = []  # those whose writes are in the batch being written
         self._first_queued_s = 0.0
         self._first_deadline_s = inf  # no request that waits has an earlier deadline
         self._expired_s = 0.0  # before this time it is not looked again whose deadline has passed
@@ -281,7 +304,7 @@ class GroupDriver:
                 return due_s
         waiting = self._queue.items
         no_room = self.no_room()
-        self._propose(self._take(now_s, no_room), calendar_ms, no_room)
+        self._propose(self._take(now_s, no_room), calendar_ms, no_room, now_s)
         if waiting >= FULL_ITEMS:
             self.rate.left(waiting - self._queue.items, now_s)
             if self._queue.items < FULL_ITEMS:
@@ -327,7 +350,7 @@ class GroupDriver:
                 size += command.size
         return works
 
-    def _propose(self, works: list[Work], calendar_ms: int, no_room: str) -> None:
+    def _propose(self, works: list[Work], calendar_ms: int, no_room: str, now_s: float) -> None:
         self._put_off = False
         if not works:
             return
@@ -341,11 +364,13 @@ class GroupDriver:
             self._put_off = not proposal.heavy
             works = works[:taken]
             self._take_max = 2 * taken  # the next entry likely has no room for many more
-        entry = _InFlight(index, proposal, works)
+        entry = InFlight(self.group.name, index, proposal, works, now_s)
+        self._meters.entry_begun(entry.items - ENTRY_ITEMS, works[0].command.arrived_s, now_s)
         self._in_flight.append(entry)
         self._in_flight_bytes += entry.size
         self._in_flight_items += entry.items
         for work, outcome in zip(works, proposal.outcomes, strict=True):
+            work.entry = entry
             if isinstance(outcome, Known):
                 self._repeat(work, outcome.index)
         if self.group.propose(proposal.payload) != index:
@@ -474,12 +499,14 @@ class GroupDriver:
         finally:
             self.unlisten(listener)
 
-    def finish(self) -> None:
-        """What was staged is applied: answer. :meth:`pump` goes on with what is more than a slice."""
+    def finish(self, begun_s: float) -> None:
+        """What was staged, from this time on, is applied: answer. :meth:`pump` goes on with what is more than a
+        slice."""
         self.machine.staged()
         staged, self._staged = self._staged, []
         self.group.applied_to(self.machine.applied)
         for entry in staged:
+            entry.applying_s = begun_s
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):
                 if not isinstance(outcome, Known):
                     work.answer(outcome)
@@ -538,6 +565,7 @@ class GroupDriver:
 
     def _refuse(self, work: Work, error: MetadError) -> None:
         """Answer what was taken from the queue and is not begun."""
+        self._meters.missed += isinstance(error, DeadlineExceededError)
         self._precedence.small -= work.small
         self._tell(work, error)
 

@@ -17,6 +17,7 @@ from ...raft.messages import Snapshot
 from ...raft.replica import RaftGroup
 from ..environment import Environment
 from ..health import Health
+from ..meters import Meters
 from .driver import GroupDriver
 
 
@@ -109,6 +110,8 @@ class Groups:
 
     def __init__(self, environment: Environment, health: Health) -> None:
         self.map: ClusterMap | None = None
+        self.meters = Meters()
+        """What all of them do is counted here."""
         self.drivers: dict[GroupId, GroupDriver] = {}
         self.on_change: list[Callable[[], None]] = []
         """Told when the map, or who leads a group, has changed."""

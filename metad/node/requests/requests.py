@@ -11,7 +11,6 @@ again.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -54,9 +53,11 @@ from metad_wire.refused import Refused
 from metad_wire.table import ANY_KIND
 from metad_wire.tables.table import DECLARED
 
+from ... import log_events
 from ...config import LimitsConfig
 from ...control.host import Done, Source
 from ...errors import DiskFullError
+from ...logs import event
 from ...state.core.limits import reply_limit
 from ...state.core.verb import Command
 from ...state.registry import CONTROL, VERBS
@@ -107,10 +108,6 @@ _CONTROL_ITEMS: Final = 8  # what a request about the node or the cluster takes 
 _LENT: Final = READS | {BROKER_GET.code, BROKER_LIST.code}
 """Of these, those that only read: others that need the room may have it back."""
 _AGAIN_MS: Final = 1_000
-BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets."""
-UNKNOWN: Final = "unknown"
-"""The name of all methods that there are not."""
 Control = Callable[[Method[Any, Any], Any, Done, float, Source | None], None]
 """Answers what is about the node or the cluster, and reached the node at this time, from this source. May raise
 MetadError."""
@@ -118,44 +115,6 @@ Sweep = Callable[[GroupDriver, GroupCommand, Done], None]
 """Has the group's leader drop what has moved away. May raise MetadError."""
 Wait = Callable[[GroupDriver, Work], None]
 """Answers a request later, when it is its turn or its deadline has passed. May raise MetadError."""
-
-
-class Meter:
-    """Counts the requests of one method, since the node's start."""
-
-    __slots__ = ("buckets", "bytes", "outcomes", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (1 + len(BOUNDS_S))
-        """By how long they took; the last ones took longer than all bounds."""
-        self.seconds = 0.0
-        self.bytes = 0
-        """Of the requests."""
-        self.outcomes: dict[str, int] = {}
-        """``done``, or the name of the error. Items of a batch may have failed in what is done."""
-
-
-class Meters:
-    """Counts what came of clients' requests, for :mod:`metad.server.lamps`."""
-
-    def __init__(self) -> None:
-        self._meters: dict[int, Meter] = {}
-
-    def answered(self, method: int, size: int, took_s: float, result: bytes | MetadError) -> None:
-        """Count one request of so many bytes. Runs once for each request."""
-        meter = self._meters.get(method)
-        if meter is None:
-            known = method if method in METHODS else 0
-            meter = self._meters.setdefault(known, Meter())
-        meter.buckets[bisect_left(BOUNDS_S, took_s)] += 1
-        meter.seconds += took_s
-        meter.bytes += size
-        outcome = "done" if type(result) is bytes else result.name  # type: ignore[union-attr]
-        meter.outcomes[outcome] = meter.outcomes.get(outcome, 0) + 1
-
-    def by_name(self) -> dict[str, Meter]:
-        """Those that there was a request of, by the name of the method."""
-        return {METHODS[code].name if code else UNKNOWN: meter for code, meter in self._meters.items()}
 
 
 class Requests:
@@ -182,7 +141,7 @@ class Requests:
         """Whether writes to groups that this node leads are refused."""
         self.precedence = scheduler.precedence
         """What is small goes before what is not."""
-        self.meters = Meters()
+        self.meters = groups.meters
         self._groups = groups
         self._permissions = permissions
         self._quotas = permissions.quotas
@@ -303,6 +262,41 @@ class Requests:
         """Do not begin it; if it has begun it runs on. Either way the request is answered."""
         work.cancelled = True
 
+    def note_slow(
+        self, method: int, size: int, took_s: float, result: bytes | MetadError, client: str, work: Work | None
+    ) -> None:
+        """Keep a client's request that took long, and say so in the log."""
+        group = tenant = identity = ""
+        items, queued_s, applying_s = 1, 0.0, took_s
+        if work is not None:
+            command, entry, identified = work.command, work.entry, work.identity
+            tenant, items = command.tenant.decode(errors="replace"), command.items
+            if identified is not None:
+                identity = f"{identified.client_id}:{identified.seq}"
+            if entry is None:
+                queued_s = took_s
+            elif command.arrived_s is not None:
+                group = entry.group
+                queued_s, applying_s = entry.begun_s - command.arrived_s, entry.applying_s - command.arrived_s
+        name, outcome = self.meters.name_of(method), "done" if isinstance(result, bytes) else result.name
+        self.meters.slow_count += 1
+        self.meters.slow.append(
+            m.SlowRequest(
+                *(self._environment.wall_ms(), name, client, tenant, group, outcome, identity, items, size),
+                *(round(max(0.0, part_s) * 1e6) for part_s in (took_s, queued_s, applying_s)),
+            )
+        )
+        took_ms, queued_ms = round(took_s * 1000), round(queued_s * 1000)
+        event(
+            log_events.SLOW_REQUEST,
+            method=name,
+            client=client,
+            group=group or None,
+            took_ms=took_ms,
+            queued_ms=queued_ms,
+            outcome=outcome,
+        )
+
     def gone(self, source: Source) -> None:
         """A connection has ended."""
         self._gate.gone(source)
@@ -372,8 +366,7 @@ class Requests:
         if method is GROUP_COMMAND and body.step == "sweep":
             self._sweep(driver, body, done)
             return None
-        now_s = self._environment.now()
-        arrived_s = now_s - waited_s
+        arrived_s = (now_s := self._environment.now()) - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
             items = len(body.items) if method.item is not None else 1
@@ -384,6 +377,7 @@ class Requests:
             wanted = Wanted(verb, size, request.body, partial(self._permissions.scopes, method, body))
             body, refused = self._quotas.admit(driver, wanted, body, refused, request.identity, source)
         command = verb.command(body, size, refused, self._reply_bytes_max)
+        self.meters.begun(command, refused, source, request.life, now_s)
         held, command.arrived_s = size + ITEM_BYTES * command.items, arrived_s
         if method is WILL_WAIT and body.wait_ms:
             until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)

@@ -18,6 +18,7 @@ from ...storage.engine import Engine
 from ...storage.log import LogWriter
 from ..environment import Deadlines, Environment, Timer
 from ..health import Health
+from ..meters import Meters
 from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from ..replicas.groups import Agenda
 
@@ -38,7 +39,7 @@ class Standstills:
     up the event loop. Whoever could not be heard meanwhile is not late. Shorter stops keep no peer unheard for longer
     than the patience of Raft, and no client for longer than those wait who judge its silence."""
 
-    def __init__(self, environment: Environment, timing: Timing) -> None:
+    def __init__(self, environment: Environment, timing: Timing, meters: Meters) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._environment = environment
         self._show_s = min(_SHOW_S, timing.heartbeat_s)
@@ -46,15 +47,20 @@ class Standstills:
         self._most_s = self._show_s + min(_STOOD_S, (patience_s - timing.heartbeat_s) / 2)
         self._shown_s = 0.0  # when the loop was seen to run
         self._over_s = environment.now()  # when the last standstill was over
+        self._meters = meters
+        self._due_s = self._over_s
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin to watch whether the loop runs."""
         now_s = self._environment.now()
+        if self._timer is not None:
+            self._meters.loop_late_s.add(max(0.0, now_s - self._due_s))
+        self._due_s = now_s + self._show_s
         try:
             self.look(now_s)
         finally:
-            self._timer = self._environment.call_at(now_s + self._show_s, self.start)
+            self._timer = self._environment.call_at(self._due_s, self.start)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -78,8 +84,7 @@ class Standstills:
 
 
 class Scheduler:
-    """Works off the agenda. ``log_grown`` is called with the bytes that were appended to the log or applied from
-    it."""
+    """Works off the agenda."""
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class Scheduler:
         environment: Environment,
         health: Health,
         *,
-        log_grown: Callable[[int], None],
+        meters: Meters,
     ) -> None:
         self._state = state
         self._writer = writer
@@ -99,8 +104,10 @@ class Scheduler:
         self._agenda = agenda
         self._environment = environment
         self._health = health
-        self._log_grown = log_grown
-        self.standstills = Standstills(environment, replicas.timing)
+        self.log_grown: Callable[[int], None] = _ignore
+        """Told how many bytes were appended to the log or applied from it."""
+        self._meters = meters
+        self.standstills = Standstills(environment, replicas.timing, meters)
         self.precedence = precedence
         """What is small goes before what is not."""
         self._expiry = Deadlines(environment, self._expire)
@@ -164,7 +171,7 @@ class Scheduler:
         if again:
             self._agenda.schedule()
         if grown:
-            self._log_grown(grown)
+            self.log_grown(grown)
 
     def _pump(self, drivers: list[GroupDriver], now_s: float) -> tuple[float, int]:
         """Have the groups make entries of what waits: (when to look again, bytes of the entries)."""
@@ -242,6 +249,7 @@ class Scheduler:
         staged: list[GroupDriver] = []
         batches: list[Writes] = []
         items = grown = 0
+        begun_s = self._environment.now()
         try:
             while committed and items < _APPLY_ITEMS:
                 driver = next(iter(committed))
@@ -255,7 +263,7 @@ class Scheduler:
                     break
             self._state.write(*batches)
             for driver in staged:
-                driver.finish()
+                driver.finish(begun_s)
                 dirty[driver] = None
         except StorageError as error:
             self._health.fail(error)
@@ -263,8 +271,13 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - logged where it ends
             self._health.stop_for_bug(error)
             return
+        self._meters.apply_s.add(self._environment.now() - begun_s)
         if committed:
             self._agenda.schedule_apply()
         if grown:
-            self._log_grown(grown)
+            self.log_grown(grown)
         self.turn()
+
+
+def _ignore(_: int) -> None:
+    """Nobody wants to know."""

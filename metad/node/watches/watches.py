@@ -490,6 +490,11 @@ class Watches:
             stream.end(failed(WATCH_OPEN.name, error, self._health))
 
 
+def behind(watches: Watches) -> int:
+    """How many streams read the log or a snapshot for what others were sent."""
+    return len(watches._in_log.streams) + len(watches._in_snapshot.streams)
+
+
 class _Turns:
     """Streams that are behind in the same way, and from when on the next of them is served. ``rest``: how long after a
     piece, in durations of the piece, while so many others wait."""

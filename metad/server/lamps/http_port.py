@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -24,9 +25,12 @@ from metad_wire.transport.credentials import PEERCERT, Principal, TlsFiles
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tls_context import server_context
 
+from ... import logs
 from ...config import Config, is_loopback
+from ...control.brokers.brokers import figures as brokers_of
 from ...errors import ConfigError
 from ...node.node import Node
+from ...node.watches.watches import behind
 from ..access import Access
 from ..network import clients_need_certificates, files_of
 from .metrics import Reading, page
@@ -69,13 +73,22 @@ class _Peer:
 class Shown:
     """Reads what the port shows of a node."""
 
-    def __init__(self, node: Node, access: Access, *, checked: bool) -> None:
-        """``checked``: peers have to say who they are."""
-        self._node, self._access, self._checked = node, access, checked
+    def __init__(self, node: Node, access: Access, ends: Callable[[], dict[str, float]], *, checked: bool) -> None:
+        """``ends``: of certificates, by the key of the configuration; ``checked``: peers have to say who they are."""
+        self._node, self._access, self._ends, self._checked = node, access, ends, checked
 
     def reading(self) -> Reading:
         """Read what a scrape shows."""
-        return Reading(self._node.status(), self._node.requests.meters.by_name())
+        node = self._node
+        return Reading(
+            node.status(),
+            node.requests.meters,
+            {"state": node.stores.state.figures(), "log": node.stores.log.engine.figures()},
+            logs.COUNTS,
+            self._ends(),
+            *brokers_of(node.brokers),
+            behind(node.watches),
+        )
 
     async def ready(self) -> Readiness:
         """Whether the node serves: it has leaders for its groups, and has read what the last write to ``metadata-0``
@@ -117,12 +130,14 @@ class HttpPort:
     """Answers until it is closed."""
 
     @classmethod
-    def of(cls, host: str, port: int, config: Config, node: Node, access: Access) -> HttpPort:
+    def of(
+        cls, host: str, port: int, config: Config, node: Node, access: Access, ends: Callable[[], dict[str, float]]
+    ) -> HttpPort:
         """Listen. On loopback in clear text, for all; elsewhere peers show a certificate or a token, as clients do.
         Raises ConfigError."""
         encrypted = config.security.encrypted and not is_loopback(host)
         files, required = files_of(config) if encrypted else None, clients_need_certificates(config.security)
-        return cls(host, port, Shown(node, access, checked=encrypted), files, certificate_required=required)
+        return cls(host, port, Shown(node, access, ends, checked=encrypted), files, certificate_required=required)
 
     def __init__(
         self, host: str, port: int, shown: Shown, files: TlsFiles | None, *, certificate_required: bool

@@ -7,6 +7,7 @@ clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -16,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from metad_wire.messages import GroupStatus, StatusReply
 
-from ...node.requests.requests import BOUNDS_S, Meter
+from ...node.meters import Histogram, Meter, Meters
+from ...storage.engine import Figures
 
 Sample = tuple[tuple[str, ...], float]
 """The values of the labels, and the value."""
@@ -26,7 +28,17 @@ class Reading(NamedTuple):
     """Holds what one scrape shows."""
 
     status: StatusReply
-    meters: dict[str, Meter]
+    meters: Meters
+    stores: dict[str, Figures]
+    """By name: ``state`` and ``log``."""
+    events: dict[str, int]
+    """How often each came about."""
+    certificates: dict[str, float]
+    """Key of the configuration -> Unix time, in seconds, at which the file's certificate ends."""
+    brokers: dict[str, int]
+    """How many are in each state, where this node leads ``metadata-0``."""
+    silence: float
+    watches_behind: int
 
 
 class Metric(NamedTuple):
@@ -39,12 +51,29 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+class Times(NamedTuple):
+    """Declares one histogram, and where it is read."""
+
+    name: str
+    help: str
+    of: Callable[[Reading], Iterable[tuple[tuple[str, ...], Histogram]]]
+    labels: tuple[str, ...] = ()
+
+
 def _one(value: Callable[[StatusReply], float]) -> Callable[[Reading], Iterable[Sample]]:
     return lambda reading: (((), value(reading.status)),)
 
 
 def _groups(value: Callable[[GroupStatus], float]) -> Callable[[Reading], Iterable[Sample]]:
     return lambda reading: (((group.name,), value(group)) for group in reading.status.groups)
+
+
+def _methods(value: Callable[[Meter], float]) -> Callable[[Reading], Iterable[Sample]]:
+    return lambda reading: (((method,), value(meter)) for method, meter in reading.meters.by_name().items())
+
+
+def _stores(value: Callable[[Figures], float]) -> Callable[[Reading], Iterable[Sample]]:
+    return lambda reading: (((name,), value(figures)) for name, figures in reading.stores.items())
 
 
 def _lags(reading: Reading) -> Iterator[Sample]:
@@ -70,6 +99,7 @@ def _backlog(reading: Reading) -> Iterator[Sample]:
 
 
 _GROUP: Final = ("group",)
+_STORE: Final = ("store",)
 METRICS: Final = (
     Metric("metad_node", "gauge", "1; the labels say which.", _named, ("node", "cluster", "region", "version")),
     Metric("metad_uptime_seconds", "gauge", "Since the process started.", _one(lambda s: s.uptime_ms / 1_000)),
@@ -129,20 +159,75 @@ METRICS: Final = (
     Metric("metad_group_waiting_items", "gauge", "Of writes, to begin.", _groups(lambda g: g.waiting_items), _GROUP),
     Metric("metad_group_wait_seconds", "gauge", "How long these take.", _groups(lambda g: g.wait_ms / 1_000), _GROUP),
     Metric("metad_follower_lag_entries", "gauge", "It lacks of what the leader has.", _lags, ("group", "follower")),
+    Metric("metad_group_unapplied_entries", "gauge", "Committed.", _groups(lambda g: g.commit - g.applied), _GROUP),
     Metric(
         *("metad_requests", "counter", "Of clients that were answered: done, or an error."),
         lambda reading: (
             ((method, outcome), count)
-            for method, meter in reading.meters.items()
+            for method, meter in reading.meters.by_name().items()
             for outcome, count in meter.outcomes.items()
         ),
         ("method", "outcome"),
     ),
+    Metric("metad_request_bytes", "counter", "Of the same.", _methods(lambda meter: meter.bytes), ("method",)),
+    Metric("metad_items", "counter", "Items of requests to groups.", _methods(lambda meter: meter.items), ("method",)),
     Metric(
-        *("metad_request_bytes", "counter", "Of the same."),
-        lambda reading: (((method,), meter.bytes) for method, meter in reading.meters.items()),
+        *("metad_items_refused", "counter", "Items of batches, before they were begun."),
+        lambda reading: (((error,), count) for error, count in reading.meters.refused.items()),
+        ("error",),
+    ),
+    Metric("metad_deadlines_missed", "counter", "By writes that waited.", lambda r: (((), r.meters.missed),)),
+    Metric("metad_requests_slow", "counter", "Slower than limits.slow_ms.", lambda r: (((), r.meters.slow_count),)),
+    Metric("metad_watch_streams_behind", "gauge", "They read the log.", lambda r: (((), r.watches_behind),)),
+    Metric(
+        *("metad_brokers", "gauge", "In each state; of the node that leads metadata-0."),
+        lambda reading: (((state,), count) for state, count in reading.brokers.items()),
+        ("state",),
+    ),
+    Metric(
+        *("metad_broker_silence_ratio", "gauge", "Of its lease, by the most silent live broker; 1: its life ends."),
+        lambda reading: (((), reading.silence),) if reading.brokers else (),
+    ),
+    Metric(
+        *("metad_certificate_end_timestamp_seconds", "gauge", "When the certificate in the file of this key ends."),
+        lambda reading: (((key,), end_s) for key, end_s in reading.certificates.items()),
+        ("file",),
+    ),
+    Metric(
+        *("metad_events", "counter", "Of the log, also where the line was left out; `metad logs` explains each."),
+        lambda reading: (((event,), count) for event, count in reading.events.items()),
+        ("event",),
+    ),
+    Metric("metad_store_files_bytes", "gauge", "Of RocksDB.", _stores(lambda f: f.files_bytes), _STORE),
+    Metric("metad_store_memtables_bytes", "gauge", "In no file yet.", _stores(lambda f: f.memtables_bytes), _STORE),
+    Metric("metad_store_cache_bytes", "gauge", "All stores share it.", _stores(lambda f: f.cache_bytes), _STORE),
+    Metric("metad_store_level0_files", "gauge", "Not compacted yet.", _stores(lambda f: f.level0_files), _STORE),
+    Metric("metad_store_pending_bytes", "gauge", "To be compacted.", _stores(lambda f: f.pending_bytes), _STORE),
+    Metric("metad_store_compactions", "gauge", "That run.", _stores(lambda f: f.compactions), _STORE),
+    Metric("metad_store_flushes", "gauge", "That run.", _stores(lambda f: f.flushes), _STORE),
+    Metric("metad_store_stopped", "gauge", "1: no write goes on.", _stores(lambda f: f.stopped), _STORE),
+    Metric(
+        *("metad_store_slowed_bytes_per_second", "gauge", "Writes are held back to it; 0: they are not."),
+        _stores(lambda figures: figures.slowed_bytes_per_s),
+        _STORE,
+    ),
+    Metric("metad_store_pairs", "gauge", "Keys, about.", _stores(lambda f: f.pairs), _STORE),
+)
+LATENCY: Final = "metad_request_duration_seconds"
+TIMES: Final = (
+    Times(
+        *(LATENCY, "From when a request of a client has come until it is answered."),
+        lambda reading: (((method,), meter.seconds) for method, meter in reading.meters.by_name().items()),
         ("method",),
     ),
+    Times("metad_log_sync_duration_seconds", "An fsync of the log.", lambda reading: (((), reading.meters.sync_s),)),
+    Times("metad_apply_duration_seconds", "To apply what is committed, a turn.", lambda r: (((), r.meters.apply_s),)),
+    Times("metad_entry_items", "Items in an entry.", lambda reading: (((), reading.meters.entry_items),)),
+    Times(
+        *("metad_queue_wait_seconds", "Of the first request of each entry, until that was begun."),
+        lambda reading: (((), reading.meters.entry_wait_s),),
+    ),
+    Times("metad_loop_delay_seconds", "Of a timer, ten a second.", lambda reading: (((), reading.meters.loop_late_s),)),
 )
 _HEAD: Final = """# Metrics
 
@@ -155,8 +240,6 @@ Of workers, and of the nodes of `metad cluster`, each takes the next port.
 On a loopback address it is in clear text and for all. Elsewhere it has the node's certificate, and needs a certificate
 or `Authorization: Bearer TOKEN`; with `authorization` also a role that may read `cluster`, as `operator` does.
 """
-LATENCY: Final = "metad_request_duration_seconds"
-_LATENCY: Final = "From when a request of a client has come until it is answered."
 
 
 class _Page(Collector):
@@ -170,14 +253,13 @@ class _Page(Collector):
             for labels, value in metric.of(self._reading):
                 family.add_metric(labels, float(value))
             yield family
-        latency = HistogramMetricFamily(LATENCY, _LATENCY, labels=("method",))
-        for method, meter in self._reading.meters.items():
-            total, buckets = 0, []
-            for bound, count in zip([*map(str, BOUNDS_S), "+Inf"], meter.buckets, strict=True):
-                total += count
-                buckets.append((bound, total))
-            latency.add_metric((method,), buckets, meter.seconds)
-        yield latency
+        for times in TIMES:
+            histogram = HistogramMetricFamily(times.name, times.help, labels=times.labels)
+            for labels, found in times.of(self._reading):
+                bounds = [*map(str, found.bounds), "+Inf"]
+                counted = list(zip(bounds, accumulate(found.buckets), strict=True))
+                histogram.add_metric(labels, counted, found.total)
+            yield histogram
 
 
 def page(reading: Reading, accept: str = "") -> tuple[bytes, str]:
@@ -195,5 +277,6 @@ def reference() -> str:
         suffix = "_total" if metric.kind == "counter" else ""
         labels = ", ".join(metric.labels)
         lines.append(f"| `{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.help} |")
-    lines.append(f"| `{LATENCY}` | histogram | method | {_LATENCY} |")
+    for times in TIMES:
+        lines.append(f"| `{times.name}` | histogram | {', '.join(times.labels)} | {times.help} |")
     return "\n".join([*lines, ""])

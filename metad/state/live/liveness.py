@@ -143,6 +143,11 @@ class Liveness(Generic[Key]):
         lease = self._leases.get(key)
         return None if lease is None else self._end(lease)
 
+    def silence(self, now_s: float) -> float:
+        """For which part of its ttl the holder was not heard of whose lease ends first; more than 1: it is over. 0 if
+        there is none."""
+        return max((1 - (self._end(lease) - now_s) / lease.ttl_s for lease in self._leases.values()), default=0.0)
+
     def _end(self, lease: _Lease) -> float:
         if lease.heard_s > self._amnesty_s:
             return lease.ends_s

@@ -73,6 +73,16 @@ class Member(Server):
         assert self._config is not None
         self._config.write_text(text)
 
+    def reconfigure(self, changes: Mapping[str, str]) -> None:
+        """Replace parts of its configuration file, each of which is there. Raises ServerError."""
+        assert self._config is not None
+        text = self._config.read_text()
+        for before, after in changes.items():
+            if before not in text:
+                raise ServerError(f"{before!r} is not in the configuration of {self.name}")
+            text = text.replace(before, after)
+        self.configure(text)
+
     def log(self) -> list[str]:
         """All lines of its log so far."""
         try:

@@ -46,7 +46,7 @@ def test_the_end_itself_is_an_error_that_names_the_file(tmp_path: Path, caplog: 
     """A node whose certificate was over said "end soon", as a warning, and that hourly."""
     path = tmp_path / "n1.pem"
     end_s = issue(path, 10 * DAY_S)
-    certificates = Certificates([str(path), ""])
+    certificates = Certificates({"certificate": str(path), "ca": ""})
     certificates.look(end_s - 10 * DAY_S)
     assert said(caplog) == [("certificates_end_soon", "n1.pem")]
     certificates.look(end_s - 1)
@@ -64,7 +64,7 @@ def test_the_end_itself_is_an_error_that_names_the_file(tmp_path: Path, caplog: 
 def test_a_replaced_file_is_looked_at_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "n1.pem"
     end_s = issue(path, 100 * DAY_S)
-    certificates = Certificates([str(path)])
+    certificates = Certificates({"certificate": str(path)})
     certificates.look(end_s - 100 * DAY_S)
     assert said(caplog) == []
     other = tmp_path / "other.pem"
@@ -81,7 +81,7 @@ def test_the_end_of_each_certificate_is_logged(tmp_path: Path, monkeypatch: pyte
     handler = logging.StreamHandler(lines)
     handler.addFilter(Repeats(lambda: now[0]))
     monkeypatch.setattr(logging.getLogger("metad"), "handlers", [handler])
-    certificates = Certificates([str(path)])
+    certificates = Certificates({"certificate": str(path)})
     first_s = issue(path, -10)
     certificates.look(first_s + 10)
     other = tmp_path / "other.pem"
@@ -97,14 +97,14 @@ def test_each_file_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     leaf, ca = tmp_path / "n1.pem", tmp_path / "ca.pem"
     issue(leaf, 40 * DAY_S)
     end_s = issue(ca, 5)
-    Certificates([str(leaf), str(ca)]).look(end_s + 1)
+    Certificates({"certificate": str(leaf), "ca": str(ca)}).look(end_s + 1)
     assert said(caplog) == [("certificates_ended", "ca.pem")]
 
 
 def test_a_calendar_that_is_set_back_does_not_silence_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "n1.pem"
     end_s = issue(path, DAY_S)
-    certificates = Certificates([str(path)])
+    certificates = Certificates({"certificate": str(path)})
     certificates.look(end_s + 10 * DAY_S)
     certificates.look(end_s + 9 * DAY_S)
     assert said(caplog) == [("certificates_ended", "n1.pem")] * 2

@@ -10,6 +10,7 @@ from server_rig import Rig as NodeRig
 
 from metad.config import Config
 from metad.errors import StorageError
+from metad.node.meters import Meters
 from metad.node.replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
@@ -89,6 +90,7 @@ class Rig:
         self.group = FakeGroup()
         self.group.log.all += log
         self.now_s = 100.0
+        self.meters = Meters()
         self.precedence = Precedence(lambda: self.now_s)
         self.soon: list[Callable[[], None]] = []
         self.driver = GroupDriver(
@@ -102,6 +104,7 @@ class Rig:
             cast("RaftGroup", self.group),
             self.precedence,
             Slices(self.soon.append),
+            meters=self.meters,
             window=BatchWindow(items_max=items_max, bytes_max=bytes_max, linger_s=linger_s),
             pipeline_max=pipeline,
         )
@@ -144,7 +147,7 @@ class Rig:
         batches: list[Any] = []
         staged = self.driver.stage(batches, items_max)
         self.engine.write(*batches)
-        self.driver.finish()
+        self.driver.finish(self.now_s)
         return staged
 
     def names(self) -> list[tuple[int, str]]:
@@ -187,6 +190,35 @@ def test_what_waits_together_shares_an_entry() -> None:
     assert len(rig.group.proposed) == 1
     rig.commit()
     assert rig.names() == [(number, "ok") for number in range(5)]
+
+
+def test_what_an_entry_has_and_how_long_its_first_request_waited_is_counted() -> None:
+    rig = Rig()
+    for arrived_s in (98.0, 99.0):
+        rig.submit(2).command.arrived_s = arrived_s
+    rig.pump_all()
+    assert (rig.meters.entry_items.total, rig.meters.entry_wait_s.total) == (4, 2.0)
+    assert sum(rig.meters.entry_items.buckets) == sum(rig.meters.entry_wait_s.buckets) == 1
+
+
+def test_a_request_knows_what_became_of_it() -> None:
+    rig = Rig()
+    work = rig.submit()
+    assert work.entry is None
+    rig.pump_all()
+    begun_s = rig.now_s
+    rig.now_s += 3.0
+    rig.commit()
+    assert work.entry is not None
+    assert (work.entry.group, work.entry.begun_s, work.entry.applying_s) == ("data-0", begun_s, rig.now_s)
+
+
+def test_missed_deadlines_are_counted() -> None:
+    rig = Rig()
+    rig.submit(deadline_s=rig.now_s - 1)
+    rig.submit()
+    rig.pump_all()
+    assert (rig.meters.missed, rig.names()) == (1, [(0, "deadline_exceeded")])
 
 
 @pytest.mark.parametrize("how", [{"items": 4}, {"size": 4_000}])

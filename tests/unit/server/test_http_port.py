@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import time
@@ -19,12 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from metad.config import load_config
 from metad.errors import ConfigError
-from metad.node.requests.requests import BOUNDS_S, UNKNOWN, Meters
+from metad.logs import COUNTS
+from metad.node.meters import REQUEST_S, UNKNOWN, Meters
 from metad.server.lamps import http_port
-from metad.server.lamps.metrics import LATENCY, METRICS, Reading, page, reference
+from metad.server.lamps.metrics import LATENCY, METRICS, TIMES, Reading, page, reference
 from metad.server.network import Network
 from metad.server.serve import Server
-from metad_client import Given, Options, SessionProperties, SessionTakeoverItem, connect
+from metad.storage.engine import Figures
+from metad_client import Client, Given, Options, SessionProperties, SessionTakeoverItem, connect
 from metad_perf.attack import sites as certificates
 from metad_wire import messages as m
 from metad_wire.errors import OverloadedError
@@ -50,7 +53,25 @@ def metered() -> Meters:
     meters.answered(KV_PUT.code, 100, 0.003, b"")
     meters.answered(KV_PUT.code, 50, 0.04, OverloadedError())
     meters.answered(KV_GET.code, 10, 99.0, b"")
+    meters.entry_begun(5, 99.5, 100.0)
+    meters.apply_s.add(0.002)
+    meters.sync_s.add(0.003)
+    meters.loop_late_s.add(0.001)
+    meters.refused["quota_exceeded"] = 4
     return meters
+
+
+def reading(said: m.StatusReply | None = None, meters: Meters | None = None) -> Reading:
+    return Reading(
+        said or status(),
+        meters or metered(),
+        {"state": Figures(1, 2, 3, 4, 5, 6, 7, 1, 9, 10), "log": Figures(11)},
+        {"leader_gained": 2},
+        {"certificate": 1.8e9},
+        {"active": 3, "fenced": 1},
+        0.25,
+        6,
+    )
 
 
 def samples(text: str, parse: Any = text_string_to_metric_families) -> dict[tuple[str, ...], float]:
@@ -63,10 +84,10 @@ def samples(text: str, parse: Any = text_string_to_metric_families) -> dict[tupl
 
 
 def test_every_metric_is_on_the_page_and_in_the_reference() -> None:
-    text, content_type = page(Reading(status(), metered().by_name()))
+    text, content_type = page(reading())
     assert content_type.startswith("text/plain")
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
-    assert families.keys() == {metric.name for metric in METRICS} | {LATENCY}
+    assert families.keys() == {declared.name for declared in (*METRICS, *TIMES)}
     assert all(family.samples for family in families.values())
     found = samples(text.decode())
     assert found["metad_follower_lag_entries", "n2", "data-0"] == 30
@@ -78,21 +99,34 @@ def test_every_metric_is_on_the_page_and_in_the_reference() -> None:
     assert found[f"{LATENCY}_bucket", "0.05", "kv.put"] == found[f"{LATENCY}_count", "kv.put"] == 2
     assert found[f"{LATENCY}_sum", "kv.put"] == pytest.approx(0.043)
     assert (found[f"{LATENCY}_bucket", "30.0", "kv.get"], found[f"{LATENCY}_bucket", "+Inf", "kv.get"]) == (0, 1)
+    assert found["metad_items_total", "kv.put"] == 0
+    assert found["metad_items_refused_total", "quota_exceeded"] == 4
+    assert found["metad_queue_wait_seconds_sum",] == 0.5
+    assert found["metad_queue_wait_seconds_bucket", "0.5"] == found["metad_entry_items_bucket", "16.0"] == 1
+    assert (found["metad_entry_items_bucket", "4.0"], found["metad_entry_items_count",]) == (0, 1)
+    assert found["metad_log_sync_duration_seconds_count",] == 1
+    assert (found["metad_store_files_bytes", "state"], found["metad_store_files_bytes", "log"]) == (1, 11)
+    assert found["metad_store_stopped", "state"] == 1
+    assert found["metad_store_pairs", "state"] == 10
+    assert found["metad_brokers", "active"] == 3
+    assert (found["metad_broker_silence_ratio",], found["metad_watch_streams_behind",]) == (0.25, 6)
+    assert found["metad_certificate_end_timestamp_seconds", "certificate"] == 1.8e9
+    assert found["metad_events_total", "leader_gained"] == 2
+    assert found["metad_group_unapplied_entries", "data-0"] == 5
     said = reference()
     assert all(f"| `{name}" in said for name in families)
     assert all(metric.help.endswith(".") for metric in METRICS)
 
 
 def test_openmetrics_has_the_same() -> None:
-    reading = Reading(status(), metered().by_name())
-    text, content_type = page(reading, "application/openmetrics-text; version=1.0.0")
+    text, content_type = page(reading(), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert text.decode().endswith("# EOF\n")
-    assert samples(text.decode(), of_openmetrics) == samples(page(reading)[0].decode())
+    assert samples(text.decode(), of_openmetrics) == samples(page(reading())[0].decode())
 
 
 def test_a_disk_that_does_not_shrink_has_no_end() -> None:
-    text, _ = page(Reading(m.StatusReply("n1", "c", "v", 1, 0, 0, 0, False, 1, 0, 0, 0, 0, []), {}))
+    text, _ = page(reading(m.StatusReply("n1", "c", "v", 1, 0, 0, 0, False, 1, 0, 0, 0, 0, [])))
     assert ("metad_disk_lasts_seconds",) not in samples(text.decode())
     assert samples(text.decode())["metad_fsync",] == 0
 
@@ -100,9 +134,9 @@ def test_a_disk_that_does_not_shrink_has_no_end() -> None:
 def test_methods_that_there_are_not_share_a_meter() -> None:
     meters = Meters()
     for code in range(0xF000, 0xF200):
-        meters.answered(code, 1, BOUNDS_S[0], b"")
+        meters.answered(code, 1, REQUEST_S[0], b"")
     assert meters.by_name().keys() == {UNKNOWN}
-    assert meters.by_name()[UNKNOWN].buckets[0] == 0x200, "a bound is within its bucket"
+    assert meters.by_name()[UNKNOWN].seconds.buckets[0] == 0x200, "a bound is within its bucket"
 
 
 # --- a node -------------------------------------------------------------------------------------------------------
@@ -166,6 +200,50 @@ async def test_what_clients_ask_is_counted(shown: Shown) -> None:
     assert found["metad_requests_total", "kv.put", "done"] == 1
     assert found["metad_requests_total", STATUS.name, "done"] == 1
     assert found["metad_group_leads", "metadata-0"] == 1
+    assert found["metad_items_total", "kv.put"] == 1
+    assert found["metad_entry_items_count",] >= found["metad_queue_wait_seconds_count",] >= 1
+    assert found["metad_apply_duration_seconds_count",] >= 1
+    assert found["metad_brokers", "active"] == found["metad_broker_silence_ratio",] == 0
+    assert found["metad_events_total", "listening"] >= 1
+    assert found["metad_events_total", "bug"] == COUNTS["bug"], "also those that have not come about"
+
+
+async def test_what_was_slow_says_what_it_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "metad")
+    async with serving(limits={"slow_ms": 1}) as server, connect(f"metad://{server.endpoint}") as client:
+        node = server.node.identity.node_id
+        await client.kv.put("ns", "k", b"v")
+        for _ in range(200):
+            server.node.requests.note_slow(KV_GET.code, 9, 0.5, OverloadedError(), "c", None)
+        replies = await client.cluster.activity(300)
+        assert replies.keys() == {node}
+        reply = replies[node]
+        assert isinstance(reply, m.ActivityReply)
+        read = reply.slow[0]
+        assert (read.method, read.outcome, read.took_us, read.queued_us) == ("kv.get", "overloaded", 500_000, 0)
+        assert reply.slow_count >= 200
+        # What takes longer than a millisecond is slow here: the loop is held up for 50, while a write waits.
+        writing = asyncio.create_task(client.kv.put("ns", "k2", b"v"))
+        while not (slow := [one for one in await of(client, node) if one.tenant == "ns"]):
+            writing = asyncio.create_task(client.kv.put("ns", "k2", b"v"))
+            await asyncio.sleep(0)
+            time.sleep(0.05)  # noqa: ASYNC251 - as work of others would
+            await writing
+        one = slow[0]
+        assert (one.method, one.group, one.outcome, one.items) == ("kv.put", "data-0", "done", 1)
+        assert 0 <= one.queued_us <= one.applying_us <= one.took_us
+        assert one.identity.endswith(":2") or one.identity.partition(":")[0].isdigit()
+        (_, text) = await Shown(server).get("/metrics")
+        assert samples(text)["metad_requests_slow_total",] >= 201
+    lines = [record for record in caplog.records if record.msg == "slow_request"]
+    assert lines
+    assert {"method", "took_ms", "queued_ms", "outcome"} <= vars(lines[0])["fields"].keys()
+
+
+async def of(client: Client, node: str) -> list[m.SlowRequest]:
+    reply = (await client.cluster.activity(nodes=[node]))[node]
+    assert isinstance(reply, m.ActivityReply)
+    return reply.slow
 
 
 async def test_more_records_make_no_more_series(shown: Shown) -> None:

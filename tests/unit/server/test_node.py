@@ -918,6 +918,6 @@ async def test_a_lost_state_is_made_again_from_a_log_that_reaches_back(make: Mak
     rig.kill()
     rig.state_engine = type(rig.state_engine)()
     node = await rig.open()
-    assert node._stores.rebuild
+    assert node.stores.rebuild
     found = await rig.ask(methods.KV_GET, methods.KV_GET.body([m.KvKey(f"n{i}", "k") for i in range(30)]))
     assert all(found.found)

@@ -84,12 +84,12 @@ def rows(rig: Rig) -> int:
 async def test_its_data_goes_once_that_it_is_gone_is_durable() -> None:
     rig = Rig()
     await removed(rig)
-    assert was_here(rig.node._stores.log, GroupId("data", 7)) is False
+    assert was_here(rig.node.stores.log, GroupId("data", 7)) is False
     assert rows(rig), "a crash now must find either all of it or none"
     await rig.settle()
     assert not rows(rig)
-    assert was_here(rig.node._stores.log, GroupId("data", 0)) is None
-    assert was_here(rig.node._stores.log, GroupId("offset", 0)) is True
+    assert was_here(rig.node.stores.log, GroupId("data", 0)) is None
+    assert was_here(rig.node.stores.log, GroupId("offset", 0)) is True
     await rig.close()
 
 
@@ -98,7 +98,7 @@ async def test_wanted_again_it_begins_with_nobody_and_remembers_its_vote() -> No
     term = await removed(rig)
     works: list[Any] = []
     synced: list[str] = []
-    stores = rig.node._stores
+    stores = rig.node.stores
     stores.log.sync, stores.state.sync = partial(synced.append, "log"), partial(synced.append, "state")  # type: ignore[method-assign]
     rig.node.environment.beside = lambda work, done, queue=None: works.append((work, done))  # type: ignore[method-assign]
     for _ in range(2):

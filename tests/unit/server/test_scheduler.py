@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import metad
+from metad.node.meters import Meters
 from metad.node.replicas.groups import Agenda
 from metad.node.requests import scheduler
 from metad.node.requests.scheduler import Scheduler, Standstills
@@ -38,7 +39,7 @@ class Driver:
         self._rig.applied.append(f"{self.name} {added}")
         return added, 0
 
-    def finish(self) -> None:
+    def finish(self, begun_s: float) -> None:
         return None
 
     def pump(self, now_s: float, calendar_ms: int) -> float | None:
@@ -53,6 +54,7 @@ class Rig:
     def __init__(self) -> None:
         self.now_s = 1.0
         self.applied: list[str] = []
+        self.meters = Meters()
         self._soon: deque[Callable[[], None]] = deque()
         environment: Any = SimpleNamespace(now=lambda: self.now_s, wall_ms=lambda: 0, call_soon=self._soon.append)
         self.agenda = Agenda(environment)
@@ -68,7 +70,7 @@ class Rig:
             agenda=self.agenda,
             precedence=self.precedence,
             environment=environment,
-            log_grown=lambda _: None,
+            meters=self.meters,
         )
 
     def _raise(self, error: Exception) -> None:
@@ -89,6 +91,7 @@ def test_a_group_that_has_ever_more_to_apply_does_not_hold_up_the_others() -> No
     assert rig.applied[:3] == [f"busy {piece}", "other 20", f"busy {piece - 20}"]
     assert (busy.machine.applied, other.machine.applied) == (10_000, 20)
     assert not rig.agenda.committed
+    assert sum(rig.meters.apply_s.buckets) == 11, "each turn that applied something"
 
 
 def test_what_is_heavy_rests_as_long_as_it_took_while_something_small_is_in_progress() -> None:
@@ -109,9 +112,10 @@ class Clock:
     def __init__(self, timing: Timing) -> None:
         self.now_s = 100.0
         self.told = 0
+        self.meters = Meters()
         self._due: tuple[float, Callable[[], None]] = (0.0, lambda: None)
         environment: Any = self
-        self.standstills = Standstills(environment, timing)
+        self.standstills = Standstills(environment, timing, self.meters)
         self.standstills.listeners.append(self._tell)
 
     def _tell(self) -> None:
@@ -160,6 +164,16 @@ def test_a_listener_with_a_bug_leaves_the_others_their_next_standstill() -> None
     clock.now_s += 1.0
     clock.run(0.0)
     assert clock.told == 1
+
+
+def test_how_late_the_loop_is_is_counted() -> None:
+    clock = Clock(Timing())
+    clock.standstills.start()
+    clock.run(1.05)
+    assert sum(clock.meters.loop_late_s.buckets) == clock.meters.loop_late_s.buckets[0] == 10
+    clock.now_s += 0.3
+    clock.run(0.0)
+    assert clock.meters.loop_late_s.total == pytest.approx(0.25), "from when the timer was due"
 
 
 def test_a_start_that_took_long_is_no_standstill() -> None:

@@ -199,7 +199,7 @@ def test_writes_go_on_while_nothing_is_compacted(
     for number in range(70):
         engine.write({b"%d" % number: b"v", b"k": b"w"})
         engine.flush()
-    assert engine._level0_files == 71, "nothing was compacted"
+    assert engine.figures().level0_files == 71, "nothing was compacted"
     for _ in range(2):
         assert engine._db.property_int_value("rocksdb.is-write-stopped") == 0
         assert engine._db.property_int_value("rocksdb.actual-delayed-write-rate") == 0

@@ -143,7 +143,8 @@ class SlowCompaction:
         self.asked: list[object] = []
 
     def property_int_value(self, name: str) -> int:
-        assert name == "rocksdb.num-files-at-level0"
+        if name != "rocksdb.num-files-at-level0":
+            return int(self._db.property_int_value(name))
         self.asked.append(self._files.pop(0) if len(self._files) > 1 else self._files[0])
         return self.asked[-1]  # type: ignore[return-value]
 

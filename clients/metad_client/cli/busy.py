@@ -1,0 +1,88 @@
+"""``metadctl slow`` and ``metadctl loud``: which requests took long, and who asks for most."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Any, Final
+
+from metad_wire.messages import ActivityReply, SlowRequest
+
+from ..client import Client
+from ..errors import MetadError
+from . import people
+from .grammar import Arguments, Commands, count
+from .looking import STATUS_S
+from .printing import Printer
+
+_KINDS: Final = ("tenants", "clients", "brokers", "keys")
+
+
+def add(commands: Commands) -> None:
+    """Add the commands."""
+    slow = commands.add("slow", "requests that took longer than limits.slow_ms, and what they waited for", _slow)
+    loud = commands.add("loud", "which tenants, clients, brokers and keys ask for most", _loud)
+    for parser in (slow, loud):
+        parser.add_argument("--node", default="", help="only what this node has seen")
+        parser.add_argument("--most", type=count, default=20, metavar="N", help="show at most N; default 20")
+
+
+async def _asked(m: Client, a: Arguments) -> dict[str, ActivityReply]:
+    """By node. Raises the error of a node that is the only one asked."""
+    found: dict[str, ActivityReply] = {}
+    replies = await m.cluster.activity(a.most, deadline_s=min(STATUS_S, a.timeout), nodes=[a.node] if a.node else ())
+    for node, reply in replies.items():
+        if not isinstance(reply, MetadError):
+            found[node] = reply
+        elif a.node or len(replies) == 1:
+            raise reply
+        else:
+            sys.stderr.write(f"metadctl: {node} did not say: {reply}\n")
+    return found
+
+
+async def _slow(m: Client, a: Arguments, printer: Printer) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    found = [(one, node) for node, reply in (await _asked(m, a)).items() for one in reply.slow]
+    found.sort(key=lambda each: each[0].ended_ms, reverse=True)
+    records = [{"node": node, **{name: getattr(one, name) for name in one.__struct_fields__}} for one, node in found]
+    printer.many(records[: a.most], [_row(one, node, now_ms) for one, node in found[: a.most]])
+
+
+def _row(one: SlowRequest, node: str, now_ms: int) -> dict[str, Any]:
+    def ms(us: int) -> str:
+        return people.duration(us // 1_000)
+
+    row: dict[str, Any] = {
+        "ended": people.when(one.ended_ms, now_ms),
+        "node": node,
+        "method": one.method,
+        "items": one.items,
+        "took": ms(one.took_us),
+    }
+    if one.group:
+        row |= {
+            "queued": ms(one.queued_us),
+            "committed": ms(max(0, one.applying_us - one.queued_us)),
+            "applied": ms(max(0, one.took_us - one.applying_us)),
+        }
+    else:
+        row |= {"queued": ms(one.queued_us) if one.queued_us else None, "committed": None, "applied": None}
+    return row | {"group": one.group or None, "outcome": one.outcome, "client": one.client}
+
+
+async def _loud(m: Client, a: Arguments, printer: Printer) -> None:
+    replies = (await _asked(m, a)).values()
+    total: dict[str, Counter[str]] = {}
+    for kind in _KINDS:
+        total[kind] = Counter()
+        for reply in replies:
+            for one in getattr(reply, kind):
+                total[kind][one.name] += one.at_least
+    rows = [
+        {"kind": kind.removesuffix("s"), "name": name, "items": items}
+        for kind in _KINDS
+        for name, items in total[kind].most_common(a.most)
+    ]
+    printer.many(rows)

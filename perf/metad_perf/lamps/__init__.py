@@ -1,0 +1,1 @@
+"""``metad-perf lamps``: what metrics cost, and whether every alert fires and ends."""
