@@ -11,7 +11,7 @@ DOCS := $(VENV)/.installed-docs
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz test-fast test-touched check docs soak fuzz peers clean help
+.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz test-fast test-touched check docs soak fuzz peers prometheus clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make docs       build the documentation site from the pages, without a network: .docs/site/README.html"
 	@echo "make soak       fresh seeds of whole simulated clusters for an hour (SOAK_MINUTES=60); prints how to play again what breaks"
 	@echo "make peers      install etcd and ZooKeeper from Debian's packages, for metad-perf compare"
+	@echo "make prometheus  install Prometheus from Debian's package, for metad-perf lamps"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
 	@echo "Each of them first sets up what it needs in .venv: some 240 MB for demo and run, 260 MB for mqtt, 480 MB for test-core, 1.5 GB for test."
@@ -146,6 +147,11 @@ PEERS := etcd-server zookeeper openjdk-17-jre-headless
 peers:
 	dpkg -s $(PEERS) >/dev/null 2>&1 || { apt-get update && apt-get install -y --no-install-recommends $(PEERS); }
 	systemctl disable --now etcd zookeeper 2>/dev/null || true
+
+# Debian's package starts a service where there is a service manager; it is not wanted.
+prometheus:
+	command -v prometheus >/dev/null || { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends prometheus; }
+	systemctl disable --now prometheus 2>/dev/null || true
 
 clean:
 	rm -rf $(VENV) .data .docs build *.egg-info

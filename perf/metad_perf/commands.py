@@ -611,6 +611,32 @@ class Auth(Options, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, seed=secrets.randbits(32) if self.seed is None else self.seed)
 
 
+class Lamps(Options, frozen=True, kw_only=True):
+    ABOUT = "metrics and alerts: what they cost, and whether each alert fires and ends"
+    RUNS = "lamps.command"
+
+    server_config: Config = None
+    scheme: Scheme = "metad"
+    nodes: Nodes = 3
+    groups: Groups = ""
+    sessions: Annotated[int, "sessions with which metrics are asked for, beside a thousand"] = 1_000_000
+    pairs: Annotated[int, "windows of each workload with nodes that are scraped, and with others"] = 7
+    seconds: Annotated[float, "length of a window"] = 4.0
+    keys: Annotated[int, "sessions, and keys, of the workloads"] = 20_000
+    no_alerts: Annotated[bool, "play no alerts"] = False
+    only: Annotated[str, "play these alerts and do nothing else", "NAME[,NAME]"] = ""
+
+    def checked(self) -> Lamps:
+        """Raises UsageError."""
+        self._at_least_1("pairs", "keys")
+        self._over_0("seconds")
+        if self.sessions < 1_000:
+            raise UsageError("--sessions must be at least 1,000")
+        if self.only and self.no_alerts:
+            raise UsageError("--only and --no-alerts leave nothing to do")
+        return self
+
+
 class Storm(Options, frozen=True, kw_only=True):
     ABOUT = "a reconnect storm: every client of many brokers loses its connection, and comes back"
     RUNS = "storm.command"
@@ -780,7 +806,7 @@ class Quic(Options, frozen=True, kw_only=True):
 
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Overload, Outage),
-    *(Topics, Assignment, Retained, Auth, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
+    *(Topics, Assignment, Retained, Auth, Lamps, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

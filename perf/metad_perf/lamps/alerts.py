@@ -47,7 +47,7 @@ _CONFIG: Final = """
 fsync = true
 [expiry]
 sessions_per_s = 1
-amnesty_ms = 0
+amnesty_ms = 1000
 [limits]
 queue_ms = 300
 """
