@@ -16,6 +16,7 @@ import pytest
 from e2e_perf import METAD_PERF, end_with_all, metad_perf, report_of
 
 from metad_client import connect
+from metad_perf.lamps.alerts import missing
 from metad_perf.load.workload import VERBS
 from metad_perf.spawn import Shape, temporary_server
 from waiting import wait_until
@@ -478,6 +479,22 @@ def test_auth_judges_random_requests_and_says_what_roles_cost(tmp_path: Path) ->
     assert report["greedy_refused"] > 0
     assert report["quota_throughput_ratio"] > 0
     assert report["quota_p99_ratio"] > 0
+
+
+def test_lamps_say_what_it_costs_to_look(tmp_path: Path) -> None:
+    small = ("--sessions", 3_000, "--pairs", 1, "--seconds", 0.5, "--keys", 2_000, "--no-alerts")
+    report = report_of(tmp_path, "lamps", *small)
+    assert report["throughput_ratio"] == min(report["throughput_ratios"].values()) > 0
+    assert min(report["metrics_ms_1e3"], report["metrics_ms_1e6"], report["livez_ms_p99_under_overload"]) > 0
+    assert 300 < report["series_1e3"] < 2_000
+    assert abs(report["series_1e6"] - report["series_1e3"]) < 30, "a node may have met a method that it had not before"
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "all is there")
+def test_alerts_fire_and_end_when_what_their_page_says_is_done(tmp_path: Path) -> None:
+    names = ["MetadNodeDown", "MetadDiskLow", "MetadCertificateEnds", "MetadBrokerSilent"]
+    report = report_of(tmp_path, "lamps", "--only", ",".join(names))
+    assert (report["alerts"], report["alerts_fired"], report["alerts_ended"]) == (4, 4, 4), report["alerts_by_name"]
 
 
 def test_sessions_name_what_they_cannot_do() -> None:

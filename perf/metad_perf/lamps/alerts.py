@@ -50,6 +50,8 @@ sessions_per_s = 1
 amnesty_ms = 1000
 [limits]
 queue_ms = 300
+[security]
+administrators = ["perf"]
 """
 """What is to be late has little pace, and what waits is turned away soon."""
 

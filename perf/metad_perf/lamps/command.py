@@ -85,6 +85,8 @@ async def _beside(
 async def _throughput(options: Lamps, looked_at: Stage, alone: Stage) -> dict[str, Any]:
     """Of nodes that are scraped each second, by that of others, which count the same and which nobody asks."""
     endpoints = [_http(member) for member in looked_at.members.all]
+    for stage in (looked_at, alone):
+        await fill_sessions(await stage.client("fill"), epoch_now(), options.keys, 200, lambda _: None)
     pairs: dict[str, list[tuple[float, float]]] = {}
     with output.progress("windows of load", 2 * options.pairs * len(_LOADS)) as progress:
         for number, load in product(range(options.pairs), _LOADS):

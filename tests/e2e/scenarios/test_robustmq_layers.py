@@ -25,6 +25,7 @@ from e2e_server import METAD
 from serving_brokers import Broker, joined, parts, placed, replicate
 
 from metad_client import (
+    ActivityReply,
     Client,
     ConflictError,
     FencedError,
@@ -48,7 +49,7 @@ from waiting import until
 
 SHOWS = """
 assignment.create assignment.seal assignment.resize assignment.release assignment.delete
-system.status cluster.map cluster.transfer watch.open table.put table.get table.list session.takeover
+system.status system.activity cluster.map cluster.transfer watch.open table.put table.get table.list session.takeover
 subscription.add subscription.remove subscription.get subscription.list inflight.put inflight.delete inflight.get
 """
 
@@ -83,6 +84,19 @@ async def test_the_nodes_say_that_all_is_well_and_agree(
         ) and any(group.role == "leader" and group.name == "data-0" for group in statuses[wanted].groups)
 
     await until(agree, "the replicas agree")
+
+    # Who asks for most is known a moment later: one request of seven is looked at.
+    async def is_loud() -> bool:
+        await m.kv.put("loud-and-clear", "k", b"v")
+        return any(
+            "loud-and-clear" in [each.name for each in reply.tenants]
+            for reply in (await m.cluster.activity()).values()
+            if isinstance(reply, ActivityReply)
+        )
+
+    await until(is_loud, "somebody is loud")
+    assert any(row["name"] == "loud-and-clear" for row in await metadctl("loud"))
+    assert isinstance(await metadctl("slow"), list)
 
 
 async def test_a_cache_is_warm_before_it_serves_and_hears_of_changes(m: Client) -> None:
