@@ -132,7 +132,8 @@ from .assignment.plans import Plans, Recommendation
 from .assignment.route import PartitionRoute
 from .assignment.serving import Following, Held, Led, Serving
 from .broker_life import BrokerLife, LifeState
-from .client import Client, Statistics, connect
+from .client import Client, Statistics, VerbStatistics, connect
+from .dispatch.calls.call import BOUNDS_S
 from .dispatch.states import ClientState
 from .endpoint import PORT_DEFAULT
 from .errors import (
@@ -240,6 +241,7 @@ from .watch.typed import AnyEvent, AnyTable
 from .watch.watch import Watch
 
 __all__ = [
+    "BOUNDS_S",
     "PORT_DEFAULT",
     "U32",
     "U63",
@@ -495,6 +497,7 @@ __all__ = [
     "UnsupportedError",
     "Use",
     "Users",
+    "VerbStatistics",
     "Watch",
     "WatchBatch",
     "WatchChange",

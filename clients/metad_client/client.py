@@ -22,6 +22,7 @@ from .assignment.serving import Author, OnElect, OnFollow, OnLead, OnRelease, Se
 from .broker_life import counting_clock
 from .connections.manager import ConnectionManager
 from .connections.transport_choice import TransportChoice, credentials_of, transports_of
+from .dispatch.calls.call import Meter
 from .dispatch.dispatcher import Dispatcher
 from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
@@ -67,6 +68,28 @@ from .watch.watch import BUFFER_BYTES, Watch, open_watch
 CLOSE_GRACE_S = 1.0
 
 
+class VerbStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of the requests of one verb since the client was opened. A request counts once it has ended. Single
+    calls that share one count as one, and a long ``*_many`` call as several."""
+
+    outcomes: dict[str, int]
+    """``ok``, the name of the error (``deadline_exceeded`` is a deadline that was missed), or ``abandoned`` if the
+    caller was cancelled -> requests. ``stale_route``: slots have moved, and the items were sent as new requests."""
+    buckets: list[int]
+    """Requests by how long they took, from the call until its end, with all waits and attempts: at most
+    ``BOUNDS_S[i]`` and more than the bound before; the last ones took longer than all bounds."""
+    seconds: float
+    """That all of them took together."""
+    items: int
+    """Of the requests that were batches."""
+    refused: int
+    """Of these, the items that a request with the outcome ``ok`` did not do; their callers got an error for each."""
+    retries: dict[str, int]
+    """The name of the error that was the reason -> further attempts, each after a wait."""
+    redirects: int
+    """Further attempts that were made at once, by another node: the first did not lead, or did not answer."""
+
+
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the client was opened, and gauges of now."""
 
@@ -98,6 +121,28 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Node id -> the transport of its connection: ``tcp``, ``tls`` or ``quic``."""
     changes: int
     """Connections replaced by one over another transport, because the path changed."""
+    disconnects: int
+    """Connections that were lost; those that ended in order are not among them."""
+    unreachable: int
+    """Attempts to connect that failed."""
+    state: str
+    """``connected``, ``suspended`` or ``lost``, as ``m.state``."""
+    kinds: dict[str, str]
+    """The same for each kind of groups, as ``m.states``."""
+    alone_s: float
+    """For how many seconds no node has taken requests; 0 while one does."""
+    verbs: dict[str, VerbStatistics]
+    """By verb, for example ``kv.put``: those that there was a request of."""
+    watches: int
+    """Watches, images and snapshots that are open now."""
+    watch_batches: dict[str, int]
+    """Kind of batch (``changes``, ``snapshot``, ``gap``, ``progress``) -> batches that watches and images were given.
+    A ``gap``: changes were lost, and a snapshot follows."""
+    watch_resumes: int
+    """Streams of groups that went on after an interruption, at the same replica or another."""
+    watch_age_s: float | None
+    """For how long what was delivered may have lacked something, of the watch or image that is behind most; None if
+    none has ``progress_s``, or one of them does not know yet."""
 
 
 class Client:
@@ -531,8 +576,12 @@ class Client:
         return self._dispatcher.states.listen(listener)
 
     def statistics(self) -> Statistics:
-        """Counters and gauges of this client."""
+        """Counters and gauges of this client. May be called in any thread, and after the client is closed."""
         dispatcher, connects = self._dispatcher, self._manager.connects
+        dispatcher.home.check_process()
+        reports, states, watches = dispatcher.reports, dispatcher.states, list(dispatcher.followers)
+        levels = [watch.level_at for watch in watches if watch.progress_ms]
+        known = [level for level in levels if level is not None]
         up = {queue.node: connection for queue, connection in dispatcher.nodes.up()}
         return Statistics(
             requests=dispatcher.requests,
@@ -549,6 +598,16 @@ class Client:
             endpoint=next((connection.endpoint for connection in up.values()), ""),
             via={node: connection.via for node, connection in up.items()},
             changes=self._manager.changes,
+            disconnects=reports.disconnects,
+            unreachable=reports.unreachable,
+            state=states.state.value,
+            kinds={kind: state.value for kind, state in states.kinds.copy().items()},
+            alone_s=states.alone_s,
+            verbs={verb: _verb(meter) for verb, meter in dispatcher.meters.copy().items()},
+            watches=len(watches),
+            watch_batches=dict(dispatcher.batches),
+            watch_resumes=dispatcher.resumes,
+            watch_age_s=max(0.0, self._loop.time() - min(known)) if known and len(known) == len(levels) else None,
         )
 
     async def run(self) -> None:
@@ -573,6 +632,19 @@ class Client:
         if not self._first.done():
             self._first.set_exception(another(error, outcome_known=True))
             self._first.exception()  # open() may have given up already: then nobody else looks at it
+
+
+def _verb(meter: Meter) -> VerbStatistics:
+    """What a meter says now."""
+    return VerbStatistics(
+        outcomes=dict(meter.outcomes),
+        buckets=meter.buckets.copy(),
+        seconds=meter.seconds,
+        items=meter.items,
+        refused=meter.refused,
+        retries=dict(meter.retries),
+        redirects=meter.redirects,
+    )
 
 
 def connect(

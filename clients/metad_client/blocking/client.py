@@ -61,7 +61,6 @@ class BlockingClient(Twin, Closing):
 
     status = Call(client.Client.status)
     reconnect = Call(client.Client.reconnect)
-    statistics = Call(client.Client.statistics)
     snapshot = Call(client.Client.snapshot, Snapshot)
     hold = Call(client.Client.hold, HeldLease)
     owned = Call(client.Client.owned, Owned)
@@ -204,6 +203,10 @@ class BlockingClient(Twin, Closing):
                 buffer_bytes=buffer_bytes,
             ),
         )
+
+    def statistics(self) -> client.Statistics:
+        """Counters and gauges of this client. May be called in any thread, and after the client is closed."""
+        return self._client.statistics()
 
     @property
     def state(self) -> ClientState:

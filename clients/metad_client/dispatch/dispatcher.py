@@ -18,6 +18,7 @@ import asyncio
 import random
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -47,7 +48,7 @@ from ..errors import (
 )
 from ..observer import Observer
 from ..options import Options
-from .calls.call import ENVELOPE_BYTES_MAX, Call, Events, GivenIdentity, Life
+from .calls.call import ENVELOPE_BYTES_MAX, Call, Events, GivenIdentity, Life, Meter
 from .calls.call_queue import Backlog
 from .calls.retries import Deadlines, Retries
 from .calls.retry import deadline_error, lost
@@ -123,6 +124,11 @@ BODY_BYTES_MIN = HANDSHAKE_BYTES_MAX - HEADER_BYTES - ENVELOPE_BYTES_MAX
 class Follower(Protocol):
     """What has streams of its own over the client's connections: a watch."""
 
+    progress_ms: int
+    """How often the servers say how current it is; 0: they do not."""
+    level_at: float | None
+    """What it has delivered lacks nothing that was acknowledged before this time of the loop; None: not known yet."""
+
     def changed(self) -> None:
         """A node was connected, could not be, or is no longer; or there is a newer map."""
 
@@ -145,6 +151,12 @@ class Dispatcher:
         self.requests = 0
         self.answers = 0
         self.turned_away = 0
+        self.meters: defaultdict[str, Meter] = defaultdict(Meter)
+        """By verb, which are as many as the protocol has."""
+        self.batches: defaultdict[str, int] = defaultdict(int)
+        """Kind -> batches of watches that were delivered."""
+        self.resumes = 0
+        """Streams of watches that went on after an interruption."""
         self.options = options
         self.rng = rng
         self._loop = loop
@@ -162,7 +174,7 @@ class Dispatcher:
         self._router = Router(self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek)
         self._deadlines = Deadlines(loop, self._calls, self._expire)
         self.states = States(loop, options.lost_after_s, self._led, self._ask_who_leads, self.reports.state_changed)
-        self._followers: dict[Follower, None] = {}
+        self.followers: dict[Follower, None] = {}
         self.asked: asyncio.Future[None] = loop.create_future()
         """Ends with the first answer to the question for the map, or when that question fails."""
         self._discovery = Discovery(
@@ -203,11 +215,12 @@ class Dispatcher:
         version: int | None = None,
         identity: GivenIdentity | None = None,
         items: int = 0,
+        begun: float | None = None,
     ) -> Call:
         """Send or queue a request for one group, or for one node; its ``future`` ends with the reply or a MetadError.
         ``once``: end it rather than send it again if it may have been done. ``version`` is the version of the map that
         named the group, if that is not the current one. ``identity``: of a write, if the program has named it.
-        ``items``: how many it has, for the observer.
+        ``items``: how many it has, and ``begun``: since when its caller waits, if not since now; both are counted.
 
         What goes ahead (:data:`metad_wire.methods.AHEAD`) waits for nothing else that waits, and some of the window is
         kept free for it. For a heartbeat there is always room: a client has one life, whose heartbeats come one after
@@ -220,25 +233,29 @@ class Dispatcher:
             self.check()
         if version is None:
             version = self.routes.version
+        now = self._loop.time()
         call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once, items)
-        if self._life is not None and method.mutates:
-            self._life.check()
-            call.in_name_of(self._life.owner, self._life.requires)
-        if identity is not None:
-            call.identities, call.seq, call.first_sent = identity, identity.take(), self._loop.time()
-        queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
+        call.meter, call.begun = self.meters[method.name], now if begun is None else begun
         ahead = method.code in AHEAD
-        if (
-            queue is not None
-            and (ahead or not queue.waiting)
-            and (connection := queue.open_for(len(body), ahead=ahead)) is not None
-        ):
-            self.requests += 1
+        try:
+            if self._life is not None and method.mutates:
+                self._life.check()
+                call.in_name_of(self._life.owner, self._life.requires)
+            if identity is not None:
+                call.identities, call.seq, call.first_sent = identity, identity.take(), now
+            queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
+            connection = None
+            if queue is not None and (ahead or not queue.waiting):
+                connection = queue.open_for(len(body), ahead=ahead)
+            if connection is None and method.lane is not Lane.HEARTBEATS:
+                self.backlog.check(len(body))
+        except MetadError as error:
+            call.ended(error.name)
+            raise
+        self.requests += 1
+        if connection is not None:
             self.sender.send(connection, call)
         else:
-            if method.lane is not Lane.HEARTBEATS:
-                self.backlog.check(len(body))
-            self.requests += 1
             self._router.route([call], first=ahead)
         if deadline < self._deadlines.alarm.at:
             self._deadlines.alarm.set(deadline)
@@ -250,8 +267,13 @@ class Dispatcher:
         """Wait until the groups of a method's items are known: the future ends with None or with a MetadError. Nothing
         is sent. Raises the errors of :meth:`submit`."""
         self.check()
-        self.backlog.check(0)
         call = Call(method, b"", deadline, self._loop.create_future(), None)
+        call.meter, call.begun = self.meters[method.name], self._loop.time()  # which counts it if it fails
+        try:
+            self.backlog.check(0)
+        except MetadError as error:
+            call.ended(error.name)
+            raise
         self._router.park(call)
         self._deadlines.alarm.set(deadline)
         return call
@@ -272,11 +294,11 @@ class Dispatcher:
     def follow(self, follower: Follower) -> None:
         """Tell a watch what it has to know, until it is forgotten."""
         self.check()
-        self._followers[follower] = None
+        self.followers[follower] = None
 
     def forget(self, follower: Follower) -> None:
         """The watch has ended."""
-        self._followers.pop(follower, None)
+        self.followers.pop(follower, None)
 
     def leader(self, group: str) -> str:
         """The node that is believed to lead a group; empty if none is."""
@@ -286,6 +308,7 @@ class Dispatcher:
         """The caller no longer waits. An attempt in flight is cancelled at the server."""
         self._suspects.give_up(call)
         call.release()
+        call.ended("abandoned")
         call.future.cancel()  # also one that has an error already, which nobody asks for
 
     @property
@@ -305,7 +328,7 @@ class Dispatcher:
     @property
     def in_flight(self) -> int:
         """Requests sent and not yet answered."""
-        return sum(len(connection.calls()) for connection in self.nodes.connections)
+        return sum(len(connection.calls()) for connection in list(self.nodes.connections))
 
     def open(self) -> None:
         """Accept calls, which wait until a node is connected. Raises ClosedError if the dispatcher is closed."""
@@ -371,7 +394,7 @@ class Dispatcher:
         return connections
 
     def _tell_followers(self, tell: Callable[[Follower], None]) -> None:
-        for follower in list(self._followers):
+        for follower in list(self.followers):
             try:
                 tell(follower)
             except Exception as error:  # noqa: BLE001 - others and the client go on

@@ -76,7 +76,8 @@ class Nodes:
 
     def up(self) -> list[tuple[NodeQueue, NodeConnection]]:
         """The nodes that take requests now: the queue and the connection of each."""
-        return [(queue, queue.connection) for queue in self.queues.values() if queue.connection is not None]
+        up = [(queue, queue.connection) for queue in list(self.queues.values())]
+        return [(queue, connection) for queue, connection in up if connection is not None]
 
     def any_up(self) -> NodeConnection | None:
         """A connection to any node that takes requests."""

@@ -1,4 +1,4 @@
-"""Tells the log and the observer what happens to connections and requests.
+"""Tells the log and the observer what happens to connections and requests, and counts what is no request's end.
 
 The logger is ``metad_client``, silent until the program configures logging. Connections are INFO, what goes wrong with
 them WARNING, each request that is retried or redirected DEBUG. Requests' contents and credentials are never logged.
@@ -28,6 +28,10 @@ class Reports:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, observer: Observer | None) -> None:
         self.observer = observer
+        self.disconnects = 0
+        """Connections that were lost."""
+        self.unreachable = 0
+        """Attempts to connect that failed."""
         self._loop = loop
         self._failed: set[str] = set()  # methods of the observer that have raised an exception
         self._unreached: set[str] = set()  # nodes and endpoints whose trouble is logged
@@ -46,12 +50,14 @@ class Reports:
         if reason is None:
             log.info("the connection to node %s at %s has ended in order", node, endpoint)
         else:
+            self.disconnects += 1
             log.warning("the connection to node %s at %s is lost: %s", node, endpoint, reason)
         if self.observer is not None:
             self._tell(self.observer.disconnected, Disconnected(node=node, endpoint=endpoint, reason=reason))
 
     def unreached(self, where: str, reason: MetadError) -> None:
         """A node or an endpoint could not be connected to. Only the first of consecutive failures is a warning."""
+        self.unreachable += 1
         level = logging.DEBUG if where in self._unreached else logging.WARNING
         self._unreached.add(where)
         log.log(level, "cannot connect to %s: %s", where, reason)
@@ -60,6 +66,8 @@ class Reports:
 
     def retried(self, call: Call, reason: MetadError) -> None:
         """There will be another attempt after a wait."""
+        if call.meter is not None:
+            call.meter.retries[reason.name] += 1
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s of %s is tried again after attempt %d: %s", *_names(call), call.attempts, reason)
         if self.observer is not None:
@@ -74,6 +82,8 @@ class Reports:
 
     def redirected(self, call: Call, left: str, to: str) -> None:
         """The next attempt is made at once, by another node."""
+        if call.meter is not None:
+            call.meter.redirects += 1
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s of %s goes from node %s to node %s", *_names(call), left, to)
         if self.observer is not None:

@@ -181,7 +181,10 @@ class Batcher(Generic[Item, Reply, Outcome]):
             return
         try:
             version = min(self._version, self._dispatcher.routes.version)
-            call = self._dispatcher.submit(self._method, body, deadline, group, version=version, items=len(items))
+            begun = deadline - self._deadline_s  # the wait for the batch to close counts
+            call = self._dispatcher.submit(
+                self._method, body, deadline, group, version=version, items=len(items), begun=begun
+            )
         except MetadError as error:
             self._fail(futures, error)
             return

@@ -242,7 +242,7 @@ class Requests:
     @property
     def batches(self) -> int:
         """Requests made of singles so far."""
-        return self._batches + sum(batcher.batches for batcher in self._batchers.values())
+        return self._batches + sum(batcher.batches for batcher in list(self._batchers.values()))
 
     def _retire(self, key: Hashable) -> None:
         batcher = self._batchers.pop(key, None)

@@ -51,6 +51,9 @@ class Reading:
         buffer_bytes: int,
     ) -> None:
         self.credit_bytes = buffer_bytes
+        self.progress_ms = 0
+        self.level_at: float | None = None
+        """These are a watch's: a snapshot is of one moment."""
         self.pin: Pin | None = None
         self.done = False
         self.is_cut = False

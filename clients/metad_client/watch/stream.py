@@ -345,6 +345,8 @@ class GroupStream:
             return
         self._events, self._call = events, None
         self._since = self._loop.time()
+        if self.has_lived:
+            self._dispatcher.resumes += 1
         self.live = self.has_lived = True
         self._owed = 0
         pin = Pin.of(reply)

@@ -73,7 +73,7 @@ class Streams:
         self._cluster_id = cluster_id
         self._start = start
         self._flags = flags
-        self._progress_ms = progress_ms
+        self.progress_ms = progress_ms
         self._buffer_bytes = buffer_bytes
         self._idle_timeout_s = idle_timeout_s
         self._streams: dict[GroupId, GroupStream] = {}
@@ -98,7 +98,7 @@ class Streams:
         self._repair_timers: dict[str, asyncio.TimerHandle] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._proved: set[GroupStream] = set()  # that have made progress since the last mark
-        self._level_at: float | None = None  # nothing that was acknowledged before is lacking
+        self.level_at: float | None = None  # nothing that was acknowledged before is lacking
         try:
             self._look_idle()
             self.changed()
@@ -215,14 +215,14 @@ class Streams:
         """For how long what was delivered may have lacked something; None if that is not known yet. It grows while a
         slot is not read."""
         self._look_level()
-        return None if self._level_at is None else max(0.0, (self._loop.time() - self._level_at) * 1000)
+        return None if self.level_at is None else max(0.0, (self._loop.time() - self.level_at) * 1000)
 
     def _look_level(self) -> None:
         """What the groups have proved counts as far as every slot is read."""
         proved = [stream.proved_at for stream in self._turn if stream.proved_at is not None]
         if proved and len(proved) == len(self._turn) and self.is_settled:
             level = min(proved)
-            self._level_at = level if self._level_at is None else max(self._level_at, level)
+            self.level_at = level if self.level_at is None else max(self.level_at, level)
 
     def close(self) -> None:
         """End: take no more events. Safe to call again."""
@@ -306,11 +306,11 @@ class Streams:
         if stream.cut or position is None:
             whole = stream.cut or self._start == "snapshot"
             snapshot = _ALL_BYTES if whole else b""
-            return WatchOpen(filters, None, snapshot, credit, self._flags, self._progress_ms, True)
+            return WatchOpen(filters, None, snapshot, credit, self._flags, self.progress_ms, True)
         wanted = stream.assigned & position.missing
         snapshot = wanted.to_bytes(SLOTS // 8, "big") if wanted else b""
         index = stream.resume_index(position.index(stream.ordinal))
-        return WatchOpen(filters, index, snapshot, credit, self._flags, self._progress_ms, bool(snapshot))
+        return WatchOpen(filters, index, snapshot, credit, self._flags, self.progress_ms, bool(snapshot))
 
     def opened(self, stream: GroupStream, pin: Pin) -> None:
         """A replica has begun a stream."""
@@ -623,11 +623,12 @@ class Streams:
         """A mark of progress, once every group has made some."""
         age_ms = self.age_ms()
         has_spoken = all(stream.has_spoken for stream in self._turn)
-        if not self._progress_ms or self.is_missing or not has_spoken or age_ms is None:
+        if not self.progress_ms or self.is_missing or not has_spoken or age_ms is None:
             return True
         if not self._proved.issuperset(stream for stream in self._turn if not stream.items):
             return True
         self._proved.clear()
+        self._dispatcher.batches["progress"] += 1
         return WatchBatch("progress", "", self._cluster_id, self.where(), shapes=self.shapes, age_ms=age_ms)
 
     def _batch(
@@ -641,6 +642,7 @@ class Streams:
         first: bool = False,
         last: bool = False,
     ) -> WatchBatch:
+        self._dispatcher.batches[kind] += 1
         return WatchBatch(
             kind,
             stream.name,

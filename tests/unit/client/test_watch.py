@@ -336,7 +336,7 @@ async def test_arguments_that_make_no_sense_are_refused_at_once(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=said.replace("(", "\\(").replace("|", "\\|")):
         connected.watch(**arguments)
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
 
 
 async def test_a_token_of_another_cluster_is_refused(connected: Client, nodes: WatchNodes, server: Server) -> None:
@@ -828,7 +828,7 @@ async def test_a_watch_that_cannot_begin_leaves_nothing(
     with pytest.raises(ValueError, match="a mistake"):
         connected.watch("kv", idle_timeout_s=1)
     await settled()
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
     assert not nodes.live
     monkeypatch.undo()
     assert await connected.watch("kv").opened()
@@ -851,7 +851,7 @@ async def test_a_watch_that_fails_hinders_no_other(
     assert await take(other, 1) == [b"1"]
     with pytest.raises(InternalError, match=r"the watch has failed: .*a mistake"):
         await anext(failing)
-    assert list(connected._dispatcher._followers) == [other._streams]
+    assert list(connected._dispatcher.followers) == [other._streams]
     assert caplog.text.count("a watch has failed") == 1
 
 
@@ -879,7 +879,7 @@ async def test_filters_that_no_request_can_hold_are_an_error(
     async with asyncio.timeout(10):
         with pytest.raises(TooLargeError, match=r"the watch's filters take \d+ bytes in a request, 500 are allowed"):
             await connected.watch(keys=[KvKey("n", "x" * 600)]).opened()
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
 
 
 @pytest.mark.parametrize("error", [PermissionDeniedError("no"), InvalidRequestError("bad filter")], ids=str)
@@ -894,7 +894,7 @@ async def test_an_error_that_waiting_does_not_repair_is_raised(
     for _ in range(2):
         with pytest.raises(type(error), match=error.message):
             await anext(watch)
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
 
 
 async def test_a_node_of_an_older_version_is_avoided(connected: Client, nodes: WatchNodes) -> None:
@@ -982,7 +982,7 @@ async def test_a_closed_watch_ends_its_iteration_and_its_streams(connected: Clie
     assert await waiting == []
     await settled()
     assert not nodes.live
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
     await watch.close()
     with pytest.raises(ClosedError):
         await connected.watch("kv").__aexit__(None, None, None) or await closed(connected)
@@ -1021,7 +1021,7 @@ async def test_a_watch_that_is_dropped_leaves_nothing(connected: Client, nodes: 
     del reading
     gc.collect()
     await nodes.server.until(lambda: not nodes.live)
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
     assert len(nodes.server.live) == 3
 
 
@@ -1109,7 +1109,7 @@ async def test_a_watch_with_an_end_follows_slots_that_move_before_it(connected: 
 async def test_an_argument_of_a_wrong_type_is_refused(connected: Client, name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name}: "):
         connected.watch("kv", **{name: value})
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
 
 
 async def test_an_end_without_a_beginning_is_refused(connected: Client, nodes: WatchNodes) -> None:

@@ -468,14 +468,14 @@ async def test_a_refusal_is_raised_by_who_waits(connected: Client, nodes: WatchN
         await closed.caught_up("x")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="prefix: the text has surrogates"):
         connected.image("kv", prefix="\ud800")
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
 
 
 async def test_an_image_that_is_dropped_leaves_nothing(connected: Client, group: Group, nodes: WatchNodes) -> None:
     await connected.image("kv").caught_up()
     gc.collect()
     await nodes.server.until(lambda: not group.live)
-    assert not connected._dispatcher._followers
+    assert not connected._dispatcher.followers
 
 
 async def test_large_snapshots_come_in_turns(connected: Client, nodes: WatchNodes, group: Group) -> None:

@@ -8,9 +8,11 @@ retried. A number is taken when a write is first sent and released when its call
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -85,6 +87,43 @@ class GivenIdentity(IdentitySource):
     def identity(self, seq: int, age_ms: int) -> Identity:
         """The identity that travels with the write."""
         return Identity(self.client_id, seq, self._low, age_ms + self._age_ms)
+
+
+BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets of :class:`Meter`: from one round trip in a machine room to the default deadline."""
+
+
+class Meter:
+    """Counts the requests of one verb, for as long as the client lives.
+
+    A request runs through it once, in the client's event loop, so it has plain numbers and no lock. Its size does not
+    grow with requests: outcomes and reasons are the names of errors.
+    """
+
+    __slots__ = ("buckets", "items", "outcomes", "redirects", "refused", "retries", "seconds")
+
+    def __init__(self) -> None:
+        self.outcomes: defaultdict[str, int] = defaultdict(int)
+        """``ok``, the name of the error, or ``abandoned`` -> requests that have ended so."""
+        self.buckets = [0] * (1 + len(BOUNDS_S))
+        """Requests by how long they took. The last bucket has those that took longer than all bounds."""
+        self.seconds = 0.0
+        """That all of them took together."""
+        self.items = 0
+        """Of the requests that were batches."""
+        self.refused = 0
+        """Of these, the items that a request with the outcome ``ok`` did not do."""
+        self.retries: defaultdict[str, int] = defaultdict(int)
+        """The name of the error -> attempts that it was the reason for."""
+        self.redirects = 0
+
+    def ended(self, outcome: str, took_s: float, items: int, refused: int) -> None:
+        """Count a request that has ended after so many seconds, with all waits and attempts."""
+        self.outcomes[outcome] += 1
+        self.buckets[bisect_left(BOUNDS_S, took_s)] += 1
+        self.seconds += took_s
+        self.items += items
+        self.refused += refused
 
 
 # Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, and a life:
@@ -192,6 +231,8 @@ class Call:
     moved: bool = False  # ended because of that, with nothing done: a newer map says where the items are
     too_large: MetadError | None = None  # why its identity was to be spent
     whole: bytes | None = None  # the body, while one without items is sent in its place
+    meter: Meter | None = None  # counts how it ends; None: it has, or nobody counts it
+    begun: float = 0.0  # when its caller began to wait
 
     @property
     def undone(self) -> bool:
@@ -320,6 +361,7 @@ class Call:
             self.identities.release(self.seq)
         if not self.future.done():
             self.future.set_result(reply)
+            self.ended("ok", len(getattr(reply, "errors", ())))
             if self.events is not None and self.stream is not None:
                 self.events.opened(self.stream, reply)
         elif self.stream is not None:
@@ -336,3 +378,10 @@ class Call:
             self.stream.end()
         if not self.future.done():
             self.future.set_exception(error)
+            self.ended(error.name)
+
+    def ended(self, outcome: str, refused: int = 0) -> None:
+        """Count the end, once. ``refused``: items that were not done."""
+        meter, self.meter = self.meter, None
+        if meter is not None:
+            meter.ended(outcome, self.future.get_loop().time() - self.begun, self.items, refused)

@@ -85,7 +85,7 @@ class Retries:
 
     def calls(self) -> list[Call]:
         """The waiting calls that have not ended."""
-        return [call for call in self._numbers if not call.future.done()]
+        return [call for call in list(self._numbers) if not call.future.done()]
 
     def close(self) -> None:
         """Stop the timer: no wait ends any more."""
