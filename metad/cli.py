@@ -234,6 +234,8 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
 def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
     """Run a node or a local cluster until it is told to end. Returns what told it."""
     from .process import look_at_memory, serve
+    from .service_manager import VARIABLES as OF_MANAGER
+    from .service_manager import ServiceManager
     from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
 
     if arguments.workers < 1:
@@ -257,11 +259,13 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
     configure(config.log_level, "cluster" if arguments.command == "cluster" else config.node_id)
     install_uvloop()
     look_at_memory(configs)
+    manager = ServiceManager.of(os.environ, os.getpid())
     if len(configs) > 1:
         # The members have files of their own. A variable would set them all to the same.
-        environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-        return asyncio.run(Supervisor(configs, arguments.ready_file, environment).run())
-    return asyncio.run(serve(configs[0], arguments.ready_file))
+        own = VARIABLES.keys() | {*OF_MANAGER}
+        environment = {name: value for name, value in os.environ.items() if name not in own}
+        return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager).run())
+    return asyncio.run(serve(configs[0], arguments.ready_file, manager))
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:

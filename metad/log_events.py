@@ -184,6 +184,13 @@ READY_FILE_LATE = _warning(
 READY_FILE_REMAINS = _warning(
     "ready_file_remains", "The ready file could not be removed.", path="the file", error="why"
 )
+MANAGER_UNREACHABLE = _warning(
+    "manager_unreachable",
+    "The service manager of this process cannot be told how it is. The process serves all the same.",
+    "socket",
+    socket="that NOTIFY_SOCKET names",
+    error="why",
+)
 ENDED = _info("ended", "The process ends. This is its last line.", reason="why", status="the exit status")
 ENDED_BY_ERROR = _error(
     "ended_by_error",

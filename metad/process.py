@@ -28,6 +28,7 @@ from .process_limits import fitted, memory_shortage
 from .ready_file import remove_ready, write_ready
 from .server.network import Network, in_clear
 from .server.serve import Server
+from .service_manager import ServiceManager
 from .storage.room import missing_to_open
 
 _REMOVE_S = 0.2  # for which a node that ends waits until its ready file is removed
@@ -75,20 +76,40 @@ class Host:
 
 
 class Process(Host):
-    """A process that is nothing but a node, with a ready file or without."""
+    """A process that is nothing but a node, with a ready file or without, and with a service manager or without."""
 
-    def __init__(self, config: Config, ready_file: Path | None) -> None:
+    def __init__(self, config: Config, ready_file: Path | None, manager: ServiceManager) -> None:
         self._config = config
         self._ready_file = ready_file
+        self._manager = manager
+        self._server: Server | None = None  # while it serves
+        self._step = "opens its stores"
+
+    def status(self) -> str:
+        """Say in one line what the node does now."""
+        if self._server is None:
+            return f"node {self._config.node_id} {self._step}"
+        status = self._server.node.status()
+        leads = sum(group.role == "leader" for group in status.groups)
+        return (
+            f"node {status.node_id} serves at {self._server.endpoint}: leads {leads} of {len(status.groups)} groups, "
+            f"{status.connections} connections"
+        )
 
     def locked(self) -> None:
         # A killed process leaves its ready file. The lock of the stores proves that no running process owns it.
         remove_ready(self._ready_file)
 
     def opened(self) -> None:
+        self._step = "waits for its groups to have leaders"
         settle_interpreter()
 
     async def announces(self, server: Server) -> None:
+        self._server = server
+        await self._announce(server)
+        self._manager.ready(self.status())
+
+    async def _announce(self, server: Server) -> None:
         if self._ready_file is None:
             return
         body: dict[str, Any] = {"endpoints": [server.endpoint], "pids": {self._config.node_id: os.getpid()}}
@@ -99,22 +120,29 @@ class Process(Host):
         await write_ready(self._ready_file, body)
 
     def ends(self) -> None:
+        self._server, self._step = None, "takes no requests"
         remove_ready(self._ready_file, wait_s=_REMOVE_S)
 
 
-async def serve(config: Config, ready_file: Path | None) -> str:
+async def serve(config: Config, ready_file: Path | None, manager: ServiceManager) -> str:
     """Serve until SIGTERM or SIGINT, or until the node has left its cluster, then drain. Returns why it ended. Raises
     :class:`ServerError` if the node cannot start or fails."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
+    process = Process(config, ready_file, manager)
 
     def stop(name: str) -> None:
         if not told.done():
             told.set_result(name)
+            manager.stopping(f"node {config.node_id} hands over, and answers what it has taken")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    return await serve_until(told, config, Process(config, ready_file))
+    beating = asyncio.create_task(manager.keep_alive(process.status))
+    try:
+        return await serve_until(told, config, process)
+    finally:
+        beating.cancel()
 
 
 async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:

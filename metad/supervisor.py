@@ -33,6 +33,7 @@ from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
 from .node.disk.stores import nodes_in
 from .ready_file import write_ready
+from .service_manager import ServiceManager
 
 _READY_POLL_S = 0.05
 _RESTART_S = 1.0  # between the end of a process and its next start
@@ -202,9 +203,16 @@ def _stable_port(directory: Path, count: int, held: contextlib.ExitStack | None)
 class Supervisor:
     """Runs members, restarts those that end unexpectedly, and ends all of them when told to."""
 
-    def __init__(self, configs: Sequence[Config], ready_file: Path | None, environment: Mapping[str, str]) -> None:
-        """``environment`` is that of the members."""
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        ready_file: Path | None,
+        environment: Mapping[str, str],
+        manager: ServiceManager,
+    ) -> None:
+        """``environment`` is that of the members. ``manager`` is told of all of them together."""
         self._environment = environment
+        self._manager = manager
         self.members = [Member(config) for config in configs]
         self._ready_file = ready_file
         self._stopping = asyncio.Event()
@@ -213,6 +221,11 @@ class Supervisor:
     def _stop(self, name: str) -> None:
         self._told = name
         self._stopping.set()
+        self._manager.stopping("all processes end")
+
+    def _status(self) -> str:
+        serving = [one for one in self.members if one.process is not None and one.process.returncode is None]
+        return f"{len(serving)} of {len(self.members)} processes run"
 
     async def run(self) -> str:
         """Run until SIGTERM or SIGINT, and return which it was. Raises ServerError if a member ended before it ever
@@ -220,6 +233,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number.name)
+        beating = asyncio.create_task(self._manager.keep_alive(self._status))
         with tempfile.TemporaryDirectory(prefix="metad-") as scratch:
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -231,6 +245,7 @@ class Supervisor:
             except* ServerError as group:
                 raise group.exceptions[0] from None
             finally:
+                beating.cancel()
                 if self._ready_file is not None:
                     self._ready_file.unlink(missing_ok=True)
         if all(member.given_up for member in self.members):
@@ -307,6 +322,7 @@ class Supervisor:
         event(log_events.ALL_SERVING, endpoints=body["endpoints"])
         if self._ready_file is not None:
             await write_ready(self._ready_file, body)
+        self._manager.ready(self._status())
 
 
 def parse_regions(text: str) -> list[str]:
