@@ -1,8 +1,8 @@
 """Build the documentation site from the pages of the repository: ``make docs``.
 
-It copies the pages into ``.docs/pages``, adds what ``metad config`` and ``metad logs`` print, and lets Sphinx write
-HTML to ``.docs/site``. It needs no network. A warning of Sphinx, such as a link that leads nowhere, ends it with exit
-status 1.
+It copies the pages into ``.docs/pages``, adds what programs print (``metad config``, ``metad logs``), and lets Sphinx
+write HTML to ``.docs/site``. It needs no network. A warning of Sphinx, such as a link that leads nowhere, ends it with
+exit status 1.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from pathlib import Path
 
 from metad.config.pages import reference as settings
 from metad.log_events import reference as log_events
+from metad_client.prometheus import reference as sdk_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#: ]+)(#[^) ]*)?\)")
-PRINTED = {"docs/CONFIGURATION.md": settings, "docs/LOGS.md": log_events}
+PRINTED = {"docs/CONFIGURATION.md": settings, "docs/LOGS.md": log_events, "docs/SDK_METRICS.md": sdk_metrics}
 CONTENTS = {
-    "Use": ["docs/WRITE_A_BROKER", "clients/README", "docs/MQTT", "docs/families", "docs/spark_source"],
+    "Use": [
+        "docs/WRITE_A_BROKER",
+        "clients/README",
+        "docs/MQTT",
+        "docs/families",
+        "docs/spark_source",
+        "docs/SDK_METRICS",
+    ],
     "Operate": ["docs/OPERATE", "docs/CONFIGURATION", "docs/LOGS", "docs/metadctl", "SECURITY"],
     "Speak the protocol": ["wire/PROTOCOL", "wire/TABLES", "wire/INTERNAL"],
     "Measured": ["docs/BENCHMARKS", "docs/compare", "docs/storm", "docs/reports", "docs/storm_models"],
