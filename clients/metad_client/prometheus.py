@@ -19,20 +19,19 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from metad_wire.program.extras import install
+from metad_wire.program.extras import advice
 
 from .client import Statistics, VerbStatistics
 from .dispatch.calls.call import BOUNDS_S
 from .dispatch.states import ClientState
-from .errors import ForeignCallError, ForkedError, MissingExtraError
+from .errors import ForeignCallError, ForkedError
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.registry import Collector
-except ImportError:
-    raise MissingExtraError(
-        f"metad_client.prometheus needs the prometheus_client package: {install('prometheus')}"
-    ) from None
+except ModuleNotFoundError as missing:
+    text = f"metad_client.prometheus: {advice(missing, 'prometheus')}"
+    raise ModuleNotFoundError(text, name=missing.name) from None
 
 Sample = tuple[tuple[str, ...], float]
 """The values of the labels, and the value."""

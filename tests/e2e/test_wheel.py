@@ -97,7 +97,7 @@ def run(base: Path, command: str, *arguments: str) -> subprocess.CompletedProces
 
 def extra_of(extra: str) -> str:
     """How a command tells to get it."""
-    own = extra in ("quic", "schemas")
+    own = extra in ("prometheus", "quic", "schemas")
     return f"pip install './clients[{extra}]'" if own else f"pip install ./clients '.[{extra}]'"
 
 
@@ -159,6 +159,12 @@ def test_an_embedded_server_of_the_base_is_an_import_error_that_says_what_to_ins
     done = run(base, "python", "-c", "import metad.embedded")
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: metad.embedded: the Python package ")
     assert done.stderr.rstrip().endswith(extra_of("server"))
+
+
+def test_the_metrics_of_the_sdk_without_their_extra_are_an_import_error_that_says_what_to_install(sdk: Path) -> None:
+    done = run(sdk, "python", "-c", "import metad_client.prometheus")
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: metad_client.prometheus: the Python package ")
+    assert done.stderr.rstrip().endswith(extra_of("prometheus"))
 
 
 def test_the_configuration_can_be_looked_up_without_the_server(base: Path) -> None:

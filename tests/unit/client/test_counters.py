@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from typing import Any
 
@@ -191,15 +192,24 @@ def test_a_client_that_the_program_lets_go_of_is_gone(scripted_server):
         collector.add(kept, "first")
 
 
-def test_a_scrape_in_another_thread_meets_no_half_done_change(scripted_server):
-    """A dict that grows while it is read raises RuntimeError. Other threads call all verbs meanwhile."""
+@pytest.fixture
+def hasty_threads():
+    """Threads that take turns all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_scrape_in_another_thread_meets_no_half_done_change(scripted_server, hasty_threads):
+    """A dict that grows while it is read raises RuntimeError. Verbs and outcomes come for the first time meanwhile."""
     with blocking.connect("metad://a", transport=scripted_server.transport) as client:
         over, failed = threading.Event(), []
 
         def scrape() -> None:
             while not over.is_set():
                 try:
-                    shown(client)
+                    client.statistics()
                 except Exception as error:  # noqa: BLE001 - told to the test
                     failed.append(error)
                     return
@@ -209,6 +219,10 @@ def test_a_scrape_in_another_thread_meets_no_half_done_change(scripted_server):
         for number in range(100):
             client.kv.put("ns", f"k{number}", b"")
             client.kv.get("ns", "k")
+        meters = client._client._dispatcher.meters
+        for number in range(700):
+            meters[f"verb-{number}"].ended(f"outcome-{number}", 0.001, 1, 0)
+            meters["kv.get"].ended(f"outcome-{number}", 0.001, 1, 0)
         over.set()
         scraper.join()
         assert not failed
