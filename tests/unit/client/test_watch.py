@@ -365,6 +365,8 @@ async def test_a_lost_connection_is_no_gap_and_no_repetition(connected: Client, 
     assert await take(watch, 2) == [b"2", b"3"]
     (again,) = a(nodes).live
     assert again.peer.node != stream.peer.node
+    assert connected.statistics().watch_resumes >= 1
+    assert "gap" not in connected.statistics().watch_batches
     await nothing(watch)
 
 
@@ -501,6 +503,7 @@ async def test_a_log_that_nobody_has_is_a_gap_and_then_a_snapshot(connected: Cli
     watch = connected.watch("kv", token=token)
     gap, snapshot = await anext(watch), await anext(watch)
     assert (gap.kind, gap.group, set(gap.slots)) == ("gap", a(nodes).name, a(nodes).slots)
+    assert connected.statistics().watch_batches["gap"] == 1
     assert (snapshot.kind, snapshot.first, snapshot.last, told(snapshot)) == ("snapshot", True, True, [b"2", b"3"])
     assert snapshot.slots == gap.slots
     a(nodes).put("k1", b"4")
