@@ -72,7 +72,7 @@ def pod_environment(pod: str) -> dict[str, str]:
     return found
 
 
-def pods() -> list[str]:
-    """The names that the stateful set gives its pods."""
+def pods(more: int = 0) -> list[str]:
+    """The names that the stateful set gives its pods, with so many more."""
     (name,) = (one["metadata"]["name"] for one in manifests() if one["kind"] == "StatefulSet")
-    return [f"{name}-{ordinal}" for ordinal in range(manifest("StatefulSet")["replicas"])]
+    return [f"{name}-{ordinal}" for ordinal in range(manifest("StatefulSet")["replicas"] + more)]

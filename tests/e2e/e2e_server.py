@@ -44,9 +44,9 @@ class Server:
         listen: str = "127.0.0.1:0",
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        arguments: Sequence[str] = (),
+        instead: Sequence[str] = (),
     ) -> None:
-        """``arguments``: the whole command line, if the environment has what the others would say."""
+        """``instead``: a command in place of all this, if the environment has what the others would say."""
         self.data_dir = data_dir
         self.home = data_dir.with_name(f"{data_dir.name}-{os.urandom(4).hex()}")
         self.home.mkdir(parents=True)
@@ -54,8 +54,8 @@ class Server:
         (self.home / "metad.toml").write_text(config + SMALL if "[storage]" not in config else config)
         command = [str(METAD), "serve", "--data-dir", str(data_dir), "--listen", listen]
         command += ["--config", str(self.home / "metad.toml"), "--ready-file", str(self.ready_file), *flags]
-        if arguments:
-            command = [str(METAD), *arguments]
+        if instead:
+            command = [*instead]
         self._stderr = (self.home / "stderr").open("wb")
         around = {**os.environ, **environment} if environment else None
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._stderr, env=around)

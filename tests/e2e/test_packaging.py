@@ -61,11 +61,12 @@ class Machine:
     def environment(self, name: str, given: Mapping[str, str]) -> dict[str, str]:
         return {key: self.here(name, value) for key, value in given.items() if key.startswith("METAD_")}
 
-    def start(self, name: str, given: Mapping[str, str], arguments: list[str]) -> Server:
+    def start(self, name: str, given: Mapping[str, str], command: list[str]) -> Server:
         """Start a container, or start it again with the same volume."""
         (self.home / name).mkdir(exist_ok=True)
         environment = self.environment(name, given)
-        server = Server(self.home / name, environment=environment, arguments=arguments)
+        environment["PATH"] = f"{METAD.parent}:{os.environ['PATH']}"  # as in the image
+        server = Server(self.home / name, environment=environment, instead=command)
         server.endpoint = self.at(name, "METAD_LISTEN")
         self.servers[name] = self._stack.enter_context(server)
         return server
@@ -114,7 +115,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def kubernetes(tmp_path: Path, certificates: Path) -> Iterator[Machine]:
     (tmp_path / "certs").symlink_to(certificates)
-    with Machine(tmp_path, {**{pod: f"{pod}.metad" for pod in pods()}, "more-0": "more-0.more"}) as machine:
+    with Machine(tmp_path, {pod: f"{pod}.metad" for pod in pods(more=1)}) as machine:
         yield machine
 
 
@@ -123,8 +124,8 @@ def _pod(machine: Machine, name: str) -> Server:
     file = machine.home / f"{name}.toml"
     file.write_text(machine.here(name, (KUBERNETES / "metad.toml").read_text()))
     (container,) = manifest("StatefulSet")["template"]["spec"]["containers"]
-    arguments = [str(file) if each == "/etc/metad/metad.toml" else each for each in container["args"]]
-    return machine.start(name, pod_environment(name), arguments)
+    command = [each.replace("/etc/metad/metad.toml", str(file)) for each in container["command"]]
+    return machine.start(name, pod_environment(name), command)
 
 
 def _client(machine: Machine, certificates: Path) -> blocking.BlockingClient:
@@ -177,23 +178,24 @@ def test_a_pod_whose_name_nobody_knows_yet_keeps_no_others_from_a_cluster(tmp_pa
             machine.until_ready(pod, pod_environment(pod))
 
 
-def test_a_pod_beyond_the_founders_joins(kubernetes: Machine, certificates: Path) -> None:
-    """As the page says: a stateful set of its own, with METAD_JOIN and METAD_ADVERTISE in place of seeds."""
+def test_pods_beyond_the_founders_join_and_leave_again(kubernetes: Machine, certificates: Path) -> None:
+    """``kubectl scale`` starts the same command under another name."""
+    (new,) = set(pods(more=1)) - set(pods())
     for pod in pods():
         _pod(kubernetes, pod)
-    made = METAD.with_name("metadctl"), "certs", "--out", str(certificates), "--nodes", "more-0"
-    subprocess.run([*map(str, made)], check=True, timeout=WAIT_S)
-    joins = {key: value.replace(pods()[0], "more-0") for key, value in pod_environment(pods()[0]).items()}
-    joins |= {
-        "METAD_CLUSTER_LISTEN": "0.0.0.0:7421",
-        "METAD_ADVERTISE": "more-0.more:7421",
-        "METAD_ADVERTISE_CLIENTS": "more-0.more:7420",
-        "METAD_JOIN": ",".join(f"{pod}.metad:7421" for pod in pods()),
-    }
-    kubernetes.start("more-0", joins, ["serve"])
-    kubernetes.until_ready("more-0", joins)
+    metadctl = str(METAD.with_name("metadctl"))
+    made = [metadctl, "certs", "--out", str(certificates), "--nodes", new]
+    subprocess.run(made, check=True, timeout=WAIT_S)
+    _pod(kubernetes, new)
+    kubernetes.until_ready(new, pod_environment(new))
     with _client(kubernetes, certificates) as client:
-        assert {node.node_id for node in client.cluster.map().map.nodes} == {*pods(), "more-0"}
+        assert {node.node_id for node in client.cluster.map().map.nodes} == {*pods(), new}
+    kubernetes.servers[new].kill()
+    _pod(kubernetes, new)
+    kubernetes.until_ready(new, pod_environment(new))
+    leave = [metadctl, "--endpoint", f"metads://{kubernetes.at(pods()[0], 'METAD_LISTEN')}", "leave", new]
+    subprocess.run([*leave, "--certs", str(certificates)], check=True, timeout=WAIT_S)
+    assert kubernetes.servers[new].exited() == 0
 
 
 def test_prometheus_reads_a_pod_with_its_own_certificate(kubernetes: Machine, certificates: Path) -> None:
@@ -212,7 +214,7 @@ def test_the_nodes_of_compose_serve_their_tools(tmp_path: Path) -> None:
     (arguments,) = of("CMD")
     with Machine(tmp_path, {name: name for name in nodes}) as machine:
         for name, given in nodes.items():
-            machine.start(name, given, yaml.safe_load(arguments))
+            machine.start(name, given, ["metad", *yaml.safe_load(arguments)])
         for name, given in nodes.items():
             machine.until_ready(name, given)
             assert machine.probe(name, given, "/livez") == (True, "")
@@ -234,7 +236,7 @@ def test_the_nodes_of_compose_serve_their_tools(tmp_path: Path) -> None:
 def test_the_probe_of_a_container_without_settings(tmp_path: Path) -> None:
     """``docker run metad``: on loopback, in clear text, for whoever is in the container."""
     with Machine(tmp_path, {"metad": "metad"}) as machine:
-        machine.start("metad", image_environment() | {"METAD_LISTEN": "127.0.0.1:7420"}, ["serve"])
+        machine.start("metad", image_environment() | {"METAD_LISTEN": "127.0.0.1:7420"}, ["metad", "serve"])
         machine.until_ready("metad", image_environment())
         machine.servers["metad"].kill()
         assert machine.probe("metad", image_environment(), "/livez") == (

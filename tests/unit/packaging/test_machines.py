@@ -226,16 +226,23 @@ def test_the_pods_are_the_founders_and_have_the_names_of_their_service() -> None
     assert manifest("Service")["clusterIP"] == "None"
     assert manifest("Service")["publishNotReadyAddresses"], "a majority of nodes forms the cluster before one is ready"
     assert manifest("StatefulSet")["podManagementPolicy"] == "Parallel", "the first one is ready after the second"
-    for pod in pods():
+    addresses = {each: f"{each}.{service}:7421" for each in pods()}
+    for pod in pods(more=1):
         environment = pod_environment(pod)
         assert {key for key in environment if key.startswith("METAD_")} <= VARIABLES.keys()
+        del environment["METAD_JOIN" if pod in pods() else "METAD_SEEDS"]  # as the command does
         config = load_config(KUBERNETES / file, overrides_of(environment))
         assert config.node_id == pod
-        assert config.cluster.seeds == {each: f"{each}.{service}:7421" for each in pods()}
+        assert config.cluster.seeds == (addresses if pod in pods() else {})
+        assert config.cluster.join == ([] if pod in pods() else [*addresses.values()])
+        assert config.cluster.advertise == f"{pod}.{service}:7421"
         assert config.cluster.advertise_clients == f"{pod}.{service}.{kustomization()['namespace']}.svc:7420"
         assert config.security.certificate == f"/certificates/node-{pod}.pem"
     (container,) = manifest("StatefulSet")["template"]["spec"]["containers"]
-    parsed = metad_parser().parse_args(container["args"])
+    assert container["command"][:2] == ["sh", "-c"]
+    last = shlex.split(container["command"][2].splitlines()[-1])
+    assert last[:2] == ["exec", "metad"], "SIGTERM is for metad"
+    parsed = metad_parser().parse_args(last[2:])
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert parsed.config == Path(mounts["settings"]) / file
     assert environment["METAD_DATA_DIR"].startswith(mounts["data"])
