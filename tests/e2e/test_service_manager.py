@@ -97,9 +97,12 @@ def test_workers_are_ready_together_and_only_their_supervisor_speaks(tmp_path: P
     first, _, _, _ = free_ports(4)
     flags = ["--workers", "2"]
     with Server(tmp_path / "data", listen=f"127.0.0.1:{first}", flags=flags, environment=manager.environment) as server:
-        manager.until("READY=1")
-        assert server.ready_file.exists()
-        assert "STATUS=2 of 2 processes run" in manager.lines
-        assert not any("serves at" in line for line in manager.lines)
-        manager.until("WATCHDOG=1")
-        _told_to_end(server, manager, server.exited)
+        try:
+            manager.until("READY=1")
+            assert server.ready_file.exists()
+            assert "STATUS=2 of 2 processes run" in manager.lines
+            assert not any("serves at" in line for line in manager.lines)
+            manager.until("WATCHDOG=1")
+            _told_to_end(server, manager, server.exited)
+        finally:
+            server.terminate()  # a supervisor that is killed leaves its workers
