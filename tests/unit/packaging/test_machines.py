@@ -321,7 +321,7 @@ def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
 
 def test_every_file_of_the_folder_is_looked_at() -> None:
     """A file that is added needs its test."""
-    known = ["systemd/metad.*", "container/*", "kubernetes/*.yaml", "kubernetes/metad.toml"]
+    known = ["systemd/metad.*", "container/*", "kubernetes/*.yaml", "kubernetes/metad.toml", "README.md"]
     files = {
         path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".pyc"
     }
