@@ -44,11 +44,78 @@ _TRANSACTIONS = "unit/state/test_table_transactions.py::"
 _DECLARED = "unit/state/test_declarations.py::"
 _CUTTING = "unit/client/test_cutting.py::"
 _RETURNS = "unit/server/test_return_slots.py::"
+_METERS = "unit/server/test_meters.py::"
+_LAMPS = "unit/server/test_http_port.py::"
 _JWT = "unit/server/test_jwt_keys.py::"
 _TRAIL = "unit/state/test_audit.py::"
 _NOTES = "unit/server/test_audit_queue.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
+    # --- what a node counts
+    _m(
+        "the_loudest_keep_what_was_let_go",
+        "what is said of somebody is at least so much",
+        "metad.node.meters:Loudest.add",
+        "{name: count - least for",
+        "{name: count for",
+        _METERS + "test_the_loudest_are_found_among_many",
+    ),
+    _m(
+        "a_sample_counts_once",
+        "one request of seven counts for all",
+        "metad.node.meters:Meters.begun",
+        "self.SAMPLE * max(1, items)",
+        "max(1, items)",
+        _METERS + "test_one_request_of_seven_is_looked_at_and_counts_for_all",
+    ),
+    _m(
+        "loudness_lasts",
+        "who was loud is forgotten",
+        "metad.node.meters:Loudest.fade",
+        "count / 2 for",
+        "count for",
+        _METERS + "test_who_was_loud_is_forgotten",
+    ),
+    _m(
+        "everybody_sees_loud_keys",
+        "keys of records are for administrators",
+        "metad.node.node:Node._control",
+        "not permissions.enforced or (source",
+        "True or (source",
+        _LAMPS + "test_beyond_the_machine_peers_show_who_they_are",
+    ),
+    _m(
+        "the_last_request_says_how_long_an_entry_waited",
+        "the first request of an entry has waited longest",
+        "metad.node.replicas.driver:GroupDriver._propose",
+        "works[0].command.arrived_s",
+        "works[-1].command.arrived_s",
+        _DRIVER + "test_what_an_entry_has_and_how_long_its_first_request_waited_is_counted",
+    ),
+    _m(
+        "how_late_the_loop_is_since_its_last_timer",
+        "the loop is late by what passed since the timer was due",
+        "metad.node.requests.scheduler:Standstills.start",
+        "now_s - self._due_s)",
+        "now_s - self._due_s + self._show_s)",
+        _SCHEDULER + "test_how_late_the_loop_is_is_counted",
+    ),
+    _m(
+        "what_is_committed_is_said_to_be_applied",
+        "a slow request says what it waited for",
+        "metad.node.replicas.driver:GroupDriver.finish",
+        "entry.applying_s = begun_s",
+        "entry.applying_s = 0.0",
+        _DRIVER + "test_a_request_knows_what_became_of_it",
+    ),
+    _m(
+        "waits_are_slow",
+        "what waits for as long as it said is not slow",
+        "metad.server.connection:Connection._answer",
+        "and method not in _WAITS",
+        "",
+        _LAMPS + "test_who_waits_as_long_as_it_said_is_not_slow",
+    ),
     # --- fences in every group
     _m(
         "metadata_groups_have_no_fences",

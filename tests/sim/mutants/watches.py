@@ -115,8 +115,8 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "cut_takes_any_pin",
         "a watch goes back only where the group's leader itself is behind",
         "metad_client.watch.streams:Streams.opening",
-        "self._flags, self._progress_ms, True)",
-        "self._flags, self._progress_ms, not stream.cut)",
+        "self._flags, self.progress_ms, True)",
+        "self._flags, self.progress_ms, not stream.cut)",
         "cut_does_not_take_a_watch_back",
     ),
     _m(

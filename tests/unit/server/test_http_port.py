@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -240,6 +241,16 @@ async def test_what_was_slow_says_what_it_waited_for(caplog: pytest.LogCaptureFi
     assert {"method", "took_ms", "queued_ms", "outcome"} <= vars(lines[0])["fields"].keys()
 
 
+async def test_who_waits_as_long_as_it_said_is_not_slow() -> None:
+    async with serving(limits={"slow_ms": 100}) as server, connect(f"metad://{server.endpoint}") as client:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.6):
+                async for _ in client.wills.due("b", 1, poll_s=0.3):
+                    pytest.fail("nobody has a will")
+        assert "will.wait" in server.node.requests.meters.by_name()
+        assert [one.method for one in await of(client, server.node.identity.node_id)] == []
+
+
 async def of(client: Client, node: str) -> list[m.SlowRequest]:
     reply = (await client.cluster.activity(nodes=[node]))[node]
     assert isinstance(reply, m.ActivityReply)
@@ -348,6 +359,19 @@ async def test_beyond_the_machine_peers_show_who_they_are(monkeypatch: pytest.Mo
                 await asyncio.sleep(0.05)
             else:
                 pytest.fail("operators see it")
+            for _ in range(2 * Meters.SAMPLE):
+                await admin.kv.put("ns", "hot", b"v")
+            seen = await loud_keys(admin)
+            assert seen == ["kv ns/hot"]
+            async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("other"))) as operator:
+                assert await loud_keys(operator) == [], "records' keys are for administrators"
+
+
+async def loud_keys(client: Client) -> list[str]:
+    (reply,) = (await client.cluster.activity()).values()
+    assert isinstance(reply, m.ActivityReply)
+    assert "ns" in [one.name for one in reply.tenants]
+    return [one.name for one in reply.keys if one.name.startswith("kv ")]
 
 
 @pytest.mark.parametrize(
