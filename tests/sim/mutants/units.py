@@ -53,11 +53,11 @@ _NOTES = "unit/server/test_audit_queue.py::"
 UNIT_MUTANTS: tuple[Mutant, ...] = (
     # --- what a node counts
     _m(
-        "the_loudest_keep_what_was_let_go",
-        "what is said of somebody is at least so much",
+        "what_was_let_go_is_forgotten",
+        "what is said of somebody is at most so much",
         "metad.node.meters:Loudest.add",
-        "{name: count - least for",
-        "{name: count for",
+        "self._missed += least",
+        "self._missed += 0",
         _METERS + "test_the_loudest_are_found_among_many",
     ),
     _m(

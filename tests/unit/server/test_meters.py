@@ -8,8 +8,6 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from metad.node.meters import FADES_S, Loudest, Meters
 from metad_wire import messages as m
 from metad_wire.errors import InvalidItemError, OverloadedError, QuotaExceededError
@@ -18,8 +16,9 @@ from metad_wire.refused import Refused
 from metad_wire.tables.kv import KV
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_loudest_are_found_among_many(seed: int) -> None:
+def test_the_loudest_are_found_among_many() -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
     rng = random.Random(seed)
     loud: Loudest[str] = Loudest()
     truth: Counter[str] = Counter()
@@ -30,7 +29,7 @@ def test_the_loudest_are_found_among_many(seed: int) -> None:
         loud.add(name, weight)
     found = loud.top(5)
     assert {one.name for one in found} == {f"loud-{number}" for number in range(5)}
-    for one in found:
+    for one in loud.top(1_000_000):
         assert one.at_least <= truth[one.name] <= one.at_most
         assert one.at_most - one.at_least <= sum(truth.values()) / Loudest.KEPT
     assert len(loud.top(1_000_000)) <= 2 * Loudest.KEPT
