@@ -675,6 +675,34 @@ TLS_REFUSED = _info(
 )
 QUIC_FAILED = _error("quic_failed", "A QUIC connection has failed by a bug. Please report it.")
 
+# --- which of them tell a change ---
+
+CHANGES: Final[dict[str, str]] = {
+    event.key: table
+    for table, events in {
+        "cluster": (
+            *(RECOVERED, LISTENING, NOT_SERVING, SERVING, DRAINING, HANDED_OVER, NOT_DRAINED, STOPPED, NODE_FAILED),
+            *(STORES_NOT_CLOSED, LIMIT_LOWERED, MEMORY_SHORT, LINES_DROPPED, BUG),
+            *(PEER_CONNECTED, PEER_LOST, PEER_SILENT, PEER_HOST_REFUSES, PEER_REFUSED, REFUSED_BY_PEER),
+            *(PEER_DOES_NOT_READ, QUIC_BLOCKED, QUIC_UNBLOCKED, QUIC_FAILED, CANNOT_ACCEPT),
+            *(NODE_JOINED, NODE_FORGOTTEN, NODE_LEFT, CANNOT_JOIN_YET),
+            *(LEADER_GAINED, LEADER_LOST, NO_LEADER, LEADER_FOUND, OVERLOADED, OVERLOAD_OVER),
+            *(REPLICAS_ADDED, REPLICA_REMOVED, REPLICA_LOST_DATA, TERM_TOO_FAR_AHEAD),
+            *(SNAPSHOT_WANTED, SNAPSHOT_SENT, SNAPSHOT_NOT_SENT, SNAPSHOT_INSTALLED, SNAPSHOT_RESUMED),
+            *(DISK_SHORT, DISK_HAS_ROOM, DISK_NOT_SEEN, RESERVE_RELEASED, WAITS_FOR_ROOM, NO_ROOM_TO_COMPACT),
+            *(WATCHES_FULL, WATCHES_SENT_AWAY, WATCHES_CUT),
+            *(SLOT_MOVE_BEGAN, SLOTS_MOVED, SLOT_MOVE_BROKE_OFF, SLOT_MOVE_NOT_CLOSED, ROWS_DROPPED),
+            *(WILLS_WAIT, WILLS_DROPPED, FENCES_NOT_SPREAD, BROKERS_FORGOTTEN, BROKERS_NOT_FORGOTTEN),
+            *(CERTIFICATES_END_SOON, CERTIFICATES_ENDED, FILES_RELOADED, FILES_UNUSABLE, FILES_GONE),
+        ),
+        "broker": (BROKER_REGISTERED, BROKER_FENCED),
+        "audit": (AUDITED,),
+    }.items()
+    for event in events
+}
+"""Events that ``system.events`` shows -> which table one must be able to read for that: their fields name its keys.
+What has keys of other records, or what a client has sent, is none of them."""
+
 
 _HEAD = """# Log events
 
@@ -697,16 +725,20 @@ SIGINT; 1 if the node cannot serve; 3 if every other node refuses it. Another st
 may restart it (`RestartPreventExitStatus=3` of systemd; the supervisors of metad keep to that). A process that is
 killed writes no last line.
 
+`metadctl events` shows, of all nodes together, those that have a table in the column *shown*: to clients that may read
+this table. Each node keeps the last of them in memory.
+
 `metad logs` prints this page.
 """
 
 
 def reference() -> str:
     """What ``metad logs`` prints, as a page."""
-    lines = [_HEAD, "| event | level | meaning | fields |", "| --- | --- | --- | --- |"]
+    lines = [_HEAD, "| event | level | shown | meaning | fields |", "| --- | --- | --- | --- | --- |"]
     for event in EVENTS.values():
         fields = "; ".join(
             f"{f'**`{name}`**' if name in event.about else f'`{name}`'}: {text}" for name, text in event.fields.items()
         )
-        lines.append(f"| `{event.key}` | {logging.getLevelName(event.level).lower()} | {event.text} | {fields} |")
+        level, shown = logging.getLevelName(event.level).lower(), CHANGES.get(event.key, "")
+        lines.append(f"| `{event.key}` | {level} | {shown} | {event.text} | {fields} |")
     return "\n".join([*lines, ""])

@@ -22,7 +22,7 @@ from metad_wire.transport import split_endpoint
 from . import log_events
 from .config import Config
 from .errors import DiskFullError, LeftError
-from .logs import event
+from .logs import event, keeping
 from .node.node import Node
 from .process_limits import fitted, memory_shortage
 from .ready_file import remove_ready, write_ready
@@ -149,6 +149,11 @@ async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> 
     """Serve until ``told`` has a result, or until the node has left its cluster, then drain. Returns why it ended.
     Raises :class:`ServerError` if the node cannot start or fails. A full disk is no reason: the process waits for room,
     and opens the node again."""
+    with keeping():
+        return await _serve_until(told, config, host)
+
+
+async def _serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:
     config, lowered = fitted(config, raise_files_limit())
     for one in lowered:
         event(

@@ -19,6 +19,7 @@ from metad_wire.transport import Transport
 
 from ..config import load_config
 from ..errors import ServerError
+from ..logs import keeping
 from ..node.environment import AsyncEnvironment, Timer
 from ..server.network import Network
 from ..server.serve import Server
@@ -152,15 +153,16 @@ async def serve(
     config = load_config(None, overrides)
     network = Network.of(config) if transport is None else Network.only(transport)
     clocks = MovableClocks() if data_dir is None else None
-    server = await Server.start(config, network, environment=clocks)
-    running = asyncio.create_task(server.run())
-    try:
-        yield Serving(server.endpoint, server.quic_endpoint, clocks)
-    finally:
-        await server.stop()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+    with keeping():
+        server = await Server.start(config, network, environment=clocks)
+        running = asyncio.create_task(server.run())
+        try:
+            yield Serving(server.endpoint, server.quic_endpoint, clocks)
+        finally:
+            await server.stop()
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from metad_wire.methods import (
     ACTIVITY,
     CLUSTER_MAP,
     CLUSTER_STORE,
+    EVENTS,
     QUOTA_USE,
     STATUS,
     WATCH_OPEN,
@@ -33,6 +34,7 @@ from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
 from metad_wire.policy.returns import ReturnShare
 from metad_wire.policy.slices import Slices
+from metad_wire.tables.access import May, Wish
 
 from .. import __version__, log_events
 from ..config import Config
@@ -44,7 +46,7 @@ from ..control.map.formed import refusal, without_effect
 from ..control.map.presence import Presence
 from ..control.migration import Migrations
 from ..errors import ConfigError, LeftError, ServerError, StorageError
-from ..logs import bug, event
+from ..logs import KEPT, bug, event, kept
 from ..raft.base import Timing
 from ..raft.replica import RaftGroup
 from ..raft.replicas import PeerProtocolError, Replicas
@@ -302,6 +304,10 @@ class Node:
             permissions, meters = self.permissions, self.groups.meters
             shows_keys = not permissions.enforced or (source is not None and permissions.administers(source.principal))
             done(encode(meters.activity(body, shows_keys=shows_keys)))
+        elif method is EVENTS:
+            wishes = [Wish("read", table) for table in KEPT]
+            may = self.permissions.may(May("", wishes), source).allowed
+            done(encode(kept().page(body, [wish.table for wish, allowed in zip(wishes, may, strict=True) if allowed])))
         elif method is ACCESS_MAY:
             done(encode(self.permissions.may(body, source)))
         elif method is QUOTA_USE:

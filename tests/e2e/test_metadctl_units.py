@@ -24,6 +24,7 @@ ASKED: Final = {
     "members": [],
     "members --wide": ["--wide"],
     "links": [],
+    "events": [],
     "groups": [],
     "groups consumer": ["--tenant", "x"],
     "groups consumer get": ["x", "x"],

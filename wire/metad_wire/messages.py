@@ -1273,3 +1273,49 @@ class StatusReply(Message, frozen=True):
     """The disk of its data directory."""
     authorization: bool = False
     """Whether a client may do what its roles say, and nothing else."""
+
+
+# --- what has changed at a node ---
+
+
+Said = str | int | float | bool | None | list[str]
+"""The value of a field of a log line."""
+
+
+class Events(Message, frozen=True):
+    """Ask a node what has changed, as its log tells it. It has the last lines in memory, since its process started."""
+
+    since_ms: U63 = 0
+    """Only what was logged then or later, in Unix milliseconds."""
+    page: Page = Page()
+    """The cursor of an earlier reply asks for what follows it, also of one without ``more``. After a restart of the
+    process the cursor counts for nothing."""
+
+
+class LoggedEvent(Message, frozen=True):
+    """Says what has changed."""
+
+    when_ms: U63
+    """By the clock of the node, in Unix milliseconds."""
+    level: str
+    """``info``, ``warning`` or ``error``."""
+    event: str
+    """Its key: `metad logs` lists them with their fields."""
+    fields: dict[str, Said] = {}
+    """Texts are cut after 1,000 characters, and lists after 20 items."""
+    text: str = ""
+    """What the event means, in a sentence."""
+
+
+class EventsReply(Message, frozen=True):
+    """Says what has changed, the oldest first."""
+
+    events: list[LoggedEvent]
+    cursor: bytes
+    """To go on from here, also later."""
+    more: bool
+    """There are further ones already."""
+    begins_ms: U63
+    """Of what was before that, nothing is known here: the process started then, or had no room for more."""
+    withheld: U63 = 0
+    """Events of this page that are not shown: who asks may not read their tables."""

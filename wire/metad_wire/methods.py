@@ -39,6 +39,7 @@ from .watch import WatchOpen, WatchOpened
 STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, Lane.CONTROL, mutates=False, by=By.ANY)
 
 ACTIVITY = Method(0x000E, "system.activity", m.Activity, m.ActivityReply, Lane.CONTROL, mutates=False, by=By.ANY)
+EVENTS = Method(0x074B, "system.events", m.Events, m.EventsReply, Lane.CONTROL, mutates=False, by=By.ANY)
 
 CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, Lane.CONTROL, mutates=False, by=By.ANY)
 CLUSTER_JOIN = Method(

@@ -242,6 +242,7 @@ class Cluster(Twin):
     map = Call(cluster.Cluster.map)
     statuses = Call(cluster.Cluster.statuses)
     activity = Call(cluster.Cluster.activity)
+    events = Call(cluster.Cluster.events)
     transfer = Call(cluster.Cluster.transfer)
     join = Call(cluster.Cluster.join)
     leave = Call(cluster.Cluster.leave)

@@ -33,6 +33,7 @@ from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
 from . import busy, groups, issuing, overview
 from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
+from .lamps import events
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
@@ -61,6 +62,7 @@ class Family(Protocol):
 
 
 FAMILIES: Final[tuple[Family, ...]] = (
+    events,
     groups,
     brokers,
     assignments,
@@ -100,6 +102,7 @@ examples:
   metadctl leases --namespace config
   metadctl groups consumer get acme billing
   metadctl audit --since 1h --kind refused
+  metadctl events --since 2h
   metadctl put kv config greeting hello
   metadctl get kv config greeting --json
   metadctl tables declare devices.json

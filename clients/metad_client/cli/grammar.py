@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn, TypeAlias
 
 from metad_wire.transport import split_endpoint
 
@@ -20,6 +23,7 @@ Check = Callable[[Arguments], None]
 Leaf = Callable[[str, str, Command], Parser]
 """Adds a command for a kind of record: (its name, help, its function)."""
 LIMIT_DEFAULT = 1_000
+_UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Usage(argparse.ArgumentParser):
@@ -139,9 +143,34 @@ def endpoint(text: str) -> str:
     return text
 
 
+def since(parser: Parser, default: int | str, said: str = "") -> None:
+    """Add the option: a time in Unix milliseconds."""
+    how = "90s, 30min, 1h or 2d ago, or 2026-11-22T15:04:05Z (without Z: as this machine has it)"
+    parser.add_argument(
+        "--since", type=_since, default=default, metavar="T", help=f"only from then on: {how}{said and f'; {said}'}"
+    )
+
+
+def _since(text: str) -> int:
+    ago_s = _span_s(text)
+    if ago_s is not None:
+        return max(0, int(1_000 * (time.time() - ago_s)))
+    try:
+        return max(0, int(1_000 * datetime.fromisoformat(text).astimezone(UTC).timestamp()))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"neither as in 30min nor a time: {text}") from None
+
+
+def _span_s(text: str) -> int | None:
+    """``90s``, ``30min``, ``1h`` or ``2d`` in seconds; None for anything else."""
+    found = re.fullmatch(r"(\d{1,9})(s|min|m|h|d)", text)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
 def seconds(text: str) -> float:
-    """Read an argument: for how long to wait."""
-    number = float(text)
+    """Read an argument: for how long to wait; ``60`` and ``60s`` are the same."""
+    span_s = _span_s(text)
+    number = float(text) if span_s is None else float(span_s)
     if not 0 < number <= 3600:
         raise argparse.ArgumentTypeError(f"not between 0 and 3600 seconds: {text}")
     return number

@@ -289,12 +289,13 @@ _TITLES: Final = {
 
 def wide_member_table(rows: Sequence[Row]) -> list[Row]:
     """A row for each node with all that programs are told, as people read it."""
-    return [dict(_as_read(name, value) for name, value in row.items()) for row in rows]
+    return [dict(as_read(name, value) for name, value in row.items()) for row in rows]
 
 
-def _as_read(name: str, value: Any) -> tuple[str, Any]:
+def as_read(name: str, value: Any) -> tuple[str, Any]:
+    """A field as people read it: its name without a unit, and its value with one."""
     if isinstance(value, dict):
-        return name, dict(_as_read(*inner) for inner in value.items())
+        return name, dict(as_read(*inner) for inner in value.items())
     for unit, said in _UNITS.items():
         if name.endswith(unit):
             title = name.removesuffix(unit).replace("_", " ")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from metad_wire import cluster as c
 from metad_wire import methods
 from metad_wire.cluster import GroupId
-from metad_wire.messages import Activity, ActivityReply, Status, StatusReply
+from metad_wire.messages import Activity, ActivityReply, Events, EventsReply, Page, Status, StatusReply
 from metad_wire.methods import Body, Method, Reply
 
+from ..dispatch.calls.call import Call
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import MetadError, NotFoundError
 from ..requests.requests import Requests
-from ..requests.wrong import sequence
+from ..requests.wrong import argument, sequence
 from . import Facade
 
 
@@ -33,24 +34,49 @@ class Cluster(Facade):
 
     async def statuses(self, *, deadline_s: float | None = None) -> dict[str, StatusReply | MetadError]:
         """The status of every node, by id; for a node that does not answer, the error."""
-        return await self._of_each(methods.STATUS, Status(), deadline_s)
+        return await self._of_each(methods.STATUS, lambda _: Status(), (), deadline_s)
 
     async def activity(
         self, most: int = 20, *, nodes: Sequence[str] = (), deadline_s: float | None = None
     ) -> dict[str, ActivityReply | MetadError]:
         """What was slow of late, and who asks for most, by each node or each of these, by id; for a node that does not
         answer, the error. ``most``: of each kind, up to 256."""
-        return await self._of_each(methods.ACTIVITY, Activity(most), deadline_s, sequence("nodes", nodes, "str"))
+        named = sequence("nodes", nodes, "str")
+        return await self._of_each(methods.ACTIVITY, lambda _: Activity(most), named, deadline_s)
+
+    async def events(
+        self,
+        *,
+        since_ms: int = 0,
+        cursors: dict[str, bytes] | None = None,
+        nodes: Sequence[str] = (),
+        page_size: int = 1_000,
+        deadline_s: float | None = None,
+    ) -> dict[str, EventsReply | MetadError]:
+        """What has changed since then, in Unix milliseconds, as the logs of all nodes tell it, or of these: a page of
+        each by id; for a node that does not answer, the error. ``cursors``: those of the replies before, by node, also
+        of one without ``more``, for what follows."""
+        argument("cursors", cursors, dict[str, bytes] | None)
+        known = cursors or {}
+
+        def asked(node: str) -> Events:
+            return Events(since_ms, Page(page_size, known.get(node, b"")))
+
+        return await self._of_each(methods.EVENTS, asked, sequence("nodes", nodes, "str"), deadline_s)
 
     async def _of_each(
-        self, method: Method[Body, Reply], body: Body, deadline_s: float | None, nodes: Sequence[str] = ()
+        self,
+        method: Method[Body, Reply],
+        body_of: Callable[[str], Body],
+        nodes: Sequence[str],
+        deadline_s: float | None,
     ) -> dict[str, Reply | MetadError]:
-        calls = {
-            node: self._requests.begin(method, body, deadline_s, node=node)
-            for node in nodes or sorted(self._dispatcher.nodes.queues)
-        }
+        """The reply or the error of each of these nodes, or of all, by id."""
+        calls: dict[str, Call] = {}
         found: dict[str, Reply | MetadError] = {}
         try:
+            for node in nodes or sorted(self._dispatcher.nodes.queues):
+                calls[node] = self._requests.begin(method, body_of(node), deadline_s, node=node)
             for node, call in calls.items():
                 try:
                     found[node] = await self._requests.reply(call)

@@ -21,11 +21,11 @@ import pytest
 from e2e_nodes import Nodes
 from e2e_server import free_ports
 
-from metad_client import Client, connect
+from metad_client import Client, MetadError, connect
 from waiting import until
 
 SHOWS = """
-cluster.map cluster.join cluster.leave system.status kv.put kv.get
+cluster.map cluster.join cluster.leave system.status system.events kv.put kv.get
 """
 
 
@@ -62,6 +62,10 @@ async def test_nodes_join_through_any_node_and_clients_find_them(
             await until(knows, "the client hears of all nodes")
             assert (nodes.servers["n1"].home / "metad.toml").read_text() == seeds
             assert nodes.servers["n1"].process.poll() is None
+            told = await m.cluster.events(nodes=["n1"])  # who leads metadata-0 has logged who joined
+            assert not isinstance(told["n1"], MetadError)
+            joined = [one.fields["member"] for one in told["n1"].events if one.event == "node_joined"]
+            assert joined == ["n4", "n5"]
 
             # The founder leaves, and with it the only address that this client was given.
             await metadctl("leave", "n1", "--allow-fewer-replicas", endpoint=nodes.endpoints["n5"])

@@ -171,20 +171,28 @@ LISTED: dict[type, m.Message] = {
     AuditList: AuditEntry("1", 1, "admin", "n1", "metad://client/c", "10.0.0.7", "role.put"),
 }
 
+OF_A_NODE: dict[type, m.Message] = {
+    m.Status: m.StatusReply(
+        *("n1", "c1", "0.1.0", 1, 2000, 3000, 4 << 20, True, 1, 1, 0, 5, 5),
+        [m.GroupStatus("data-0", "data", 1024, 5, 1, 5, 100, "leader", "n1", 3, 5, ["n1", "n2"])],
+        sessions_ended=7,
+        wills_due=4,
+        overdue_ms=2_000,
+        backlog=m.Backlog(3, 2, 5, 1, 60_000),
+    ),
+    m.Events: m.EventsReply(
+        [m.LoggedEvent(1_700_000_000_000, "info", "leader_gained", {"group": "data-0", "term": 3})],
+        *(b"1:1", False, 1_600_000_000_000),
+    ),
+}
+
 
 def all_well(body: Any) -> m.Message:
     """The reply to a request where everything succeeds and every read finds something."""
     revisions = [m.Revision("data-0", 1)]
     match body:
-        case m.Status():
-            group = m.GroupStatus("data-0", "data", 1024, 5, 1, 5, 100, "leader", "n1", 3, 5, ["n1", "n2"])
-            return m.StatusReply(
-                *("n1", "c1", "0.1.0", 1, 2000, 3000, 4 << 20, True, 1, 1, 0, 5, 5, [group]),
-                sessions_ended=7,
-                wills_due=4,
-                overdue_ms=2_000,
-                backlog=m.Backlog(3, 2, 5, 1, 60_000),
-            )
+        case m.Status() | m.Events():
+            return OF_A_NODE[type(body)]
         case May():
             return MayReply("metad://client/c", True, False, False, [], [True] * len(body.wishes))
         case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance():

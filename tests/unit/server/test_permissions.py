@@ -146,7 +146,8 @@ RIGHTS = {
     "consumer.describe kv.get kv.scan lease.get lease.list lease.keys sequence.get sequence.list retained.get "
     "retained.match broker.get broker.list table.get table.list table.count declaration.get declaration.list "
     "assignment.explain plan.get plan.list role.list principal.get principal.list audit.list system.status "
-    "system.activity cluster.map watch.open access.may tenants.endings tenants.list tenants.use quota.list quota.use",
+    "system.activity system.events cluster.map watch.open access.may tenants.endings tenants.list tenants.use "
+    "quota.list quota.use",
     "write": "session.takeover session.disconnect session.update subscription.add inflight.put will.claim "
     "will.acknowledge offset.commit offset.reset_generations consumer.join consumer.heartbeat "
     "consumer.leave consumer.assign kv.put kv.transact lease.grant lease.keep_alive lease.attach lease.detach "

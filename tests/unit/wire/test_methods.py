@@ -63,8 +63,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
     assert {method.name for method in METHODS.values() if method.lane is Lane.HEARTBEATS} == {"broker.heartbeat"}
     assert {method.name for method in METHODS.values() if method.lane is Lane.CONTROL} == {
         *("quota.use", "quota.counts"),
-        "system.status",
-        "system.activity",
+        *("system.status", "system.activity", "system.events"),
         *(f"broker.{name}" for name in ("register", "serve", "drain", "deregister", "fence", "get", "list", "change")),
         *(
             f"cluster.{name}"

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import time
 import typing
-from datetime import UTC, datetime
 
 from metad_wire.tables.access import AuditEntry, AuditKind
 
 from ...client import Client
 from .. import people
-from ..grammar import Arguments, Commands, limit
+from ..grammar import Arguments, Commands, limit, since
 from ..printing import Printer
 from .access import named
 from .bounded import Row, first, page_size, show
-
-_UNITS: typing.Final = {"s": 1, "min": 60, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     listing = commands.add("audit", "who has administered what, and who was refused; the newest first", _list)
-    said = "only from then on: 90s, 30min, 1h or 2d ago, or 2026-11-22T15:04:05Z (without Z: as this machine has it)"
-    listing.add_argument("--since", type=_since, default=0, metavar="T", help=said)
+    since(listing, 0)
     said = "only of this principal: a URI; NAME stands for metad://client/NAME, broker/NAME for metad://broker/NAME"
     listing.add_argument("--who", type=named, metavar="PRINCIPAL", help=said)
     kinds = typing.get_args(AuditKind)
     listing.add_argument("--kind", choices=kinds, metavar="KIND", help=", ".join(kinds))
     listing.add_argument("--method", default="", metavar="P", help="only of methods whose names start so, as in role.")
     limit(listing)
-
-
-def _since(text: str) -> int:
-    if (found := re.fullmatch(r"(\d{1,9})(s|min|m|h|d)", text)) is not None:
-        return max(0, int(1_000 * (time.time() - int(found[1]) * _UNITS[found[2]])))
-    try:
-        return max(0, int(1_000 * datetime.fromisoformat(text).astimezone(UTC).timestamp()))
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"neither as in 30min nor a time: {text}") from None
 
 
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:

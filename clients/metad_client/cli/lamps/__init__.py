@@ -1,0 +1,1 @@
+"""What a person looks at when something is wrong: what has changed, and what goes on now."""
