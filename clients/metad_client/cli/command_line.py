@@ -285,12 +285,14 @@ def _show_unknown(printer: Printer, reason: str) -> int:
 async def _members(m: Client, a: Arguments, printer: Printer) -> None:
     cluster = await look(m, a)
     rows = overview.members(cluster, m.statistics().via)
-    if a.wide:
-        printer.many(rows, overview.wide_member_table(rows))
-    elif a.json:
-        printer.many(rows)
+    if a.node is not None:
+        rows = [row for row in rows if row["node"] == a.node]
+        if not rows:
+            raise NotFoundError(f"{a.node} is no member of the cluster")
+    if a.wide or a.node is not None:
+        printer.page(rows, [], [overview.member_details(row) for row in rows])
     else:
-        printer.page(rows, [], [overview.member_table(cluster)])
+        printer.page(rows, [], [overview.member_table(cluster, problems(cluster))])
 
 
 async def _links(m: Client, a: Arguments, printer: Printer) -> None:
@@ -354,7 +356,8 @@ def _add_cluster(commands: Commands) -> None:
         help="print only the verdict and the problems; exit status 0 ok, 1 warning, 2 critical, 3 unknown",
     )
     members = plain("members", "the nodes of the cluster", _members)
-    members.add_argument("--wide", action="store_true", help="all that is known of them, in many columns")
+    members.add_argument("node", nargs="?", metavar="NODE", help="all that is known of this one")
+    members.add_argument("--wide", action="store_true", help="all that is known of each")
     plain("links", "the connections between the nodes", _links)
     busy.add(commands)
     transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)

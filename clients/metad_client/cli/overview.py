@@ -248,24 +248,28 @@ def node_table(cluster: ClusterView) -> list[Row]:
     return rows
 
 
-def member_table(cluster: ClusterView) -> list[Row]:
-    """A row for each node: where it is reached, and what runs there."""
+def member_table(cluster: ClusterView, found: Sequence[Problem]) -> list[Row]:
+    """A row for each node that fits a terminal: where it is, how it is, and what runs there. ``found``: the problems of
+    the cluster."""
+    led = Counter(group.leader for group in cluster.groups)
     regions = any(node.record is not None and node.record.region for node in cluster.nodes)
-    lost = any(node.status is None for node in cluster.nodes)
     rows: list[Row] = []
     for node in cluster.nodes:
-        row: Row = {"node": node.node, "state": node.state}
         record, status = node.record, node.status
+        ill = [one.code for one in found if one.node == node.node and not one.group]
+        row: Row = {
+            "node": node.node,
+            "state": node.state,
+            "health": [code for code in ill if code != f"node_{node.state}"] or ("ok" if node.is_up else None),
+        }
         if regions:
             row["region"] = record.region if record is not None else None
-        row |= {
-            "clients": (record.endpoint or None) if record is not None else None,
-            "peers": (record.peer_endpoint or None) if record is not None else None,
-            "version": status.version if status is not None else None,
-            "up for": people.duration(status.uptime_ms) if status is not None else None,
-        }
-        if lost:
-            row["error"] = node.error or None
+        row["endpoint"] = (record.endpoint or None) if record is not None else None
+        row["leads"] = f"{led[node.node]} of {len(status.groups)}" if status is not None else led[node.node]
+        if status is not None:
+            row["disk free"] = people.size(status.disk.free_bytes) if status.disk.total_bytes else None
+            row["version"] = status.version
+            row["up for"] = people.duration(status.uptime_ms)
         rows.append(row)
     return rows
 
@@ -277,19 +281,46 @@ _UNITS: Final[Mapping[str, Callable[[int], str]]] = {
 }
 _TITLES: Final = {
     "uptime_ms": "up for",
+    "cpu_us": "CPU used",
     "rss_bytes": "memory",
-    "unclaimed_ms": "unclaimed for",
+    "clients": "endpoint",
+    "peers": "endpoint for nodes",
+    "connections": "clients",
+    "sessions_ended": "sessions ended",
+    "wills_due": "wills that came due",
+    "overdue_ms": "oldest late deadline",
+    "wills_dropped": "wills dropped",
+    "unclaimed": "wills without a broker",
+    "unclaimed_ms": "oldest of these",
+    "deadlines": "late deadlines",
+    "fences": "fences not swept",
+    "wills": "wills that wait",
+    "more": "and more than these",
+    "tenants": "tenants to end",
+    "requests": "requests turned away",
+    "early": "of these came too early",
     "per_s": "returns per second",
+    "ahead_ms": "returns are planned for",
+    "granted": "returns by a common budget",
+    "paced": "connections that waited",
     "free_bytes": "disk free",
     "total_bytes": "disk",
     "low_bytes": "disk low below",
+    "short": "disk is short",
     "lasts_ms": "disk lasts",
 }
 
 
-def wide_member_table(rows: Sequence[Row]) -> list[Row]:
-    """A row for each node with all that programs are told, as people read it."""
-    return [dict(as_read(name, value) for name, value in row.items()) for row in rows]
+def member_details(row: Row) -> list[Row]:
+    """All that programs are told of a node, a line each, as people read it."""
+    lines: list[Row] = []
+    for name, value in row.items():
+        if name == "lanes":
+            lines += [{"field": f"lane {lane['lane']}", "value": _lane(**lane)} for lane in value]
+            continue
+        for title, shown in as_read(name, value)[1].items() if isinstance(value, dict) else [as_read(name, value)]:
+            lines.append({"field": title, "value": shown})
+    return lines
 
 
 def as_read(name: str, value: Any) -> tuple[str, Any]:
@@ -300,11 +331,11 @@ def as_read(name: str, value: Any) -> tuple[str, Any]:
         if name.endswith(unit):
             title = name.removesuffix(unit).replace("_", " ")
             return _TITLES.get(name, title), None if value is None else said(value)
-    return _TITLES.get(name, name), [_lane(**lane) for lane in value] if name == "lanes" else value
+    return _TITLES.get(name, name), f"{value:,}" if type(value) is int else value
 
 
 def _lane(lane: str, admitted: int, refused: int) -> str:
-    return f"{lane} {admitted:,}" + (f" and {refused:,} refused" if refused else "")
+    return f"{admitted:,}" + (f" and {refused:,} refused" if refused else "")
 
 
 def group_table(cluster: ClusterView) -> list[Row]:

@@ -557,12 +557,20 @@ def test_status_is_of_the_whole_cluster(ctl, scripted_server, a_map):
     table = ctl("members", "--timeout", "1").out
     assert max(map(len, table.splitlines())) <= 80, "it fits the screen of a person"
     head, first, second = table.splitlines()
-    assert head.split()[:5] == ["node", "state", "clients", "peers", "version"]
-    assert first.split()[:3] == ["n1", "up", "a:7420"]
-    assert second.split()[:2] == ["n2", "unreachable"]
+    assert head.split() == ["node", "state", "health", "endpoint", "leads", "disk", "free", "version", "up", "for"]
+    assert first.split()[:3] == ["n1", "up", "ok"]
+    assert first.split()[-3:] == ["0.1.0", "2", "s"]
+    assert second.split()[:3] == ["n2", "unreachable", "-"]
     wide = ctl("members", "--wide", "--timeout", "1").out
-    assert "4.0 MiB" in wide
+    assert max(map(len, wide.splitlines())) <= 80
+    assert wide.count("\n\n") == 1  # a part for each node
+    assert "memory                      4.0 MiB" in wide
     assert "rss_bytes" not in wide
+    one = ctl("members", "n1", "--timeout", "1").out
+    assert wide.startswith(one)
+    assert json.loads(ctl("members", "n2", "--timeout", "1", "--json").out) == [down]
+    none = ctl("members", "n9", "--timeout", "1")
+    assert (none.status, none.err) == (1, "metadctl: n9 is no member of the cluster\n")
 
 
 def test_a_healthy_node_is_ok(ctl, scripted_server):
@@ -594,7 +602,8 @@ def test_the_lanes_of_a_member_are_words(ctl, scripted_server):
     lanes = [m.LaneStatus("heartbeats", 1_200, 0), m.LaneStatus("records", 7, 3)]
     status = m.StatusReply("n1", "c1", "0.1.0", 1, 1, 1, 1, True, 1, 1, 0, 5, 5, [], lanes=lanes)
     scripted_server.answer = lambda received: received.reply(status)
-    assert "heartbeats 1,200, records 7 and 3 refused" in ctl("members", "--wide").out
+    wide = [" ".join(line.split()) for line in ctl("members", "--wide").out.splitlines()]
+    assert {"lane heartbeats 1,200", "lane records 7 and 3 refused"} <= {*wide}
     (row,) = json.loads(ctl("members", "--json").out)
     assert row["lanes"][1] == {"lane": "records", "admitted": 7, "refused": 3}
 
