@@ -82,6 +82,9 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Watched) -> None:
     nodes.kill("n3")
     row = nodes.until("warning", "node_unreachable", "group_under_replicated", everywhere="group_under_replicated")
     assert [one["node"] for one in row["problems"] if one["code"] == "node_unreachable"] == ["n3"]
+    waited = nodes.ctl("status", "--wait", "OK", "--timeout", "1s")
+    assert (waited.returncode, waited.stdout.splitlines()[0]) == (1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
+    assert nodes.ctl("status", "--wait", "WARN").returncode == 0
     first, second = check(nodes, 1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
     assert first.startswith("warning node_unreachable: n3: not reached: connection refused by ")
     text = "warning group_under_replicated: data-0, data-1, metadata-0 and 2 more: 2 of 3 voters reachable; missing: n3"
@@ -101,7 +104,8 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Watched) -> None:
 
     nodes.start("n2")
     nodes.start("n3")
-    nodes.until("ok")
+    waited = nodes.ctl("status", "--wait", "OK", "--check", "--timeout", "120s")
+    assert (waited.returncode, waited.stdout) == (0, "OK: 3 of 3 nodes up, 5 of 5 groups led\n")
 
     for name in NAMES:
         nodes.kill(name)

@@ -2,7 +2,8 @@
 
 Exit status: 0 when done, 1 with one line on stderr if metad (or the network) reports an error, 2 for a wrong command
 line. That of ``metadctl status --check`` is the verdict: 0 ok, 1 warning, 2 critical, 3 unknown, also if a file of our
-own cannot be used. Without ``--check`` it is 0 whatever the verdict is, or 3 if no node could be asked.
+own cannot be used. Without ``--check`` it is 0 whatever the verdict is, or 3 if no node could be asked. With ``--wait``
+it is 0 once the verdict is as wanted, and otherwise as with ``--check``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -50,7 +52,8 @@ from .tables import (
     sessions,
     wills,
 )
-from .verdict import EXIT_STATUS, problems, verdict
+from .verdict import CODES, EXIT_STATUS, Problem, Verdict, lines, problems, verdict
+from .view import ClusterView
 from .watching import watch
 
 
@@ -88,6 +91,7 @@ EPILOG = """\
 examples:
   metadctl status
   metadctl status --check && echo all is well
+  metadctl status --wait OK --timeout 60s
   metadctl certs --out certs --nodes a,b,c --clients app --admins ops
   metadctl --endpoint metadq://10.0.0.1:7420 --certs certs status
   metadctl groups
@@ -218,7 +222,8 @@ def _options(arguments: Arguments, scheme: str) -> Options:
     token = token_in(None if path == "-" else Path(path)) if path else b""
     return Options(
         deadline_s=arguments.timeout,
-        connect_timeout_s=0,  # a person waits: report an unreachable node at once
+        # A person waits: report an unreachable node at once, unless it is waited for.
+        connect_timeout_s=arguments.timeout if getattr(arguments, "wait", None) in EXIT_STATUS else 0,
         handshake_timeout_s=min(3.0, arguments.timeout),
         client_name="metadctl",
         tls=tls,
@@ -230,6 +235,7 @@ def _options(arguments: Arguments, scheme: str) -> Options:
 async def _run(arguments: Arguments, url: str, options: Options, transport: Transport | None) -> int:
     command: Command = arguments.command
     printer = Printer(arguments.json)
+    arguments.until_s = time.monotonic() + arguments.timeout
     try:
         async with connect(url, options, transport=transport) as client:
             return await command(client, arguments, printer) or 0
@@ -243,27 +249,55 @@ async def _run(arguments: Arguments, url: str, options: Options, transport: Tran
 
 
 async def _status(m: Client, a: Arguments, printer: Printer) -> int:
-    cluster = await look(m, a)
-    for _ in range(LOOKS_AGAIN):  # a leader that is being changed is gone for some milliseconds, and that is no alarm
-        if not any(0 < group.leaderless_ms < ELECTION_MS for group in cluster.groups):
-            break
-        await asyncio.sleep(LOOK_AGAIN_S)
-        cluster = await look(m, a)
-    if not cluster.answers:
-        raise ConnectionLostError(next((node.error for node in cluster.nodes), "the map names no node"))
-    found, via = problems(cluster), m.statistics().via
-    judged = verdict(cluster, found)
+    cluster, found = await _judged(m, a)
+    via = m.statistics().via
+    judged = verdict(cluster, found, a.despite)
     row = overview.status(cluster, via, judged, found, None if a.check else await _broker_states(m))
+    in_time = EXIT_STATUS[judged] <= EXIT_STATUS[a.wait] if a.wait else not a.check
     if a.check:
         printer.page(row, overview.summary(row, found))
-        return EXIT_STATUS[judged]
+        return 0 if in_time else EXIT_STATUS[judged]
     tables = [overview.node_table(cluster), overview.group_table(cluster)]
     printer.page(
         row,
         [*overview.summary(row, found), "", overview.facts(row), *overview.room(cluster), *overview.life(row)],
         tables,
     )
-    return 0
+    return 0 if in_time else EXIT_STATUS[judged]
+
+
+async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem]]:
+    """The cluster and its problems: at once, or with ``--wait`` when the verdict is as good as that, or the time is
+    over. Raises ConnectionLostError if no node answers."""
+    told: set[tuple[str, str]] = set()
+    while True:
+        left_s = a.until_s - time.monotonic() if a.wait else 0.0
+        try:
+            cluster = await _looked(m, a)
+            if not cluster.answers:
+                raise ConnectionLostError(next((node.error for node in cluster.nodes), "the map names no node"))
+        except MetadError:
+            if left_s <= 0:
+                raise
+        else:
+            found = problems(cluster)
+            if left_s <= 0 or EXIT_STATUS[verdict(cluster, found, a.despite)] <= EXIT_STATUS[a.wait]:
+                return cluster, found
+            now = {(one.code, one.subject) for one in found}
+            if now != told and not a.json:
+                sys.stderr.writelines(f"metadctl: waits: {in_line(line)}\n" for line in lines(found))
+            told = now
+        await asyncio.sleep(min(LOOK_AGAIN_S, left_s))
+
+
+async def _looked(m: Client, a: Arguments) -> ClusterView:
+    cluster = await look(m, a)
+    for _ in range(LOOKS_AGAIN):  # a leader that is being changed is gone for some milliseconds, and that is no alarm
+        if not any(0 < group.leaderless_ms < ELECTION_MS for group in cluster.groups):
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
+        cluster = await look(m, a)
+    return cluster
 
 
 async def _broker_states(m: Client) -> dict[str, int] | None:
@@ -349,15 +383,7 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
 
 def _add_cluster(commands: Commands) -> None:
     plain = commands.add
-    status = plain("status", "whether all is well, and the state of the nodes and groups", _status)
-    status.add_argument(
-        "--check",
-        action="store_true",
-        help="print only the verdict and the problems; exit status 0 ok, 1 warning, 2 critical, 3 unknown",
-    )
-    members = plain("members", "the nodes of the cluster", _members)
-    members.add_argument("node", nargs="?", metavar="NODE", help="all that is known of this one")
-    members.add_argument("--wide", action="store_true", help="all that is known of each")
+    _add_status(plain)
     plain("links", "the connections between the nodes", _links)
     busy.add(commands)
     transfer = plain("transfer", "make a node the preferred leader of a group", _transfer)
@@ -407,6 +433,40 @@ def _add_cluster(commands: Commands) -> None:
         help="where to begin: now (the default); snapshot: with the records as they are; or the token that an earlier "
         "watch has printed at its end",
     )
+
+
+def _add_status(plain: Any) -> None:
+    status = plain("status", "whether all is well, and the state of the nodes and groups", _status)
+    status.add_argument(
+        "--check",
+        action="store_true",
+        help="print only the verdict and the problems; exit status 0 ok, 1 warning, 2 critical, 3 unknown",
+    )
+    status.add_argument(
+        "--wait",
+        type=_wanted,
+        metavar="OK|WARN",
+        help="until the verdict is as good as that, or --timeout is over; exit status 0, else as of --check",
+    )
+    status.add_argument(
+        "--despite",
+        action="append",
+        default=[],
+        choices=CODES,
+        metavar="CODE",
+        help="the verdict does not count this problem, as versions_differ during an upgrade; may be repeated",
+    )
+    members = plain("members", "the nodes of the cluster", _members)
+    members.add_argument("node", nargs="?", metavar="NODE", help="all that is known of this one")
+    members.add_argument("--wide", action="store_true", help="all that is known of each")
+
+
+def _wanted(text: str) -> Verdict:
+    """Read an argument: a verdict to wait for."""
+    found: dict[str, Verdict] = {"OK": "ok", "WARN": "warning", "WARNING": "warning"}
+    if text.upper() not in found:
+        raise argparse.ArgumentTypeError(f"neither OK nor WARN: {text}")
+    return found[text.upper()]
 
 
 def _add_certs(plain: Any) -> None:

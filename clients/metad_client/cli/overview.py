@@ -256,12 +256,9 @@ def member_table(cluster: ClusterView, found: Sequence[Problem]) -> list[Row]:
     rows: list[Row] = []
     for node in cluster.nodes:
         record, status = node.record, node.status
-        ill = [one.code for one in found if one.node == node.node and not one.group]
-        row: Row = {
-            "node": node.node,
-            "state": node.state,
-            "health": [code for code in ill if code != f"node_{node.state}"] or ("ok" if node.is_up else None),
-        }
+        about = [one.code for one in found if one.node == node.node and not one.group]
+        ill = [code for code in about if code != f"node_{node.state}"]
+        row: Row = {"node": node.node, "state": node.state, "health": ill or ("ok" if node.is_up else None)}
         if regions:
             row["region"] = record.region if record is not None else None
         row["endpoint"] = (record.endpoint or None) if record is not None else None

@@ -7,7 +7,7 @@ has not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,6 +28,7 @@ CODES: Final[dict[str, Severity]] = {
     "node_refused": "warning",
     "node_leaving": "warning",
     "settings_differ": "warning",
+    "versions_differ": "warning",
     "disk_failing": "warning",
     "disk_full": "critical",
     "disk_low": "warning",
@@ -91,11 +92,11 @@ class Problem:
         return {key: value for key, value in fields.items() if value} | {"text": self.text}
 
 
-def verdict(cluster: ClusterView, found: Iterable[Problem]) -> Verdict:
-    """The worst of all problems."""
+def verdict(cluster: ClusterView, found: Iterable[Problem], despite: Collection[str] = ()) -> Verdict:
+    """The worst of all problems, but for those with the codes ``despite``."""
     if not cluster.answers:
         return "unknown"
-    severities = {problem.severity for problem in found}
+    severities = {problem.severity for problem in found if problem.code not in despite}
     return "critical" if "critical" in severities else "warning" if severities else "ok"
 
 
@@ -103,6 +104,7 @@ def problems(cluster: ClusterView) -> list[Problem]:
     """Everything that is not as it should be, the worst first."""
     found = [problem for node in cluster.nodes for problem in _of_node(node, cluster)]
     found += _unlike([node for node in cluster.nodes if node.status is not None])
+    found += _older([node for node in cluster.nodes if node.status is not None])
     found += [problem for group in cluster.groups for problem in _of_group(group)]
     if cluster.forming and not any(problem.code == "group_no_leader" for problem in found):
         found.append(Problem("group_no_leader", "the cluster is being formed", group=METADATA.name))
@@ -153,6 +155,21 @@ def _unlike(nodes: Sequence[NodeView]) -> Iterator[Problem]:
         for node in on if others else ():
             if not on[node]:
                 yield Problem("settings_differ", f"{setting} is off, and on at {others}: it {effect}", node)
+
+
+def _older(nodes: Sequence[NodeView]) -> Iterator[Problem]:
+    """Nodes whose version is not the newest: an upgrade has not ended."""
+    versions = {node.node: node.status.version for node in nodes if node.status is not None}
+    newest = max(versions.values(), key=_order, default="")
+    new = people.listed([node for node, version in versions.items() if version == newest])
+    for node, version in versions.items():
+        if version != newest:
+            yield Problem("versions_differ", f"version {version}, and {newest} at {new}", node)
+
+
+def _order(version: str) -> list[tuple[int, str]]:
+    """Of versions: ``0.10.0`` is newer than ``0.9.1``, and both than what is none."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in version.split(".")]
 
 
 def _disk(node: str, status: StatusReply) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from metad_client import cli
 from metad_client.cli import overview, people
@@ -585,6 +586,33 @@ def test_a_healthy_node_is_ok(ctl, scripted_server):
     assert "3 h 20 min" in ctl("status").out
     assert "4.0 MiB" in ctl("status").out
     assert json.loads(ctl("status", "--check", "--json").out)["problems"] == []
+
+
+def test_a_wait_ends_with_the_verdict_that_is_wanted_or_in_time(ctl, scripted_server):
+    names = ["metadata-0", "offset-0", "data-0"]
+    groups = [
+        m.GroupStatus(name, name.partition("-")[0], 1024, 5, 1, 5, 100, "leader", "n1", 3, 5, ["n1"]) for name in names
+    ]
+    ill = m.StatusReply(
+        "n1", "c1", "0.1.0", 1, 12_000_000, 3_000, 4 << 20, True, 1, 1, 0, 5, 5, groups, failing="hangs"
+    )
+    replies = iter([ill, ill])
+    scripted_server.answer = lambda received: received.reply(next(replies, replace(ill, failing="")))
+    done = ctl("status", "--wait", "OK", "--check", "--timeout", "60s")
+    assert (done.status, done.out) == (0, "OK: 1 of 1 nodes up, 3 of 3 groups led\n")
+    assert done.err == "metadctl: waits: warning disk_failing: n1: hangs\n"  # once, although it looked twice
+    scripted_server.answer = lambda received: received.reply(ill)
+    late = ctl("status", "--wait", "ok", "--timeout", "1s")
+    assert (late.status, late.out.splitlines()[0]) == (1, "WARNING: 1 of 1 nodes up, 3 of 3 groups led")
+    assert ctl("status", "--wait", "WARN").status == 0
+    assert ctl("status", "--check", "--despite", "disk_failing").status == 0
+    assert json.loads(ctl("status", "--json", "--despite", "disk_failing").out)["verdict"] == "ok"
+    for wrong in ("--wait fine", "--despite everything", "--timeout 2h --wait OK", "--timeout soon"):
+        assert ctl("status", *wrong.split()).status == 2
+    asyncio.run(scripted_server.stop_listening())
+    gone = ctl("status", "--wait", "OK", "--check", "--timeout", "1")
+    assert gone.status == 3
+    assert gone.out.startswith("UNKNOWN: no node could be asked: ")
 
 
 def test_a_server_whose_cluster_is_being_formed_has_a_status_too(ctl, scripted_server):

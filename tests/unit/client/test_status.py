@@ -343,6 +343,20 @@ def test_nothing_is_told_of_disks_that_nodes_do_not_have(cluster: Cluster) -> No
     assert overview.room(cluster.view) == []
 
 
+def test_code_versions_differ__until_the_upgrade_has_ended(cluster: Cluster) -> None:
+    cluster.change("n2", version="0.9.1")
+    cluster.change("n3", version="0.10.0")
+    assert cluster.found == {
+        ("versions_differ", "n1"): "n1: version 0.1.0, and 0.10.0 at n3",
+        ("versions_differ", "n2"): "n2: version 0.9.1, and 0.10.0 at n3",
+    }
+    assert cluster.verdict == "warning"
+    assert verdict(cluster.view, problems(cluster.view), ["versions_differ"]) == "ok"
+    cluster.fails("n1")  # whoever does not answer has no version
+    assert ("versions_differ", "n1") not in cluster.found
+    assert verdict(cluster.view, problems(cluster.view), ["versions_differ"]) == "critical"
+
+
 def test_code_group_no_leader__says_for_how_long(cluster: Cluster) -> None:
     cluster.fails("n1")
     cluster.fails("n2")
