@@ -35,7 +35,7 @@ from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
 from . import busy, groups, issuing, overview
 from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
-from .lamps import events
+from .lamps import events, top
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
@@ -66,6 +66,7 @@ class Family(Protocol):
 
 FAMILIES: Final[tuple[Family, ...]] = (
     events,
+    top,
     groups,
     brokers,
     assignments,

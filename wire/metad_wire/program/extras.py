@@ -18,6 +18,7 @@ _EXTRA_OF = {
     "jsonschema": "schemas",
     "jwt": "jwt",
     "metad_amqtt": "amqtt",
+    "textual": "top",
 }
 
 
@@ -33,7 +34,7 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
 
 def install(extra: str) -> str:
     """How to get an extra."""
-    own = {extra: f"'./clients[{extra}]'" for extra in ("prometheus", "quic", "schemas", "srv")}
+    own = {extra: f"'./clients[{extra}]'" for extra in ("prometheus", "quic", "schemas", "srv", "top")}
     own["amqtt"] = "./clients ./clients/metad_amqtt"
     wanted = own.get(extra, f"./clients '.[{extra}]'")  # the SDK is a distribution of its own
     return f"in a clone of metad, which is on no package index, run pip install {wanted}"
