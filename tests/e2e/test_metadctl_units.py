@@ -65,7 +65,8 @@ ASKED: Final = {
 }
 """Commands that only read, each with arguments that find a record."""
 CHANGE: Final = re.compile(
-    r"(join|leave|replace|transfer|certs|token|watch|top)|groups (add|rebalance)|groups consumer (reset|dismiss|delete)"
+    r"(join|leave|replace|transfer|certs|token|watch|top|contexts|completion)|groups (add|rebalance)"
+    r"|groups consumer (reset|dismiss|delete)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
     r"|plans (add|drain|rebalance|pause|resume|cancel|delete)|auth (role|drop|grant|revoke|deny|allow)"
     r"|quotas (set|delete)|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"

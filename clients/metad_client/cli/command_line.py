@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections import Counter
@@ -30,7 +31,7 @@ from metad_wire.transport.credentials import TlsFiles, client_files
 
 from ..client import Client, connect
 from ..connections.transport_choice import token_in, transports_of
-from ..endpoint import PORT_DEFAULT, as_url, parse_url, scheme_of
+from ..endpoint import as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
 from . import busy, groups, issuing, overview
@@ -39,6 +40,7 @@ from .lamps import events, top
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
+from .shell import contexts
 from .tables import (
     access,
     assignments,
@@ -78,6 +80,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     leases,
     declared,
     records,
+    contexts,
 )
 """In the order of ``metadctl --help``."""
 
@@ -129,6 +132,11 @@ examples:
 exit status: 0 done, 1 refused, 2 wrong command line; of `status --check` the
   verdict: 0 ok, 1 warning, 2 critical, 3 unknown
 
+$METADCTL_ENDPOINT, $METADCTL_CONTEXT and $METADCTL_CONFIG (default
+~/.config/metadctl/config.toml) say where the cluster is; flags win over them, and
+they over the file, which has endpoint and certs, as, tls_ca, tls_cert, tls_key or
+token_file of each [contexts.NAME], and which context counts without a name.
+
 A listing shows 1,000 records, and a line on stderr says if there are more. People
 see a time with its distance from now by the clock of their machine.
 
@@ -161,9 +169,10 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         arguments.complain("an argument is not UTF-8")
     if "offline" in arguments:
         return _printed(lambda: int(arguments.offline(arguments)))
-    encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
-    url = as_url(arguments.endpoint, encrypted=encrypted)
     try:
+        contexts.complete(arguments, os.environ)
+        encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
+        url = as_url(arguments.endpoint, encrypted=encrypted)
         parse_url(url)
         options = _options(arguments, scheme_of(url))
         if transport is None:
@@ -371,9 +380,9 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"metadctl {__version__}")
-    _common(parser, f"127.0.0.1:{PORT_DEFAULT}", False, 10.0, None)
+    _common(parser, False, 10.0, None)
     common = argparse.ArgumentParser(add_help=False)
-    _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)
+    _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)
     commands = Commands(parser, common, metavar="COMMAND", required=True)
     _add_cluster(commands)
     for family in FAMILIES:
@@ -487,13 +496,20 @@ def _add_certs(plain: Any) -> None:
     certs.add_argument("what", nargs="?", choices=["list"], help="instead: those in DIR, and when each ends")
 
 
-def _common(parser: argparse.ArgumentParser, endpoint: Any, as_json: Any, timeout: Any, nothing: Any) -> None:
+def _common(parser: argparse.ArgumentParser, as_json: Any, timeout: Any, nothing: Any) -> None:
     parser.add_argument(
         "--endpoint",
-        default=endpoint,
+        default=nothing,
         metavar="HOST:PORT",
-        help=f"or SCHEME://HOST:PORT[,HOST:PORT...]; default 127.0.0.1:{PORT_DEFAULT}. SCHEME: metad (TCP in clear "
+        help=f"or SCHEME://HOST:PORT[,HOST:PORT...]; default ${contexts.ENDPOINT}, then that of the context, then "
+        f"{contexts.ENDPOINT_DEFAULT}. SCHEME: metad (TCP in clear "
         "text), metads (TCP with TLS; the default with certificates), metadq (QUIC), metad+auto (chosen by the path)",
+    )
+    parser.add_argument(
+        "--context",
+        default=nothing,
+        metavar="NAME",
+        help=f"a cluster of your file, see `metadctl contexts`; default ${contexts.CONTEXT}, then that of the file",
     )
     parser.add_argument("--certs", default=nothing, metavar="DIR", help="directory written by `metadctl certs`")
     parser.add_argument(

@@ -1,0 +1,1 @@
+"""How ``metadctl`` lives in a shell: what it is told once and for all, and the words that the shell completes."""
