@@ -40,7 +40,7 @@ from .lamps import events, top
 from .looking import STATUS_S, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
-from .shell import contexts
+from .shell import completion, contexts
 from .tables import (
     access,
     assignments,
@@ -387,6 +387,7 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
     _add_cluster(commands)
     for family in FAMILIES:
         family.add(commands)
+    completion.add(commands, build_parser, PATHS)
     ruled.add_families(commands, words)
     return parser
 
