@@ -27,6 +27,7 @@ MAKES: Final = {
     "sessions takeover": "a session",
     "certs": "certificates, offline",
     "token": "a token, offline",
+    "completion": "a script, offline",
     "auth can": "an answer",
     "auth role": "a role",
     "auth deny": "what is said of a principal",
