@@ -25,6 +25,8 @@ ASKED: Final = {
     "members --wide": ["--wide"],
     "links": [],
     "events": [],
+    "slow": [],
+    "loud": [],
     "groups": [],
     "groups consumer": ["--tenant", "x"],
     "groups consumer get": ["x", "x"],

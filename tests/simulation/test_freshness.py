@@ -157,6 +157,7 @@ KEY |= {"topic": "topic", "partition": 0, "group": "g", "member": "m1"}
 PATHS |= {method.name: partial(get, table, method) for table in tables() for method in table.got}
 OTHERS = {
     "system.status": "what the node knows of itself",
+    "system.activity": "what the node knows of itself",
     "system.events": "what the node knows of itself",
     "cluster.map": "what the node knows: it may be old",
     "access.may": "what the node knows: it may be old",

@@ -242,6 +242,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "config.effective": {"scopes": [("topic", "t/o")], "names": ["n"]},
     "cluster.map": {},
     "cluster.statuses": {},
+    "cluster.activity": {"most": 5, "nodes": ["n1"]},
     "cluster.events": {"since_ms": 0, "cursors": {"n1": b""}, "nodes": ["n1"], "page_size": 10},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
     "cluster.join": {"node": c.NodeRecord("x", "127.0.0.1:1", "")},
