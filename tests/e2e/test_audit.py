@@ -75,6 +75,10 @@ def test_what_was_administered_refused_and_taken_stands_in_the_trail(tmp_path: P
             first = one.brokers.register("b1").epoch
             second = two.brokers.register("b1").epoch
 
+        # What nodes tell of it is for whoever may read the audit trail.
+        told = json.loads(trail.metadctl("events", "--json").stdout)["events"]
+        assert {"role.put", "principal.put"} <= {one["fields"]["method"] for one in told if one["event"] == "audited"}
+
         def written() -> bool:
             lines = trail.shown("--kind", "refused")
             return {line["who"] for line in lines} == {APP, OTHER} and _times(lines, APP) == FLOOD
