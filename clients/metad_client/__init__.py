@@ -29,6 +29,7 @@ from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, Re
 from metad_wire.messages import (
     ActivityReply,
     Backlog,
+    CertificateStatus,
     ConsumerGroup,
     DiskStatus,
     EventsReply,
@@ -268,6 +269,7 @@ __all__ = [
     "Brokers",
     "CancelledError",
     "Candidate",
+    "CertificateStatus",
     "Change",
     "ChangeKind",
     "Choice",

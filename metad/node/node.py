@@ -85,6 +85,9 @@ _NOTED_S = 0.5  # for so long it waits for what it has to write to the audit tra
 class Node:
     """Use :meth:`open`, then :attr:`requests`."""
 
+    certificates: Callable[[], list[m.CertificateStatus]] = list
+    """Tells when those end that it uses."""
+
     def __init__(
         self, config: Config, stores: Stores, environment: Environment, dial: Dial = nobody_is_dialled
     ) -> None:
@@ -365,6 +368,7 @@ class Node:
             lanes=self.gate.lanes(),
             disk=self.disk_room.status,
             authorization=self.permissions.enforced,
+            certificates=self.certificates(),
         )
 
     def _turned_away(self) -> m.TurnedAway:

@@ -6,6 +6,7 @@ It says when the certificates of this node end: long before, at the moment itsel
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from metad_wire.errors import DrainingError, FrameError, OverloadedError, SlowReaderError, UnauthenticatedError
+from metad_wire.messages import CertificateStatus
 from metad_wire.operator.authority import ends_at
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.transport import Listener, Transport, split_endpoint
@@ -55,9 +57,13 @@ class Certificates:
         self._over: set[str] = set()
         self._said_s = float("-inf")
 
-    def ends(self) -> dict[str, float]:
-        """When the certificates end, Unix time in seconds, by the key of the configuration."""
-        return {key: self._ends[path].timestamp() for key, path in self._named.items() if path in self._ends}
+    def statuses(self) -> list[CertificateStatus]:
+        """When the certificates end."""
+        ends_ms = {
+            key: round(1_000 * self._ends[path].timestamp()) for key, path in self._named.items() if path in self._ends
+        }
+        now_ms = time.time_ns() // 1_000_000
+        return [CertificateStatus(key, end_ms, max(0, end_ms - now_ms)) for key, end_ms in ends_ms.items()]
 
     def look(self, now_s: float) -> None:
         """Look at this time of the calendar. What is new is said at once."""
@@ -119,6 +125,7 @@ class Server:
         self._served = FairRoom("connections", config.limits.connections_max, ends="the end of the connection")
         self._places: dict[Connection, Place] = {}  # of those that are welcomed
         node.permissions.quotas.connections = self._served.held_by
+        node.certificates = self._certificates.statuses
         self._intake = ReceiveBudget(config.limits.unfinished_bytes_max, asyncio.get_running_loop().call_later)
         self._unbegun = FairRoom(
             "bytes of requests that are not begun", config.limits.unbegun_bytes_max, ends="the turn of its connection"
@@ -177,9 +184,7 @@ class Server:
             if "quic" in where:
                 self.quic_endpoint = await self._listen("quic", *where["quic"])
             if self.config.http:
-                self.http = HttpPort.of(
-                    *_split("http", self.config.http), self.config, self.node, self.access, self._certificates.ends
-                )
+                self.http = HttpPort.of(*_split("http", self.config.http), self.config, self.node, self.access)
         except ConfigError:
             for listener in self._listeners:
                 await listener.close()

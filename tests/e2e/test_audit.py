@@ -93,8 +93,7 @@ def test_what_was_administered_refused_and_taken_stands_in_the_trail(tmp_path: P
         assert not trail.shown("--since", "2100-01-01T00:00:00Z")
         assert len(trail.shown("--limit", "2")) == 2
 
-        table = trail.metadctl("audit", "--kind", "life").stdout
-        assert "ago" in table
+        assert "ago" in (table := trail.metadctl("audit", "--kind", "life").stdout)
         assert "broker.register" in table
         refused = trail.metadctl("audit", who="app")
         assert refused.returncode == 1

@@ -1219,6 +1219,17 @@ BACKLOG_MAX = 1_000
 """``Backlog`` counts no further."""
 
 
+class CertificateStatus(Message, frozen=True):
+    """A certificate that a node uses."""
+
+    key: str
+    """Of the node's configuration, whose file has it: ``certificate`` or ``ca``."""
+    ends_ms: U63
+    """Unix time in milliseconds."""
+    lasts_ms: U63
+    """Until then, by the node's calendar; 0: it has ended."""
+
+
 class StatusReply(Message, frozen=True):
     """Says how a node is. Times are since its start."""
 
@@ -1273,6 +1284,8 @@ class StatusReply(Message, frozen=True):
     """The disk of its data directory."""
     authorization: bool = False
     """Whether a client may do what its roles say, and nothing else."""
+    certificates: list[CertificateStatus] = []
+    """Its own and its authority's; empty without encryption."""
 
 
 # --- what has changed at a node ---

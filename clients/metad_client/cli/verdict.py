@@ -29,6 +29,8 @@ CODES: Final[dict[str, Severity]] = {
     "node_leaving": "warning",
     "settings_differ": "warning",
     "versions_differ": "warning",
+    "certificate_ended": "critical",
+    "certificate_ends": "warning",
     "disk_failing": "warning",
     "disk_full": "critical",
     "disk_low": "warning",
@@ -51,6 +53,9 @@ ALIKE: Final = {
 LATE_MS: Final = 300_000
 """A deadline, or a will that no broker claims, may wait for so long after a leader changed or many clients
 went at once."""
+
+ENDS_MS: Final = 14 * 86_400_000
+"""So long before its end a certificate is to be replaced."""
 
 WAIT_MS: Final = 500
 """A group does in less time what comes at once."""
@@ -145,6 +150,15 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
     if node.status is not None:
         yield from _disk(node.node, node.status)
         yield from _late(node.node, node.status)
+        yield from _ending(node.node, node.status)
+
+
+def _ending(node: str, status: StatusReply) -> Iterator[Problem]:
+    for one in status.certificates:
+        if not one.lasts_ms:
+            yield Problem("certificate_ended", f"the certificate of `{one.key}` has ended: others refuse it", node)
+        elif one.lasts_ms < ENDS_MS:
+            yield Problem("certificate_ends", f"that of `{one.key}` ends in {people.duration(one.lasts_ms)}", node)
 
 
 def _unlike(nodes: Sequence[NodeView]) -> Iterator[Problem]:

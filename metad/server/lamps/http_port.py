@@ -10,7 +10,6 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -73,9 +72,9 @@ class _Peer:
 class Shown:
     """Reads what the port shows of a node."""
 
-    def __init__(self, node: Node, access: Access, ends: Callable[[], dict[str, float]], *, checked: bool) -> None:
-        """``ends``: of certificates, by the key of the configuration; ``checked``: peers have to say who they are."""
-        self._node, self._access, self._ends, self._checked = node, access, ends, checked
+    def __init__(self, node: Node, access: Access, *, checked: bool) -> None:
+        """``checked``: peers have to say who they are."""
+        self._node, self._access, self._checked = node, access, checked
 
     def reading(self) -> Reading:
         """Read what a scrape shows."""
@@ -85,7 +84,6 @@ class Shown:
             node.requests.meters,
             {"state": node.stores.state.figures(), "log": node.stores.log.engine.figures()},
             logs.COUNTS,
-            self._ends(),
             *brokers_of(node.brokers),
             behind(node.watches),
         )
@@ -130,14 +128,12 @@ class HttpPort:
     """Answers until it is closed."""
 
     @classmethod
-    def of(
-        cls, host: str, port: int, config: Config, node: Node, access: Access, ends: Callable[[], dict[str, float]]
-    ) -> HttpPort:
+    def of(cls, host: str, port: int, config: Config, node: Node, access: Access) -> HttpPort:
         """Listen. On loopback in clear text, for all; elsewhere peers show a certificate or a token, as clients do.
         Raises ConfigError."""
         encrypted = config.security.encrypted and not is_loopback(host)
         files, required = files_of(config) if encrypted else None, clients_need_certificates(config.security)
-        return cls(host, port, Shown(node, access, ends, checked=encrypted), files, certificate_required=required)
+        return cls(host, port, Shown(node, access, checked=encrypted), files, certificate_required=required)
 
     def __init__(
         self, host: str, port: int, shown: Shown, files: TlsFiles | None, *, certificate_required: bool

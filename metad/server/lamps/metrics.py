@@ -33,8 +33,6 @@ class Reading(NamedTuple):
     """By name: ``state`` and ``log``."""
     events: dict[str, int]
     """How often each came about."""
-    certificates: dict[str, float]
-    """Key of the configuration -> Unix time, in seconds, at which the file's certificate ends."""
     brokers: dict[str, int]
     """How many are in each state, where this node leads ``metadata-0``."""
     silence: float
@@ -190,7 +188,7 @@ METRICS: Final = (
     ),
     Metric(
         *("metad_certificate_end_timestamp_seconds", "gauge", "When the certificate in the file of this key ends."),
-        lambda reading: (((key,), end_s) for key, end_s in reading.certificates.items()),
+        lambda reading: (((one.key,), one.ends_ms / 1_000) for one in reading.status.certificates),
         ("file",),
     ),
     Metric(

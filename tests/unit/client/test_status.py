@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from metad_client.cli import overview, people
 from metad_client.cli.printing import PAGE_CHARS, Printer
-from metad_client.cli.verdict import ALIKE, CODES, EXIT_STATUS, LAG_ENTRIES, LATE_MS, WAIT_MS, lines, problems, verdict
+from metad_client.cli.verdict import (
+    ALIKE,
+    CODES,
+    ENDS_MS,
+    EXIT_STATUS,
+    LAG_ENTRIES,
+    LATE_MS,
+    WAIT_MS,
+    lines,
+    problems,
+    verdict,
+)
 from metad_client.cli.view import ClusterView, Statuses, view
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -308,6 +319,25 @@ def test_code_disk_failing__as_the_node_says(cluster: Cluster) -> None:
 
 
 _MIB = 1024 * 1024
+
+
+def ending(cluster: Cluster, lasts_ms: int) -> list[str]:
+    """The problems of the certificates of n2, which last for so long, and of its authority, which lasts."""
+    certificates = [m.CertificateStatus("certificate", 1, lasts_ms), m.CertificateStatus("ca", 1, ENDS_MS)]
+    cluster.change("n2", certificates=certificates)
+    assert all("`certificate`" in text for text in cluster.found.values())
+    return [code for code, node in cluster.found if node == "n2"]
+
+
+def test_code_certificate_ends__within_two_weeks(cluster: Cluster) -> None:
+    assert ending(cluster, ENDS_MS) == []
+    assert ending(cluster, ENDS_MS - 1) == ending(cluster, 1) == ["certificate_ends"]
+    assert cluster.verdict == "warning"
+
+
+def test_code_certificate_ended__at_its_end(cluster: Cluster) -> None:
+    assert ending(cluster, 0) == ["certificate_ended"]
+    assert cluster.verdict == "critical"
 
 
 def test_code_disk_low__below_twice_the_nodes_own_mark(cluster: Cluster) -> None:

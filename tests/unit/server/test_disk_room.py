@@ -148,7 +148,7 @@ async def test_nothing_is_said_of_a_log_whose_bytes_are_not_known(
     rig, world = await opened(monkeypatch)
     said: list[int | None] = []
     monkeypatch.setattr(RaftLog, "has_earlier", earlier)
-    monkeypatch.setattr(rig.node._stores.log.engine, "reclaim", lambda left, spare: said.append(left))
+    monkeypatch.setattr(rig.node.stores.log.engine, "reclaim", lambda left, spare: said.append(left))
     rig.node.checkpoints.log_grown(8 * MIB)
     await seen(rig, world, MARK // 2)
     for _ in range(10_000):
@@ -174,7 +174,7 @@ async def test_the_reserve_is_lent_only_below_the_mark(
         return 1_000 if reserve.exists() else 0
 
     monkeypatch.setattr(rig.node.checkpoints, "_directory", tmp_path)
-    monkeypatch.setattr(rig.node._stores.state, "reclaim", reclaim)
+    monkeypatch.setattr(rig.node.stores.state, "reclaim", reclaim)
     await seen(rig, world, free_bytes)
     for _ in range(10_000):
         if spared and not rig.node.checkpoints.flushing:
@@ -190,9 +190,9 @@ async def test_what_is_being_written_anew_counts_as_taken(monkeypatch: pytest.Mo
     """Otherwise entries of leaders elsewhere take the rest."""
     rig, world = await opened(monkeypatch)
     assert await seen(rig, world, MARK // 2) == LOW
-    monkeypatch.setattr(type(rig.node._stores.state), "reclaiming_bytes", MARK // 8, raising=False)
+    monkeypatch.setattr(type(rig.node.stores.state), "reclaiming_bytes", MARK // 8, raising=False)
     assert rig.node.disk_room.shortage == LOW
-    monkeypatch.setattr(type(rig.node._stores.state), "reclaiming_bytes", MARK // 5, raising=False)
+    monkeypatch.setattr(type(rig.node.stores.state), "reclaiming_bytes", MARK // 5, raising=False)
     assert rig.node.disk_room.shortage == FULL
     await rig.close()
 

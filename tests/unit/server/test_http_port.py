@@ -46,6 +46,7 @@ def status() -> m.StatusReply:
         lanes=[m.LaneStatus("records", 5, 2)],
         disk=m.DiskStatus(1_000, 2_000, 100, 0, 3_600_000),
         backlog=m.Backlog(1, 2, 3, 4),
+        certificates=[m.CertificateStatus("certificate", 1_800_000_000_000, 5)],
     )
 
 
@@ -68,7 +69,6 @@ def reading(said: m.StatusReply | None = None, meters: Meters | None = None) -> 
         meters or metered(),
         {"state": Figures(1, 2, 3, 4, 5, 6, 7, 1, 9, 10), "log": Figures(11)},
         {"leader_gained": 2},
-        {"certificate": 1.8e9},
         {"active": 3, "fenced": 1},
         0.25,
         6,
