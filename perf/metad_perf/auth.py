@@ -61,6 +61,7 @@ from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from .attack import sites
 from .commands import Auth
 from .errors import ServerError
+from .experiment.nodes import cpu_s
 from .experiment.stage import Stage, staged
 from .experiment.windows import configured, window
 from .load.fleet import Result
@@ -669,6 +670,10 @@ async def _begin_lives(target: str, epoch: int) -> None:
     await asyncio.gather(*(begin(1 + number) for number in range(TAKEOVER_BROKERS)))
 
 
+_MORE: Final = 3
+"""So many times the pairs, of windows half as long: two windows side by side differ by a fifth on a shared machine."""
+
+
 async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     """What authorization costs."""
     admin, given = await on.client("loads"), [Given("lives"), Given("load", TENANT), Given("load", "namespace-*")]
@@ -679,21 +684,31 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     for stage in (on, off):
         await fill_sessions(await stage.client("fill"), epoch_now(), options.keys, 200, lambda _: None)
     pairs: dict[str, list[tuple[float, float]]] = {}
-    with output.progress("windows of load", 2 * options.pairs * len(_LOADS)) as progress:
-        for number, load in product(range(options.pairs), _LOADS):
-            rates = {}
+    costs: dict[str, list[tuple[float, float]]] = {}
+    count, seconds = _MORE * options.pairs, options.seconds / 2
+    with output.progress("windows of load", 2 * count * len(_LOADS)) as progress:
+        for number, load in product(range(count), _LOADS):
+            rates, cost_s = {}, {}
             for side in (0, 1) if number % 2 else (1, 0):
-                epoch = epoch_now()
+                epoch, members = epoch_now(), (on, off)[side].members.all
                 await _begin_lives(targets[side], epoch)
-                made = await window(targets[side], replace(load, keys=options.keys), options.seconds, epoch)
+                used_s = sum(cpu_s(members).values())
+                made = await window(targets[side], replace(load, keys=options.keys), seconds, epoch)
                 if made.errors:
                     on.problems.append(f"{load.verb}: {made.errors}")
                 rates[side] = made.items_per_s()
+                cost_s[side] = (sum(cpu_s(members).values()) - used_s) / max(rates[side], 1.0)
                 progress(1)
             pairs.setdefault(load.verb, []).append((rates[0], rates[1]))
+            costs.setdefault(load.verb, []).append((cost_s[0], cost_s[1]))
     ratios = {verb: output.median_ratio(each) for verb, each in pairs.items()}
     per_s = {verb: [statistics.median(side) for side in zip(*each, strict=True)] for verb, each in pairs.items()}
-    return {"throughput_ratio": min(ratios.values()), "throughput_ratios": ratios, "items_per_s_on_off": per_s}
+    return {
+        "throughput_ratio": min(ratios.values()),
+        "throughput_ratios": ratios,
+        "items_per_s_on_off": per_s,
+        "cpu_ratios": {verb: output.median_ratio(each) for verb, each in costs.items()},
+    }
 
 
 # --- a greedy tenant ------------------------------------------------------------------------------------------------
