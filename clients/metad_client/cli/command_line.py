@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -37,7 +37,7 @@ from ..options import Options
 from . import busy, groups, issuing, overview
 from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
 from .lamps import events, top
-from .looking import STATUS_S, look
+from .looking import STATUS_S, is_electing, look
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
 from .shell import completion, contexts
@@ -88,8 +88,6 @@ PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file"
 """Arguments that name files."""
 WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
-ELECTION_MS = 2_000
-"""A group that has had no leader for less time than this is looked at again before that is reported."""
 
 EPILOG = """\
 examples:
@@ -170,11 +168,9 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
     if "offline" in arguments:
         return _printed(lambda: int(arguments.offline(arguments)))
     try:
-        contexts.complete(arguments, os.environ)
-        encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
-        url = as_url(arguments.endpoint, encrypted=encrypted)
+        url = url_of(arguments, os.environ)
         parse_url(url)
-        options = _options(arguments, scheme_of(url))
+        options = options_of(arguments, scheme_of(url))
         if transport is None:
             transports_of(scheme_of(url), options)  # which says what it lacks
         _prepare(arguments)
@@ -215,8 +211,15 @@ def _prepare(arguments: Arguments) -> None:
             setattr(arguments, name, sys.stdin.buffer.read() if text == "-" else text.encode())
 
 
-def _options(arguments: Arguments, scheme: str) -> Options:
-    """Make the client's options. Raises ValueError."""
+def url_of(arguments: Arguments, environment: Mapping[str, str]) -> str:
+    """The endpoint with its scheme. What the command line leaves open is filled in. Raises ValueError."""
+    contexts.complete(arguments, environment)
+    encrypted = bool(arguments.certs or arguments.tls_ca or arguments.tls_cert or arguments.tls_key)
+    return as_url(arguments.endpoint, encrypted=encrypted)
+
+
+def options_of(arguments: Arguments, scheme: str, client_name: str = "metadctl") -> Options:
+    """Make the client's options of those of :func:`add_connection`. Raises ValueError."""
     tls: TlsFiles | None = None
     if arguments.certs:
         tls = client_files(arguments.certs, arguments.name or "", administers=True)
@@ -235,7 +238,7 @@ def _options(arguments: Arguments, scheme: str) -> Options:
         # A person waits: report an unreachable node at once, unless it is waited for.
         connect_timeout_s=arguments.timeout if getattr(arguments, "wait", None) in EXIT_STATUS else 0,
         handshake_timeout_s=min(3.0, arguments.timeout),
-        client_name="metadctl",
+        client_name=client_name,
         tls=tls,
         credentials=token if path == "-" else b"",
         credentials_file="" if path == "-" else path,
@@ -302,8 +305,8 @@ async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem]]:
 
 async def _looked(m: Client, a: Arguments) -> ClusterView:
     cluster = await look(m, a)
-    for _ in range(LOOKS_AGAIN):  # a leader that is being changed is gone for some milliseconds, and that is no alarm
-        if not any(0 < group.leaderless_ms < ELECTION_MS for group in cluster.groups):
+    for _ in range(LOOKS_AGAIN):
+        if not is_electing(cluster):
             break
         await asyncio.sleep(LOOK_AGAIN_S)
         cluster = await look(m, a)
@@ -498,6 +501,15 @@ def _add_certs(plain: Any) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, as_json: Any, timeout: Any, nothing: Any) -> None:
+    add_connection(parser, nothing)
+    parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON document")
+    parser.add_argument(
+        "--timeout", type=seconds, default=timeout, metavar="S", help="give up after this long; default 10 s"
+    )
+
+
+def add_connection(parser: argparse.ArgumentParser, nothing: Any = None) -> None:
+    """Add the options that say where the cluster is, and who we are. ``nothing``: what each is if it is not given."""
     parser.add_argument(
         "--endpoint",
         default=nothing,
@@ -524,7 +536,3 @@ def _common(parser: argparse.ArgumentParser, as_json: Any, timeout: Any, nothing
     parser.add_argument("--tls-cert", default=nothing, metavar="F", help="PEM file: our certificate")
     parser.add_argument("--tls-key", default=nothing, metavar="F", help="PEM file: the key of the certificate")
     parser.add_argument("--token-file", default=nothing, metavar="F", help="file with our token; - reads stdin")
-    parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON document")
-    parser.add_argument(
-        "--timeout", type=seconds, default=timeout, metavar="S", help="give up after this long; default 10 s"
-    )

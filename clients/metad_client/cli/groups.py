@@ -45,7 +45,7 @@ def _add_consumers(commands: Commands) -> None:
 
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:
     found = await first(m.offsets.groups(a.tenant, a.prefix, page_size=page_size(a.limit)), a.limit)
-    show(printer, "groups", found, _row, a.limit)
+    show(printer, "groups", found, known_group_row, a.limit)
 
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
@@ -73,7 +73,7 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
         }
     tables = [
         ("members", [_member_row(member, generation) for member in members.records]),
-        ("offsets", [_offset_row(offset, now_ms) for offset in found.records]),
+        ("offsets", [offset_row(offset, now_ms) for offset in found.records]),
     ]
     printer.document(document, facts, tables)
     if found.more:
@@ -93,7 +93,8 @@ async def _delete(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one({"offsets_deleted": deleted})
 
 
-def _row(group: KnownGroup) -> Row:
+def known_group_row(group: KnownGroup) -> Row:
+    """What a person wants to see of a consumer group in a line."""
     return {"tenant": group.tenant, "group": group.group, "generation": group.generation}
 
 
@@ -109,7 +110,7 @@ def _member_row(member: Member, generation: int) -> Row:
     }
 
 
-def _offset_row(offset: Offset, now_ms: int) -> Row:
+def offset_row(offset: Offset, now_ms: int) -> Row:
     """What a person wants to see of an offset: the end of the topic, which the broker knows, less this is the lag."""
     return {
         "topic": offset.topic,

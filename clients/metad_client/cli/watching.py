@@ -97,11 +97,12 @@ def line_of(event: WatchEvent) -> str:
     key = "" if event.key is None else "/".join(map(cell, msgspec.structs.astuple(event.key)))
     line = f"{event.kind.name:{_KIND_CHARS}} {table:{_TABLE_CHARS}} {key}"
     if event.record is not None:
-        line += f"  {_shown(event)}"
+        line += f"  {shown(event)}"
     return line if len(line) <= PAGE_CHARS else line[: PAGE_CHARS - 1] + "…"
 
 
-def _shown(event: WatchEvent) -> str:
+def shown(event: WatchEvent) -> str:
+    """The record of an event in one line, without what its key says, and without secrets."""
     record = plain(event.record)
     _hide(event, record)
     if not isinstance(record, dict):

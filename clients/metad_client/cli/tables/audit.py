@@ -37,10 +37,10 @@ async def _list(m: Client, a: Arguments, printer: Printer) -> None:
         page_size=page_size(a.limit),
     )
     now_ms = int(time.time() * 1_000)
-    show(printer, "audit", await first(lines, a.limit), lambda line: _row(line, now_ms), a.limit)
+    show(printer, "audit", await first(lines, a.limit), lambda line: audit_row(line, now_ms), a.limit)
 
 
-def _row(line: AuditEntry, now_ms: int) -> Row:
+def audit_row(line: AuditEntry, now_ms: int) -> Row:
     """What a person wants to see of a line."""
     times = f"{line.method}, {line.times} times" if line.times > 1 else line.method
     outcome = f"{line.outcome}, {line.failed} of {line.items} failed" if line.failed else line.outcome

@@ -29,13 +29,13 @@ def add(commands: Commands) -> None:
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:
     now_ms = int(time.time() * 1_000)
     found = await first(m.brokers.list(a.prefix, state=a.state, page_size=page_size(a.limit)), a.limit)
-    show(printer, "brokers", found, lambda broker: _row(broker, now_ms), a.limit)
+    show(printer, "brokers", found, lambda broker: broker_row(broker, now_ms), a.limit)
 
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
     broker = present(await m.brokers.get(a.broker), f"no broker {a.broker}")
     now_ms = int(time.time() * 1_000)
-    facts = _row(broker, now_ms) | {
+    facts = broker_row(broker, now_ms) | {
         "rack": broker.rack or None,
         "registered": people.when(broker.registered_ms, now_ms),
         "lives are over below epoch": broker.least_epoch,
@@ -55,7 +55,7 @@ async def _fence(m: Client, a: Arguments, printer: Printer) -> None:
     )
 
 
-def _row(broker: Broker, now_ms: int) -> Row:
+def broker_row(broker: Broker, now_ms: int) -> Row:
     """What a person wants to see of a broker in a line."""
     return {
         "broker": broker.broker,

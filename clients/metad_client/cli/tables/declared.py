@@ -449,15 +449,16 @@ def _for_people(a: Arguments, record: dict[str, Any]) -> Row:
     if a.table not in FAMILIES:
         return {name: _in_line(value) for name, value in record.items()}
     hidden = [] if a.secrets else sorted(SECRETS.get(a.table, ()))
-    return dict(_told_of(name, value) for name, value in record.items()) | dict.fromkeys(hidden, "hidden")
+    return dict(told_of(name, value) for name, value in record.items()) | dict.fromkeys(hidden, "hidden")
 
 
-def _told_of(name: str, value: Any) -> tuple[str, Any]:
+def told_of(name: str, value: Any) -> tuple[str, Any]:
+    """A field as people read it: its name without a unit, and its value with one."""
     if isinstance(value, dict):
         return name, _in_line(value)
     base, _, unit = name.rpartition("_")
     if isinstance(value, list) and unit in {"ms", "s", "bytes"}:
-        return base, [_told_of(name, each)[1] for each in value]
+        return base, [told_of(name, each)[1] for each in value]
     if unit == "bytes":
         return f"{base} size", value if value is None else people.size(value)
     if unit in {"ms", "s"}:

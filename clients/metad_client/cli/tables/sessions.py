@@ -89,7 +89,7 @@ async def _list(m: Client, a: Arguments, printer: Printer) -> None:
     wanted, now_ms = a.connected, _now_ms()
     listing = m.sessions.list(a.tenant, a.prefix, a.broker, page_size=page_size(a.limit if wanted is None else 0))
     found = await first(listing, a.limit, None if wanted is None else lambda one: one.connected == wanted)
-    show(printer, "sessions", found, lambda session: _row(session, now_ms), a.limit)
+    show(printer, "sessions", found, lambda session: session_row(session, now_ms), a.limit)
 
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
@@ -198,7 +198,7 @@ async def _endings(m: Client, a: Arguments, printer: Printer) -> None:
     show(printer, "endings", Bounded(found, False), lambda end: ending_row(end, now_ms), 0)
 
 
-def _row(session: Session, now_ms: int) -> Row:
+def session_row(session: Session, now_ms: int) -> Row:
     """What a person wants to see of a session in a line."""
     return {
         "tenant": session.tenant,
@@ -264,7 +264,7 @@ def _filter_row(one: Any) -> Row:
 
 async def _list_subscriptions(m: Client, a: Arguments, printer: Printer) -> None:
     found = await first(m.subscriptions.list(a.tenant, a.prefix, page_size=page_size(a.limit)), a.limit)
-    show(printer, "subscriptions", found, _subscription_row, a.limit)
+    show(printer, "subscriptions", found, subscription_row, a.limit)
 
 
 async def _subscribe(m: Client, a: Arguments, printer: Printer) -> None:
@@ -279,7 +279,8 @@ async def _unsubscribe(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one({"deleted": True})
 
 
-def _subscription_row(one: Subscription) -> Row:
+def subscription_row(one: Subscription) -> Row:
+    """What a person wants to see of a subscription in a line."""
     return {"tenant": one.tenant, "client": one.client_id, "filter": one.filter, "qos": one.options.qos}
 
 

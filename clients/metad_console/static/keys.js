@@ -1,0 +1,24 @@
+// Keys of the console, and the choice of light or dark. Nothing here talks to the server.
+(() => {
+  const typing = (at) => at && (at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName));
+  const click = (selector) => document.querySelector(selector)?.click();
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (document.querySelector("dialog[open]") || document.querySelector(".q-dialog__inner")) return;
+    const links = document.querySelectorAll("nav.pages a");
+    if (/^[1-9]$/.test(event.key)) links[Number(event.key) - 1]?.click();
+    else if (event.key === "/") document.querySelector(".filters input")?.focus();
+    else if (event.key === "p") click("button.pause");
+    else if (event.key === "n") click("button.next");
+    else if (event.key === "b") click("button.back");
+    else if (event.key === "?") document.querySelector("dialog.keys")?.showModal();
+    else return;
+    event.preventDefault();
+  });
+  window.metadTheme = () => {
+    const dark = !document.body.classList.contains("body--dark");
+    document.cookie = `metad_theme=${dark ? "dark" : "light"};path=/;max-age=31536000;samesite=strict`;
+    Quasar.Dark.set(dark);
+    window.dispatchEvent(new Event("metad-theme"));
+  };
+})();
