@@ -13,12 +13,12 @@ from nicegui import ui
 from metad_client import Client
 from metad_client.cli.printing import in_line
 from metad_client.cli.view import GroupView
-from metad_client.errors import MetadError
+from metad_client.errors import MetadError, PermissionDeniedError
 from metad_wire.messages import Kv, Session, TableRecord
 from metad_wire.tables.broker import Broker
 from metad_wire.tables.table import PlainTable
 
-from .frame import button, label, problem, reason, tag
+from .frame import button, dialog, label, problem, tag
 from .sessions import Session as Signed
 
 DO_S: Final = 15.0
@@ -42,8 +42,7 @@ def ask(session: Signed, action: Action) -> None:
     """Show the action and its command; do it when the person says so."""
     if not session.may_write:
         return
-    with ui.dialog() as dialog, tag("div", classes="ask", role="alertdialog", aria_label=action.title):
-        tag("h2", action.title)
+    with dialog(action.title, "ask", "alertdialog") as asking:
         tag("p", action.effect)
         label("The same from a shell:", "soft")
         with tag("pre", tabindex="0"):
@@ -63,28 +62,27 @@ def ask(session: Signed, action: Action) -> None:
             if action.again and typed != action.again:
                 failed.set_text(f"This is not {in_line(action.again)}.")
                 return
-            await _do(session, action, dialog, failed)
+            await _do(session, action, asking, failed)
 
         with tag("div", classes="row-of-buttons"):
-            button("Leave it", dialog.close).props["autofocus"] = True
+            button("Leave it", asking.close).props["autofocus"] = True
             button("Do it", go, "danger")
-    dialog.on("hide", dialog.delete)
-    dialog.open()
 
 
 _VALUE: Final = "(event) => emit(event.target.value)"
 
 
-async def _do(session: Signed, action: Action, dialog: ui.dialog, failed: ui.label) -> None:
+async def _do(session: Signed, action: Action, asking: ui.dialog, failed: ui.label) -> None:
     try:
         async with asyncio.timeout(DO_S):
             await action.do(await session.client())
     except TimeoutError:
         failed.set_text("No answer in time. It may have happened, or still happen: look before you repeat it.")
     except MetadError as error:
-        failed.set_text(reason(error, "this").replace("You may not read this.", "You may not do this."))
+        denied = isinstance(error, PermissionDeniedError)
+        failed.set_text("You may not do this." if denied else in_line(f"It was not done: {error}"))
     else:
-        dialog.close()
+        asking.close()
         ui.notify(f"Done: {action.title}", type="positive")
 
 
@@ -94,13 +92,12 @@ async def _do(session: Signed, action: Action, dialog: ui.dialog, failed: ui.lab
 def transfer(session: Signed, group: GroupView) -> None:
     """Move a leader: first the person chooses the node."""
     others = [voter for voter in group.voters if voter != group.leader]
-    with ui.dialog() as dialog, tag("div", classes="ask"):
-        tag("h2", f"Move the leader of {group.name}")
+    with dialog(f"Move the leader of {group.name}", "ask") as asking:
         tag("p", f"{group.leader or 'Nobody'} leads it." + ("" if others else " It has no other voter."))
 
         def choose(node: str) -> Callable[[], None]:
             def chosen() -> None:
-                dialog.close()
+                asking.close()
                 ask(session, _transfer(group, node))
 
             return chosen
@@ -108,9 +105,7 @@ def transfer(session: Signed, group: GroupView) -> None:
         with tag("div", classes="row-of-buttons"):
             for node in others:
                 button(f"To {node}", choose(node))
-            button("Leave it", dialog.close)
-    dialog.on("hide", dialog.delete)
-    dialog.open()
+            button("Leave it", asking.close)
 
 
 def _transfer(group: GroupView, node: str) -> Action:

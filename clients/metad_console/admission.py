@@ -41,7 +41,7 @@ _POLICY: Final = (
 _HEADERS: Final = [
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with none at all, forms would not say where they come from
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -267,7 +267,7 @@ async def _answer(
 async def _refuse(scope: Scope, send: Send, status: int, text: str, *, to: str = "") -> None:
     """Answer with a text, send a browser elsewhere, or close a WebSocket before it is one."""
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": text})
+        await send({"type": "websocket.close", "code": 1008, "reason": text})  # the server answers 403
     elif to and not scope["path"].startswith(SOCKET):
         headers = [(b"location", to.encode()), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 303, "headers": headers})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -97,12 +97,15 @@ def button(text: str, on_click: Callable[[], object], classes: str = "") -> ui.e
     return made
 
 
-def facts(of: Mapping[str, object]) -> None:
-    """Names and values, two columns."""
-    with tag("dl", classes="facts"):
-        for name, value in of.items():
-            tag("dt", name)
-            tag("dd", in_line(str(value)))
+@contextmanager
+def dialog(title: str, classes: str, role: str = "dialog") -> Iterator[ui.dialog]:
+    """Build a dialog of what is built within, and open it. It is gone once it is closed. It is no part of the element
+    that asked for it, which may be a dialog that closes."""
+    with ui.context.client.content, ui.dialog() as made, tag("div", classes=classes, role=role, aria_label=title):
+        tag("h2", title)
+        yield made
+    made.on("hide", made.delete)
+    made.open()
 
 
 @contextmanager
@@ -150,7 +153,7 @@ def _belongs(browser: Browser, session: Session) -> None:
 
     def gone() -> None:
         if not browser.is_deleted:
-            browser.delete()
+            browser.remove_all_elements()  # the framework drops the rest once the browser has left
 
     session.opened(browser.id, end)
     browser.on_delete(lambda: session.left(browser.id))

@@ -22,58 +22,42 @@ READ_S: Final = 5.0
 """A page of a listing that takes longer is given up: a person tries again, or asks for less."""
 SCOPES: Final = ("tenant", "namespace")
 """Columns that seldom tell records apart."""
-_LINK: Final = """
-<q-td :props="props"><button type="button" class="cell-link" :title="String(props.value)"
-  @click="$parent.$emit('open', props.row.id)">{{ props.value }}</button></q-td>
-"""
-_CELL: Final = '<q-td :props="props" :title="String(props.value)">{{ props.value }}</q-td>'
 
 
-class Table:
-    """Rows of text and numbers, whose columns are the keys of the rows. ``on_open``: with the number of a row, when a
-    person chooses the first cell of it."""
+class Table(ui.element, component="static/rows.js"):
+    """Rows of text and numbers, whose columns are the keys of the rows. ``about``: what they are. ``on_open``: with the
+    number of a row, when a person chooses it."""
 
-    def __init__(self, empty: str = "Nothing is here.", on_open: Callable[[int], object] | None = None) -> None:
-        self._count = 0
+    def __init__(
+        self, about: str, empty: str = "Nothing is here.", on_open: Callable[[int], object] | None = None
+    ) -> None:
+        super().__init__()
         self._empty, self._on_open = empty, on_open
-        self._table = ui.table(rows=[], columns=[], row_key="id", pagination={"rowsPerPage": 0})
-        self._table.classes("table").props("flat dense binary-state-sort")
-        self._table.props["no-data-label"] = "…"
-        self._table.props["hide-pagination"] = True
-        self._table.add_slot("body-cell", _CELL)
-        self._linked = ""
+        self.props["about"] = about
+        self.props["empty"] = "…"
+        self.props["columns"], self.props["rows"], self.props["link"] = [], [], -1
         if on_open is not None:
-            self._table.on("open", self._open)
+            self.on("open", self._open)
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show these rows, at most :data:`ROWS_MAX`, instead of those before."""
         header = list(dict.fromkeys(key for row in rows for key in row))
-        columns = [_column(number, name) for number, name in enumerate(header)]
-        shown = [
-            {"id": number, **{f"c{n}": _value(row.get(name)) for n, name in enumerate(header)}}
-            for number, row in enumerate(rows[:ROWS_MAX])
-        ]
-        self._count = len(shown)
-        if self._on_open is not None and header and not self._linked:
+        link = -1
+        if self._on_open is not None and header:
             # What tells rows apart leads on; a tenant is often that of all of them.
-            self._linked = next((f"c{n}" for n, name in enumerate(header) if name not in SCOPES), "c0")
-            self._table.add_slot(f"body-cell-{self._linked}", _LINK)
-        if self._table.props["no-data-label"] != self._empty:
-            self._table.props["no-data-label"] = self._empty
-            self._table.update()
-        if columns and columns != self._table.columns:
-            self._table.columns = columns
-        if shown != self._table.rows:
-            self._table.rows = shown
+            link = next((number for number, name in enumerate(header) if name not in SCOPES), 0)
+        shown = [[number, [_value(row.get(name)) for name in header]] for number, row in enumerate(rows[:ROWS_MAX])]
+        new = {"columns": header, "rows": shown, "link": link, "empty": self._empty}
+        changed = {name: value for name, value in new.items() if self.props.get(name) != value}
+        for name, value in changed.items():
+            self.props[name] = value
+        if changed:
+            self.update()
 
     def _open(self, event: events.GenericEventArguments) -> None:
         number = event.args
-        if self._on_open is not None and isinstance(number, int) and 0 <= number < self._count:
+        if self._on_open is not None and isinstance(number, int) and 0 <= number < len(self.props["rows"]):
             self._on_open(number)
-
-
-def _column(number: int, name: str) -> dict[str, Any]:
-    return {"name": f"c{number}", "label": name, "field": f"c{number}", "sortable": True, "align": "left"}
 
 
 def _value(value: Any) -> str | int | float:
@@ -85,11 +69,13 @@ def _value(value: Any) -> str | int | float:
 class Sliced:
     """A table of rows that are all there, :data:`ROWS_MAX` at a time."""
 
-    def __init__(self, empty: str = "Nothing is here.", on_open: Callable[[int], object] | None = None) -> None:
+    def __init__(
+        self, about: str, empty: str = "Nothing is here.", on_open: Callable[[int], object] | None = None
+    ) -> None:
         self._rows: Sequence[Row] = []
         self._from = 0
         open_ = (lambda number: on_open(self._from + number)) if on_open is not None else None
-        self._table = Table(empty, open_)
+        self._table = Table(about, empty, open_)
         with tag("div", classes="pager") as self._pager:
             self._back = button("Back", lambda: self._turn(-ROWS_MAX), "back")
             self._next = button("Next", lambda: self._turn(ROWS_MAX), "next")
@@ -130,7 +116,7 @@ class Listed(Generic[Record]):
         self._problem = problem("")
         open_ = (lambda number: on_open(self._shown[number])) if on_open is not None else None
         self._shown: list[Record] = []
-        self._table = Table("Nothing is found.", open_)
+        self._table = Table(what, "Nothing is found.", open_)
         with tag("div", classes="pager"):
             self._back = button("Back", self.back, "back")
             self._next = button("Next", self.forward, "next")

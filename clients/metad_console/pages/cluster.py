@@ -45,7 +45,7 @@ def page() -> None:
         failed = problem("")
         tag("h2", "Nodes")
         chosen = (lambda n: leave(session, _node(shown, n))) if session.may_write else None
-        nodes = Sliced("No node is known.", chosen)
+        nodes = Sliced("Nodes", "No node is known.", chosen)
         tag("h2", "Slots")
         with tag("div", classes="card slots"):
             picture = ui.html("", sanitize=False)
@@ -54,9 +54,9 @@ def page() -> None:
         if session.may_write:
             label("Choose a node to let it leave, a group to move its leader.", "soft")
         moved = (lambda n: transfer(session, shown.groups()[n])) if session.may_write else None
-        groups = Sliced("No group is known.", moved)
+        groups = Sliced("Groups", "No group is known.", moved)
         tag("h2", "Connections between nodes")
-        links = Sliced("There is one node, or none answered.")
+        links = Sliced("Connections between nodes", "There is one node, or none answered.")
 
     def show() -> None:
         reading = session.poll.reading

@@ -35,7 +35,7 @@ def page() -> None:
     with frame("/disks", "Certificates, disks", "What ends by itself one day.") as session:
         failed = problem("")
         tag("h2", "Disks")
-        disks = Sliced("No node says how its disk is.")
+        disks = Sliced("Disks", "No node says how its disk is.")
         tag("h2", "Certificates of the nodes")
         if session.tls is None:
             label("The console reaches the cluster without TLS, so there are none to look at.", "notice")
@@ -74,9 +74,9 @@ class _Certificates:
 
     def __init__(self, session: Session, files: TlsFiles) -> None:
         self._session, self._files = session, files
-        self._nodes = Table("The nodes are being asked.")
+        self._nodes = Table("Certificates of the nodes", "No node has an address for clients.")
         tag("h2", "Certificates of the console")
-        self._own = Table("None, or the package cryptography is not installed.")
+        self._own = Table("Certificates of the console", "None, or the package cryptography is not installed.")
         self._timer = ui.timer(REFRESH_S, self._look)
 
     async def _look(self) -> None:

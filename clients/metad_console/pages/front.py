@@ -25,7 +25,7 @@ def page() -> None:
             numbers = tag("div", classes="numbers")
             about = tag("div", classes="soft")
         tag("h2", "Nodes")
-        nodes = Sliced("No node is known.")
+        nodes = Sliced("Nodes", "No node is known.")
 
     def show() -> None:
         reading = session.poll.reading

@@ -23,7 +23,7 @@ from metad_wire.messages import Kv, Session, TableRecord
 
 from .. import actions
 from ..forms import Field, filters
-from ..frame import button, frame, label, problem, reason, tag
+from ..frame import button, dialog, frame, label, problem, reason, tag
 from ..listings import READ_S, SCOPES, Listed, Row
 from ..pager import ROWS_MAX
 from ..sessions import Session as Signed
@@ -222,27 +222,24 @@ def _open(session: Signed, asked: Asked, record: Any) -> None:
     fields = _fields(asked.kind, record) if isinstance(record, TableRecord) else record
     text = json.dumps(plain(fields), indent=2, ensure_ascii=False)
     cut = f"\n… {len(text) - DOCUMENT_CHARS_MAX:,} characters more" if len(text) > DOCUMENT_CHARS_MAX else ""
-    with ui.dialog() as dialog, tag("div", classes="record"):
-        tag("h2", f"One record of {asked.kind}")
+    with dialog(f"One record of {asked.kind}", "record") as shown:
         with tag("pre", tabindex="0"):
             ui.label(text[:DOCUMENT_CHARS_MAX] + cut).props["tag"] = "span"
         failed = problem("")
         with tag("div", classes="row-of-buttons"):
             if session.may_write:
-                _delete_button(session, asked, record, failed, dialog)
-            button("Close", dialog.close, "primary")
-    dialog.on("hide", dialog.delete)
-    dialog.open()
+                _delete_button(session, asked, record, failed, shown)
+            button("Close", shown.close, "primary")
 
 
-def _delete_button(session: Signed, asked: Asked, record: Any, failed: ui.label, dialog: ui.dialog) -> None:
+def _delete_button(session: Signed, asked: Asked, record: Any, failed: ui.label, shown: ui.dialog) -> None:
     async def ask() -> None:
         try:
             chosen = await _deletion(session, asked, record)
         except MetadError as error:
             failed.set_text(reason(error, "the table"))
             return
-        dialog.close()
+        shown.close()
         actions.ask(session, chosen)
 
     if isinstance(record, Kv | Session) or (isinstance(record, TableRecord) and not _ruled(asked.kind)):

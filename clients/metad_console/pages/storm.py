@@ -18,6 +18,8 @@ from ..frame import button, each_reading, frame, headline, label, problem, reaso
 from ..samples import SAMPLES_MAX, Sample
 from ..sessions import Session
 
+PROGRESS_S: Final = 1.0
+"""How often the nodes say that nothing is missing of what is counted."""
 _GREY: Final = "#8b949e"
 
 
@@ -118,6 +120,7 @@ class _Takeovers:
         self._session = session
         self._task: asyncio.Task[None] | None = None
         self._count = self._counted = 0
+        self._is_open = False
         self._seconds: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
         self._chart = _Chart("Sessions taken over or let go a second", {"owners that changed": "#4f9d9b"})
         with tag("div", classes="pager"):
@@ -139,8 +142,9 @@ class _Takeovers:
     async def _run(self) -> None:
         try:
             m = await self._session.client()
-            async with m.watch(Watched("session", rows=("owner",)), keys_only=True) as watched:
+            async with m.watch(Watched("session", rows=("owner",)), keys_only=True, progress_s=PROGRESS_S) as watched:
                 async for batch in watched:
+                    self._is_open = True  # from the first word of progress on, every change comes
                     # Counted as they came: to decode a hundred thousand a second would stall every page.
                     self._count += sum(len(changes) for _, changes in batch.entries)
         except MetadError as error:
@@ -150,5 +154,5 @@ class _Takeovers:
         self._seconds.append((time.time(), self._count - self._counted))
         self._counted = self._count
         since = datetime.fromtimestamp(self._seconds[0][0], UTC).strftime("%H:%M:%SZ")
-        self._said.set_text(f"{self._count:,} since {since}")
+        self._said.set_text(f"{'counting' if self._is_open else 'opening'}, {self._count:,} since {since}")
         self._chart.show([at for at, _ in self._seconds], [count for _, count in self._seconds])

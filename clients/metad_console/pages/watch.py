@@ -26,6 +26,8 @@ from ..sessions import Session
 
 SHOW_S: Final = 0.5
 """How often the list is drawn, however many changes there are."""
+PROGRESS_S: Final = 1.0
+"""How often the nodes say that nothing is missing."""
 BUFFER_BYTES: Final = 1024 * 1024
 """What comes faster than it is read waits at the node, which then leaves out what is old."""
 WHAT_CHARS_MAX: Final = 400
@@ -52,10 +54,10 @@ class Changes:
     async def _watch(self, m: Client) -> None:
         table: Any = self._table if self._table in KNOWN else await m.tables.open(self._table, deadline_s=READ_S)
         async with m.watch(
-            table, tenant=self._tenant or None, prefix=self._prefix, buffer_bytes=BUFFER_BYTES
+            table, tenant=self._tenant or None, prefix=self._prefix, progress_s=PROGRESS_S, buffer_bytes=BUFFER_BYTES
         ) as watched:
-            self.is_open = True
             async for batch in watched:
+                self.is_open = True  # from the first word of progress on, every change comes
                 events = batch.events
                 self.seen += len(events)
                 # Only the last ones are seen; to make lines of the others would stall every page.
@@ -101,7 +103,7 @@ def _show(session: Session, changes: Changes) -> None:
     with tag("div", classes="pager"):
         pause = button("Pause", lambda: turn(), "pause")
         said = label("", "soft")
-    table = Table("Nothing has changed yet.")
+    table = Table("Changes", "Nothing has changed yet.")
     task: asyncio.Task[None] | None = None
 
     def turn() -> None:
@@ -118,7 +120,10 @@ def _show(session: Session, changes: Changes) -> None:
         if changes.error is not None:
             failed.set_text(reason(changes.error, "these changes"))
         state = "watching" if changes.is_open else "opening"
-        said.set_text(f"{'paused' if paused else state}; {changes.seen:,} changes seen, the last {ROWS_MAX} are shown")
+        said.set_text(
+            f"{'paused' if paused else state}; {changes.seen:,} changes seen"
+            + (f", the last {ROWS_MAX} are shown" if changes.seen > ROWS_MAX else "")
+        )
         if not paused and drawn != changes.seen:
             drawn = changes.seen
             table.show([*reversed(changes.lines)])
