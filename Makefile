@@ -8,10 +8,11 @@ MQTT := $(VENV)/.installed-mqtt
 TESTS := $(VENV)/.installed-test
 FUZZ := $(VENV)/.installed-fuzz
 DOCS := $(VENV)/.installed-docs
+CONSOLE := $(VENV)/.installed-console
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz test-fast test-touched check docs soak fuzz peers prometheus clean help
+.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz console-test test-fast test-touched check docs soak fuzz peers prometheus clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -19,10 +20,11 @@ help:
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make log-broker a replicated log whose partitions metad assigns, under faults: nothing acknowledged may be lost"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
-	@echo "make test       run every test: those of test-core, test-spark and test-fuzz"
-	@echo "make test-core  run every test but those of Spark and the fuzzing; they need 480 MB"
+	@echo "make test       run every test: those of test-core, test-spark, test-fuzz and, with Chromium, console-test"
+	@echo "make test-core  run every test but those of Spark, the fuzzing and the console; they need 480 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
 	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
+	@echo "make console-test  drive the console with a real Chromium, which Debian's packages install (METAD_SCREENSHOTS=DIR)"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"
@@ -58,6 +60,10 @@ $(FUZZ): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) fuzz
 	@touch $(SMALL) $(MQTT) $(DOCS) $(TESTS) $@
 
+$(CONSOLE): $(VERSIONS)
+	@$(PYTHON) .ci/install.py $(VENV) console-test
+	@touch $(SMALL) $(MQTT) $(DOCS) $(TESTS) $@
+
 $(DOCS): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) docs
 	@touch $@
@@ -66,7 +72,7 @@ $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
 	@$(COMPILED)
-	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $(DOCS) $@
+	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $(DOCS) $(CONSOLE) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
 JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
@@ -104,9 +110,9 @@ PYTEST := cd tests && ../$(BIN)/python -m pytest
 # hundreds of others, which now and then makes one late; a fault fails again. Exit code 1 of pytest: tests have failed.
 ONCE_MORE = || { [ $$? -eq 1 ] && echo "=== These failed. Once more, with nothing beside them: ===" && \
 	../$(BIN)/python -m pytest --last-failed$(1); }
-# What needs the packages of Spark, and what needs the fuzzer.
-APART := spark unit/spark fuzz
-test test-core test-spark test-fuzz test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
+# What needs the packages of Spark, the fuzzer, or the console and a browser.
+APART := spark unit/spark fuzz console
+test test-core test-spark test-fuzz console-test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
 test: setup
 	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone' $(call ONCE_MORE)
 	$(PYTEST) -m alone e2e $(call ONCE_MORE)
@@ -120,6 +126,17 @@ test-spark: setup
 
 test-fuzz: $(FUZZ)
 	$(PYTEST) fuzz
+
+# Without a browser `make test` skips these tests, and says so; here that is an error.
+BROWSER = { command -v chromium && command -v chromedriver; } >/dev/null || { \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update --quiet=2 && \
+	apt-get install --quiet=2 --yes --no-install-recommends chromium chromium-driver >/dev/null; } || { \
+	echo "make console-test needs Chromium: install the packages chromium and chromium-driver" >&2; exit 1; }
+
+console-test: export METAD_REQUIRE_BROWSER := 1
+console-test: $(CONSOLE)
+	@$(BROWSER)
+	$(PYTEST) -rP console $(call ONCE_MORE, console)
 
 test-fast: $(TESTS)
 	$(PYTEST) -q $(SIDE_BY_SIDE) -m 'not slow and not alone' --ignore=unit/spark golden contract unit

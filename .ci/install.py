@@ -87,7 +87,7 @@ def main() -> None:
     remove = [pip[0], "-m", "pip", "--disable-pip-version-check", "uninstall", "--yes", "metad-service"]
     run(line, "remove what was there", remove)
     # The SDK and the MQTT brokers are distributions of their own, which are on no package index.
-    brokers = ["clients/metad_amqtt"] if {"amqtt", "test", "fuzz", "dev"} & {*extra.split(",")} else []
+    brokers = ["clients/metad_amqtt"] if {"amqtt", "test", "console-test", "fuzz", "dev"} & {*extra.split(",")} else []
     folders = ["clients", *brokers, f".[{extra}]"]
     editable = [word for folder in folders for word in ("--editable", folder)]
     # Not isolated: an isolated build would download a setuptools of its own, which constraints.txt does not reach.

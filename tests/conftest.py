@@ -34,7 +34,7 @@ OF_SPARK = {"jvm": "context: Context", "port": '"--connect"'}
 """What files in ``spark`` share: the JVM of the session, or Connect's port; and the words by which they name it."""
 SCENARIOS = "tests/e2e/scenarios"
 """All files share nodes."""
-WAITING = ("spark", "fuzz", "e2e", "extension")
+WAITING = ("spark", "fuzz", "e2e", "console", "extension")
 """Rings whose tests mostly wait: for processes to start, to die or to be late. Tests that compute run beside them, for
 else the cores would be idle meanwhile. The folder that takes longest comes first."""
 COMPUTING = ("unit", "contract", "golden", "simulation")

@@ -27,8 +27,11 @@ PACKAGES = {
 """The product: what metad-client and metad-service bring, but for the tools."""
 BROKERS = ROOT / "clients" / "metad_amqtt"
 """A distribution of its own."""
+CONSOLE = ROOT / "clients" / "metad_console"
+"""A program beside the product, with an extra of its own."""
 TOOLS = {
     "metad_amqtt": BROKERS,
+    "metad_console": CONSOLE,
     "metad_perf": ROOT / "perf" / "metad_perf",
     "metad_judge": ROOT / "perf" / "metad_judge",
     "metad_spark": ROOT / "spark" / "metad_spark",
@@ -51,8 +54,8 @@ def product() -> list[Path]:
 
 
 def shipped() -> list[Path]:
-    """The files of all distributions: the product's and the MQTT brokers'."""
-    return [*product(), *sorted(BROKERS.rglob("*.py"))]
+    """The files of the product, the MQTT brokers and the console."""
+    return [*product(), *sorted(BROKERS.rglob("*.py")), *sorted(CONSOLE.rglob("*.py"))]
 
 
 def pages() -> list[Path]:
@@ -68,7 +71,7 @@ def page_kib() -> dict[str, int]:
 
 def every_file() -> list[Path]:
     """The Python files of the product, its tools and its tests, simulators among them."""
-    folders = (*PACKAGES.values(), BROKERS, *PARTS.values())
+    folders = (*PACKAGES.values(), BROKERS, CONSOLE, *PARTS.values())
     return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
 
 

@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
     @property
     def scheme(self) -> str:
-        """Of its pages."""
+        """How the addresses of its pages are begun: ``http`` or ``https``."""
         return "https" if self.encrypted else "http"
 
     def is_host(self, host: str) -> bool:

@@ -91,7 +91,7 @@ def problem(text: str) -> ui.label:
 
 
 def button(text: str, on_click: Callable[[], object], classes: str = "") -> ui.element:
-    """A plain button."""
+    """A plain button. ``on_click`` is called when a person presses it."""
     made = tag("button", text, classes=f"plain {classes}".strip(), type="button")
     made.on("click", on_click)
     return made

@@ -40,7 +40,7 @@ class Table(ui.element, component="static/rows.js"):
             self.on("open", self._open)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows, at most :data:`ROWS_MAX`, instead of those before."""
+        """Show these rows instead of those before. At most :data:`ROWS_MAX` are shown."""
         header = list(dict.fromkeys(key for row in rows for key in row))
         link = -1
         if self._on_open is not None and header:

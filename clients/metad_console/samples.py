@@ -58,7 +58,7 @@ class Meter:
                 refused += status.turned_away.requests - before.turned_away.requests
         terms = _terms(now)
         elections = sum(max(0, term - self._terms.get(group, term)) for group, term in terms.items())
-        self._terms |= terms
+        self._terms |= {group: max(term, self._terms.get(group, 0)) for group, term in terms.items()}
         self._before, self._at_s = now, at_s
         led = [group for status in now.values() for group in status.groups if group.role == "leader"]
         return Sample(

@@ -94,7 +94,7 @@ class Session:
         self.used_s = time.monotonic()
 
     def is_over(self, now_s: float) -> bool:
-        """Whether nobody uses it any more."""
+        """Whether it is to end: it is too old, or nobody has used it for long."""
         if self.is_own:
             return False
         return now_s > self.began_s + AGE_S or (not self.pages and now_s > self.used_s + IDLE_S)

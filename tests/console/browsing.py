@@ -106,13 +106,13 @@ class Browser:
         wait_until(lambda: text not in self.text, f"{text!r} to be gone", 60)
 
     def find(self, selector: str, text: str = "") -> WebElement:
-        """Wait for what is shown and says this."""
+        """Wait for what is shown and begins so."""
         found: list[WebElement] = []
 
         def look() -> bool:
             try:
                 every = self.driver.find_elements(By.CSS_SELECTOR, selector)
-                found[:] = [one for one in every if one.is_displayed() and text in one.text]
+                found[:] = [one for one in every if one.is_displayed() and one.text.startswith(text)]
             except WebDriverException:
                 return False  # the page has changed meanwhile
             return bool(found)
@@ -121,7 +121,16 @@ class Browser:
         return found[0]
 
     def press(self, text: str, within: str = "") -> None:
-        self.find(f"{within} button", text).click()
+        """Press the button that begins so, once nothing is in front of it: a dialog takes a moment to go."""
+
+        def pressed() -> bool:
+            try:
+                self.find(f"{within} button", text).click()
+            except WebDriverException:
+                return False
+            return True
+
+        wait_until(pressed, f"the button {text!r}", 60)
 
     def types(self, *keys: str) -> None:
         """Type into what has the focus."""

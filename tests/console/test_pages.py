@@ -264,13 +264,13 @@ def test_a_record_that_was_written_meanwhile_stays(world: World, browser: Browse
 
 def test_a_leader_is_moved_and_a_node_that_is_needed_stays(world: World, browser: Browser) -> None:
     browser.open(world.at("/cluster"))
-    browser.press("data-0")
+    browser.press("data-1")
     chosen = browser.find(".ask button", "To ")
     target = chosen.text.removeprefix("To ")
     chosen.click()
     browser.press("Do it")
-    wait_until(lambda: world.client.cluster.map().leaders["data-0"] == target, "another leader")
-    browser.sees("Done: Move the leader of data-0")
+    wait_until(lambda: world.client.cluster.map().leaders["data-1"] == target, "another leader")
+    browser.sees("Done: Move the leader of data-1")
     browser.press("n3", ".table")
     browser.press("Do it")
     browser.sees("This is not n3.")

@@ -23,7 +23,7 @@ from metad_wire import messages as m
 from sim.memory import MemoryTransport
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "simulate"]
+MODULES = ["metad.cli", "metad_client.cli", "metad_perf.cli", "metad_spark.cli", "metad_console.cli", "simulate"]
 PAGES = [["metad.cli", "config"], ["metad.cli", "config", "--sample"], ["metad.cli", "logs"], ["metad.cli", "metrics"]]
 COMMANDS = [*PAGES, *([module, "--help"] for module in MODULES)]
 ENCODINGS = {

@@ -15,6 +15,7 @@ import pytest
 
 from metad.cli import _parser as metad_parser
 from metad_client.cli.command_line import build_parser as metadctl_parser
+from metad_console.cli import parser as console_parser
 from metad_perf.cli import _parser as perf_parser
 from metad_spark.cli import _parser as spark_parser
 
@@ -40,7 +41,13 @@ TREE = {
     if path.is_file() and "__pycache__" not in path.parts
 } | {path.name for path in ROOT.iterdir()}
 NAMES = {path.rpartition("/")[2] for path in TREE}
-PACKAGES = {"metad_wire": "wire/", "metad_client": "clients/", "metad_perf": "perf/", "metad_spark": "spark/"}
+PACKAGES = {
+    "metad_wire": "wire/",
+    "metad_client": "clients/",
+    "metad_console": "clients/",
+    "metad_perf": "perf/",
+    "metad_spark": "spark/",
+}
 
 
 def expanded(text: str) -> Iterator[str]:
@@ -188,8 +195,9 @@ PROGRAMS = {
     "metadctl": metadctl_parser(),
     "metad-perf": perf_parser(),
     "metad-spark": spark_parser(),
+    "metad-console": console_parser(),
 }
-INVOKED = re.compile(r"(?:^|`)(?:\$ )?(?:\.venv/bin/)?(metad|metadctl|metad-perf|metad-spark) ([^`]+)")
+INVOKED = re.compile(r"(?:^|`)(?:\$ )?(?:\.venv/bin/)?(metad|metadctl|metad-perf|metad-spark|metad-console) ([^`]+)")
 FLAG = re.compile(r"(--?[a-z][\w-]*)(?:=.*)?")
 
 

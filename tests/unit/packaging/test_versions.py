@@ -83,6 +83,7 @@ def test_there_is_one_version() -> None:
         ("metadctl", "metad_client.cli"),
         ("metad-perf", "metad_perf.cli"),
         ("metad-spark", "metad_spark.cli"),
+        ("metad-console", "metad_console.cli"),
     ],
 )
 def test_a_command_and_its_module_do_the_same(command: str, module: str) -> None:

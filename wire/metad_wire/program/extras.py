@@ -6,7 +6,9 @@ run, and tell the user in one line which extra has it.
 
 from __future__ import annotations
 
-_OWN = frozenset({"metad", "metad_client", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"})
+_OWN = frozenset(
+    {"metad", "metad_client", "metad_console", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"}
+)
 _EXTRA_OF = {
     "aioquic": "quic",
     "amqtt": "amqtt",
