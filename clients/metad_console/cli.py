@@ -1,6 +1,6 @@
 """``metad-console``: reads its command line, and refuses what would let strangers in.
 
-Exit status: 0 after a signal, 1 if it cannot serve, 2 for a wrong command line.
+Exit status: 0 after a signal, 1 if it cannot serve, 2 for a wrong command line, or without the extra ``console``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from .server import Files, serve
     except ModuleNotFoundError as missing:
-        return _failed(advice(missing, "console"))
+        return _failed(advice(missing, "console"), 2)
     try:
         listening = _listening(arguments.listen)
     except OSError as error:
@@ -102,9 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _failed(complaint: str) -> int:
+def _failed(complaint: str, status: int = 1) -> int:
     sys.stderr.write(f"metad-console: {complaint}\n")
-    return 1
+    return status
 
 
 def is_loopback(host: str) -> bool:

@@ -30,6 +30,8 @@ SHOWS = {
     "/audit": "page 1",
 }
 SESSIONS, KEYS = 700, 450
+GROUPS = "[groups]\ndata = 40\noffset = 23\n"
+"""With metadata-0 there are 64."""
 HTML = "<img src=x onerror=hacked=1>'\"><script>hacked=2</script>{{constructor.constructor('hacked=3')()}}"
 LONG = "k" * 3_000
 
@@ -56,7 +58,7 @@ class World:
 def world(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     home = tmp_path_factory.mktemp("world")
     with (
-        Nodes(home) as nodes,
+        Nodes(home, config=GROUPS) as nodes,
         blocking.connect(nodes.url) as client,
         Console(home, "--endpoint", nodes.where, "--write") as console,
     ):

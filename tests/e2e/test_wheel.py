@@ -20,6 +20,8 @@ from e2e_server import Server
 from metad_wire import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
+OF_CLIENTS = ("clients/metad_pytest", "clients/metad_console")
+STATIC = ROOT / "clients" / "metad_console" / "static"
 PARTS = ["pyproject.toml", "README.md", "LICENSE", "metad", "wire", "clients", "perf", "spark"]
 
 
@@ -114,7 +116,7 @@ def test_each_distribution_brings_its_packages_whole_and_nothing_else(
     for name, found, packages in (
         ("metad-client", sdk_wheel, ("clients/metad_client", "wire/metad_wire")),
         ("metad-amqtt", mqtt_wheel, ("clients/metad_amqtt",)),
-        ("metad-service", wheel, ("metad", "clients/metad_pytest", *(f"perf/metad_{of}" for of in ("judge", "perf")))),
+        ("metad-service", wheel, ("metad", *OF_CLIENTS, *(f"perf/metad_{of}" for of in ("judge", "perf")))),
     ):
         fields, names = metadata(found)
         assert (fields["Name"], fields["Version"], fields["License-Expression"]) == (name, __version__, "Apache-2.0")
@@ -124,10 +126,12 @@ def test_each_distribution_brings_its_packages_whole_and_nothing_else(
             folders.append(ROOT / "spark" / "metad_spark")
         files = {str(file.relative_to(folder.parent)) for folder in folders for file in folder.rglob("*.py")}
         assert {each for each in names if each.endswith(".py")} == files
+        shown = {f"metad_console/static/{file.name}" for file in STATIC.iterdir()} if name == "metad-service" else set()
+        assert shown <= {*names}
         assert {f"{folder.name}/py.typed" for folder in folders if (folder / "py.typed").exists()} <= {*names}
 
 
-@pytest.mark.parametrize("command", ["metad", "metadctl", "metad-perf", "metad-spark"])
+@pytest.mark.parametrize("command", ["metad", "metadctl", "metad-perf", "metad-spark", "metad-console"])
 def test_every_command_of_the_base_helps_and_tells_its_version(base: Path, command: str) -> None:
     assert run(base, command, "--version").stdout == f"{command} {__version__}\n"
     assert run(base, command, "--help").returncode == 0
@@ -142,6 +146,7 @@ def test_every_command_of_the_base_helps_and_tells_its_version(base: Path, comma
         ("perf", "metad-perf", ["load", "--spawn", "--verb", "kv.put"]),
         ("spark", "metad-spark", ["simulate"]),
         ("spark", "metad-spark", ["verify"]),
+        ("console", "metad-console", []),
         ("quic", "metadctl", ["certs", "--out", "nowhere", "--nodes", "a"]),
     ],
 )

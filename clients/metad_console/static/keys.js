@@ -15,6 +15,13 @@
     else return;
     event.preventDefault();
   });
+  // On a phone the list of pages scrolls: the page that is shown is in sight.
+  const show = (tries) => {
+    const link = document.querySelector("nav.pages a[aria-current]");
+    if (link) link.parentElement.scrollLeft = link.offsetLeft - (link.parentElement.clientWidth - link.offsetWidth) / 2;
+    else if (tries) requestAnimationFrame(() => show(tries - 1));
+  };
+  show(300);
   window.metadTheme = () => {
     const dark = !document.body.classList.contains("body--dark");
     document.cookie = `metad_theme=${dark ? "dark" : "light"};path=/;max-age=31536000;samesite=strict`;
