@@ -33,6 +33,7 @@ def test_a_node_that_was_started_again_adds_nothing_at_first() -> None:
     again = meter.note({"n1": status(20, 3, pid=2, uptime_ms=100)}, 11.0)
     assert (again.admitted_per_s, again.refused_per_s) == (0, 0)
     assert meter.note({"n1": status(50, 4, pid=2, uptime_ms=1_100)}, 12.0).admitted_per_s == 30
+    assert meter.note({"n1": status(90, 9, pid=3, uptime_ms=60_000)}, 90.0).admitted_per_s == 0, "unseen for long"
 
 
 def test_a_node_that_is_away_adds_nothing_and_counts_on_when_it_is_back() -> None:
