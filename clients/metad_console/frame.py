@@ -37,6 +37,7 @@ PAGES: Final = (
     Entry("/records", "Records"),
     Entry("/watch", "Watch"),
     Entry("/storm", "Storm"),
+    Entry("/busy", "Slow and loud"),
     Entry("/disks", "Certificates, disks"),
     Entry("/audit", "Audit"),
 )

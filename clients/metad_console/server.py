@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from nicegui import app, ui
 
 from .admission import Admission, Place
-from .pages import audit, brokers, cluster, disks, front, records, storm, watch
+from .pages import audit, brokers, busy, cluster, disks, front, records, storm, watch
 from .sessions import Sessions
 
 SWEEP_S: Final = 15.0
@@ -31,6 +31,7 @@ _PAGES: Final = {
     "/records": (records.page, "Records"),
     "/watch": (watch.page, "Watch"),
     "/storm": (storm.page, "Storm"),
+    "/busy": (busy.page, "Slow and loud"),
     "/disks": (disks.page, "Certificates, disks"),
     "/audit": (audit.page, "Audit"),
 }

@@ -18,7 +18,7 @@ from waiting import WAIT_S, wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 
-PAGES = ("/", "/cluster", "/brokers", "/records", "/watch", "/storm", "/disks", "/audit")
+PAGES = ("/", "/cluster", "/brokers", "/records", "/watch", "/storm", "/busy", "/disks", "/audit")
 SHOWS = {
     "/": "3 of 3 nodes up",
     "/cluster": "metadata-0",
@@ -26,6 +26,7 @@ SHOWS = {
     "/records": "device-0000",
     "/watch": "Choose what to watch",
     "/storm": "items wait",
+    "/busy": "Who asks for most",
     "/disks": "without TLS",
     "/audit": "page 1",
 }
@@ -204,6 +205,13 @@ def test_a_storm_is_seen(world: World, browser: Browser) -> None:
         other.sessions.takeover_many(life.broker, life.epoch, items).raise_for_error()
     browser.sees("counting, 500 since")
     assert browser.run("return document.querySelectorAll('.chart canvas').length") == 5
+
+
+def test_who_asks_for_most_is_named(world: World, browser: Browser) -> None:
+    browser.open(world.at("/busy"))
+    for number in range(50):
+        world.client.kv.put("loudest", f"key-{number}", b"x")
+    browser.sees("tenant", "loudest")
 
 
 def test_the_keyboard_is_enough(world: World, browser: Browser) -> None:

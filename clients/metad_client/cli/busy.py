@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection
 from typing import Any, Final
 
 from metad_wire.messages import ActivityReply, SlowRequest
@@ -47,10 +48,12 @@ async def _slow(m: Client, a: Arguments, printer: Printer) -> None:
     found = [(one, node) for node, reply in (await _asked(m, a)).items() for one in reply.slow]
     found.sort(key=lambda each: each[0].ended_ms, reverse=True)
     records = [{"node": node, **{name: getattr(one, name) for name in one.__struct_fields__}} for one, node in found]
-    printer.many(records[: a.most], [_row(one, node, now_ms) for one, node in found[: a.most]])
+    printer.many(records[: a.most], [slow_row(one, node, now_ms) for one, node in found[: a.most]])
 
 
-def _row(one: SlowRequest, node: str, now_ms: int) -> dict[str, Any]:
+def slow_row(one: SlowRequest, node: str, now_ms: int) -> dict[str, Any]:
+    """What a person wants to see of a slow request in a line."""
+
     def ms(us: int) -> str:
         return people.duration(us // 1_000)
 
@@ -73,16 +76,19 @@ def _row(one: SlowRequest, node: str, now_ms: int) -> dict[str, Any]:
 
 
 async def _loud(m: Client, a: Arguments, printer: Printer) -> None:
-    replies = (await _asked(m, a)).values()
+    printer.many(loud_rows((await _asked(m, a)).values(), a.most))
+
+
+def loud_rows(replies: Collection[ActivityReply], most: int) -> list[dict[str, Any]]:
+    """Who asks for most, all nodes together: up to ``most`` rows of each kind."""
     total: dict[str, Counter[str]] = {}
     for kind in _KINDS:
         total[kind] = Counter()
         for reply in replies:
             for one in getattr(reply, kind):
                 total[kind][one.name] += one.at_least
-    rows = [
+    return [
         {"kind": kind.removesuffix("s"), "name": name, "items": items}
         for kind in _KINDS
-        for name, items in total[kind].most_common(a.most)
+        for name, items in total[kind].most_common(most)
     ]
-    printer.many(rows)
