@@ -197,7 +197,7 @@ def test_a_watch_shows_what_changes_in_a_short_list(world: World, browser: Brows
 
 def test_a_storm_is_seen(world: World, browser: Browser) -> None:
     browser.open(world.at("/storm"))
-    browser.press("Count them from now on")
+    browser.press("Count from now on")
     browser.sees("counting, 0 since")
     items = [SessionTakeoverItem("storm", f"device-{number}") for number in range(500)]
     with blocking.connect(world.nodes.url) as other:

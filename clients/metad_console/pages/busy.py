@@ -54,6 +54,8 @@ class _Busy:
         errors = {node: reply for node, reply in replies.items() if isinstance(reply, MetadError)}
         what = f"what {listed(sorted(errors))} saw"
         self._failed.set_text(reason(next(iter(errors.values())), what) if errors else "")
+        if not found:
+            return  # an empty table would say that nothing is slow
         now_ms = int(time.time() * 1_000)
         slow = [(one, node) for node, reply in found.items() for one in reply.slow]
         slow.sort(key=lambda each: each[0].ended_ms, reverse=True)

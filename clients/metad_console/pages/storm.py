@@ -20,6 +20,8 @@ from ..sessions import Session
 
 PROGRESS_S: Final = 1.0
 """How often the nodes say that nothing is missing of what is counted."""
+WIDTH_MIN_MS: Final = 60_000
+"""What a chart shows at least; at most it is ten minutes."""
 _GREY: Final = "#8b949e"
 
 
@@ -73,17 +75,17 @@ class _Chart:
     """Lines over the last ten minutes."""
 
     def __init__(self, title: str, series: dict[str, str], *, bars: bool = False) -> None:
-        with tag("section", classes="card", aria_label=title):
+        with tag("section", classes="card", aria_label=title) as self.section:
             tag("h2", title)
             self._chart = ui.echart(_options(series, bars=bars)).classes("chart")
 
     def show(self, at_s: list[float], *values: list[float] | list[int]) -> None:
-        """Draw these."""
+        """Draw these: a value for each time, of which there is at least one."""
         times_ms = [int(one * 1_000) for one in at_s]
         for line, numbers in zip(self._chart.options["series"], values, strict=True):
             line["data"] = [[at, round(value, 1)] for at, value in zip(times_ms, numbers, strict=True)]
-        now_ms = times_ms[-1] if times_ms else int(time.time() * 1_000)
-        self._chart.options["xAxis"]["min"] = now_ms - SAMPLES_MAX * 1_000
+        now_ms = times_ms[-1]
+        self._chart.options["xAxis"]["min"] = min(times_ms[0], now_ms - WIDTH_MIN_MS)
         self._chart.options["xAxis"]["max"] = now_ms
         self._chart.update()
 
@@ -122,17 +124,20 @@ class _Takeovers:
         self._count = self._counted = 0
         self._is_open = False
         self._seconds: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
-        self._chart = _Chart("Sessions taken over or let go a second", {"owners that changed": "#4f9d9b"})
+        tag("h2", "Sessions taken over")
         with tag("div", classes="pager"):
-            self._button = button("Count them from now on", self._begin)
+            self._button = button("Count from now on", self._begin)
             self._said = label("Each node then sends a stream of all sessions' owners to this page.", "soft")
         self._problem = problem("")
+        self._chart = _Chart("Sessions taken over or let go a second", {"owners that changed": "#4f9d9b"})
+        self._chart.section.set_visibility(False)
         ui.context.client.on_delete(self._end)
 
     def _begin(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="console-takeovers")
             self._button.set_visibility(False)
+            self._chart.section.set_visibility(True)
             ui.timer(1.0, self._show)
 
     def _end(self) -> None:
