@@ -18,6 +18,7 @@ from browsing import CONSOLE, Browser, Console
 from e2e_nodes import NAMES, Nodes
 
 from metad_client import Given, Options, blocking
+from metad_console.sessions import SESSIONS_MAX
 from metad_wire.operator.authority import issue_fleet
 from metad_wire.operator.tokens import line_of, new_token
 from metad_wire.transport.credentials import TlsFiles
@@ -99,7 +100,7 @@ def test_a_person_sees_what_he_may_and_signing_out_ends_his_client(
     browser.complaints()  # the browser notes the status 401
     browser.find("input[name=token]").send_keys(guarded.tokens["reader"])
     browser.press("Sign in")
-    browser.sees("client/reader", "Overview")
+    browser.sees("client/reader", "You may not read the state of the cluster.")
     assert connections(guarded) > 0
     browser.open(f"{console.url}/records?kind=session&scope=acme")
     browser.sees("device-1", "page 1: 1 record")
@@ -234,6 +235,20 @@ def test_a_page_belongs_to_its_session(guarded: Guarded, console: Console) -> No
         answer = asked(console, "GET", "/", cookie=cookie)
         assert (answer.status, answer.headers["location"]) == (303, "/sign-in")
     wait_until(lambda: connections(guarded) == 0, "both clients to be gone")
+
+
+def test_sessions_are_bounded_and_make_room_when_they_end(guarded: Guarded, console: Console) -> None:
+    cookies = [signed_in(console, guarded.tokens["reader"]) for _ in range(SESSIONS_MAX)]
+    form = urlencode({"token": guarded.tokens["reader"]})
+    full = asked(console, "POST", "/sign-in", body=form, Origin=console.url)
+    assert full.status == 429
+    assert "there is no room for more" in full.text  # type: ignore[attr-defined]
+    asked(console, "POST", "/sign-out", cookie=cookies.pop(), Origin=console.url)
+    cookies.append(signed_in(console, guarded.tokens["reader"]))
+    assert len(set(cookies)) == SESSIONS_MAX
+    for cookie in cookies:
+        asked(console, "POST", "/sign-out", cookie=cookie, Origin=console.url)
+    wait_until(lambda: connections(guarded) == 0, "all clients to be gone")
 
 
 def page_of(answer: http.client.HTTPResponse) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from metad_client import Options
+from metad_client.errors import ClosedError
 from metad_console.admission import Admission, Place, hosts_of
-from metad_console.sessions import PAGES_MAX, Sessions
+from metad_console.sessions import AGE_S, IDLE_S, PAGES_MAX, Session, Sessions
 
 HERE = Place(hosts_of(["127.0.0.1", "localhost", "::1"], 8480, encrypted=False), False)
 NAMED = Place(hosts_of(["console.example", "other.example:444"], 443, encrypted=True), True)
@@ -105,6 +106,20 @@ async def test_a_websocket_is_let_in_for_a_page_of_its_own_session_only() -> Non
         assert await asked(f"/_nicegui_ws/socket.io/?client_id={page}", kind="websocket", **given) == status, origin
     assert await asked("/", method="POST", origin="http://127.0.0.1:8480") == 405
     await asked.sessions.close()
+
+
+async def test_a_session_ends_when_nobody_looks_for_long_or_after_a_day() -> None:
+    session = Session("metad://127.0.0.1:1", Options(), ["metadctl"], may_write=False, own=False)
+    now_s = session.began_s
+    assert not session.is_over(now_s + IDLE_S - 1)
+    assert session.is_over(now_s + IDLE_S + 1)
+    session.pages["open"] = lambda: None
+    assert not session.is_over(now_s + AGE_S - 1), "a page that is open is somebody who looks"
+    assert session.is_over(now_s + AGE_S + 1)
+    await session.close()
+    assert not session.pages
+    with pytest.raises(ClosedError):
+        await session.client()
 
 
 async def test_open_pages_are_bounded() -> None:
