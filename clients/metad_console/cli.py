@@ -150,7 +150,7 @@ def _check_hosts(arguments: argparse.Namespace) -> None:
 def _place(arguments: argparse.Namespace, listening: socket.socket) -> Place:
     host, _ = split_endpoint(arguments.listen)
     port = listening.getsockname()[1]
-    names = [*arguments.host, *(_LOOPBACK if is_loopback(host) else [host])]
+    names = [*arguments.host, host, *(_LOOPBACK if is_loopback(host) else ())]
     encrypted = bool(arguments.https_cert)
     return Place(hosts_of(names, port, encrypted=encrypted), encrypted)
 

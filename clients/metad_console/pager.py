@@ -9,11 +9,22 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 Record = TypeVar("Record")
 ROWS_MAX: Final = 200
 """More rows are not read by a person, and make the browser slow."""
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A page of large records is shorter: it has so many bytes, and the record that goes beyond."""
 KEPT_MAX: Final = 20
-"""Pages to go back to: some thousand records in memory for each open page."""
+"""Pages to go back to: some thousand records in memory for each open page of the console."""
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of these together, but for the last."""
+
+
+def size_of(record: object) -> int:
+    """About how many bytes a record takes."""
+    return len(msgspec.msgpack.encode(record))
 
 
 class Pager(Generic[Record]):
@@ -23,6 +34,7 @@ class Pager(Generic[Record]):
         self._records = records
         self._rows_max = rows_max
         self._kept: deque[list[Record]] = deque(maxlen=kept_max)
+        self._sizes: deque[int] = deque(maxlen=kept_max)  # of these, in bytes
         self._at = -1  # in what is kept
         self._read = 0  # pages in all
         self._ahead: list[Record] = []  # one record behind the last page says that there are more
@@ -65,6 +77,10 @@ class Pager(Generic[Record]):
             self._broken = error if isinstance(error, Exception) else RuntimeError("the page was not read to its end")
             raise
         self._kept.append(found)
+        self._sizes.append(sum(map(size_of, found)))
+        while len(self._kept) > 1 and sum(self._sizes) > KEPT_BYTES_MAX:
+            self._kept.popleft()
+            self._sizes.popleft()
         self._at, self._read = len(self._kept) - 1, self._read + 1
 
     def back(self) -> None:
@@ -79,10 +95,12 @@ class Pager(Generic[Record]):
 
     async def _page(self) -> list[Record]:
         found, self._ahead = self._ahead, []
+        size = sum(map(size_of, found))
         async for record in self._records:
-            if len(found) == self._rows_max:
+            if len(found) == self._rows_max or size > PAGE_BYTES_MAX:
                 self._ahead = [record]
                 return found
             found.append(record)
+            size += size_of(record)
         self._ended = True
         return found

@@ -1,7 +1,7 @@
 // Keys of the console, and the choice of light or dark. Nothing here talks to the server.
 (() => {
   const typing = (at) => at && (at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName));
-  const click = (selector) => document.querySelector(selector)?.click();
+  const click = (selector) => [...document.querySelectorAll(selector)].find((one) => one.offsetParent)?.click();
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     if (document.querySelector("dialog[open]") || document.querySelector(".q-dialog__inner")) return;

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from metad_client.errors import ConnectionLostError
-from metad_console.pager import Pager
+from metad_console.pager import KEPT_BYTES_MAX, PAGE_BYTES_MAX, Pager
 
 
 class Source:
@@ -71,6 +71,28 @@ async def test_pages_are_kept_for_the_way_back_and_not_for_ever() -> None:
         await pager.forward()
         assert (pager.number, pager.rows[0]) == (number, 10 * (number - 1))
     assert source.read == read + 10
+
+
+async def test_large_records_make_shorter_pages_and_a_shorter_way_back() -> None:
+    large = "x" * (PAGE_BYTES_MAX // 2)
+
+    async def records() -> AsyncIterator[str]:
+        for _ in range(60):
+            yield large
+
+    pager = Pager(records(), rows_max=200)
+    seen = 0
+    while not seen or pager.has_more:
+        await pager.forward()
+        assert len(pager.rows) <= 3
+        seen += len(pager.rows)
+    assert seen == 60
+    pages, back = pager.number, 0
+    while pager.has_back:
+        pager.back()
+        back += 1
+    assert pager.number == pages - back
+    assert back + 1 <= KEPT_BYTES_MAX // PAGE_BYTES_MAX
 
 
 async def test_an_error_is_told_again_and_is_no_end() -> None:
