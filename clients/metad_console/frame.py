@@ -38,12 +38,13 @@ PAGES: Final = (
     Entry("/watch", "Watch"),
     Entry("/storm", "Storm"),
     Entry("/busy", "Slow and loud"),
+    Entry("/events", "Events"),
     Entry("/disks", "Certificates, disks"),
     Entry("/audit", "Audit"),
 )
-"""In order of their keys, 1 to 9."""
+"""In order of their keys: 1 to 9, and 0."""
 _KEYS: Final = {
-    f"1 to {len(PAGES)}": "go to a page",
+    "1 to 9, 0": "go to a page",
     "/": "to the first field",
     "n, b": "next page of a list, and back",
     "p": "pause a watch",
@@ -125,7 +126,7 @@ def frame(path: str, title: str, about: str = "") -> Iterator[Session]:
         with tag("nav", classes="pages", aria_label="Pages"):
             for number, entry in enumerate(PAGES, 1):
                 with tag("a", entry.name, href=entry.path) as link:
-                    tag("kbd", str(number), aria_hidden="true")
+                    tag("kbd", str(number % 10), aria_hidden="true")
                 if entry.path == path:
                     link.props["aria-current"] = "page"
         with tag("main", classes="page") as main:

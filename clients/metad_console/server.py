@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from nicegui import app, ui
 
 from .admission import Admission, Place
-from .pages import audit, brokers, busy, cluster, disks, front, records, storm, watch
+from .pages import audit, brokers, busy, cluster, disks, events, front, records, storm, watch
 from .sessions import Sessions
 
 SWEEP_S: Final = 15.0
@@ -32,6 +32,7 @@ _PAGES: Final = {
     "/watch": (watch.page, "Watch"),
     "/storm": (storm.page, "Storm"),
     "/busy": (busy.page, "Slow and loud"),
+    "/events": (events.page, "Events"),
     "/disks": (disks.page, "Certificates, disks"),
     "/audit": (audit.page, "Audit"),
 }

@@ -151,7 +151,7 @@ def test_certificates_say_when_they_end(guarded: Guarded, console: Console, brow
     sign_in(browser, console, guarded.tokens["boss"])
     browser.open(f"{console.url}/disks")
     browser.sees("Certificates of the nodes", "GiB")
-    wait_until(lambda: browser.text.count("fine") >= 7, "three disks, three nodes and an authority")
+    wait_until(lambda: browser.text.count("fine") >= 10, "three disks, six files of nodes and an authority")
     browser.press("Sign out")
     browser.sees("Your token")
 

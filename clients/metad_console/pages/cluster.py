@@ -64,7 +64,7 @@ def page() -> None:
         if reading is None or reading.cluster is None:
             return
         cluster = shown.cluster = reading.cluster
-        nodes.show(overview.member_table(cluster))
+        nodes.show(overview.member_table(cluster, reading.found))
         groups.show([_group_row(row, group) for row, group in zip(overview.group_table(cluster), cluster.groups)])  # noqa: B905
         links.show(overview.link_table(cluster))
         drawn = (cluster.version, tuple((group.name, group.leader) for group in cluster.groups))

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
-from contextlib import suppress
-from typing import Final
 
 from nicegui import ui
 
 from metad_client.cli import people
-from metad_client.cli.view import ClusterView, NodeView
+from metad_client.cli.verdict import ENDS_MS
+from metad_client.cli.view import NodeView
 from metad_wire.operator.authority import ends_at
-from metad_wire.transport import split_endpoint
-from metad_wire.transport.credentials import CertificateError, TlsFiles
-from metad_wire.transport.tls_context import client_context
+from metad_wire.transport.credentials import TlsFiles
 
-from ..frame import REFRESH_S, each_reading, frame, headline, label, problem, tag
+from ..frame import each_reading, frame, headline, label, problem, tag
 from ..listings import Row, Sliced, Table
-from ..sessions import Session
-
-LOOK_S: Final = 2.0
-"""A node has so long to show its certificate."""
-LOOKS_MAX: Final = 16
-"""Nodes that are asked at the same time."""
-NODES_MAX: Final = 200
-SOON_MS: Final = 30 * 86_400_000
-"""Nodes warn of certificates that end within a month, too."""
 
 
 def page() -> None:
@@ -37,16 +24,15 @@ def page() -> None:
         tag("h2", "Disks")
         disks = Sliced("Disks", "No node says how its disk is.")
         tag("h2", "Certificates of the nodes")
-        if session.tls is None:
-            label("The console reaches the cluster without TLS, so there are none to look at.", "notice")
-        else:
-            _Certificates(session, session.tls)
+        certificates = Sliced("Certificates of the nodes", "The nodes have none, or do not say so.")
+        _own(session.tls)
 
     def show() -> None:
         reading = session.poll.reading
         failed.set_text(headline(session) if reading is not None and reading.error is not None else "")
         if reading is not None and reading.cluster is not None:
             disks.show([row for node in reading.cluster.nodes if (row := _disk(node))])
+            certificates.show([row for node in reading.cluster.nodes for row in _of_node(node)])
 
     each_reading(session, show)
 
@@ -69,61 +55,28 @@ def _disk(node: NodeView) -> Row | None:
     }
 
 
-class _Certificates:
-    """Those of the nodes, looked at once when the page opens, because each look is a handshake. And our own files."""
+def _own(files: TlsFiles | None) -> None:
+    """Show the certificates of the console itself, which are files here."""
+    tag("h2", "Certificates of the console")
+    if files is None:
+        label("The console reaches the cluster without TLS.", "notice")
+        return
+    table = Table("Certificates of the console", "None, or the package cryptography is not installed.")
 
-    def __init__(self, session: Session, files: TlsFiles) -> None:
-        self._session, self._files = session, files
-        self._nodes = Table("Certificates of the nodes", "No node has an address for clients.")
-        tag("h2", "Certificates of the console")
-        self._own = Table("Certificates of the console", "None, or the package cryptography is not installed.")
-        self._timer = ui.timer(REFRESH_S, self._look)
-
-    async def _look(self) -> None:
-        reading = self._session.poll.reading
-        if reading is None or reading.cluster is None:
-            return
-        self._timer.deactivate()
-        paths = [path for path in (self._files.certificate, self._files.ca) if path]
+    async def look() -> None:
+        now_ms = int(time.time() * 1_000)
+        paths = [path for path in (files.certificate, files.ca) if path]
         ends = await asyncio.to_thread(lambda: [(path, ends_at(path)) for path in paths])
-        self._own.show([_row("file", path, int(at.timestamp() * 1_000)) for path, at in ends if at is not None])
-        self._nodes.show(await self._of_nodes(reading.cluster))
+        table.show([_row({"file": path}, int(at.timestamp() * 1_000) - now_ms) for path, at in ends if at is not None])
 
-    async def _of_nodes(self, cluster: ClusterView) -> list[Row]:
-        seats = asyncio.Semaphore(LOOKS_MAX)
-        nodes = [node for node in cluster.nodes if node.record is not None and node.record.endpoint][:NODES_MAX]
-
-        async def look(node: NodeView) -> Row:
-            assert node.record is not None
-            async with seats:
-                try:
-                    return _row("node", node.node, await _ends_ms(node.record.endpoint, self._files))
-                except (OSError, CertificateError, TimeoutError, ValueError) as error:
-                    return {"node": node.node, "ends": f"not seen: {error or 'no answer in time'}", "state": "unknown"}
-
-        return list(await asyncio.gather(*map(look, nodes)))
+    ui.timer(0, look, once=True)
 
 
-def _row(what: str, name: str, ends_ms: int) -> Row:
-    now_ms = int(time.time() * 1_000)
-    state = "over" if ends_ms <= now_ms else "ends soon" if ends_ms < now_ms + SOON_MS else "fine"
-    return {what: name, "ends": people.when(ends_ms, now_ms), "state": state}
+def _of_node(node: NodeView) -> list[Row]:
+    certificates = [] if node.status is None else node.status.certificates
+    return [_row({"node": node.node, "setting": one.key}, one.lasts_ms) for one in certificates]
 
 
-async def _ends_ms(endpoint: str, files: TlsFiles) -> int:
-    """When the certificate that a node shows ends, Unix milliseconds. Raises OSError (ssl.SSLError is one),
-    CertificateError, TimeoutError."""
-    host, port = split_endpoint(endpoint)
-    context = await asyncio.to_thread(client_context, files)
-    async with asyncio.timeout(LOOK_S):
-        _, writer = await asyncio.open_connection(host, port, ssl=context)
-    try:
-        shown = writer.get_extra_info("peercert") or {}
-        return int(ssl.cert_time_to_seconds(shown["notAfter"]) * 1_000)
-    except KeyError:
-        raise ValueError("it shows no certificate") from None
-    finally:
-        writer.close()
-        with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(LOOK_S):
-                await writer.wait_closed()
+def _row(what: Row, lasts_ms: int) -> Row:
+    state = "over" if lasts_ms <= 0 else "ends soon" if lasts_ms < ENDS_MS else "fine"
+    return {**what, "lasts": people.duration(max(0, lasts_ms)), "state": state}

@@ -6,7 +6,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     if (document.querySelector("dialog[open]") || document.querySelector(".q-dialog__inner")) return;
     const links = document.querySelectorAll("nav.pages a");
-    if (/^[1-9]$/.test(event.key)) links[Number(event.key) - 1]?.click();
+    if (/^[0-9]$/.test(event.key)) links[(Number(event.key) + 9) % 10]?.click();
     else if (event.key === "/") document.querySelector(".filters input")?.focus();
     else if (event.key === "p") click("button.pause");
     else if (event.key === "n") click("button.next");

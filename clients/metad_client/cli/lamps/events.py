@@ -189,10 +189,15 @@ def _lines(seen: Seen, width: int) -> Iterator[str]:
     event = seen.event
     at = datetime.fromtimestamp(seen.when_ms / 1_000, UTC).strftime("%H:%M:%SZ")
     bad = "" if event.level == "info" else f"{event.level.upper()} "
-    said = ", ".join(_field(name, value) for name, value in event.fields.items() if value is not None)
-    yield from _wrapped(f"{at}  {cell(seen.node):{width}}  {bad}{cell(event.event)}" + (f": {said}" if said else ""))
+    told = said(event)
+    yield from _wrapped(f"{at}  {cell(seen.node):{width}}  {bad}{cell(event.event)}" + (f": {told}" if told else ""))
     if bad and event.text:
         yield from _wrapped(f"{_INDENT}{cell(event.text, 4 * PAGE_CHARS)}")
+
+
+def said(event: LoggedEvent) -> str:
+    """The fields of an event in one line, as people read them."""
+    return ", ".join(_field(name, value) for name, value in event.fields.items() if value is not None)
 
 
 def _field(name: str, value: Said) -> str:
