@@ -112,6 +112,7 @@ def test_a_person_sees_what_he_may_and_signing_out_ends_his_client(
         "/brokers": "brokers",
         "/audit": "the audit trail",
         "/busy": "what n1, n2 and n3 saw",
+        "/events": "what has changed",
         "/watch?table=session&tenant=other": "these changes",
     }.items():
         browser.open(f"{console.url}{path}")

@@ -52,6 +52,8 @@ class _Events:
             self._failed.set_text(reason(error, "what has changed"))
             return
         away = [f"{node} does not answer: {why}" for node, why in sorted(self._nodes.errors.items())]
+        if withheld := sum(self._nodes.withheld.values()):
+            away.append(f"{withheld:,} are left out, about tables that you may not read")
         self._failed.set_text("; ".join(away))
         now_ms = int(time.time() * 1_000)
         self._table.show([_row(one, now_ms) for one in reversed(self._seen)])
