@@ -34,7 +34,7 @@ help:
 	@echo "make prometheus  install Prometheus from Debian's package, for metad-perf lamps"
 	@echo "make fuzz       coverage-guided fuzzing of the frame decoder and the session, 60 s each (FUZZ_SECONDS=60)"
 	@echo "make setup      set up everything that the tests need, with Java for the simulation if that is possible"
-	@echo "Each of them first sets up what it needs in .venv: some 240 MB for demo and run, 260 MB for mqtt, 480 MB for test-core, 1.5 GB for test."
+	@echo "Each of them first sets up what it needs in .venv: some 240 MB for demo and run, 260 MB for mqtt, 480 MB for test-core, 1.8 GB for test."
 
 setup: $(ALL)
 	@$(PROMETHEUS)
