@@ -191,8 +191,8 @@ class Meters:
         if life is not None:
             self.brokers.add(life.broker, weight)
         if keys := command.rows.keys:
-            self._nth += 1  # of a batch one, and not always the same
-            self.keys.add((command.method.table, keys[self._nth % len(keys)]), weight)
+            self._nth += 1  # of a batch one, and not always the same: others of the batch may never come again
+            self.keys.add((command.method.table, keys[self._nth % len(keys)]), self.SAMPLE)
 
     def entry_begun(self, items: int, arrived_s: float | None, now_s: float) -> None:
         """Count an entry of so many items, whose first request came at this time. Runs once for each."""

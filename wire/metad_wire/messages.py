@@ -1175,7 +1175,8 @@ class SlowRequest(Message, frozen=True):
 
 
 class Loud(Message, frozen=True):
-    """Says about how many items somebody asked for of late: each minute halves what was before."""
+    """Says about how many items somebody asked for of late, by one request of seven: each minute halves what was
+    before. Of a batch one key is looked at."""
 
     name: str
     at_least: U63

@@ -135,6 +135,8 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
     if node.refused_by:
         by = people.listed(sorted(node.refused_by))
         yield Problem("node_refused", f"refused by {by}: {min(node.refused_by.values())}", node.node)
+    elif node.status is None and "certificate has expired" in node.error:
+        yield Problem("certificate_ended", "its certificate has ended: clients and nodes refuse it", node.node)
     elif node.status is None:
         others = f"; {people.listed(node.connected)} can reach it" if node.connected else ""
         yield Problem("node_unreachable", f"not reached: {node.error}{others}", node.node)

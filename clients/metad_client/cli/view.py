@@ -92,8 +92,10 @@ class GroupView:
         return len(self.available) > len(self.voters) // 2
 
     def lag_entries(self, follower: FollowerStatus) -> int:
-        """How many log entries of the leader a follower lacks."""
-        return 0 if self.status is None else max(0, self.status.last - follower.match)
+        """How many log entries of the leader a follower lacks; 0 as long as a new leader does not know."""
+        if self.status is None or (follower.state == "probe" and not follower.match):
+            return 0
+        return max(0, self.status.last - follower.match)
 
 
 @dataclass(frozen=True, slots=True)

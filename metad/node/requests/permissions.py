@@ -30,6 +30,7 @@ from metad_wire.errors import (
 from metad_wire.method import MALFORMED
 from metad_wire.methods import (
     ACCESS_MAY,
+    ACTIVITY,
     BROKER_FENCE,
     BROKER_GET,
     BROKER_HEARTBEAT,
@@ -176,6 +177,8 @@ ADMIN: Final = frozenset(code for code, method in METHODS.items() if right_of(me
 def _table_of(method: Method[Any, Any]) -> str:
     if method.table is not None:
         return _name(method.table)
+    if method is ACTIVITY:  # it names tenants
+        return "tenants"
     return _OWNED if method.name.startswith(f"{_OWNED}.") else "cluster"
 
 

@@ -57,7 +57,7 @@ ALERTS: Final = (
     Alert(
         *("MetadDiskLow", "critical", 0, "disk-full"),
         "metad_disk_short > 0",
-        "A disk is nearly full: what takes more room is refused.",
+        "A disk is nearly full: what takes more room may be refused.",
     ),
     Alert(
         *("MetadDiskFills", "warning", 300, "disk-full"),
@@ -92,7 +92,7 @@ ALERTS: Final = (
     ),
     Alert(
         *("MetadBrokerSilent", "warning", 0, "a-broker-hangs"),
-        "max(metad_broker_silence_ratio) > 0.8",
+        "max(metad_broker_silence_ratio) > 0.6",
         "A broker was not heard of for most of its lease, and is about to be ended.",
     ),
     Alert(

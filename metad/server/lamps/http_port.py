@@ -7,11 +7,14 @@ What it shows is read in the node's loop, for at most :data:`LOOP_S`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
+import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
 from socketserver import TCPServer
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -39,8 +42,12 @@ LOOP_S: Final = 3.0
 READ_S: Final = 2.0
 """A linearizable read that takes longer has failed."""
 _PEER_S: Final = 5.0  # for which a peer may be silent
+_WHOLE_S: Final = 10.0
+"""For which a connection may last."""
 _AT_ONCE: Final = 16
-"""Connections; further ones are closed."""
+"""Connections; with one more the oldest is closed."""
+_GOES_S: Final = 0.2
+"""For which a new connection waits until an old one has ended."""
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -96,7 +103,7 @@ class Shown:
         leaderless = [group.name for group in status.groups if group.leaderless_ms]
         return Readiness(
             {
-                "storage": status.failing,
+                "storage": status.failing or ("its disk has next to no room" if status.disk.short > 1 else ""),
                 "draining": "the node ends" if node.requests.draining else "",
                 "groups": f"no leader: {', '.join(leaderless)}" if leaderless else "" if status.groups else "none yet",
                 "read": await self._read(),
@@ -175,29 +182,54 @@ class _Listener(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[_Handler], tls: Reloaded[ssl.SSLContext] | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._tls = tls
-        self._free = threading.BoundedSemaphore(_AT_ONCE)
+        self._places = threading.BoundedSemaphore(2 * _AT_ONCE)  # of those that were hung up some still end
+        self._taken: dict[Any, float] = {}  # connections, the oldest first, and since when
+        self._lock = threading.Lock()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's would ask a name server
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
+    def service_actions(self) -> None:
+        """Hang up on who takes too long, twice a second."""
+        self._hang_up_before(time.monotonic() - _WHOLE_S)
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        """Take a connection. The oldest goes if there are too many: an honest one is over within milliseconds."""
+        if len(self._taken) >= _AT_ONCE:
+            self._hang_up_before(inf, 1)
+        if not self._places.acquire(timeout=_GOES_S):
             self.shutdown_request(request)
             return
+        request.settimeout(_PEER_S)
+        if self._tls is not None:
+            context = self._tls.current()
+            request = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._taken[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            request.settimeout(_PEER_S)
             if self._tls is not None:
-                request = self._tls.current().wrap_socket(request, server_side=True)
+                request.do_handshake()
             super().process_request_thread(request, client_address)
-        except OSError:  # of which one of TLS is one: a stranger, who gets no line
+        except (OSError, ValueError):  # of which one of TLS is one: a stranger, who gets no line
             self.shutdown_request(request)
         finally:
-            self._free.release()
+            with self._lock:
+                self._taken.pop(request, None)
+            self._places.release()
+
+    def _hang_up_before(self, begun_s: float, most: int = _AT_ONCE) -> None:
+        with self._lock:
+            over = [request for request, since_s in self._taken.items() if since_s < begun_s][:most]
+            for request in over:
+                del self._taken[request]
+        for request in over:
+            with contextlib.suppress(OSError):  # its thread ends, and closes it
+                socket.socket.shutdown(request, socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The peer has gone, or sends nothing."""

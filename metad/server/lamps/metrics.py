@@ -77,6 +77,8 @@ def _stores(value: Callable[[Figures], float]) -> Callable[[Reading], Iterable[S
 def _lags(reading: Reading) -> Iterator[Sample]:
     for group in reading.status.groups:
         for follower in group.followers:
+            if follower.state == "probe" and not follower.match:  # a new leader does not know yet what it has
+                continue
             yield (group.name, follower.node_id), max(0, group.last - follower.match)
 
 
@@ -170,7 +172,7 @@ METRICS: Final = (
     Metric("metad_request_bytes", "counter", "Of the same.", _methods(lambda meter: meter.bytes), ("method",)),
     Metric("metad_items", "counter", "Items of requests to groups.", _methods(lambda meter: meter.items), ("method",)),
     Metric(
-        *("metad_items_refused", "counter", "Items of batches, before they were begun."),
+        *("metad_items_refused", "counter", "Items of batches that were refused one by one."),
         lambda reading: (((error,), count) for error, count in reading.meters.refused.items()),
         ("error",),
     ),

@@ -335,6 +335,12 @@ def test_code_certificate_ends__within_two_weeks(cluster: Cluster) -> None:
     assert cluster.verdict == "warning"
 
 
+def test_code_certificate_ended__also_of_a_node_that_nobody_reaches_therefore(cluster: Cluster) -> None:
+    cluster.statuses["n2"] = ConnectionLostError("the peer's certificate is refused: certificate has expired")
+    assert cluster.verdict == "critical"
+    assert ("certificate_ended", "n2") in cluster.found
+
+
 def test_code_certificate_ended__at_its_end(cluster: Cluster) -> None:
     assert ending(cluster, 0) == ["certificate_ended"]
     assert cluster.verdict == "critical"

@@ -31,7 +31,7 @@ from metad.storage.engine import Figures
 from metad_client import Client, Given, Options, SessionProperties, SessionTakeoverItem, connect
 from metad_perf.attack import sites as certificates
 from metad_wire import messages as m
-from metad_wire.errors import OverloadedError
+from metad_wire.errors import OverloadedError, PermissionDeniedError
 from metad_wire.methods import KV_GET, KV_PUT, STATUS
 from metad_wire.transport.credentials import TlsFiles
 
@@ -317,13 +317,47 @@ async def test_who_says_nothing_holds_nobody_up(shown: Shown) -> None:
     silent = [socket.create_connection((host, int(number))) for _ in range(http_port._AT_ONCE - 1)]
     try:
         assert await shown.get("/livez") == (200, "alive\n")
-        more = [socket.create_connection((host, int(number))) for _ in range(5)]
-        silent += more
-        more[-1].settimeout(30)
-        assert await asyncio.to_thread(more[-1].recv, 1) == b"", "beyond the bound they are closed at once"
+        silent += [socket.create_connection((host, int(number))) for _ in range(5)]
+        silent[0].settimeout(30)
+        assert await asyncio.to_thread(silent[0].recv, 1) == b"", "beyond the bound the oldest is closed"
+        assert await shown.get("/livez") == (200, "alive\n")
     finally:
         for each in silent:
             each.close()
+
+
+async def test_who_sends_a_byte_now_and_then_holds_nobody_up(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "_WHOLE_S", 1.0)
+    host, _, number = shown.endpoint.rpartition(":")
+    slow = [socket.create_connection((host, int(number))) for _ in range(2 * http_port._AT_ONCE)]
+    over = 0
+    try:
+        for each in slow:
+            with contextlib.suppress(OSError):
+                each.send(b"GET /livez HTTP/1.1\r\nX-a: ")
+        for _ in range(100):
+            assert await shown.get("/livez") == (200, "alive\n")
+            for each in slow:
+                with contextlib.suppress(OSError):
+                    each.send(b"a")
+            over = sum(_is_closed(each) for each in slow)
+            if over == len(slow):
+                break
+            await asyncio.sleep(0.05)
+        assert over == len(slow), "none may last for as long as it likes"
+    finally:
+        for each in slow:
+            each.close()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 # --- who sees it --------------------------------------------------------------------------------------------------
@@ -352,6 +386,7 @@ async def test_beyond_the_machine_peers_show_who_they_are(monkeypatch: pytest.Mo
         with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
             await stranger.get("/livez")
         async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("app"))) as admin:
+            await admin.principals.put("metad://client/one", [Given("broker", "acme")])
             await admin.principals.put("metad://client/other", [Given("operator")])
             for _ in range(200):
                 if (await other.get("/metrics"))[0] == 200:
@@ -365,6 +400,10 @@ async def test_beyond_the_machine_peers_show_who_they_are(monkeypatch: pytest.Mo
             assert seen == ["kv ns/hot"]
             async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("other"))) as operator:
                 assert await loud_keys(operator) == [], "records' keys are for administrators"
+            async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("one"))) as one:
+                assert (await one.status()).node_id == "n1"
+                (refused_too,) = (await one.cluster.activity()).values()
+                assert isinstance(refused_too, PermissionDeniedError), "it would name other tenants"
 
 
 async def loud_keys(client: Client) -> list[str]:
