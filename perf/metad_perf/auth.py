@@ -62,7 +62,7 @@ from .attack import sites
 from .commands import Auth
 from .errors import ServerError
 from .experiment.nodes import cpu_s
-from .experiment.stage import Stage, staged
+from .experiment.stage import Stage, mean_ratios, side_by_side, staged
 from .experiment.windows import configured, window
 from .load.fleet import Result
 from .load.measure import Load, epoch_now
@@ -670,7 +670,7 @@ async def _begin_lives(target: str, epoch: int) -> None:
     await asyncio.gather(*(begin(1 + number) for number in range(TAKEOVER_BROKERS)))
 
 
-_MORE: Final = 3
+_MORE: Final = 2
 """So many times the pairs, of windows half as long: two windows side by side differ by a fifth on a shared machine."""
 
 
@@ -704,7 +704,6 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     ratios = {verb: output.median_ratio(each) for verb, each in pairs.items()}
     per_s = {verb: [statistics.median(side) for side in zip(*each, strict=True)] for verb, each in pairs.items()}
     return {
-        "throughput_ratio": min(ratios.values()),
         "throughput_ratios": ratios,
         "items_per_s_on_off": per_s,
         "cpu_ratios": {verb: output.median_ratio(each) for verb, each in costs.items()},
@@ -791,11 +790,18 @@ async def _play(options: Auth, checking: Path, without: Path, problems: list[str
     """The load comes to nodes that have had nothing else to do, with authorization and without."""
     judged = await staged(options.shape, checking, problems, partial(_judged, options))
     shares = await staged(options.shape, checking, problems, partial(_shares, options))
-    return judged | shares | await staged(options.shape, checking, problems, partial(_compared, options, without))
-
-
-async def _compared(options: Auth, without: Path, on: Stage) -> dict[str, Any]:
-    return await staged(options.shape, without, on.problems, partial(_throughput, options, on))
+    compared = await side_by_side(options.shape, (checking, without), problems, partial(_throughput, options))
+    ratios = mean_ratios(compared, "throughput_ratios")
+    return (
+        judged
+        | shares
+        | compared[-1]
+        | {
+            "throughput_ratio": min(ratios.values()),
+            "throughput_ratios": ratios,
+            "cpu_ratios": mean_ratios(compared, "cpu_ratios"),
+        }
+    )
 
 
 async def _judged(options: Auth, stage: Stage) -> dict[str, Any]:

@@ -72,7 +72,12 @@ ALERTS: Final = (
     Alert(
         *("MetadCertificateEnds", "warning", 0, "wrong-certificate"),
         "metad_certificate_end_timestamp_seconds - time() < 1209600",
-        "A certificate ends within two weeks, or has ended.",
+        "A certificate ends within two weeks.",
+    ),
+    Alert(
+        *("MetadCertificateEnded", "critical", 0, "wrong-certificate"),
+        "metad_certificate_end_timestamp_seconds < time()",
+        "A certificate has ended: clients and nodes refuse whoever shows it.",
     ),
     Alert(
         *("MetadOverloaded", "warning", 60, "a-group-is-overloaded"),

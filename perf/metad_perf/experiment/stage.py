@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cached_property
 from pathlib import Path
@@ -116,3 +117,29 @@ async def staged(
     """What ``play`` found on nodes of its own."""
     async with running(shape, config=config, problems=problems, guests=guests) as nodes, AsyncExitStack() as stack:
         return await play(Stage(nodes, problems, stack)) | {"fsync": nodes.fsync}
+
+
+async def side_by_side(
+    shape: Shape,
+    configs: tuple[Path | None, Path | None],
+    problems: list[str],
+    measure: Callable[[Stage, Stage], Awaitable[dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    """What was measured on two clusters at the same time, twice: the second time the other one is started first, for
+    the older one is a little slower."""
+    found = []
+    for first in (0, 1):
+
+        async def inner(outer: Stage, first: int = first) -> dict[str, Any]:
+            async def both(other: Stage) -> dict[str, Any]:
+                return await measure(*((outer, other) if first == 0 else (other, outer)))
+
+            return await staged(shape, configs[1 - first], problems, both)
+
+        found.append(await staged(shape, configs[first], problems, inner))
+    return found
+
+
+def mean_ratios(found: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
+    """The geometric mean of ratios that were measured several times, by the load."""
+    return {load: math.prod(each[name][load] for each in found) ** (1 / len(found)) for load in found[0][name]}

@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +29,9 @@ import metad_wire
 from metad.server.lamps.alerts import ALERTS, rules
 from metad_client import Client, Options, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
 from metad_client.errors import MetadError
-from metad_wire.operator.authority import issue_fleet
+from metad_wire.operator.authority import Authority, issue_fleet
 from metad_wire.transport.claims import Claim
+from metad_wire.transport.credentials import Principal, Role
 
 from ..errors import ServerError
 from ..experiment.windows import window
@@ -43,6 +45,8 @@ from ..target import open_client
 _WITHIN_S: Final = 90.0
 _LATE_S: Final = 420.0
 _LOOK_S: Final = 0.5
+_ENDS_S: Final = 8.0
+"""A certificate that is to end lasts until the node has read it."""
 _CONFIG: Final = """
 fsync = true
 [expiry]
@@ -478,6 +482,17 @@ async def _usual_certificate(fleet: Fleet) -> None:
 async def _short_certificate(fleet: Fleet) -> None:
     assert fleet.members.certs is not None
     await asyncio.to_thread(partial(issue_fleet, fleet.members.certs, [fleet.last.name], [], days=5))
+
+
+@_fault("MetadCertificateEnded", _usual_certificate)
+async def _ended_certificate(fleet: Fleet) -> None:
+    certs = fleet.members.certs
+    assert certs is not None
+    authority = Authority.load((certs / "ca.pem").read_bytes(), (certs / "ca-key.pem").read_bytes())
+    end = datetime.now(UTC) + timedelta(seconds=_ENDS_S)
+    issued = authority.issue(Principal(Role.NODE, fleet.last.name), (), not_after=end)
+    for name, content in ((".pem", issued.certificate), ("-key.pem", issued.key)):
+        (certs / f"node-{fleet.last.name}{name}").write_bytes(content)
 
 
 async def _same_version(fleet: Fleet) -> None:

@@ -21,7 +21,7 @@ from metad.server.lamps.alerts import ALERTS
 
 from ..commands import Lamps
 from ..errors import ServerError, UsageError
-from ..experiment.stage import Stage, staged
+from ..experiment.stage import Stage, mean_ratios, side_by_side, staged
 from ..experiment.windows import window
 from ..faults.members import Member
 from ..load.measure import Load, epoch_now
@@ -101,7 +101,7 @@ async def _throughput(options: Lamps, looked_at: Stage, alone: Stage) -> dict[st
                 progress(1)
             pairs.setdefault(load.verb, []).append((rates[looked_at], rates[alone]))
     ratios = {verb: output.median_ratio(each) for verb, each in pairs.items()}
-    return {"throughput_ratio": min(ratios.values()), "throughput_ratios": ratios}
+    return {"throughput_ratios": ratios}
 
 
 async def _pages(options: Lamps, stage: Stage) -> dict[str, Any]:
@@ -148,12 +148,10 @@ async def _measured(options: Lamps, problems: list[str]) -> dict[str, Any]:
         shown.write_text(f'http = "127.0.0.1:0"\n{base}')
         pages = await staged(options.shape, shown, problems, partial(_pages, options))
 
-        async def compare(looked_at: Stage) -> dict[str, Any]:
-            return await staged(
-                options.shape, options.server_config, problems, partial(_throughput, options, looked_at)
-            )
-
-        return pages | await staged(options.shape, shown, problems, compare)
+        configs = shown, options.server_config
+        found = await side_by_side(options.shape, configs, problems, partial(_throughput, options))
+        ratios = mean_ratios(found, "throughput_ratios")
+        return pages | {"throughput_ratio": min(ratios.values()), "throughput_ratios": ratios}
 
 
 async def _alerts(options: Lamps, problems: list[str]) -> dict[str, Any]:
