@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final
 
-from metad_wire.messages import ActivityReply, SlowRequest
+from metad_wire.messages import ACTIVITY_MAX, ActivityReply, SlowRequest
 
 from ..client import Client
 from ..errors import MetadError
@@ -26,11 +26,14 @@ def add(commands: Commands) -> None:
     loud = commands.add("loud", "which tenants, clients, brokers and keys ask for most", _loud)
     for parser in (slow, loud):
         parser.add_argument("--node", default="", help="only what this node has seen")
-        parser.add_argument("--most", type=count, default=20, metavar="N", help="show at most N; default 20")
+        parser.add_argument(
+            "--most", type=count, default=20, metavar="N", help="at most N of each kind, 0 for 256; default 20"
+        )
 
 
 async def _asked(m: Client, a: Arguments) -> dict[str, ActivityReply]:
     """By node. Raises the error of a node that is the only one asked."""
+    a.most = a.most or ACTIVITY_MAX
     found: dict[str, ActivityReply] = {}
     replies = await m.cluster.activity(a.most, deadline_s=min(STATUS_S, a.timeout), nodes=[a.node] if a.node else ())
     for node, reply in replies.items():

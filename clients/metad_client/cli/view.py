@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from metad_wire.cluster import METADATA, ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
 from metad_wire.messages import FollowerStatus, GroupStatus, PeerLink, StatusReply
 
-from ..errors import MetadError
+from ..errors import DeadlineExceededError, MetadError
 
 Statuses = Mapping[str, StatusReply | MetadError]
 
@@ -154,6 +154,8 @@ def view(known: MapReply, statuses: Statuses) -> ClusterView:
 
 
 def _error(status: StatusReply | MetadError | None) -> str:
+    if isinstance(status, DeadlineExceededError) and status.__cause__ is None:
+        return "it does not answer"
     if isinstance(status, MetadError):
         return str(status.__cause__ or status)  # the cause says more than a passed deadline
     return "" if status is not None else "it was not asked"
