@@ -77,7 +77,7 @@ class Weight(NamedTuple, Generic[Name]):
 class Loudest(Generic[Name]):
     """Finds those with the most weight, of however many, in bounded room: counters of Misra and Gries (*Finding
     Repeated Elements*, 1982), many of which are let go at once. What it says of each is too little by less than the
-    whole weight by :data:`KEPT`. Weights fade, by half a minute."""
+    whole weight by :data:`KEPT`. Each minute halves weights."""
 
     KEPT: Final = 128
 
@@ -113,7 +113,7 @@ class Loudest(Generic[Name]):
 
 
 FADES_S: Final = 60.0
-"""A weight is half forgotten after so long."""
+"""After so long a weight counts half."""
 
 
 class Meters:

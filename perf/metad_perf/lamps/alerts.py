@@ -447,11 +447,11 @@ async def _already(fleet: Fleet) -> None:
     """It was made at the beginning."""
 
 
-async def _end_tenant(fleet: Fleet) -> None:
+async def _raise_the_pace(fleet: Fleet) -> None:
     await _restart(fleet, {"sessions_per_s = 1\n": "sessions_per_s = 10000\n"})
 
 
-FAULTS["MetadExpiryLate"] = _already, _end_tenant
+FAULTS["MetadExpiryLate"] = _already, _raise_the_pace
 
 
 # --- settings and versions ---
@@ -495,10 +495,6 @@ async def _ended_certificate(fleet: Fleet) -> None:
         (certs / f"node-{fleet.last.name}{name}").write_bytes(content)
 
 
-async def _same_version(fleet: Fleet) -> None:
-    await fleet.stop()
-
-
 @contextlib.asynccontextmanager
 async def _another_version(member: Member) -> AsyncIterator[None]:
     """The node runs a copy of the wire that calls itself otherwise, as during an upgrade."""
@@ -519,7 +515,7 @@ async def _another_version(member: Member) -> AsyncIterator[None]:
 
 
 @contextlib.contextmanager
-def _variable(name: str, value: str) -> Any:
+def _variable(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -531,7 +527,7 @@ def _variable(name: str, value: str) -> Any:
             os.environ[name] = before
 
 
-@_fault("MetadVersionsDiffer", _same_version)
+@_fault("MetadVersionsDiffer", _calm)
 async def _upgrade_one(fleet: Fleet) -> None:
     await fleet.held.enter_async_context(_another_version(fleet.last))
 
