@@ -20,7 +20,14 @@ import pytest
 from e2e_server import Server, free_ports
 
 from metad_client import Given, Grant, KvPutItem, Options, UnauthenticatedError, blocking
-from metad_client.errors import ConnectionLostError, FencedError, HandshakeError, MetadError, PermissionDeniedError
+from metad_client.errors import (
+    ConnectionLostError,
+    FencedError,
+    HandshakeError,
+    MetadError,
+    PermissionDeniedError,
+    QuotaExceededError,
+)
 from metad_perf.attack import sites as certificates
 from metad_wire.cluster import NodeRecord
 from metad_wire.connection import peer as p
@@ -336,6 +343,24 @@ def test_connections_and_watches_of_a_principal_are_limited(door: Door, scheme: 
                     ops.quotas.put(uri, connections=1, watches=2 * groups)
                     second.opened()
             wait_until(lambda: not _is_kept_out(door), "the first has ended")
+        finally:
+            ops.quotas.delete(uri)
+
+
+def test_a_watch_that_needs_more_than_a_quota_says_so(door: Door) -> None:
+    """It waited for ever, and nothing said so."""
+    app, uri = certificates.client("app"), "principal/metad://client/app"
+    with door.client("metads", certificates.admin()) as ops, door.client("metads", app) as client:
+        known = ops.cluster.map().map
+        assert known is not None
+        need = len({group.group_id for group in known.groups if group.kind in ("data", "offset")})
+        try:
+            ops.quotas.put(uri, watches=need - 1)
+            with pytest.raises(QuotaExceededError, match=f"needs {need}, one for each group"):
+                client.watch(("kv", "offset")).opened()
+            ops.quotas.put(uri, watches=need)
+            with client.watch(("kv", "offset")).opened():
+                pass
         finally:
             ops.quotas.delete(uri)
 

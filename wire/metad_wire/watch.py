@@ -96,6 +96,8 @@ class WatchOpen(Message, frozen=True):
     """How often to send a progress event if nothing happens; 0: never, and less than 100 counts as 100."""
     proven: bool = False
     """The pin has everything that was acknowledged before the request came."""
+    streams: U32 = 1
+    """Of the whole watch. ``quota_exceeded`` if its principal can never have so many."""
 
 
 class Brought(Message, frozen=True):

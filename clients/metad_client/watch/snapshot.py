@@ -86,7 +86,8 @@ class Reading:
                     await self._news.wait()
             except TimeoutError:
                 silent = f"no replica of {self.stream.name} has sent anything of a snapshot"
-                self.fail(DeadlineExceededError(f"{silent} for {self._idle_timeout_s:.3g} s"))
+                why = f": {self.stream.obstacle}" if self.stream.obstacle is not None else ""
+                self.fail(DeadlineExceededError(f"{silent} for {self._idle_timeout_s:.3g} s{why}"))
         return None
 
     def close(self) -> None:
@@ -149,8 +150,9 @@ class Reading:
         """There is something to take."""
         self._news.set()
 
-    def lost(self, stream: GroupStream) -> None:
+    def lost(self, stream: GroupStream, error: MetadError) -> bool:
         """The replica was lost; the stream asks another one."""
+        return True
 
     def fail(self, error: MetadError) -> None:
         """End with an error."""

@@ -143,8 +143,8 @@ class Owner(Protocol):
     def came(self, stream: GroupStream) -> None:
         """There is something to take."""
 
-    def lost(self, stream: GroupStream) -> None:
-        """The stream is interrupted."""
+    def lost(self, stream: GroupStream, error: MetadError) -> bool:
+        """The stream is interrupted. Says whether to open it again."""
 
     def fail(self, error: MetadError) -> None:
         """The watch cannot go on."""
@@ -199,6 +199,8 @@ class GroupStream:
         self.has_spoken = False
         """Whether it has made progress, and has said for how long its replica may have lacked something."""
         self.node = ""
+        self.obstacle: MetadError | None = None
+        """Why the last attempt has failed; None while there is a stream."""
         self._owner = owner
         self._dispatcher = dispatcher
         self._loop = loop
@@ -348,6 +350,7 @@ class GroupStream:
         if self.has_lived:
             self._dispatcher.resumes += 1
         self.live = self.has_lived = True
+        self.obstacle = None
         self._owed = 0
         pin = Pin.of(reply)
         self._held, self._held_from = pin.held, pin.index
@@ -396,9 +399,10 @@ class GroupStream:
             self._good()
         self._sink = self._call = self._events = None
         self.live = False
+        self.obstacle = error
         self._drop_unfinished()
-        self._owner.lost(self)
-        self._after(node, error)
+        if self._owner.lost(self, error):
+            self._after(node, error)
 
     def _after(self, node: str, error: MetadError) -> None:
         """The next replica, or the end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Final, Literal
 
 from metad_wire.cluster import SLOTS, GroupId, unpack_slots
@@ -16,7 +17,15 @@ from metad_wire.method import MALFORMED
 from metad_wire.watch import WatchChange, WatchEntry, WatchOpen, WatchRows
 
 from ..dispatch.dispatcher import Dispatcher
-from ..errors import ClosedError, DeadlineExceededError, InternalError, InvalidRequestError, MetadError, another
+from ..errors import (
+    ClosedError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidRequestError,
+    MetadError,
+    QuotaError,
+    another,
+)
 from .events import WatchBatch, Where
 from .filters import Filters
 from .position import ALL, Pin, Position, is_among
@@ -31,6 +40,9 @@ MAP_RETRY_S: Final = 0.25
 """How often the map is asked for while the watch needs a group that the map lacks."""
 TARGET_RETRY_S: Final = 2.0
 """The same while a slot is on its way to a group that neither the pin nor the token names."""
+QUOTA_S: Final = 90.0
+"""A watch that has not begun ends after it was told of nothing but a quota for so long. A node needs up to 60 s to
+notice that an earlier life of the client, which may hold the room, is gone."""
 _SEEKS_MAX: Final = 120
 """The map is asked for so often, of every node that is connected in turn, before a group counts as gone."""
 _ALL_BYTES: Final = ALL.to_bytes(SLOTS // 8, "big")
@@ -40,6 +52,9 @@ Start = Literal["now", "snapshot"]
 
 class Streams:
     """``positions``: where the watch is, per kind; empty until it has begun. ``until``: where it ends; empty: never."""
+
+    _over_quota_s = inf
+    """Since when no stream began, and a quota was the reason."""
 
     def __init__(
         self,
@@ -306,14 +321,16 @@ class Streams:
         if stream.cut or position is None:
             whole = stream.cut or self._start == "snapshot"
             snapshot = _ALL_BYTES if whole else b""
-            return WatchOpen(filters, None, snapshot, credit, self._flags, self.progress_ms, True)
+            return WatchOpen(filters, None, snapshot, credit, self._flags, self.progress_ms, True, len(self._turn))
         wanted = stream.assigned & position.missing
         snapshot = wanted.to_bytes(SLOTS // 8, "big") if wanted else b""
         index = stream.resume_index(position.index(stream.ordinal))
-        return WatchOpen(filters, index, snapshot, credit, self._flags, self.progress_ms, bool(snapshot))
+        proven, streams = bool(snapshot), len(self._turn)
+        return WatchOpen(filters, index, snapshot, credit, self._flags, self.progress_ms, proven, streams)
 
     def opened(self, stream: GroupStream, pin: Pin) -> None:
         """A replica has begun a stream."""
+        self._over_quota_s = inf
         if stream.kind not in self.positions:
             stream.first_pin = pin
             if stream.asked:
@@ -341,11 +358,17 @@ class Streams:
             self._ready[stream] = None
         self._wake()
 
-    def lost(self, stream: GroupStream) -> None:
+    def lost(self, stream: GroupStream, error: MetadError) -> bool:
         """A stream is interrupted."""
         self._waiting.pop(stream, None)
+        now_s = self._loop.time()
+        self._over_quota_s = min(self._over_quota_s, now_s) if isinstance(error, QuotaError) else inf
+        if not self.begun.done() and now_s - self._over_quota_s >= QUOTA_S:
+            self.fail(error)
+            return False
         self._look_idle()
         self._wake()
+        return True
 
     def _wake(self) -> None:
         self.again()
@@ -387,8 +410,11 @@ class Streams:
             self._idle_timer = self._loop.call_later(self._idle_timeout_s, self._idle)
 
     def _idle(self) -> None:
-        groups = ", ".join(stream.name for stream in self._turn if not stream.live) or "any group"
-        self.fail(DeadlineExceededError(f"the watch has had no stream of {groups} for {self._idle_timeout_s:.3g} s"))
+        down = [stream for stream in self._turn if not stream.live]
+        groups = ", ".join(stream.name for stream in down) or "any group"
+        why = next((f": {stream.obstacle}" for stream in down if stream.obstacle is not None), "")
+        text = f"the watch has had no stream of {groups} for {self._idle_timeout_s:.3g} s{why}"
+        self.fail(DeadlineExceededError(text))
 
     # --- what is missing ---
 

@@ -237,10 +237,17 @@ class Quotas:
         """Raise QuotaError where a principal has as many connections to this node as it may have."""
         self._check_count("connections", holder, self.connections(holder))
 
-    def may_watch(self, source: Source | None) -> None:
+    def may_watch(self, source: Source | None, streams: int = 1, nodes: int = 1) -> None:
         """Raise QuotaError where a principal has as many streams of watches at this node as it may have, or asks for
-        one too soon: each is an item."""
+        one too soon: each is an item. Raises QuotaExceededError where it may never have the ``streams`` that the watch
+        needs, at all ``nodes`` together."""
         if source is not None and source.principal is not None:
+            most = self._most("watches", source.holder)
+            if most is not None and most * nodes < streams:
+                raise QuotaExceededError(
+                    f"principal {source.holder!r} may have {most} streams of watches at a node, and this watch needs "
+                    f"{streams}, one for each group: raise `watches` of its quota"
+                )
             self._check_count("watches", source.holder, self.watches(source.holder))
             self._charge(source, 1, 0)
 
@@ -271,12 +278,16 @@ class Quotas:
         )
 
     def _check_count(self, field: str, holder: str, count: int) -> None:
-        quota = self.known.of(OF_PRINCIPAL, holder)
-        most = None if quota is None else getattr(quota, field)
+        most = self._most(field, holder)
         if most is not None and count >= most:
             raise QuotaError(
                 f"principal {holder!r} may have {most} {field} at a node, and has {count}", retry_after_ms=1_000
             )
+
+    def _most(self, field: str, holder: str) -> int | None:
+        """How many a principal may have at a node; None: as many as it likes."""
+        quota = self.known.of(OF_PRINCIPAL, holder)
+        return None if quota is None else getattr(quota, field)
 
     def _subject(self, kind: str, name: str) -> tuple[_Subject, Quota] | None:
         """What is known of who has a quota with rates."""

@@ -169,7 +169,8 @@ class Watches:
             raise NotReplicaError(f"a snapshot is being put in place of {request.group} on this node")
         body = request.body
         self._permissions.check_watch(body.filters, source)
-        self._permissions.quotas.may_watch(source)
+        nodes = 1 if self._groups.map is None else len(self._groups.map.nodes)
+        self._permissions.quotas.may_watch(source, body.streams, nodes)
         interests = compiled(body.filters, driver.group.group_id.kind, self._tables)
         if len(body.snapshot) not in (0, SLOTS // 8):
             raise InvalidRequestError(f"a bit map of slots takes {SLOTS // 8} bytes, this one has {len(body.snapshot)}")

@@ -31,6 +31,8 @@ from metad_client import (
     OverloadedError,
     PermissionDeniedError,
     PositionAheadError,
+    QuotaError,
+    QuotaExceededError,
     SessionKey,
     TooLargeError,
     UnauthenticatedError,
@@ -47,6 +49,7 @@ from metad_client.endpoint import parse_url
 from metad_client.watch.filters import filters_of
 from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
+from metad_client.watch.streams import QUOTA_S
 from metad_client.watch.token import packed_slots, to_text
 from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.methods import encode
@@ -885,7 +888,9 @@ async def test_filters_that_no_request_can_hold_are_an_error(
     assert not connected._dispatcher.followers
 
 
-@pytest.mark.parametrize("error", [PermissionDeniedError("no"), InvalidRequestError("bad filter")], ids=str)
+@pytest.mark.parametrize(
+    "error", [PermissionDeniedError("no"), InvalidRequestError("bad filter"), QuotaExceededError("too few")], ids=str
+)
 async def test_an_error_that_waiting_does_not_repair_is_raised(
     connected: Client, nodes: WatchNodes, error: Any
 ) -> None:
@@ -975,6 +980,53 @@ async def test_a_bounded_wait_for_streams_ends_the_watch(connected: Client, node
     a(nodes).live[0].end(NotReplicaError())
     with pytest.raises(DeadlineExceededError, match=f"no stream of {a(nodes).name} for 5 s"):
         await anext(watch)
+
+
+FULL = QuotaError("principal 'app' may have 1 watches at a node, and has 1", retry_after_ms=1_000)
+
+
+async def test_a_watch_that_a_quota_keeps_from_beginning_ends(connected: Client, nodes: WatchNodes) -> None:
+    """It waited for ever, and nothing said so."""
+    for node in ("n1", "n2", "n3"):
+        nodes.refusals[node, a(nodes).name] = FULL
+    begun_s = asyncio.get_running_loop().time()
+    watch = connected.watch("kv")
+    with pytest.raises(QuotaError, match="may have 1 watches at a node"):
+        await watch.opened()
+    assert QUOTA_S <= asyncio.get_running_loop().time() - begun_s <= QUOTA_S + 10
+    with pytest.raises(QuotaError):
+        await anext(watch)
+    asked = len(nodes.openings)
+    await asyncio.sleep(60)
+    assert len(nodes.openings) == asked, "it asks no more"
+    assert not connected._dispatcher.followers
+
+
+async def test_a_watch_that_begins_slowly_goes_on(connected: Client, nodes: WatchNodes) -> None:
+    """A rate lets one stream after the other begin; and what has begun once waits until there is room again."""
+    first, second = nodes.groups[0].name, nodes.groups[1].name
+    refused = [(node, group) for group in (first, second) for node in ("n1", "n2", "n3")]
+    nodes.refusals |= dict.fromkeys(refused, FULL)
+    watch = connected.watch("kv")
+    for group in (first, second):
+        await asyncio.sleep(QUOTA_S - 20)
+        for node in ("n1", "n2", "n3"):
+            del nodes.refusals[node, group]
+    await watch.opened()
+    nodes.refusals |= dict.fromkeys(refused, FULL)
+    nodes.groups[0].live[0].end(NotReplicaError())
+    await asyncio.sleep(2 * QUOTA_S)
+    nodes.refusals.clear()
+    await asyncio.sleep(10)
+    assert nodes.groups[0].live
+
+
+async def test_a_bounded_wait_says_what_it_waited_for(connected: Client, nodes: WatchNodes) -> None:
+    for node in ("n1", "n2", "n3"):
+        nodes.refusals[node, ""] = FULL
+    watch = connected.watch("kv", idle_timeout_s=5)
+    with pytest.raises(DeadlineExceededError, match="no stream of data-0, data-1 for 5 s: principal 'app' may have 1"):
+        await watch.opened()
 
 
 async def test_a_closed_watch_ends_its_iteration_and_its_streams(connected: Client, nodes: WatchNodes) -> None:

@@ -268,6 +268,10 @@ async def test_connections_and_watches_of_a_principal_are_counted(rig: Rig) -> N
     with pytest.raises(QuotaError, match="1 watches"):
         quotas.may_watch(many)
     quotas.may_watch(None)
+    few: Any = SimpleNamespace(principal=SimpleNamespace(uri="metad://client/few"), holder="metad://client/few")
+    quotas.may_watch(few, streams=3, nodes=3)
+    with pytest.raises(QuotaExceededError, match="may have 1 streams of watches at a node, and this watch needs 4"):
+        quotas.may_watch(few, streams=4, nodes=3)
 
 
 # --- what others found -----------------------------------------------------------------------------------------------
