@@ -20,7 +20,7 @@ from metad_wire.program.open_files import raise_files_limit
 from metad_wire.transport import split_endpoint
 
 from . import log_events
-from .config import Config
+from .config import UNIX, Config
 from .errors import DiskFullError, LeftError
 from .logs import event, keeping
 from .node.node import Node
@@ -211,7 +211,7 @@ async def _serve(told: asyncio.Future[str], server: Server, host: Host) -> str:
 def _with_ports(config: Config, server: Server) -> Config:
     """The configuration that has the node listen at the same endpoints again."""
     bound = {"listen": server.endpoint, "quic": server.quic_endpoint}
-    if server.http is not None:
+    if server.http is not None and not config.http.startswith(UNIX):
         bound["http"] = server.http.endpoint
     chosen = {field: end for field, end in bound.items() if end and not split_endpoint(getattr(config, field))[1]}
     return msgspec.structs.replace(config, **chosen)

@@ -28,11 +28,15 @@ from metad_wire.transport.claims import Claim
 from metad_wire.transport.credentials import TlsFiles
 
 from . import log_events
-from .config import Config, bound_for_nodes, collide, is_region, to_toml, validated
+from .config import UNIX, Config, bound_for_nodes, collide, is_region, to_toml, validated
 from .errors import ConfigError, RefusedError, ServerError
 from .logs import event
 from .node.disk.stores import nodes_in
 from .ready_file import write_ready
+from .server.access import Access
+from .server.lamps.http_port import Door, HttpPort
+from .server.lamps.machine import ShowsWorkers
+from .server.network import in_clear
 from .service_manager import ServiceManager
 
 _READY_POLL_S = 0.05
@@ -48,14 +52,23 @@ class Member:
         self.ready_file = Path()
         self.endpoint = ""
         self.quic_endpoint = ""
+        self.http_socket = Path()
+        """Where the supervisor asks what the port of all members shows."""
         self.restarts = 0
         self.given_up = False
         """Every other node refuses it, or it has left its cluster, so it is not started again."""
+        self.left = False
+        """It was told to leave its cluster, and has left it."""
 
     @property
     def name(self) -> str:
         """Its node id."""
         return self.config.node_id
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process of it."""
+        return self.process is not None and self.process.returncode is None
 
 
 def workers_of(config: Config, workers: int, *, held: contextlib.ExitStack | None = None) -> list[Config]:
@@ -81,7 +94,6 @@ def workers_of(config: Config, workers: int, *, held: contextlib.ExitStack | Non
                 node_id=f"{config.node_id}/{w}",
                 listen=_above(config.listen, w),
                 quic=_above(config.quic, w),
-                http=_above(config.http, w),
                 data_dir=str(Path(config.data_dir) / f"worker-{w}"),
                 cluster=msgspec.structs.replace(
                     cluster,
@@ -142,9 +154,8 @@ def local_cluster(
             cluster = msgspec.structs.replace(cluster, seeds=seeds, seed_regions=where)
         else:
             cluster = msgspec.structs.replace(cluster, seeds={})
-        http = _above(config.http, n * workers)
         one = msgspec.structs.replace(
-            config, node_id=node, listen=listen, http=http, data_dir=str(directory / node), cluster=cluster
+            config, node_id=node, listen=listen, data_dir=str(directory / node), cluster=cluster
         )
         if fleet:
             files = fleet[f"node-{node}"]
@@ -201,7 +212,8 @@ def _stable_port(directory: Path, count: int, held: contextlib.ExitStack | None)
 
 
 class Supervisor:
-    """Runs members, restarts those that end unexpectedly, and ends all of them when told to."""
+    """Runs members, restarts those that end unexpectedly, and ends all of them when told to. Its own HTTP port, at the
+    configured address, shows them all."""
 
     def __init__(
         self,
@@ -215,6 +227,7 @@ class Supervisor:
         self._manager = manager
         self.members = [Member(config) for config in configs]
         self._ready_file = ready_file
+        self._http: HttpPort | None = None
         self._stopping = asyncio.Event()
         self._told = "every process has ended"
 
@@ -224,8 +237,21 @@ class Supervisor:
         self._manager.stopping("all processes end")
 
     def _status(self) -> str:
-        serving = [one for one in self.members if one.process is not None and one.process.returncode is None]
+        serving = [one for one in self.members if one.runs]
         return f"{len(serving)} of {len(self.members)} processes run"
+
+    def _open_http(self) -> None:
+        """Raises ConfigError."""
+        config = self.members[0].config
+        if not config.http:
+            return
+        if "http" in in_clear(config):
+            event(log_events.CLEAR_TEXT, field="http", endpoint=config.http)
+        door = Door(config, Access(config.security, encrypted=True), time.time) if Door.has(config) else None
+        self._http = HttpPort(config.http, ShowsWorkers(self._sockets), door)
+
+    def _sockets(self) -> dict[str, str]:
+        return {one.name: str(one.http_socket) if one.runs else "" for one in self.members if not one.left}
 
     async def run(self) -> str:
         """Run until SIGTERM or SIGINT, and return which it was. Raises ServerError if a member ended before it ever
@@ -233,6 +259,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number.name)
+        self._open_http()
         beating = asyncio.create_task(self._manager.keep_alive(self._status))
         with tempfile.TemporaryDirectory(prefix="metad-") as scratch:
             try:
@@ -240,12 +267,16 @@ class Supervisor:
                     for position, member in enumerate(self.members):
                         member.ready_file = Path(scratch) / f"{position}.ready"
                         config_file = Path(scratch) / f"{position}.toml"
-                        config_file.write_text(to_toml(member.config))
+                        member.http_socket = Path(scratch) / f"{position}.http"
+                        http = f"{UNIX}{member.http_socket}" if self._http is not None else ""
+                        config_file.write_text(to_toml(msgspec.structs.replace(member.config, http=http)))
                         tasks.create_task(self._keep(member, config_file))
             except* ServerError as group:
                 raise group.exceptions[0] from None
             finally:
                 beating.cancel()
+                if self._http is not None:
+                    await self._http.close()
                 if self._ready_file is not None:
                     self._ready_file.unlink(missing_ok=True)
         if all(member.given_up for member in self.members):
@@ -278,6 +309,7 @@ class Supervisor:
                 return
             status = ended.result()
             if status == 0:  # it has left its cluster; its log says so
+                member.left = True
                 event(log_events.MEMBER_LEFT, member=member.name)
                 return
             if status == RefusedError.exit_status:  # LeftError has the same
@@ -319,6 +351,8 @@ class Supervisor:
         }
         if all(one.quic_endpoint for one in serving):
             body["quic_endpoints"] = [one.quic_endpoint for one in serving]
+        if self._http is not None:
+            body["http_endpoints"] = [self._http.endpoint]
         event(log_events.ALL_SERVING, endpoints=body["endpoints"])
         if self._ready_file is not None:
             await write_ready(self._ready_file, body)

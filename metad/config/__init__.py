@@ -8,7 +8,7 @@
 - :mod:`.pages`: the reference and the sample file, made from the declarations
 """
 
-from .addresses import bound_for_nodes, collide, dialable_problem, is_loopback, told_to_nodes
+from .addresses import UNIX, bound_for_nodes, collide, dialable_problem, is_loopback, told_to_nodes
 from .checks import REGION_BYTES_MAX, REPLICAS_MAX, is_region, validated
 from .declarations import (
     MIB,
@@ -29,6 +29,7 @@ __all__ = [
     "MIB",
     "REGION_BYTES_MAX",
     "REPLICAS_MAX",
+    "UNIX",
     "ClusterConfig",
     "CommitConfig",
     "Config",

@@ -7,6 +7,7 @@ behind NAT, in a container, and if the node binds every address (``0.0.0.0``).
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -19,8 +20,12 @@ from .declarations import Config
 
 HOST_BYTES_MAX: Final = 253
 """Of a name in the DNS."""
+_UNIX_BYTES_MAX: Final = 107
+"""Of the path of a socket, as Linux has it."""
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")  # what inet_aton() takes for a part of an address
+UNIX: Final = "unix:"
+"""Before the path of a socket, in place of HOST:PORT."""
 _ALONE: Final = "127.0.0.1:0"
 """A node that joins binds this if ``cluster.listen`` says nothing. Nodes of the same machine reach it."""
 
@@ -103,7 +108,10 @@ def _not_bound(config: Config) -> Iterator[str]:
         "cluster.listen": config.cluster.listen,
     }
     for key, endpoint in bound.items():
-        if endpoint or key == "listen":
+        if key == "http" and endpoint.startswith(UNIX):
+            if len(os.fsencode(endpoint)) > len(UNIX) + _UNIX_BYTES_MAX or endpoint == UNIX:
+                yield f"http: the path of a socket has 1 to {_UNIX_BYTES_MAX} bytes"
+        elif endpoint or key == "listen":
             try:
                 split_endpoint(endpoint)
             except ValueError as error:
@@ -112,7 +120,7 @@ def _not_bound(config: Config) -> Iterator[str]:
 
 def collide(one: str, other: str) -> bool:
     """Whether only one of two addresses can be bound. Empty ones are not bound."""
-    if not one or not other:
+    if not one or not other or one.startswith(UNIX):
         return False
     (host, port), (other_host, other_port) = split_endpoint(one), split_endpoint(other)
     return port == other_port != 0 and (host == other_host or is_every_address(host) or is_every_address(other_host))

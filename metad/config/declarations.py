@@ -280,7 +280,8 @@ class Config(Section, frozen=True):
     """HOST:PORT for clients over QUIC, which needs certificates. Empty: no QUIC. May be the same as ``listen``."""
     http: str = ""
     """HOST:PORT for ``/metrics``, ``/livez`` and ``/readyz`` over HTTP. On a loopback address in clear text, for all;
-    elsewhere over TLS, for clients with a certificate or a token. Empty: none."""
+    elsewhere over TLS, for clients with a certificate or a token. unix:PATH is a socket, for whoever may open that
+    file. Empty: none. The workers of a node share it."""
     data_dir: str = ""
     """Directory of log and state. Required unless ``storage.engine`` is ``memory``."""
     node_id: str = "node-1"

@@ -19,7 +19,7 @@ from metad_wire.transport.pace import Pace, greeting_max
 from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 
-from ..config import Config, SecurityConfig, bound_for_nodes, is_loopback
+from ..config import UNIX, Config, SecurityConfig, bound_for_nodes, is_loopback
 from ..control.brokers.evidence import Answer
 from ..errors import ConfigError
 
@@ -166,7 +166,7 @@ def in_clear(config: Config) -> dict[str, str]:
     if config.security.encrypted:
         return {}
     where, found = {"listen": config.listen}, {}
-    if config.http:
+    if config.http and not config.http.startswith(UNIX):
         where["http"] = config.http
     if nodes := bound_for_nodes(config):
         where["cluster.listen"] = nodes

@@ -184,7 +184,7 @@ class Server:
             if "quic" in where:
                 self.quic_endpoint = await self._listen("quic", *where["quic"])
             if self.config.http:
-                self.http = HttpPort.of(*_split("http", self.config.http), self.config, self.node, self.access)
+                self.http = HttpPort.of(self.config, self.node, self.access)
         except ConfigError:
             for listener in self._listeners:
                 await listener.close()

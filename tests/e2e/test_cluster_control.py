@@ -9,6 +9,9 @@ import re
 import shutil
 import signal
 import subprocess
+import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -357,7 +360,7 @@ def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -
     (tmp_path / "metad.toml").write_text(SMALL)
     first = free_ports(1)[0]
     command = [str(METAD), "serve", "--workers", "2", "--data-dir", str(tmp_path / "data")]
-    command += ["--listen", f"127.0.0.1:{first}", "--config", str(tmp_path / "metad.toml")]
+    command += ["--listen", f"127.0.0.1:{first}", "--config", str(tmp_path / "metad.toml"), "--http", "127.0.0.1:0"]
     with (tmp_path / "stderr").open("wb") as stderr:
         process = subprocess.Popen([*command, "--ready-file", str(ready_file)], stderr=stderr)
     try:
@@ -366,6 +369,7 @@ def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -
         ready = json.loads(ready_file.read_text())
         assert len(ready["endpoints"]) == len(ready["pids"]) == 2
         asyncio.run(_workers_work(ready, ready_file))
+        _one_port_shows_them(ready["http_endpoints"], json.loads(ready_file.read_text())["pids"])
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
         assert not ready_file.exists()
@@ -373,6 +377,36 @@ def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -
         if process.poll() is None:
             process.terminate()
             process.wait(WAIT_S)
+
+
+def _one_port_shows_them(endpoints: list[str], pids: dict[str, int]) -> None:
+    """Also while one of them stands still: it costs a bounded wait, and is named."""
+    (endpoint,) = endpoints
+
+    def ask(path: str) -> tuple[int, list[str], float]:
+        begin_s = time.monotonic()
+        try:
+            with urllib.request.urlopen(f"http://{endpoint}{path}", timeout=WAIT_S) as answer:
+                return answer.status, answer.read().decode().splitlines(), time.monotonic() - begin_s
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode().splitlines(), time.monotonic() - begin_s
+
+    wait_until(lambda: ask("/readyz")[:2] == (200, ["ready"]), "both are ready")
+    _, page, _ = ask("/metrics")
+    assert {'metad_node_up{node="node-1/0"} 1.0', 'metad_node_up{node="node-1/1"} 1.0'} <= {*page}
+    assert any(line.startswith('metad_group_leads{node="node-1/1",group="') for line in page)
+    os.kill(pids["node-1/1"], signal.SIGSTOP)
+    try:
+        assert ask("/livez")[:2] == (200, ["alive"])
+        code, page, took_s = ask("/metrics")
+        assert (code, took_s < 10) == (200, True)
+        assert {'metad_node_up{node="node-1/0"} 1.0', 'metad_node_up{node="node-1/1"} 0.0'} <= {*page}
+        code, page, took_s = ask("/readyz")
+        assert (code, took_s < 10) == (503, True)
+        assert "[-] node-1/1: the process did not answer within 3.5 s" in page
+    finally:
+        os.kill(pids["node-1/1"], signal.SIGCONT)
+    wait_until(lambda: ask("/readyz")[:2] == (200, ["ready"]), "both are ready again")
 
 
 async def _workers_work(ready: dict[str, Any], ready_file: Path) -> None:

@@ -31,7 +31,7 @@ class Alert(NamedTuple):
 ALERTS: Final = (
     Alert(
         *("MetadNodeDown", "critical", 30, "each-problem"),
-        'up{job="metad"} == 0',
+        'up{job="metad"} == 0 or metad_node_up == 0',
         "A node does not answer.",
     ),
     Alert(
@@ -66,7 +66,8 @@ ALERTS: Final = (
     ),
     Alert(
         *("MetadDiskSlow", "warning", 300, "a-group-is-overloaded"),
-        "histogram_quantile(0.99, sum by (instance, le) (rate(metad_log_sync_duration_seconds_bucket[5m]))) > 0.25",
+        "histogram_quantile(0.99, sum by (instance, node, le) (rate(metad_log_sync_duration_seconds_bucket[5m])))"
+        " > 0.25",
         "One fsync in a hundred takes longer than 250 ms.",
     ),
     Alert(
@@ -81,17 +82,17 @@ ALERTS: Final = (
     ),
     Alert(
         *("MetadOverloaded", "warning", 60, "a-group-is-overloaded"),
-        "sum by (instance) (rate(metad_lane_refused_total[1m])) > 1",
+        "sum by (instance, node) (rate(metad_lane_refused_total[1m])) > 1",
         "Requests are turned away: more is asked for than the node can do.",
     ),
     Alert(
         *("MetadLoopHeldUp", "warning", 60, "a-group-is-overloaded"),
-        "histogram_quantile(0.99, sum by (instance, le) (rate(metad_loop_delay_seconds_bucket[1m]))) > 0.25",
+        "histogram_quantile(0.99, sum by (instance, node, le) (rate(metad_loop_delay_seconds_bucket[1m]))) > 0.25",
         "The event loop of a node is late by more than 250 ms, once in a hundred times.",
     ),
     Alert(
         *("MetadQuotaExceeded", "warning", 60, "two-teams-on-one-cluster"),
-        'sum by (instance) (rate(metad_items_refused_total{error=~"quota.*"}[1m])'
+        'sum by (instance, node) (rate(metad_items_refused_total{error=~"quota.*"}[1m])'
         ' or rate(metad_requests_total{outcome=~"quota.*"}[1m])) > 1',
         "Somebody asks for more than its quota. `metadctl quotas use` says who.",
     ),
@@ -160,6 +161,8 @@ _ROWS: Final = (
 )
 """Title of each row of the dashboard, and how the names of its metrics begin; the first row that fits has a metric."""
 _COLUMNS, _HEIGHT = 3, 7
+_WHERE: Final = ("instance", "node")
+"""Labels of the scrape, and of the port of a machine, which tells its workers apart."""
 
 
 def dashboard() -> str:
@@ -167,14 +170,14 @@ def dashboard() -> str:
     rows: dict[str, list[dict[str, Any]]] = {title: [] for title, _ in _ROWS}
     for metric in METRICS:
         query = f"rate({metric.name}_total[$__rate_interval])" if metric.kind == "counter" else metric.name
-        legend = " ".join(["{{instance}}", *(f"{{{{{label}}}}}" for label in metric.labels)])
+        legend = " ".join(f"{{{{{label}}}}}" for label in dict.fromkeys([*_WHERE, *metric.labels]))
         if metric.name == "metad_certificate_end_timestamp_seconds":
             query = f"({query} - time()) / 86400"
         title = f"{metric.name}{' a second' if metric.kind == 'counter' else ''}"
         rows[_row(metric.name)].append(_panel(title, metric.help, [(query, legend)]))
     for times in TIMES:
-        by = ", ".join(["le", *times.labels] if times.labels else ["le", "instance"])
-        legend = f"{{{{{times.labels[0] if times.labels else 'instance'}}}}}"
+        by = ", ".join(["le", *(times.labels or _WHERE)])
+        legend = " ".join(f"{{{{{label}}}}}" for label in times.labels or _WHERE)
         rate = f"sum by ({by}) (rate({times.name}_bucket[$__rate_interval]))"
         targets = [
             (f"histogram_quantile({part}, {rate})", f"{legend} p{name}") for part, name in ((0.5, "50"), (0.99, "99"))

@@ -1,34 +1,37 @@
-"""An HTTP port of a node: ``/livez``, ``/readyz`` and ``/metrics``.
+"""An HTTP port: ``/livez``, ``/readyz`` and ``/metrics``, of a node, or of all workers of a machine (:mod:`.machine`).
 
 It has threads of its own, so that whoever asks cannot delay requests, and an overloaded node still says that it lives.
-What it shows is read in the node's loop, for at most :data:`LOOP_S`.
+What it shows is read in the loop of its process, which is asked for it for a bounded time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import inf
 from socketserver import TCPServer
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, OverloadedError, UnauthenticatedError
 from metad_wire.messages import Request, Status
 from metad_wire.methods import STATUS
-from metad_wire.transport import join_endpoint
-from metad_wire.transport.credentials import PEERCERT, Principal, TlsFiles
+from metad_wire.transport import join_endpoint, split_endpoint
+from metad_wire.transport.credentials import PEERCERT, Principal, principal_named
 from metad_wire.transport.reload import Reloaded
 from metad_wire.transport.tls_context import server_context
 
 from ... import logs
-from ...config import Config, is_loopback
+from ...config import UNIX, Config, is_loopback
 from ...control.brokers.brokers import figures as brokers_of
 from ...errors import ConfigError
 from ...node.node import Node
@@ -38,7 +41,7 @@ from ..network import clients_need_certificates, files_of
 from .metrics import Reading, page
 
 LOOP_S: Final = 3.0
-"""A loop that does not answer for so long is not ready."""
+"""A node whose loop does not answer for so long is not ready."""
 READ_S: Final = 2.0
 """A linearizable read that takes longer has failed."""
 _PEER_S: Final = 5.0  # for which a peer may be silent
@@ -49,6 +52,11 @@ _AT_ONCE: Final = 16
 _GOES_S: Final = 0.2
 """For which a new connection waits until an old one has ended."""
 _TEXT: Final = "text/plain; charset=utf-8"
+ASKER: Final = "Metad-Asker"
+"""The header that says on a socket for whom its other end asks: a principal's URI, and a host. Without it nobody is
+checked there."""
+Page = Callable[[], tuple[bytes, str]]
+"""Makes a page and its content type, beside the loop."""
 
 
 class Readiness(NamedTuple):
@@ -64,24 +72,75 @@ class Readiness(NamedTuple):
         return "\n".join([*lines, "not ready" if any(self.checks.values()) else "ready", ""])
 
 
-class _Peer:
-    """Who asks: what it has shown, as the streams of clients have it, and then a source of requests."""
+class Asker:
+    """Who asks: a source of requests."""
 
-    def __init__(self, host: str, certificate: Any) -> None:
+    def __init__(self, host: str, principal: Principal | None) -> None:
+        self.host, self.principal = host, principal
+        self.holder = host if principal is None else principal.uri
+
+
+class _Shown:
+    """What a peer has shown, as the streams of clients have it."""
+
+    def __init__(self, certificate: Any) -> None:
         self._certificate = certificate
-        self.host = self.holder = host
-        self.principal: Principal | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._certificate if name == PEERCERT else default
 
 
-class Shown:
+class Door:
+    """Lets peers in, at a port where they have to say who they are."""
+
+    def __init__(self, config: Config, access: Access, wall_s: Callable[[], float]) -> None:
+        """``wall_s``: Unix time."""
+        self.files = files_of(config)
+        self.certificate_required = clients_need_certificates(config.security)
+        """No peer may show a token instead."""
+        self._access, self._wall_s = access, wall_s
+
+    def admit(self, host: str, certificate: Any, token: str) -> Asker:
+        """Raises UnauthenticatedError."""
+        shown: Any = _Shown(certificate)
+        return Asker(host, self._access.admit(shown, token.encode(), self._wall_s()).principal)
+
+    @staticmethod
+    def has(config: Config) -> bool:
+        """Whether the port of this configuration has one. On loopback it is in clear text, for all."""
+        http = config.http
+        return config.security.encrypted and not http.startswith(UNIX) and not is_loopback(split_endpoint(http)[0])
+
+
+class Shows(Protocol):
+    """Says what a port shows."""
+
+    @property
+    def within_s(self) -> float:
+        """For how long it is asked at most."""
+
+    async def readiness(self, asker: Asker) -> Readiness:
+        """Raises MetadError if they may not know."""
+
+    async def metrics(self, asker: Asker, accept: str) -> Page:
+        """In the format of an ``Accept`` header. Raises MetadError if they may not know."""
+
+
+class ShowsNode:
     """Reads what the port shows of a node."""
 
-    def __init__(self, node: Node, access: Access, *, checked: bool) -> None:
-        """``checked``: peers have to say who they are."""
-        self._node, self._access, self._checked = node, access, checked
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def within_s(self) -> float:
+        """See :data:`LOOP_S`."""
+        return LOOP_S
+
+    async def metrics(self, asker: Asker, accept: str) -> Page:
+        """Read what a scrape shows."""
+        self._may_ask(asker)
+        return partial(page, self.reading(), accept)
 
     def reading(self) -> Reading:
         """Read what a scrape shows."""
@@ -95,9 +154,10 @@ class Shown:
             behind(node.watches),
         )
 
-    async def ready(self) -> Readiness:
+    async def readiness(self, asker: Asker) -> Readiness:
         """Whether the node serves: it has leaders for its groups, and has read what the last write to ``metadata-0``
         wrote."""
+        self._may_ask(asker)
         node = self._node
         status = node.status()
         leaderless = [group.name for group in status.groups if group.leaderless_ms]
@@ -120,53 +180,49 @@ class Shown:
             return f"not answered within {READ_S:.0f} s"
         return str(found) if isinstance(found, MetadError) else ""
 
-    def admit(self, host: str, certificate: Any, token: str) -> None:
-        """Raises UnauthenticatedError, and PermissionDeniedError where roles say who may ask for the status."""
-        if not self._checked:
-            return
-        node, peer = self._node, _Peer(host, certificate)
-        peer.principal = self._access.admit(peer, token.encode(), node.environment.wall_ms() / 1_000).principal  # type: ignore[arg-type]
-        if peer.principal is not None:
-            peer.holder = peer.principal.uri
-            node.permissions.admit(STATUS, Request(0, None, Status(), ""), None, peer)
+    def _may_ask(self, asker: Asker) -> None:
+        """Raise PermissionDeniedError where roles say who may ask for the status."""
+        if asker.principal is not None:
+            self._node.permissions.admit(STATUS, Request(0, None, Status(), ""), None, asker)
 
 
 class HttpPort:
     """Answers until it is closed."""
 
     @classmethod
-    def of(cls, host: str, port: int, config: Config, node: Node, access: Access) -> HttpPort:
-        """Listen. On loopback in clear text, for all; elsewhere peers show a certificate or a token, as clients do.
-        Raises ConfigError."""
-        encrypted = config.security.encrypted and not is_loopback(host)
-        files, required = files_of(config) if encrypted else None, clients_need_certificates(config.security)
-        return cls(host, port, Shown(node, access, checked=encrypted), files, certificate_required=required)
+    def of(cls, config: Config, node: Node, access: Access) -> HttpPort:
+        """Listen where the configuration of a node says. Raises ConfigError."""
+        door = Door(config, access, lambda: node.environment.wall_ms() / 1_000) if Door.has(config) else None
+        return cls(config.http, ShowsNode(node), door)
 
-    def __init__(
-        self, host: str, port: int, shown: Shown, files: TlsFiles | None, *, certificate_required: bool
-    ) -> None:
-        """``files``: of TLS; None: clear text. ``certificate_required``: no peer may show a token instead. Raises
-        ConfigError if it cannot listen."""
+    def __init__(self, at: str, shown: Shows, by: Door | None) -> None:
+        """``at``: HOST:PORT, or unix:PATH. ``by`` None: in clear text, for all. Raises ConfigError if it cannot
+        listen."""
         loop = asyncio.get_running_loop()
         context = None
-        if files is not None:
-            context = Reloaded(files, lambda files: server_context(files, certificate_required=certificate_required))
+        if by is not None:
+            required = by.certificate_required
+            context = Reloaded(by.files, lambda files: server_context(files, certificate_required=required))
 
         class Handler(_Handler):
             shows = shown
+            door = by
             of_loop = loop
 
         try:
-            self._server = _Listener((host, port), Handler, context)
+            if at.startswith(UNIX):
+                self._server: _Listener = _SocketListener(at.removeprefix(UNIX), Handler, None)
+            else:
+                self._server = _Listener(split_endpoint(at), Handler, context)
         except OSError as error:
-            raise ConfigError(f"http: cannot listen on {host}:{port}: {error.strerror or error}") from None
+            raise ConfigError(f"http: cannot listen on {at}: {error.strerror or error}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="metad-http", daemon=True)
         self._thread.start()
 
     @property
     def endpoint(self) -> str:
-        """host:port."""
-        return join_endpoint(self._server.server_name, self._server.server_port)
+        """host:port, or unix:path."""
+        return self._server.endpoint
 
     async def close(self) -> None:
         """Take no more requests."""
@@ -179,17 +235,25 @@ class _Listener(ThreadingHTTPServer):
     block_on_close = False
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], handler: type[_Handler], tls: Reloaded[ssl.SSLContext] | None) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    def __init__(
+        self, address: tuple[str, int] | str, handler: type[_Handler], tls: Reloaded[ssl.SSLContext] | None
+    ) -> None:
+        if not isinstance(address, str):
+            self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._tls = tls
         self._places = threading.BoundedSemaphore(2 * _AT_ONCE)  # of those that were hung up some still end
         self._taken: dict[Any, float] = {}  # connections, the oldest first, and since when
         self._lock = threading.Lock()
-        super().__init__(address, handler)
+        super().__init__(address, handler)  # type: ignore[arg-type] # a path is the address of a socket
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's would ask a name server
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return join_endpoint(self.server_name, self.server_port)
 
     def service_actions(self) -> None:
         """Hang up on who takes too long, twice a second."""
@@ -235,8 +299,29 @@ class _Listener(ThreadingHTTPServer):
         """The peer has gone, or sends nothing."""
 
 
+class _SocketListener(_Listener):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        path = str(self.server_address)
+        with contextlib.suppress(FileNotFoundError):  # of a process that was killed
+            os.unlink(path)
+        TCPServer.server_bind(self)
+
+    def server_close(self) -> None:
+        """Remove the socket, too."""
+        super().server_close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(str(self.server_address))
+
+    @property
+    def endpoint(self) -> str:
+        return f"{UNIX}{self.server_address!s}"
+
+
 class _Handler(BaseHTTPRequestHandler):
-    shows: Shown
+    shows: Shows
+    door: Door | None
     of_loop: asyncio.AbstractEventLoop
     server_version, sys_version = "metad", ""
     timeout = _PEER_S
@@ -255,24 +340,39 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _show(self, path: str, *, verbose: bool) -> None:
         asked = asyncio.run_coroutine_threadsafe(self._asked(path), self.of_loop)
+        within_s = self.shows.within_s
         try:
-            found = asked.result(LOOP_S)
+            found = asked.result(within_s)
         except FutureTimeoutError:
             asked.cancel()
-            self._say(503, f"the node did not answer within {LOOP_S:.0f} s\n")
+            self._say(503, f"the node did not answer within {within_s:.0f} s\n")
         except MetadError as error:
-            self._say(403, f"{error}\n")
+            self._say(503 if isinstance(error, OverloadedError) else 403, f"{error}\n")
         else:
             if isinstance(found, Readiness):
                 self._say(503 if any(found.checks.values()) else 200, found.text(verbose=verbose))
             else:
-                self._send(200, *page(found, self.headers.get("Accept", "")))
+                self._send(200, *found())
 
-    async def _asked(self, path: str) -> Reading | Readiness:
+    async def _asked(self, path: str) -> Page | Readiness:
+        asker = self._asker()
+        if path == "/metrics":
+            return await self.shows.metrics(asker, self.headers.get("Accept", ""))
+        return await self.shows.readiness(asker)
+
+    def _asker(self) -> Asker:
+        """Raises UnauthenticatedError."""
+        if self.connection.family == socket.AF_UNIX:
+            uri, _, host = self.headers.get(ASKER, "").partition(" ")
+            if (principal := principal_named(uri)) is None and uri:
+                raise UnauthenticatedError(f"{uri!r} is no principal")
+            return Asker(host, principal)
+        host = str(self.client_address[0])
+        if self.door is None:
+            return Asker(host, None)
         certificate = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
         kind, _, token = self.headers.get("Authorization", "").partition(" ")
-        self.shows.admit(str(self.client_address[0]), certificate, token if kind.lower() == "bearer" else "")
-        return self.shows.reading() if path == "/metrics" else await self.shows.ready()
+        return self.door.admit(host, certificate, token if kind.lower() == "bearer" else "")
 
     def _say(self, status: int, text: str) -> None:
         self._send(status, text.encode(), _TEXT)

@@ -6,7 +6,7 @@ clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
@@ -92,16 +92,22 @@ def _named(reading: Reading) -> Iterator[Sample]:
     yield (status.node_id, status.cluster_id, status.region, status.version), 1
 
 
+def _up(reading: Reading) -> Iterator[Sample]:
+    yield (reading.status.node_id,), 1
+
+
 def _backlog(reading: Reading) -> Iterator[Sample]:
     backlog = reading.status.backlog
     for what in ("deadlines", "fences", "wills", "unclaimed", "tenants"):
         yield (what,), getattr(backlog, what)
 
 
+NODE_UP: Final = "metad_node_up"
 _GROUP: Final = ("group",)
 _STORE: Final = ("store",)
 METRICS: Final = (
     Metric("metad_node", "gauge", "1; the labels say which.", _named, ("node", "cluster", "region", "version")),
+    Metric(NODE_UP, "gauge", "0: a worker that does not answer its machine's port.", _up, ("node",)),
     Metric("metad_uptime_seconds", "gauge", "Since the process started.", _one(lambda s: s.uptime_ms / 1_000)),
     Metric("metad_cpu_seconds", "counter", "Of the process, user and system.", _one(lambda s: s.cpu_us / 1e6)),
     Metric("metad_resident_memory_bytes", "gauge", "Of the process; 0: unknown.", _one(lambda s: s.rss_bytes)),
@@ -231,14 +237,9 @@ TIMES: Final = (
 )
 _HEAD: Final = """# Metrics
 
-`metad serve --http HOST:PORT` shows them at `/metrics`, as OpenMetrics where that is asked for. The number of series
-does not grow with records, tenants or clients. The same port has `/livez`, which is 200 while the process runs, however
-much it has to do, and `/readyz`, which is 200 while the node serves, else 503. `/readyz?verbose` shows each check:
-`storage`, `draining`, `groups` (all have leaders) and `read` (the leader of `metadata-0` has just answered this node).
-Of workers, and of the nodes of `metad cluster`, each takes the next port.
-
-On a loopback address it is in clear text and for all. Elsewhere it has the node's certificate, and needs a certificate
-or `Authorization: Bearer TOKEN`; with `authorization` also a role that may read `cluster`, as `operator` does.
+`metad serve --http HOST:PORT` shows them at `/metrics`, as OpenMetrics where that is asked for; docs/SEE.md says to
+whom, and what else the port has. The number of series does not grow with records, tenants or clients. Workers, and the
+nodes of `metad cluster`, share one port: there each metric has the label `node`, too.
 """
 
 
@@ -262,12 +263,71 @@ class _Page(Collector):
             yield histogram
 
 
+class _Missing(Collector):
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self._nodes = nodes
+
+    def collect(self) -> Iterator[Any]:
+        (declared,) = (metric for metric in METRICS if metric.name == NODE_UP)
+        family = GaugeMetricFamily(declared.name, declared.help, labels=declared.labels)
+        for node in self._nodes:
+            family.add_metric((node,), 0.0)
+        yield family
+
+
 def page(reading: Reading, accept: str = "") -> tuple[bytes, str]:
     """The page, and its content type, as an ``Accept`` header asks: OpenMetrics, or Prometheus' text."""
+    return _encoded(_Page(reading), accept)
+
+
+def page_of_missing(nodes: Iterable[str], accept: str) -> str:
+    """What there is to say of workers that do not answer."""
+    return _encoded(_Missing(nodes), accept)[0].decode()
+
+
+def _encoded(collector: Collector, accept: str) -> tuple[bytes, str]:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Page(reading))
+    registry.register(collector)
     encoder, content_type = choose_encoder(accept)
     return encoder(registry), content_type
+
+
+def merged(pages: Mapping[str, str]) -> str:
+    """One page of those of several nodes, by node id, in one format. Each sample gets a label ``node``, unless its
+    metric has one."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    end = ""
+    for node, text in pages.items():
+        name = ""
+        for line in text.splitlines():
+            if line == _END:
+                end = f"{_END}\n"
+            elif line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+                heads.setdefault(name, [line])
+                samples.setdefault(name, [])
+            elif line.startswith("#"):
+                if line not in heads[name]:
+                    heads[name].append(line)
+            else:
+                samples[name].append(_labelled(line, node))
+    return "".join(f"{line}\n" for name, head in heads.items() for line in (*head, *samples[name])) + end
+
+
+_END: Final = "# EOF"
+_SAY_WHICH: Final = {metric.name for metric in METRICS if "node" in metric.labels}
+
+
+def _labelled(sample: str, node: str) -> str:
+    """A line of a page, with one label more."""
+    series, space, value = sample.partition(" ")
+    name, brace, labels = series.partition("{")
+    if not brace:
+        return f'{name}{{node="{node}"}}{space}{value}'
+    if name in _SAY_WHICH:
+        return sample
+    return f'{name}{{node="{node}",{labels}{space}{value}'
 
 
 def reference() -> str:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NAMES = {f"{one.name}_total" if one.kind == "counter" else one.name: set(one.labels) for one in METRICS} | {
     f"{one.name}{suffix}": {*one.labels, "le"} for one in TIMES for suffix in ("_bucket", "_sum", "_count")
 }
-OF_THE_SCRAPE = {"job", "instance"}
+OF_THE_SCRAPE = {"job", "instance", "node"}  # the last one of workers
 
 
 def anchors() -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 import time
@@ -13,8 +14,10 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as of_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,11 +26,24 @@ from metad.config import load_config
 from metad.errors import ConfigError
 from metad.logs import COUNTS
 from metad.node.meters import REQUEST_S, UNKNOWN, Meters
+from metad.server.access import Access
 from metad.server.lamps import http_port
-from metad.server.lamps.metrics import LATENCY, METRICS, TIMES, Reading, page, reference
+from metad.server.lamps import machine as lamps_machine
+from metad.server.lamps.machine import ShowsWorkers
+from metad.server.lamps.metrics import (
+    LATENCY,
+    METRICS,
+    TIMES,
+    Reading,
+    merged,
+    page,
+    page_of_missing,
+    reference,
+)
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad.storage.engine import Figures
+from metad.supervisor import workers_of
 from metad_client import Client, Given, Options, SessionProperties, SessionTakeoverItem, connect
 from metad_perf.attack import sites as certificates
 from metad_wire import messages as m
@@ -418,8 +434,126 @@ async def loud_keys(client: Client) -> list[str]:
     [
         ({"http": "nonsense"}, "http:"),
         ({"http": "127.0.0.1:7420"}, "http: 127.0.0.1:7420 is the address of listen"),
+        ({"http": "unix:"}, "http: the path of a socket has 1 to 107 bytes"),
+        ({"http": f"unix:/{'x' * 200}"}, "http: the path of a socket has 1 to 107 bytes"),
     ],
 )
 def test_addresses_that_cannot_work_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         load_config(None, {"data_dir": "d"} | changes)
+
+
+# --- the workers of a machine -------------------------------------------------------------------------------------
+
+
+def test_the_pages_of_workers_are_one_page() -> None:
+    other = msgspec.structs.replace(status(), node_id="n1/1", uptime_ms=9_000)
+    pages = {"n1/0": page(reading(msgspec.structs.replace(status(), node_id="n1/0"))), "n1/1": page(reading(other))}
+    text = merged({node: found.decode() for node, (found, _) in pages.items()} | {"": page_of_missing(["n1/2"], "")})
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# HELP")]
+    assert len(names) == len(set(names)), "a metric is named once"
+    found = samples(text)
+    assert (found["metad_uptime_seconds", "n1/0"], found["metad_uptime_seconds", "n1/1"]) == (60, 9)
+    assert [found["metad_node_up", f"n1/{number}"] for number in range(3)] == [1, 1, 0]
+    assert found[f"{LATENCY}_bucket", "0.005", "kv.put", "n1/1"] == 1
+    assert found["metad_node", "c1", "n1/0", "", "0.1.0"] == 1, "it says by itself which node it is"
+    assert len(found) == 2 * len(samples(pages["n1/0"][0].decode())) + 1
+
+
+def test_the_pages_of_workers_are_openmetrics_where_that_is_asked_for() -> None:
+    accept = "application/openmetrics-text; version=1.0.0"
+    found, _ = page(reading(), accept)
+    text = merged({"n1/0": found.decode(), "": page_of_missing(["n1/1"], accept)})
+    assert text.count("# EOF") == 1
+    assert samples(text, of_openmetrics)["metad_node_up", "n1/1"] == 0
+    assert samples(text, of_openmetrics)["metad_log_entries_total", "n1/0"] == 11
+
+
+@asynccontextmanager
+async def machine(sockets: dict[str, str], by: http_port.Door | None = None) -> AsyncIterator[http_port.HttpPort]:
+    port = http_port.HttpPort("127.0.0.1:0", ShowsWorkers(lambda: sockets), by)
+    try:
+        yield port
+    finally:
+        await port.close()
+
+
+@dataclass
+class Asked(Shown):
+    """The port of a machine."""
+
+    at: str = ""
+
+    @property
+    def endpoint(self) -> str:
+        return self.at
+
+
+async def test_a_worker_that_stands_still_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a socket, takes connections, and says nothing."""
+    monkeypatch.setattr(lamps_machine, "_WITHIN_S", 0.5)
+    at = str(tmp_path / "0.http")
+    silent = socket.socket(socket.AF_UNIX)
+    silent.bind(str(tmp_path / "1.http"))
+    silent.listen()
+    sockets = {"node-1": at, "n2": str(tmp_path / "1.http"), "n3": "", "n4": str(tmp_path / "nobody")}
+    async with serving(http=f"unix:{at}") as server, machine(sockets) as port:
+        assert server.http is not None
+        assert server.http.endpoint == f"unix:{at}"
+        shown = Asked(server, None, port.endpoint)
+        code, text = await shown.get("/metrics")
+        found = samples(text)
+        assert (code, found["metad_group_leads", "metadata-0", "node-1"]) == (200, 1)
+        assert [found["metad_node_up", node] for node in sockets] == [1, 0, 0, 0]
+        code, text = await shown.get("/readyz")
+        assert (code, text.splitlines()) == (
+            503,
+            [
+                "[-] n2: the process did not answer within 0.5 s",
+                "[-] n3: the process does not run",
+                "[-] n4: the process does not answer: No such file or directory",
+                "not ready",
+            ],
+        )
+        assert await shown.get("/livez") == (200, "alive\n")
+        del sockets["n2"], sockets["n3"], sockets["n4"]
+        assert await shown.get("/readyz") == (200, "ready\n")
+        assert (await shown.get("/readyz?verbose"))[1].startswith("[+] node-1 storage: ok\n")
+        monkeypatch.setattr(server.node.requests, "draining", True)
+        assert await shown.get("/readyz") == (503, "[-] node-1 draining: the node ends\nnot ready\n")
+    silent.close()
+    assert not os.path.exists(at)  # noqa: ASYNC240 - one look
+
+
+async def test_a_machine_without_a_worker_that_answers_has_no_metrics(tmp_path: Path) -> None:
+    async with serving() as server, machine({"n1": ""}) as port:
+        shown = Asked(server, None, port.endpoint)
+        assert await shown.get("/metrics") == (503, "no worker answers\n")
+
+
+async def test_workers_decide_who_may_ask_the_port_of_their_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = certificates.node("n1")
+    security = {"certificate": files.certificate, "key": files.key, "ca": files.ca, "authorization": True}
+    at = str(tmp_path / "0.http")
+    async with serving(node_id="n1", http=f"unix:{at}", security=security | {"administrators": ["app"]}) as server:
+        door = http_port.Door(server.config, Access(server.config.security, encrypted=True), time.time)
+        async with machine({"n1": at}, door) as port:
+            app = Asked(server, context_of(certificates.client("app")), port.endpoint)
+            assert (await app.get("/metrics"))[0] == (await app.get("/readyz"))[0] == 200
+            other = Asked(server, context_of(certificates.client("other")), port.endpoint)
+            for path in ("/metrics", "/readyz"):
+                refused, why = await other.get(path)
+                assert (refused, "may not read cluster of all" in why) == (403, True)
+            stranger = Asked(server, context_of(certificates.anonymous()), port.endpoint)
+            with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+                await stranger.get("/livez")
+
+
+def test_a_port_of_a_machine_is_not_its_workers_other_port(tmp_path: Path) -> None:
+    config = load_config(None, {"data_dir": str(tmp_path), "listen": "127.0.0.1:7430", "http": "127.0.0.1:7431"})
+    with pytest.raises(ConfigError, match=r"http: 127\.0\.0\.1:7431 is the address of listen"):
+        workers_of(config, 2)
+    apart = load_config(None, {"data_dir": str(tmp_path), "listen": "127.0.0.1:7430", "http": "127.0.0.1:7480"})
+    assert {one.http for one in workers_of(apart, 2)} == {"127.0.0.1:7480"}
