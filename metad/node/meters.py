@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable
 from heapq import nlargest
-from itertools import islice
+from itertools import accumulate, islice
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -112,6 +112,20 @@ class Loudest(Generic[Name]):
         return [Weight(name, round(count), round(count + self._missed)) for name, count in found]
 
 
+def _most_us(histogram: Histogram, before: list[int]) -> int:
+    """What nine of ten values took at most that were added since; 0 if they are few."""
+    added = [now - then for now, then in zip(histogram.buckets, before, strict=True)]
+    if sum(added) < _FEW:
+        return 0
+    counted = zip((*histogram.bounds, 2 * histogram.bounds[-1]), accumulate(added), strict=True)
+    return round(1e6 * next(bound for bound, count in counted if count >= 0.9 * sum(added)))
+
+
+_FEW: Final = 20
+"""Values of which a part says nothing."""
+_LOOK_S: Final = 10.0
+_LOOKS: Final = 6
+"""A minute."""
 FADES_S: Final = 60.0
 """After so long a weight counts half."""
 
@@ -148,6 +162,9 @@ class Meters:
         """Of records."""
         self._until_sample = self.SAMPLE
         self._nth = 0
+        self._timed = (self.sync_s, self.apply_s, self.loop_late_s)
+        self._looks: deque[list[list[int]]] = deque([[[*one.buckets] for one in self._timed]], maxlen=_LOOKS + 1)
+        self._looked_s = -inf
 
     @staticmethod
     def name_of(method: int) -> str:
@@ -207,6 +224,16 @@ class Meters:
         meter.bytes += size
         outcome = "done" if type(result) is bytes else result.name  # type: ignore[union-attr]
         meter.outcomes[outcome] = meter.outcomes.get(outcome, 0) + 1
+
+    def look(self, now_s: float) -> None:
+        """Keep what there is, for :meth:`tail`. Call it now and then."""
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._looks.append([[*one.buckets] for one in self._timed])
+
+    def tail(self) -> m.Tail:
+        """How slow the node is at what."""
+        return m.Tail(*(_most_us(one, before) for one, before in zip(self._timed, self._looks[0], strict=True)))
 
     def activity(self, body: m.Activity, *, shows_keys: bool) -> m.ActivityReply:
         """What was slow and who is loud."""

@@ -369,6 +369,7 @@ class Node:
             disk=self.disk_room.status,
             authorization=self.permissions.enforced,
             certificates=self.certificates(),
+            tail=self.groups.meters.tail(),
         )
 
     def _turned_away(self) -> m.TurnedAway:

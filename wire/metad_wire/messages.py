@@ -1231,6 +1231,17 @@ class CertificateStatus(Message, frozen=True):
     """Until then, by the node's calendar; 0: it has ended."""
 
 
+class Tail(Message, frozen=True):
+    """What nine of ten took at most in the last minute, about; 0 if there were fewer than 20."""
+
+    sync_us: U63 = 0
+    """To make the log durable."""
+    apply_us: U63 = 0
+    """To apply what is committed, a turn."""
+    loop_us: U63 = 0
+    """By which the event loop was late for a timer."""
+
+
 class StatusReply(Message, frozen=True):
     """Says how a node is. Times are since its start."""
 
@@ -1287,6 +1298,8 @@ class StatusReply(Message, frozen=True):
     """Whether a client may do what its roles say, and nothing else."""
     certificates: list[CertificateStatus] = []
     """Its own and its authority's; empty without encryption."""
+    tail: Tail = Tail()
+    """How slow it is at what."""
 
 
 # --- what has changed at a node ---

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,7 +25,7 @@ from metad_wire.cluster import NodeRecord
 from metad_wire.families import KNOWN
 from metad_wire.operator.authority import LEAF_DAYS
 from metad_wire.program.output import decode_arguments, escape_unprintable, print_nowhere, reader_may_leave
-from metad_wire.tables.broker import STATES
+from metad_wire.tables.broker import STATES, Broker
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
 
@@ -262,10 +262,10 @@ async def _run(arguments: Arguments, url: str, options: Options, transport: Tran
 
 
 async def _status(m: Client, a: Arguments, printer: Printer) -> int:
-    cluster, found = await _judged(m, a)
+    cluster, found, brokers = await _judged(m, a)
     via = m.statistics().via
     judged = verdict(cluster, found, a.despite)
-    row = overview.status(cluster, via, judged, found, None if a.check else await _broker_states(m))
+    row = overview.status(cluster, via, judged, found, None if brokers is None else _states(brokers))
     in_time = EXIT_STATUS[judged] <= EXIT_STATUS[a.wait] if a.wait else not a.check
     if a.check:
         printer.page(row, overview.summary(row, found))
@@ -279,9 +279,9 @@ async def _status(m: Client, a: Arguments, printer: Printer) -> int:
     return 0 if in_time else EXIT_STATUS[judged]
 
 
-async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem]]:
-    """The cluster and its problems: at once, or with ``--wait`` when the verdict is as good as that, or the time is
-    over. Raises ConnectionLostError if no node answers."""
+async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem], list[Broker] | None]:
+    """The cluster, its problems, and the brokers as far as they are known: at once, or with ``--wait`` when the verdict
+    is as good as that, or the time is over. Raises ConnectionLostError if no node answers."""
     told: set[tuple[str, str]] = set()
     while True:
         left_s = a.until_s - time.monotonic() if a.wait else 0.0
@@ -293,9 +293,10 @@ async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem]]:
             if left_s <= 0:
                 raise
         else:
-            found = problems(cluster)
+            brokers = await _brokers(m)
+            found = problems(cluster, brokers or ())
             if left_s <= 0 or EXIT_STATUS[verdict(cluster, found, a.despite)] <= EXIT_STATUS[a.wait]:
-                return cluster, found
+                return cluster, found, brokers
             now = {(one.code, one.subject) for one in found}
             if now != told and not a.json:
                 sys.stderr.writelines(f"metadctl: waits: {in_line(line)}\n" for line in lines(found))
@@ -313,13 +314,18 @@ async def _looked(m: Client, a: Arguments) -> ClusterView:
     return cluster
 
 
-async def _broker_states(m: Client) -> dict[str, int] | None:
-    """How many brokers are in each state; None if nobody says so at once."""
+async def _brokers(m: Client) -> list[Broker] | None:
+    """All brokers; None if nobody says so at once."""
     try:
         async with asyncio.timeout(STATUS_S):
-            states = Counter([broker.state async for broker in m.brokers.list(deadline_s=STATUS_S)])
+            return [broker async for broker in m.brokers.list(deadline_s=STATUS_S)]
     except (TimeoutError, MetadError):
         return None
+
+
+def _states(brokers: Iterable[Broker]) -> dict[str, int]:
+    """How many brokers are in each state."""
+    states = Counter(broker.state for broker in brokers)
     return {state: states[state] for state in STATES if states[state]}
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from metad_wire.cluster import METADATA
 from metad_wire.messages import StatusReply
+from metad_wire.tables.broker import Broker
 
 from . import people
 from .view import ClusterView, GroupView, NodeView
@@ -29,6 +30,7 @@ CODES: Final[dict[str, Severity]] = {
     "node_leaving": "warning",
     "settings_differ": "warning",
     "versions_differ": "warning",
+    "node_slow": "warning",
     "certificate_ended": "critical",
     "certificate_ends": "warning",
     "disk_failing": "warning",
@@ -42,6 +44,7 @@ CODES: Final[dict[str, Severity]] = {
     "replica_catching_up": "warning",
     "expiry_late": "warning",
     "wills_unclaimed": "warning",
+    "broker_silent": "warning",
 }
 
 ALIKE: Final = {
@@ -60,13 +63,26 @@ ENDS_MS: Final = 14 * 86_400_000
 WAIT_MS: Final = 500
 """A group does in less time what comes at once."""
 
+SLOW: Final = {
+    "sync_us": "to make the log durable takes up to",
+    "apply_us": "to apply what is committed takes up to",
+    "loop_us": "its event loop is late by up to",
+}
+"""What a node may be slow at."""
+
+SLOW_US: Final = 100_000
+"""A node whose tail is longer is slow, if it is one among others that are not."""
+
+SLOW_TIMES: Final = 4
+"""So much longer than that of others."""
+
 LAG_ENTRIES: Final = 1_000
 """A follower that gets every entry lacks some tens of them under load. One that lacks more than this is too slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it should be, about a node, a group, or a group's replica on a node."""
+    """One thing that is not as it should be, about a node, a group, a group's replica on a node, or a broker."""
 
     code: str
     what: str
@@ -75,6 +91,7 @@ class Problem:
     lasting_ms: int = 0
     """0 if unknown."""
     detail: str = ""
+    broker: str = ""
 
     @property
     def severity(self) -> Severity:
@@ -84,7 +101,7 @@ class Problem:
     @property
     def subject(self) -> str:
         """What it is about. A node's problem in one group is about the group."""
-        return self.group or self.node
+        return self.group or self.node or self.broker
 
     @property
     def text(self) -> str:
@@ -93,7 +110,8 @@ class Problem:
 
     def fields(self) -> dict[str, Any]:
         """For programs."""
-        fields = {"code": self.code, "severity": self.severity, "node": self.node, "group": self.group}
+        fields = {"code": self.code, "severity": self.severity}
+        fields |= {"node": self.node, "group": self.group, "broker": self.broker}
         return {key: value for key, value in fields.items() if value} | {"text": self.text}
 
 
@@ -105,12 +123,18 @@ def verdict(cluster: ClusterView, found: Iterable[Problem], despite: Collection[
     return "critical" if "critical" in severities else "warning" if severities else "ok"
 
 
-def problems(cluster: ClusterView) -> list[Problem]:
-    """Everything that is not as it should be, the worst first."""
+def problems(cluster: ClusterView, brokers: Iterable[Broker] = ()) -> list[Problem]:
+    """Everything that is not as it should be, the worst first. ``brokers``: as far as they are known."""
     found = [problem for node in cluster.nodes for problem in _of_node(node, cluster)]
     found += _unlike([node for node in cluster.nodes if node.status is not None])
     found += _older([node for node in cluster.nodes if node.status is not None])
+    found += _slow([node for node in cluster.nodes if node.status is not None])
     found += [problem for group in cluster.groups for problem in _of_group(group)]
+    found += [
+        Problem("broker_silent", "not heard of", broker=one.broker, lasting_ms=one.silent_ms, detail=_its_end(one))
+        for one in brokers
+        if one.silent_ms
+    ]
     if cluster.forming and not any(problem.code == "group_no_leader" for problem in found):
         found.append(Problem("group_no_leader", "the cluster is being formed", group=METADATA.name))
     return sorted(found, key=lambda problem: (problem.severity, list(CODES).index(problem.code), problem.subject))
@@ -181,6 +205,22 @@ def _older(nodes: Sequence[NodeView]) -> Iterator[Problem]:
     for node, version in versions.items():
         if version != newest:
             yield Problem("versions_differ", f"version {version}, and {newest} at {new}", node)
+
+
+def _slow(nodes: Sequence[NodeView]) -> Iterator[Problem]:
+    """Nodes that are slow at something which most others are not."""
+    for field, what in SLOW.items():
+        tails = {node.node: int(getattr(node.status.tail, field)) for node in nodes if node.status is not None}
+        for node, tail_us in tails.items():
+            others = sorted(other_us for other, other_us in tails.items() if other != node)
+            usual_us = others[(len(others) - 1) // 2] if others else tail_us
+            if tail_us > SLOW_US and tail_us >= SLOW_TIMES * usual_us:
+                text = f"{what} {people.duration(tail_us // 1_000)}, at the others {people.duration(usual_us // 1_000)}"
+                yield Problem("node_slow", text, node)
+
+
+def _its_end(broker: Broker) -> str:
+    return f"its life ends after {people.duration(broker.lease_ms)}"
 
 
 def _order(version: str) -> list[tuple[int, str]]:

@@ -810,10 +810,14 @@ class Brokers:
 
     def _shown(self, name: str) -> Broker | None:
         record = self._records.get(name)
-        load = self._loads.of(name)
-        if record is None or not load:
+        load, now_s = self._loads.of(name), self._clock.now()
+        silent_ms = int(1_000 * self._lives.silent_s(name, now_s))
+        if record is None or (not load and silent_ms <= b.SILENT * record.lease_ms):
             return record
-        return msgspec.structs.replace(record, load=load, loaded_ms=self._loads.loaded_ms(name, self._clock.now()))
+        if silent_ms <= b.SILENT * record.lease_ms:
+            silent_ms = 0
+        loaded_ms = self._loads.loaded_ms(name, now_s)
+        return msgspec.structs.replace(record, load=load, loaded_ms=loaded_ms, silent_ms=silent_ms)
 
     def _records_of(self, names: list[str]) -> b.BrokerGetReply:
         """Raises TooLargeError."""

@@ -57,6 +57,7 @@ class Standstills:
         if self._timer is not None:
             self._meters.loop_late_s.add(max(0.0, now_s - self._due_s))
         self._due_s = now_s + self._show_s
+        self._meters.look(now_s)
         try:
             self.look(now_s)
         finally:

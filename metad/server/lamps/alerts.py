@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
+from metad_wire.tables.broker import SILENT
+
 from .metrics import METRICS, TIMES
 
 JOB: Final = 'job="metad"'
@@ -98,7 +100,7 @@ ALERTS: Final = (
     ),
     Alert(
         *("MetadBrokerSilent", "warning", 0, "a-broker-hangs"),
-        "max(metad_broker_silence_ratio) > 0.6",
+        f"max(metad_broker_silence_ratio) > {SILENT}",
         "A broker was not heard of for most of its lease, and is about to be ended.",
     ),
     Alert(

@@ -148,6 +148,11 @@ class Liveness(Generic[Key]):
         there is none."""
         return max((1 - (self._end(lease) - now_s) / lease.ttl_s for lease in self._leases.values()), default=0.0)
 
+    def silent_s(self, key: Key, now_s: float) -> float:
+        """How much of its ttl a holder has used up; 0 if it has no lease."""
+        lease = self._leases.get(key)
+        return 0.0 if lease is None else max(0.0, lease.ttl_s - (self._end(lease) - now_s))
+
     def _end(self, lease: _Lease) -> float:
         if lease.heard_s > self._amnesty_s:
             return lease.ends_s

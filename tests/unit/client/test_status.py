@@ -22,6 +22,7 @@ from metad_client.cli.verdict import (
     EXIT_STATUS,
     LAG_ENTRIES,
     LATE_MS,
+    SLOW,
     WAIT_MS,
     lines,
     problems,
@@ -31,6 +32,7 @@ from metad_client.cli.view import ClusterView, Statuses, view
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConnectionLostError, MetadError
+from metad_wire.tables.broker import Broker
 
 NAMES = ("n1", "n2", "n3")
 GROUPS = ("metadata-0", "data-0")
@@ -391,6 +393,28 @@ def test_code_versions_differ__until_the_upgrade_has_ended(cluster: Cluster) -> 
     cluster.fails("n1")  # whoever does not answer has no version
     assert ("versions_differ", "n1") not in cluster.found
     assert verdict(cluster.view, problems(cluster.view), ["versions_differ"]) == "critical"
+
+
+@pytest.mark.parametrize("what", ["sync_us", "apply_us", "loop_us"])
+def test_code_node_slow__only_one_among_others_that_are_not(cluster: Cluster, what: str) -> None:
+    for node, us in (("n1", 5_000), ("n2", 100_000), ("n3", 10_000)):
+        cluster.change(node, tail=m.Tail(**{what: us}))
+    assert cluster.found == {}, "within the bound"
+    cluster.change("n2", tail=m.Tail(**{what: 250_000}))
+    ((key, text),) = cluster.found.items()
+    assert key == ("node_slow", "n2")
+    assert text.startswith(f"n2: {SLOW[what]} 250 ms, at the others ")
+    cluster.change("n3", tail=m.Tail(**{what: 250_000}))
+    cluster.change("n1", tail=m.Tail(**{what: 250_000}))
+    assert cluster.found == {}, "all have the same disks, and the same to do"
+    assert Cluster(("n1",)).found == {}
+
+
+def test_code_broker_silent__while_it_lives(cluster: Cluster) -> None:
+    brokers = [Broker("b1", 1, "active", 15_000, silent_ms=9_500), Broker("b2", 1, "active", 15_000)]
+    (found,) = problems(cluster.view, brokers)
+    assert found.text == "b1: not heard of for 9 s; its life ends after 15 s"
+    assert found.fields() == {"code": "broker_silent", "severity": "warning", "broker": "b1", "text": found.text}
 
 
 def test_code_group_no_leader__says_for_how_long(cluster: Cluster) -> None:

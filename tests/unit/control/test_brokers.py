@@ -1007,6 +1007,18 @@ async def test_a_life_that_loads_may_be_silent_until_it_serves() -> None:
         await world.ask(b.BrokerServe("b1", epoch))
 
 
+async def test_who_was_not_heard_of_for_most_of_its_lease_is_named() -> None:
+    world = World()
+    epoch = await world.register("b1")
+    await world.pass_s(0.5 * LEASE_S)
+    assert (await world.ask(b.BrokerGet(["b1"]))).brokers[0].silent_ms == 0
+    await world.pass_s(0.3 * LEASE_S)
+    shown = (await world.ask(b.BrokerGet(["b1"]))).brokers[0]
+    assert shown.silent_ms == pytest.approx(800 * LEASE_S, abs=200)
+    await world.beat("b1", epoch)
+    assert (await world.ask(b.BrokerGet(["b1"]))).brokers[0].silent_ms == 0
+
+
 async def test_a_life_that_loads_for_too_long_ends_unless_it_is_heard_of() -> None:
     world = World()
     await world.register("silent", loading_ms=30_000)

@@ -94,6 +94,25 @@ def test_of_a_batch_not_always_the_same_key_is_looked_at() -> None:
     assert {one.name.rpartition("/")[2] for one in meters.activity(m.Activity(), shows_keys=True).keys} == {"a", "b"}
 
 
+def test_how_slow_a_node_is_is_what_nine_of_ten_took_in_the_last_minute() -> None:
+    meters = Meters()
+    for _ in range(19):
+        meters.sync_s.add(0.2)
+    assert meters.tail() == m.Tail(), "few say nothing"
+    meters.sync_s.add(0.2)
+    meters.apply_s.buckets[0] += 90
+    meters.apply_s.buckets[-1] += 10
+    for _ in range(100):
+        meters.loop_late_s.add(100.0)
+    assert meters.tail() == m.Tail(250_000, 100, 10_000_000)
+    for second in range(75):
+        meters.look(float(second))
+    assert meters.tail() == m.Tail(), "what is over for a minute"
+    for _ in range(20):
+        meters.sync_s.add(0.0007)
+    assert meters.tail() == m.Tail(1_000)
+
+
 def test_refused_items_are_counted_by_error() -> None:
     meters = Meters()
     refused = Refused(

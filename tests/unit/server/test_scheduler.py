@@ -205,6 +205,17 @@ def test_a_standstill_that_nobody_is_told_of_is_short(heartbeat_s: float, electi
     assert longest_s + heartbeat_s <= min(patience_s, election_s)
 
 
+def test_the_timer_keeps_what_the_last_minute_was_like() -> None:
+    clock = Clock(Timing())
+    clock.standstills.start()
+    for _ in range(300):
+        clock.now_s += 0.25
+        clock.run(0.0)
+    assert clock.meters.tail().loop_us == 250_000
+    clock.run(75.0)
+    assert clock.meters.tail().loop_us <= 100, "it is over for a minute"
+
+
 def test_nobody_else_compares_a_timer_with_the_clock() -> None:
     """Five did, by four thresholds: what judges silence asks :class:`Standstills`, or is told."""
     root = Path(metad.__file__).parent

@@ -84,6 +84,8 @@ FORGOTTEN = "forgotten"
 """In the answer to the step that removes a broker: there is no record any more."""
 LIVE = frozenset({LOADING, REGISTERED, ACTIVE, DRAINING})
 """The states of a life that is not over."""
+SILENT = 0.6
+"""Of its lease: a broker that was not heard of for so long is late by more than a heartbeat."""
 LOADED = 80
 """A broker whose load is as much is loaded, where loads are percents."""
 LEASE_MS_DEFAULT = 10_000
@@ -145,6 +147,8 @@ class Broker(Message, frozen=True):
     registration: U63 = 0
     loaded_ms: U32 = 0
     """For how long its load has been 80 or more, by this leader; as ``load``, not in what a watch shows."""
+    silent_ms: U32 = 0
+    """For how long it was not heard of, if that is over 60 % of its lease; the same."""
 
 
 class BrokerRegister(Message, frozen=True):
