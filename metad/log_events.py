@@ -365,6 +365,18 @@ NO_LEADER = _warning(
     count="how many there are",
     longest_ms="how long one of them has had none",
 )
+STOOD_STILL = _warning(
+    "stood_still",
+    "The node stood still: somebody stopped it, its machine slept, or something held up its loop. Nobody is judged "
+    "by that time, and nothing that has a deadline ends for `expiry.amnesty_ms`.",
+    stood_ms="for how long",
+)
+CLOCK_SET = _warning(
+    "clock_set",
+    "The clock of the machine was set, or went on while it slept. In groups that the node leads nothing that has a "
+    "deadline ends for `expiry.amnesty_ms`, and their time goes a hundredth faster or slower until it agrees.",
+    by_ms="by so much more than time has passed",
+)
 LEADER_FOUND = _info("leader_found", "All groups on this node have a leader again.", longest_ms="how long one had none")
 OVERLOADED = _warning(
     "overloaded",
@@ -687,6 +699,7 @@ CHANGES: Final[dict[str, str]] = {
             *(PEER_DOES_NOT_READ, QUIC_BLOCKED, QUIC_UNBLOCKED, QUIC_FAILED, CANNOT_ACCEPT),
             *(NODE_JOINED, NODE_FORGOTTEN, NODE_LEFT, CANNOT_JOIN_YET),
             *(LEADER_GAINED, LEADER_LOST, NO_LEADER, LEADER_FOUND, OVERLOADED, OVERLOAD_OVER),
+            *(STOOD_STILL, CLOCK_SET),
             *(REPLICAS_ADDED, REPLICA_REMOVED, REPLICA_LOST_DATA, TERM_TOO_FAR_AHEAD),
             *(SNAPSHOT_WANTED, SNAPSHOT_SENT, SNAPSHOT_NOT_SENT, SNAPSHOT_INSTALLED, SNAPSHOT_RESUMED),
             *(DISK_SHORT, DISK_HAS_ROOM, DISK_NOT_SEEN, RESERVE_RELEASED, WAITS_FOR_ROOM, NO_ROOM_TO_COMPACT),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from metad_client.cli.lamps.sampling import Rates, admitted
 from metad_client.cli.view import Statuses
 from metad_wire.messages import StatusReply
 
@@ -44,27 +45,20 @@ class Meter:
     def __init__(self) -> None:
         self._before: dict[str, StatusReply] = {}
         self._terms: dict[str, int] = {}
-        self._at_s = 0.0
 
     def note(self, statuses: Statuses, at_s: float) -> Sample:
         """The sample of now. Rates are 0 in the first one."""
         now = {node: one for node, one in statuses.items() if isinstance(one, StatusReply)}
-        passed_s = max(at_s - self._at_s, 1e-3)
-        admitted = refused = 0
-        for node, status in now.items():
-            before = self._before.get(node)
-            if before is not None and before.pid == status.pid and before.uptime_ms <= status.uptime_ms:
-                admitted += _lanes(status, "admitted") - _lanes(before, "admitted")
-                refused += status.turned_away.requests - before.turned_away.requests
+        rates = [Rates(self._before.get(node), status) for node, status in now.items()]
         terms = _terms(now)
         elections = sum(max(0, term - self._terms.get(group, term)) for group, term in terms.items())
         self._terms |= {group: max(term, self._terms.get(group, 0)) for group, term in terms.items()}
-        self._before, self._at_s = now, at_s
+        self._before = now
         led = [group for status in now.values() for group in status.groups if group.role == "leader"]
         return Sample(
             at_s=at_s,
-            admitted_per_s=admitted / passed_s,
-            refused_per_s=refused / passed_s,
+            admitted_per_s=sum(one.of(admitted) or 0.0 for one in rates),
+            refused_per_s=sum(one.of(_turned_away) or 0.0 for one in rates),
             waiting_items=sum(group.waiting_items for group in led),
             capacity_per_s=sum(group.served_per_s for group in led),
             returns_per_s=sum(status.turned_away.per_s for status in now.values()),
@@ -74,8 +68,8 @@ class Meter:
         )
 
 
-def _lanes(status: StatusReply, what: str) -> int:
-    return sum(int(getattr(lane, what)) for lane in status.lanes)
+def _turned_away(status: StatusReply) -> float:
+    return status.turned_away.requests
 
 
 def _terms(statuses: Mapping[str, StatusReply]) -> dict[str, int]:

@@ -13,6 +13,8 @@ from itertools import accumulate, islice
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from metad_wire import messages as m
 from metad_wire.errors import MetadError
 from metad_wire.methods import METHODS
@@ -141,7 +143,8 @@ class Meters:
     def __init__(self) -> None:
         self._requests: dict[int, Meter] = {}
         self.refused: dict[str, int] = {}
-        """Items of batches that were refused before they were begun, by the name of the error."""
+        """Items that were refused before they were begun, one by one or with their request, by the name of the
+        error."""
         self.sync_s = Histogram(SYNC_S)
         """How long an fsync of the log took; of a thread of its own."""
         self.entry_items = Histogram(ITEMS)
@@ -211,6 +214,10 @@ class Meters:
             self._nth += 1  # of a batch one, and not always the same: others of the batch may never come again
             self.keys.add((command.method.table, keys[self._nth % len(keys)]), self.SAMPLE)
 
+    def turned_away(self, error: str, items: int) -> None:
+        """Count the items of a client's request that was refused as a whole, before it was begun."""
+        self.refused[error] = self.refused.get(error, 0) + items
+
     def entry_begun(self, items: int, arrived_s: float | None, now_s: float) -> None:
         """Count an entry of so many items, whose first request came at this time. Runs once for each."""
         self.entry_items.add(items)
@@ -235,17 +242,20 @@ class Meters:
         """How slow the node is at what."""
         return m.Tail(*(_most_us(one, before) for one, before in zip(self._timed, self._looks[0], strict=True)))
 
-    def activity(self, body: m.Activity, *, shows_keys: bool) -> m.ActivityReply:
-        """What was slow and who is loud."""
+    def activity(self, body: m.Activity, *, shows_names: bool) -> m.ActivityReply:
+        """What was slow and who is loud. ``shows_names``: of clients and brokers, and keys of records, too."""
         most = min(body.most, m.ACTIVITY_MAX)
         keys = []
-        for weight in self.keys.top(most) if shows_keys else ():
+        for weight in self.keys.top(most) if shows_names else ():
             table, key = weight.name
             keys.append(m.Loud(f"{table.name} {_shown(table, key)}", weight.at_least, weight.at_most))
         tenants, clients, brokers = (
-            [m.Loud(*weight) for weight in one.top(most)] for one in (self.tenants, self.clients, self.brokers)
+            [m.Loud(*weight) for weight in one.top(most if shows_names or one is self.tenants else 0)]
+            for one in (self.tenants, self.clients, self.brokers)
         )
         slow = [*islice(reversed(self.slow), most)]
+        if not shows_names:
+            slow = [msgspec.structs.replace(one, client="", identity="") for one in slow]
         return m.ActivityReply(slow, self.slow_count, tenants, clients, brokers, keys)
 
     def by_name(self) -> dict[str, Meter]:

@@ -305,8 +305,8 @@ class Node:
             done(encode(self.status()))
         elif method is ACTIVITY:
             permissions, meters = self.permissions, self.groups.meters
-            shows_keys = not permissions.enforced or (source is not None and permissions.administers(source.principal))
-            done(encode(meters.activity(body, shows_keys=shows_keys)))
+            shows_names = not permissions.enforced or (source is not None and permissions.administers(source.principal))
+            done(encode(meters.activity(body, shows_names=shows_names)))
         elif method is EVENTS:
             wishes = [Wish("read", table) for table in KEPT]
             may = self.permissions.may(May("", wishes), source).allowed

@@ -44,7 +44,7 @@ from .registry import PARTS, VERBS
 CATCH_UP: Final = 0.01
 """How much faster or slower than this node's monotonic clock the log's time may go. It must be above the drift of a
 good clock. While a log catches up, what lasts ten minutes is over six seconds early: more would be noticed."""
-_STEP_MS: Final = 1_000
+STEP_MS: Final = 1_000
 """A calendar that moves this much more or less than the monotonic clock has been set."""
 
 
@@ -92,7 +92,7 @@ class LogTime:
         if not self._leads:
             self._leads = True
             self.amnesty(now_s)
-        elif abs(ahead_ms - self._calendar_ms) > _STEP_MS + CATCH_UP * 1000 * (now_s - self._looked_s):
+        elif abs(ahead_ms - self._calendar_ms) > STEP_MS + CATCH_UP * 1000 * (now_s - self._looked_s):
             self.amnesty(now_s)
         self._calendar_ms, self._looked_s = ahead_ms, now_s
         self._anchor_ms, self._anchor_s = self._time_ms(calendar_ms, now_s), now_s

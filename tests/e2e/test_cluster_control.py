@@ -370,6 +370,7 @@ def test_workers_serve_and_one_that_is_killed_is_started_again(tmp_path: Path) -
         assert len(ready["endpoints"]) == len(ready["pids"]) == 2
         asyncio.run(_workers_work(ready, ready_file))
         _one_port_shows_them(ready["http_endpoints"], json.loads(ready_file.read_text())["pids"])
+        wait_until(lambda: '"stood_still"' in (tmp_path / "stderr").read_text(), "the worker says that it stood still")
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
         assert not ready_file.exists()

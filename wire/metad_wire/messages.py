@@ -1154,7 +1154,7 @@ class SlowRequest(Message, frozen=True):
     """Unix time of the answer."""
     method: str
     client: str
-    """Who asked, as in the log."""
+    """Who asked, as in the log; as ``keys``."""
     tenant: str
     """Tenant or namespace of its first item, if it wrote."""
     group: str
@@ -1162,7 +1162,7 @@ class SlowRequest(Message, frozen=True):
     outcome: str
     """``done``, or the name of the error."""
     identity: str
-    """``client_id:seq`` of a write; empty without one."""
+    """``client_id:seq`` of a write; empty without one; as ``keys``."""
     items: U63
     bytes: U63
     took_us: U63
@@ -1192,9 +1192,9 @@ class ActivityReply(Message, frozen=True):
     tenants: list[Loud]
     """Or namespaces."""
     clients: list[Loud]
-    """By the URI of their certificate or token, or by their host."""
+    """By the URI of their certificate or token, or by their host; as ``keys``."""
     brokers: list[Loud]
-    """That named their life."""
+    """That named their life; as ``keys``."""
     keys: list[Loud]
     """``TABLE KEY``; for administrators only where authorization is on."""
 

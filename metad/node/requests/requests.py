@@ -312,10 +312,14 @@ class Requests:
         waited_s: float = 0.0,
         source: Source | None = None,
     ) -> Work | None:
+        self._items = 1
         try:
             return self._begin(method, request, size, done, waited_s, source)
         except Exception as error:  # noqa: BLE001 - told to whoever asked, and logged
-            done(failed(method.name, error, self._health))
+            why = failed(method.name, error, self._health)
+            if source is not None:
+                self.meters.turned_away(why.name, self._items)
+            done(why)
         return None
 
     def _begin(
@@ -343,6 +347,7 @@ class Requests:
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
         body = request.body
+        self._items = len(body.items) if method.item is not None else 1
         if source is not None and (source.principal is not None or method.code in ADMIN):
             body, refused, done = self._permissions.begin(method, request, refused, source, done, size)
         if method.code in CONTROL:
@@ -369,8 +374,7 @@ class Requests:
         arrived_s = (now_s := self._environment.now()) - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
-            items = len(body.items) if method.item is not None else 1
-            head = Head(request.deadline_ms, request.identity, request.group, items, verb.tenant(body))
+            head = Head(request.deadline_ms, request.identity, request.group, self._items, verb.tenant(body))
             self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)
             self._gate.took(source)
         if source is not None and self._quotas.known.by_subject:

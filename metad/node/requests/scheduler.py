@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 from metad_wire.policy.fair_queue import Precedence, is_small
 
+from ... import log_events
 from ...errors import StorageError
-from ...logs import bug
+from ...logs import bug, event
 from ...raft.base import Timing
 from ...raft.replicas import Replicas
 from ...state.core.part import Writes
+from ...state.machine import STEP_MS
 from ...storage.engine import Engine
 from ...storage.log import LogWriter
 from ..environment import Deadlines, Environment, Timer
@@ -49,13 +51,18 @@ class Standstills:
         self._over_s = environment.now()  # when the last standstill was over
         self._meters = meters
         self._due_s = self._over_s
+        self._calendar_ms = 0.0  # the calendar less the clock here, when the timer ran last
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Begin to watch whether the loop runs."""
         now_s = self._environment.now()
+        calendar_ms = self._environment.wall_ms() - 1_000 * now_s
         if self._timer is not None:
             self._meters.loop_late_s.add(max(0.0, now_s - self._due_s))
+            if abs(moved_ms := calendar_ms - self._calendar_ms) > STEP_MS:
+                event(log_events.CLOCK_SET, by_ms=round(moved_ms))
+        self._calendar_ms = calendar_ms
         self._due_s = now_s + self._show_s
         self._meters.look(now_s)
         try:
@@ -74,6 +81,7 @@ class Standstills:
         stood_s, self._shown_s = now_s - self._shown_s, now_s
         if stood_s > self._most_s and self._timer is not None:
             self._over_s = now_s
+            event(log_events.STOOD_STILL, stood_ms=round(1_000 * stood_s))
             for listener in list(self.listeners):
                 listener()
 

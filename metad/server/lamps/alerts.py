@@ -57,9 +57,14 @@ ALERTS: Final = (
         "{{ $labels.follower }} lacks more than 1,000 entries of {{ $labels.group }}.",
     ),
     Alert(
-        *("MetadDiskLow", "critical", 0, "disk-full"),
-        "metad_disk_short > 0",
+        *("MetadDiskFull", "critical", 0, "disk-full"),
+        "metad_disk_short > 0 or metad_disk_free_bytes < metad_disk_low_bytes",
         "A disk is nearly full: what takes more room may be refused.",
+    ),
+    Alert(
+        *("MetadDiskLow", "warning", 0, "disk-full"),
+        "metad_disk_free_bytes < 2 * metad_disk_low_bytes",
+        "A disk has less than twice the room that its node needs to take everything.",
     ),
     Alert(
         *("MetadDiskFills", "warning", 300, "disk-full"),
@@ -94,8 +99,7 @@ ALERTS: Final = (
     ),
     Alert(
         *("MetadQuotaExceeded", "warning", 60, "two-teams-on-one-cluster"),
-        'sum by (instance, node) (rate(metad_items_refused_total{error=~"quota.*"}[1m])'
-        ' or rate(metad_requests_total{outcome=~"quota.*"}[1m])) > 1',
+        'sum by (instance, node) (rate(metad_items_refused_total{error=~"quota.*"}[1m])) > 1',
         "Somebody asks for more than its quota. `metadctl quotas use` says who.",
     ),
     Alert(

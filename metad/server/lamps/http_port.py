@@ -147,7 +147,8 @@ class ShowsNode:
         node = self._node
         return Reading(
             node.status(),
-            node.requests.meters,
+            (meters := node.requests.meters),
+            meters.by_name(),
             {"state": node.stores.state.figures(), "log": node.stores.log.engine.figures()},
             logs.COUNTS,
             *brokers_of(node.brokers),

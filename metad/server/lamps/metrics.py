@@ -29,6 +29,8 @@ class Reading(NamedTuple):
 
     status: StatusReply
     meters: Meters
+    methods: Mapping[str, Meter]
+    """Of the meters, by the name of the method."""
     stores: dict[str, Figures]
     """By name: ``state`` and ``log``."""
     events: dict[str, int]
@@ -67,7 +69,7 @@ def _groups(value: Callable[[GroupStatus], float]) -> Callable[[Reading], Iterab
 
 
 def _methods(value: Callable[[Meter], float]) -> Callable[[Reading], Iterable[Sample]]:
-    return lambda reading: (((method,), value(meter)) for method, meter in reading.meters.by_name().items())
+    return lambda reading: (((method,), value(meter)) for method, meter in reading.methods.items())
 
 
 def _stores(value: Callable[[Figures], float]) -> Callable[[Reading], Iterable[Sample]]:
@@ -170,7 +172,7 @@ METRICS: Final = (
         *("metad_requests", "counter", "Of clients that were answered: done, or an error."),
         lambda reading: (
             ((method, outcome), count)
-            for method, meter in reading.meters.by_name().items()
+            for method, meter in reading.methods.items()
             for outcome, count in meter.outcomes.items()
         ),
         ("method", "outcome"),
@@ -178,7 +180,7 @@ METRICS: Final = (
     Metric("metad_request_bytes", "counter", "Of the same.", _methods(lambda meter: meter.bytes), ("method",)),
     Metric("metad_items", "counter", "Items of requests to groups.", _methods(lambda meter: meter.items), ("method",)),
     Metric(
-        *("metad_items_refused", "counter", "Items of batches that were refused one by one."),
+        *("metad_items_refused", "counter", "Refused before they were begun, one by one or with their request."),
         lambda reading: (((error,), count) for error, count in reading.meters.refused.items()),
         ("error",),
     ),
@@ -223,7 +225,7 @@ LATENCY: Final = "metad_request_duration_seconds"
 TIMES: Final = (
     Times(
         *(LATENCY, "From when a request of a client has come until it is answered."),
-        lambda reading: (((method,), meter.seconds) for method, meter in reading.meters.by_name().items()),
+        lambda reading: (((method,), meter.seconds) for method, meter in reading.methods.items()),
         ("method",),
     ),
     Times("metad_log_sync_duration_seconds", "An fsync of the log.", lambda reading: (((), reading.meters.sync_s),)),

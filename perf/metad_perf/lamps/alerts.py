@@ -278,10 +278,20 @@ async def _free(fleet: Fleet) -> None:
             member.disk.free()
 
 
-@_fault("MetadDiskLow", _free)
-async def _fill(fleet: Fleet) -> None:
-    assert fleet.last.disk is not None
-    await asyncio.to_thread(fleet.last.disk.fill, 24 * 1024 * 1024)
+def _fill(left: int) -> Step:
+    """Leave the disk of a node so much room."""
+
+    async def fill(fleet: Fleet) -> None:
+        assert fleet.last.disk is not None
+        await asyncio.to_thread(fleet.last.disk.fill, left)
+
+    return fill
+
+
+_LITTLE: Final = 150 * 1024 * 1024
+"""Less than twice the low-water mark of the disks here, and more than it."""
+FAULTS["MetadDiskFull"] = _fill(24 * 1024 * 1024), _free
+FAULTS["MetadDiskLow"] = _fill(_LITTLE), _free
 
 
 @_fault("MetadDiskFills", _free)

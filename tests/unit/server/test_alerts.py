@@ -14,6 +14,7 @@ import yaml
 from metad.cli import main
 from metad.server.lamps.alerts import ALERTS, Alert, dashboard, rules
 from metad.server.lamps.metrics import METRICS, TIMES
+from metad_client.cli.verdict import CODES
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = {f"{one.name}_total" if one.kind == "counter" else one.name: set(one.labels) for one in METRICS} | {
@@ -43,6 +44,14 @@ def test_an_alert_names_what_there_is(alert: Alert) -> None:
     for named in re.findall(r"\bby \(([^)]*)\)", alert.expr):
         assert set(named.replace(" ", "").split(",")) <= labels
     assert set(re.findall(r"\$labels\.(\w+)", alert.text)) <= labels
+
+
+def test_an_alert_of_what_the_status_has_a_code_for_is_named_as_it() -> None:
+    """The code of what MetadDiskLow said was disk_full, and disk_low was another one."""
+    codes = {"Metad" + code.title().replace("_", ""): severity for code, severity in CODES.items()}
+    both = {alert.name: alert.severity for alert in ALERTS if alert.name in codes}
+    assert {"MetadDiskLow", "MetadDiskFull", "MetadCertificateEnds", "MetadExpiryLate"} <= both.keys()
+    assert both == {name: codes[name] for name in both}
 
 
 def test_the_rules_are_a_file_of_prometheus() -> None:

@@ -82,7 +82,8 @@ def metered() -> Meters:
 def reading(said: m.StatusReply | None = None, meters: Meters | None = None) -> Reading:
     return Reading(
         said or status(),
-        meters or metered(),
+        (found := meters or metered()),
+        found.by_name(),
         {"state": Figures(1, 2, 3, 4, 5, 6, 7, 1, 9, 10), "log": Figures(11)},
         {"leader_gained": 2},
         {"active": 3, "fenced": 1},
@@ -416,6 +417,9 @@ async def test_beyond_the_machine_peers_show_who_they_are(monkeypatch: pytest.Mo
             assert seen == ["kv ns/hot"]
             async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("other"))) as operator:
                 assert await loud_keys(operator) == [], "records' keys are for administrators"
+                (of_operator,) = (await operator.cluster.activity()).values()
+                assert isinstance(of_operator, m.ActivityReply)
+                assert (of_operator.clients, {one.client for one in of_operator.slow} - {""}) == ([], set())
             async with connect(f"metads://{server.endpoint}", Options(tls=certificates.client("one"))) as one:
                 assert (await one.status()).node_id == "n1"
                 (refused_too,) = (await one.cluster.activity()).values()

@@ -70,7 +70,7 @@ def test_one_request_of_seven_is_looked_at_and_counts_for_all() -> None:
     meters = Meters()
     for _ in range(70):
         meters.begun(command(b"acme", b"k", items=10), None, HOST, m.Owner("b1", 1), 0.0)
-    reply = meters.activity(m.Activity(), shows_keys=True)
+    reply = meters.activity(m.Activity(), shows_names=True)
     assert reply.tenants == [m.Loud("acme", 700, 700)]
     assert reply.clients == [m.Loud("host", 700, 700)]
     assert reply.brokers == [m.Loud("b1", 700, 700)]
@@ -81,17 +81,17 @@ def test_keys_are_named_and_not_for_everybody() -> None:
     meters = Meters()
     for _ in range(7):
         meters.begun(command(b"ns", b"hot"), None, HOST, None, 0.0)
-    (hot,) = meters.activity(m.Activity(), shows_keys=True).keys
+    (hot,) = meters.activity(m.Activity(), shows_names=True).keys
     assert hot.name == f"{KV.name} ns/hot"
-    reply = meters.activity(m.Activity(), shows_keys=False)
-    assert (reply.keys, reply.brokers, len(reply.tenants)) == ([], [], 1)
+    reply = meters.activity(m.Activity(), shows_names=False)
+    assert (reply.keys, reply.brokers, reply.clients, len(reply.tenants)) == ([], [], [], 1)
 
 
 def test_of_a_batch_not_always_the_same_key_is_looked_at() -> None:
     meters = Meters()
     for _ in range(14):
         meters.begun(command(b"ns", b"a", b"b"), None, HOST, None, 0.0)
-    assert {one.name.rpartition("/")[2] for one in meters.activity(m.Activity(), shows_keys=True).keys} == {"a", "b"}
+    assert {one.name.rpartition("/")[2] for one in meters.activity(m.Activity(), shows_names=True).keys} == {"a", "b"}
 
 
 def test_how_slow_a_node_is_is_what_nine_of_ten_took_in_the_last_minute() -> None:
@@ -120,12 +120,18 @@ def test_refused_items_are_counted_by_error() -> None:
     )
     meters.begun(command(b"ns", b"a"), refused, HOST, None, 0.0)
     assert meters.refused == {InvalidItemError.name: 1, QuotaExceededError.name: 2}
+    meters.turned_away(QuotaExceededError.name, 7)
+    assert meters.refused[QuotaExceededError.name] == 9, "with those of a request that was refused as a whole"
 
 
 def test_a_reply_is_bounded_and_the_newest_comes_first() -> None:
     meters = Meters()
     for number in range(Meters.SLOW_KEPT + 50):
-        meters.slow.append(m.SlowRequest(number, "kv.put", "c", "", "", OverloadedError.name, "", 1, 1, 1, 0, 1))
-    reply = meters.activity(m.Activity(3), shows_keys=False)
+        meters.slow.append(m.SlowRequest(number, "kv.put", "c", "t", "", OverloadedError.name, "7:1", 1, 1, 1, 0, 1))
+    assert {(one.client, one.identity) for one in meters.activity(m.Activity(), shows_names=True).slow} == {
+        ("c", "7:1")
+    }
+    reply = meters.activity(m.Activity(3), shows_names=False)
+    assert {(one.client, one.identity, one.tenant) for one in reply.slow} == {("", "", "t")}, "names are not for all"
     assert [one.ended_ms for one in reply.slow] == [Meters.SLOW_KEPT + 49 - at for at in range(3)]
-    assert len(meters.activity(m.Activity(10**9), shows_keys=False).slow) == Meters.SLOW_KEPT
+    assert len(meters.activity(m.Activity(10**9), shows_names=False).slow) == Meters.SLOW_KEPT

@@ -287,6 +287,7 @@ async def test_what_is_asked_in_vain_counts_and_is_not_written(rig: Rig) -> None
     assert [type(answer) for answer in answers] == [PermissionDeniedError, QuotaError, QuotaError]
     assert {type(scan) for scan in scans} == {QuotaError}
     assert rig.driver("data-0").machine.applied == before
+    assert rig.node.requests.meters.refused == {PermissionDeniedError.name: 2, QuotaError.name: 2 * 2 + 3}
     assert isinstance(await ask(rig, OTHER, methods.KV_SCAN, m.KvScan("other")), PermissionDeniedError)
 
 

@@ -111,6 +111,7 @@ class Clock:
 
     def __init__(self, timing: Timing) -> None:
         self.now_s = 100.0
+        self.set_ms = 1_700_000_000_000
         self.told = 0
         self.meters = Meters()
         self._due: tuple[float, Callable[[], None]] = (0.0, lambda: None)
@@ -123,6 +124,9 @@ class Clock:
 
     def now(self) -> float:
         return self.now_s
+
+    def wall_ms(self) -> int:
+        return round(1_000 * self.now_s) + self.set_ms
 
     def call_at(self, when_s: float, callback: Callable[[], None]) -> SimpleNamespace:
         self._due = when_s, callback
@@ -214,6 +218,21 @@ def test_the_timer_keeps_what_the_last_minute_was_like() -> None:
     assert clock.meters.tail().loop_us == 250_000
     clock.run(75.0)
     assert clock.meters.tail().loop_us <= 100, "it is over for a minute"
+
+
+def test_a_standstill_and_a_clock_that_was_set_are_events(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock(Timing())
+    clock.standstills.start()
+    clock.run(1.0)
+    assert not caplog.records
+    clock.now_s += 3.0
+    clock.run(0.5)
+    clock.set_ms -= 60_000
+    clock.run(0.5)
+    found = [(record.getMessage(), vars(record)["fields"]) for record in caplog.records]
+    assert [key for key, _ in found] == ["stood_still", "clock_set"]
+    assert found[0][1]["stood_ms"] == pytest.approx(3_000, abs=110)
+    assert found[1][1] == {"by_ms": -60_000}
 
 
 def test_nobody_else_compares_a_timer_with_the_clock() -> None:

@@ -603,6 +603,20 @@ async def test_broken_files_are_not_used_and_said_once(
     assert len(said) == 1
 
 
+def test_files_that_several_read_are_said_to_be_new_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reloading, "LOOK_S", 0.0)
+    caplog.set_level(logging.INFO)
+    files = copied(certificates.node("n1"), tmp_path)
+    several = [Reloaded(files, lambda files: object()) for _ in range(3)]
+    for times in (1, 2):
+        before = [one.current() for one in several]
+        Path(files.certificate).write_text(f"another {times}")
+        assert all(one.current() is not old for one, old in zip(several, before, strict=True))
+        assert [record.getMessage() for record in caplog.records] == ["files_reloaded"] * times
+
+
 def test_files_are_looked_at_no_oftener_than_is_due() -> None:
     now, loads = 0.0, []
     watched = Reloaded(certificates.node(), lambda files: loads.append(files) or len(loads), clock=lambda: now)

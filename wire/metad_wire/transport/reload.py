@@ -18,7 +18,11 @@ WAIT_S = 0.1
 """A disk that works answers in a millisecond. One that hangs is waited for so long once, not by every handshake."""
 
 T = TypeVar("T")
+_Signature = list[tuple[int, int, int] | None]
 _log = logging.getLogger("metad")
+_told: dict[tuple[str, ...], tuple[str, _Signature]] = {}
+"""By what was read and its paths, the last line about them. Several read the same files, and one line is enough. The
+files of a process are few."""
 
 
 class Watched(Generic[T]):
@@ -72,15 +76,26 @@ class Watched(Generic[T]):
         self._seen = seen  # broken files are not read again until they change again
         if self._gone is not None and None in seen:
             self._value = self._gone()
-            _log.warning("files_gone", extra={"fields": {"what": self._what}})
+            if self._is_news("files_gone"):
+                _log.warning("files_gone", extra={"fields": {"what": self._what}})
             return
         try:
             self._value = self._load()
         except self._error as error:
-            _log.error("files_unusable", extra={"fields": {"what": self._what, "error": str(error)}})
+            if self._is_news("files_unusable"):
+                _log.error("files_unusable", extra={"fields": {"what": self._what, "error": str(error)}})
         else:
-            paths = list(filter(None, self._paths))
-            _log.info("files_reloaded", extra={"fields": {"what": self._what, "paths": paths}})
+            if self._is_news("files_reloaded"):
+                paths = list(filter(None, self._paths))
+                _log.info("files_reloaded", extra={"fields": {"what": self._what, "paths": paths}})
+
+    def _is_news(self, key: str) -> bool:
+        """Whether no other one that reads these files has said this of them as they are."""
+        about, line = (self._what, *self._paths), (key, self._seen)
+        if _told.get(about) == line:
+            return False
+        _told[about] = line
+        return True
 
 
 class Reloaded(Watched[T]):
@@ -98,9 +113,9 @@ class Reloaded(Watched[T]):
         )
 
 
-def signature(paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
+def signature(paths: Sequence[str]) -> _Signature:
     """A value that changes with any of the files. A missing file is None."""
-    found: list[tuple[int, int, int] | None] = []
+    found: _Signature = []
     for path in paths:
         try:
             status = os.stat(path)

@@ -55,7 +55,7 @@ def shown(before: ClusterView | None, now: ClusterView) -> Shown:
     """What the screen shows of two looks at a cluster, one after the other; rates are unknown without the first."""
     old = {} if before is None else {node.node: node.status for node in before.nodes}
     found = problems(now)
-    rates = {node.node: _Rates(old.get(node.node), node.status) for node in now.nodes}
+    rates = {node.node: Rates(old.get(node.node), node.status) for node in now.nodes}
     led = Counter(group.leader for group in now.groups)
     known = {} if before is None else {group.name: group for group in before.groups}
     return Shown(
@@ -65,7 +65,7 @@ def shown(before: ClusterView | None, now: ClusterView) -> Shown:
     )
 
 
-class _Rates:
+class Rates:
     """How fast the counters of one node grow. They begin anew with its process, and then nothing is known yet."""
 
     def __init__(self, before: StatusReply | None, now: StatusReply | None) -> None:
@@ -97,7 +97,8 @@ class _Rates:
         return self.of(admitted), self.of(refused)
 
 
-def _admitted(status: StatusReply) -> float:
+def admitted(status: StatusReply) -> float:
+    """Writes that were let in, since its start."""
     return sum(lane.admitted for lane in status.lanes)
 
 
@@ -119,10 +120,10 @@ def _verdict(now: ClusterView, found: Sequence[Problem]) -> list[str]:
     return [overview.headline(row), *said[:PROBLEMS_SHOWN], *left]
 
 
-def _sums(rates: Sequence[_Rates], now: ClusterView) -> list[str]:
+def _sums(rates: Sequence[Rates], now: ClusterView) -> list[str]:
     """Of all nodes that answer."""
     statuses = [one.now for one in rates if one.now is not None]
-    writes = number(_sum([one.of(_admitted) for one in rates])).text
+    writes = number(_sum([one.of(admitted) for one in rates])).text
     entries = number(_sum([one.of(lambda status: status.entries) for one in rates])).text
     syncs = number(_sum([one.of(lambda status: status.syncs) for one in rates])).text
     clients, watches = sum(one.connections for one in statuses), sum(one.watch_streams for one in statuses)
@@ -142,7 +143,7 @@ def _sums(rates: Sequence[_Rates], now: ClusterView) -> list[str]:
     ]
 
 
-def _node(node: NodeView, rates: _Rates, led: int) -> Cells:
+def _node(node: NodeView, rates: Rates, led: int) -> Cells:
     status = node.status
     return {
         "node": words(node.node),
@@ -152,7 +153,7 @@ def _node(node: NodeView, rates: _Rates, led: int) -> Cells:
         "disk free": number(_free(status), lambda count: people.size(int(count))),
         "clients": number(None if status is None else status.connections),
         "watches": number(None if status is None else status.watch_streams),
-        "writes/s": number(rates.of(_admitted)),
+        "writes/s": number(rates.of(admitted)),
         # Behind the edge of a screen of 80 columns: the arrow keys show them.
         "refused/s": number(rates.of(_refused)),
         "entries/s": number(rates.of(lambda status: status.entries)),
@@ -166,7 +167,7 @@ def _free(status: StatusReply | None) -> int | None:
     return status.disk.free_bytes if status is not None and status.disk.total_bytes else None
 
 
-def _group(group: GroupView, before: GroupView | None, rates: _Rates | None) -> Cells:
+def _group(group: GroupView, before: GroupView | None, rates: Rates | None) -> Cells:
     status, old = group.status, before.status if before is not None and before.leader == group.leader else None
     lag = max((group.lag_entries(one) for one in group.followers), default=None)
     return {
@@ -182,7 +183,7 @@ def _group(group: GroupView, before: GroupView | None, rates: _Rates | None) -> 
     }
 
 
-def _grown(before: GroupStatus | None, now: GroupStatus | None, rates: _Rates | None) -> float | None:
+def _grown(before: GroupStatus | None, now: GroupStatus | None, rates: Rates | None) -> float | None:
     """Entries that a leader has committed per second."""
     if before is None or now is None or rates is None or not rates.seconds:
         return None
