@@ -86,6 +86,7 @@ SLOW_REQUEST = _info(
     took_ms="from when it had come until it was answered",
     queued_ms="of them it waited to be begun, behind other requests",
     outcome="done, or the error",
+    trace="the id of its trace",
 )
 UNKNOWN_VARIABLE = _warning(
     "unknown_variable",

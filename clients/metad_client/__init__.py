@@ -66,6 +66,7 @@ from metad_wire.messages import (
     StatusReply,
     TablePutItem,
     TableRecord,
+    Tail,
     TenantEnd,
     TurnedAway,
     Will,
@@ -216,7 +217,7 @@ from .namespaces.sessions import Sessions
 from .namespaces.subscriptions import Subscriptions
 from .namespaces.tables import Compare, Delete, Put, Records, Tables, Transaction
 from .namespaces.wills import TakenWill, Wills
-from .observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
+from .observer import Begun, Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged, Trace
 from .options import Options
 from .results import (
     AddResult,
@@ -261,6 +262,7 @@ __all__ = [
     "Backlog",
     "Backoff",
     "Beat",
+    "Begun",
     "BindingChange",
     "Broker",
     "BrokerEnded",
@@ -482,6 +484,7 @@ __all__ = [
     "TableUse",
     "Tables",
     "TablesTransactResult",
+    "Tail",
     "TakenWill",
     "Takeover",
     "TakeoverResult",
@@ -491,6 +494,7 @@ __all__ = [
     "TooEarlyError",
     "TooLargeError",
     "Topics",
+    "Trace",
     "TransactResult",
     "Transaction",
     "TransactionResult",

@@ -71,6 +71,13 @@ class Redirected(msgspec.Struct, frozen=True, kw_only=True):
     """The node that it is sent to now."""
 
 
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A request begins, in the context (:mod:`contextvars`) of the call that asks for it first."""
+
+    verb: str
+    group: str
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """A request has ended. Single calls of one kind that are made at the same time are one request, and a long
     ``*_many`` call is several."""
@@ -87,6 +94,17 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     error: MetadError | None
     refused: int
     """Items that a request with the outcome ``ok`` did not do; their callers get an error for each."""
+
+
+class Trace:
+    """What traces one request."""
+
+    def __init__(self, context: bytes) -> None:
+        """``context``: goes to the node, as :func:`metad_wire.messages.trace_context` makes it."""
+        self.context = context
+
+    def ended(self, event: Ended) -> None:
+        """The request has ended."""
 
 
 class Observer:
@@ -111,6 +129,10 @@ class Observer:
 
     def redirected(self, event: Redirected) -> None:
         """A request goes to another node."""
+
+    def began(self, event: Begun) -> Trace | None:
+        """A request begins. What this returns is told of its end: :class:`metad_client.otel.Tracing` makes a span."""
+        return None
 
     def ended(self, event: Ended) -> None:
         """A request has ended."""

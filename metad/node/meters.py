@@ -21,7 +21,7 @@ from metad_wire.methods import METHODS
 from metad_wire.refused import Refused
 from metad_wire.table import Table
 
-from ..control.host import Source
+from ..control.host import Done, Source
 from ..state.core.verb import Command
 
 REQUEST_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -37,7 +37,7 @@ Name = TypeVar("Name", bound=Hashable)
 class Histogram:
     """Counts values by bucket. One thread adds to it."""
 
-    __slots__ = ("bounds", "buckets", "total")
+    __slots__ = ("bounds", "buckets", "examples", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -45,6 +45,8 @@ class Histogram:
         self.buckets = [0] * (1 + len(bounds))
         self.total = 0.0
         """Of all values."""
+        self.examples: dict[int, tuple[str, float]] = {}
+        """By bucket, the id of the last trace that had such a value, and the value."""
 
     def add(self, value: float) -> None:
         """Count one."""
@@ -154,6 +156,8 @@ class Meters:
         """How long it took to apply what was committed, and to answer; as much as goes into a turn of the loop."""
         self.loop_late_s = Histogram(SYNC_S)
         """How late the event loop was for a timer, ten times a second."""
+        self.trace_id = ""
+        """Of the request that is being answered, if it is traced."""
         self.missed = 0
         """Requests whose deadline passed before they were begun."""
         self.slow: deque[m.SlowRequest] = deque(maxlen=self.SLOW_KEPT)
@@ -218,6 +222,18 @@ class Meters:
         """Count the items of a client's request that was refused as a whole, before it was begun."""
         self.refused[error] = self.refused.get(error, 0) + items
 
+    def of_trace(self, trace_id: str, done: Done) -> Done:
+        """Have a traced request answered: what is counted meanwhile is an example for its trace."""
+
+        def answer(result: bytes | MetadError) -> None:
+            self.trace_id = trace_id
+            try:
+                done(result)
+            finally:
+                self.trace_id = ""
+
+        return answer
+
     def entry_begun(self, items: int, arrived_s: float | None, now_s: float) -> None:
         """Count an entry of so many items, whose first request came at this time. Runs once for each."""
         self.entry_items.add(items)
@@ -228,6 +244,8 @@ class Meters:
         """Count one request of a client, of so many bytes. Runs once for each request."""
         meter = self.of(method)
         meter.seconds.add(took_s)
+        if self.trace_id:
+            meter.seconds.examples[bisect_left(REQUEST_S, took_s)] = self.trace_id, took_s
         meter.bytes += size
         outcome = "done" if type(result) is bytes else result.name  # type: ignore[union-attr]
         meter.outcomes[outcome] = meter.outcomes.get(outcome, 0) + 1
@@ -261,6 +279,12 @@ class Meters:
     def by_name(self) -> dict[str, Meter]:
         """Those that there was a request of, by the name of the method."""
         return {self.name_of(code): meter for code, meter in self._requests.items()}
+
+
+def trace_id_of(request: m.Request[Any]) -> str:
+    """The id of the trace of a request, in hex, if it is recorded; else empty."""
+    context = request.trace if isinstance(request, m.Traced) else b""
+    return context[:16].hex() if len(context) == 25 and context[24] & 1 else ""
 
 
 def _shown(table: Table[Any], key: bytes) -> str:

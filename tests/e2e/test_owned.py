@@ -31,8 +31,8 @@ from metad_client import (
     blocking,
     connect,
 )
-from metad_client.behind import Behind
 from metad_client.holding.owned import Following
+from metad_client.requests.behind import Behind
 from metad_client.watch.event import WatchEvent
 from metad_client.watch.events import WatchBatch
 from metad_wire.cluster import SLOTS

@@ -186,6 +186,19 @@ class Request(Message, Generic[T], frozen=True):
     """The life of a broker in whose name a write is made: see *broker*."""
 
 
+class Traced(Request[T], Generic[T], frozen=True):
+    """A request with the context of a trace. A client that traces nothing sends none."""
+
+    trace: bytes = b""
+    """As W3C's *Trace Context* has it: 16 bytes of the trace's id, 8 of the span's, 1 of flags; others count for
+    nothing."""
+
+
+def trace_context(trace_id: int, span_id: int, flags: int) -> bytes:
+    """What ``Traced.trace`` has."""
+    return trace_id.to_bytes(16, "big") + span_id.to_bytes(8, "big") + bytes([flags & 0xFF])
+
+
 class ItemError(Message, frozen=True):
     """Why an item of a batch failed."""
 
@@ -1172,6 +1185,8 @@ class SlowRequest(Message, frozen=True):
     applying_us: U63
     """Of them, until its entry was durable on most replicas and was begun to be applied; the rest is to apply it, and
     to answer. As ``took_us`` of a read."""
+    trace: str = ""
+    """The id of its trace, in hex; empty without one."""
 
 
 class Loud(Message, frozen=True):

@@ -132,7 +132,7 @@ class Method(Generic[Body, Reply]):
 
     @functools.cached_property
     def _request_type(self) -> Any:
-        return m.Request[self.body]  # type: ignore[name-defined]
+        return m.Traced[self.body]  # type: ignore[name-defined]
 
     @functools.cached_property
     def _request_decoder(self) -> Any:
@@ -188,7 +188,7 @@ class Method(Generic[Body, Reply]):
     def _decode_one_by_one(self, payload: bytes) -> tuple[m.Request[Body], Refused]:
         fields: Any
         try:
-            request = msgspec.msgpack.decode(payload, type=m.Request[_unread(self.body)])  # type: ignore[misc]
+            request = msgspec.msgpack.decode(payload, type=m.Traced[_unread(self.body)])  # type: ignore[misc]
             fields = msgspec.structs.asdict(request.body)
         except MALFORMED as error:
             raise self._invalid(error) from None
@@ -202,9 +202,8 @@ class Method(Generic[Body, Reply]):
                 reasons[position] = fault_of_encoded(item, self.item, wrong)
         refused = Refused(len(fields["items"]), reasons)
         body = self.body(**{**fields, "items": items})
-        return m.Request(
-            request.deadline_ms, request.identity, body, request.group, request.requires, request.life
-        ), refused
+        head = request.deadline_ms, request.identity
+        return m.Traced(*head, body, request.group, request.requires, request.life, request.trace), refused
 
     def _invalid(self, error: Exception) -> InvalidRequestError:
         return InvalidRequestError(f"{self.name}: {reason(error, self._request_type).removeprefix('body.')}")

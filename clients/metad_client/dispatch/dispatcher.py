@@ -253,14 +253,14 @@ class Dispatcher:
             call.ended(error.name)
             raise
         self.requests += 1
+        if self.reports.observer is not None:
+            self.reports.watch(call)
         if connection is not None:
             self.sender.send(connection, call)
         else:
             self._router.route([call], first=ahead)
         if deadline < self._deadlines.alarm.at:
             self._deadlines.alarm.set(deadline)
-        if self.reports.observer is not None:
-            self.reports.watch(call)
         return call
 
     def wait_for_map(self, method: Method[Any, Any], deadline: float) -> Call:

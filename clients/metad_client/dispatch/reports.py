@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import MetadError
-from ..observer import Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged
+from ..observer import Begun, Connected, Disconnected, Ended, Observer, Redirected, Retried, StateChanged, Trace
 from .calls.call import Call
 
 log = logging.getLogger("metad_client")
 log.addHandler(logging.NullHandler())  # without it, warnings of a program that configures no logging go to stderr
 
 Event = TypeVar("Event")
+Answer = TypeVar("Answer")
 
 
 class Reports:
@@ -97,10 +98,15 @@ class Reports:
             self._tell(self.observer.state_changed, event)
 
     def watch(self, call: Call) -> None:
-        """Tell the observer, which there must be, how the request ends."""
-        call.future.add_done_callback(partial(self._ended, call, self._loop.time()))
+        """Tell the observer, which there must be, that the request begins, and how it ends."""
+        assert self.observer is not None, "watch() was called without an observer"
+        begun = Begun(verb=call.method.name, group=call.group or "")
+        trace = self._tell(self.observer.began, begun)
+        if trace is not None:
+            call.trace = trace.context
+        call.future.add_done_callback(partial(self._ended, call, self._loop.time(), trace))
 
-    def _ended(self, call: Call, begun: float, answer: asyncio.Future[Any]) -> None:
+    def _ended(self, call: Call, begun: float, trace: Trace | None, answer: asyncio.Future[Any]) -> None:
         error, refused = None, 0
         if answer.cancelled():
             outcome = "abandoned"
@@ -120,17 +126,20 @@ class Reports:
         )
         assert self.observer is not None, "watch() was called without an observer"
         self._tell(self.observer.ended, event)
+        if trace is not None:
+            self._tell(trace.ended, event)
 
     # --- the observer ---
 
-    def _tell(self, method: Callable[[Event], None], event: Event) -> None:
+    def _tell(self, method: Callable[[Event], Answer], event: Event) -> Answer | None:
         try:
-            method(event)
+            return method(event)
         except Exception:
             name = method.__name__
             if name not in self._failed:
                 self._failed.add(name)
                 log.exception("the observer's %s() raised an exception; this is logged once", name)
+            return None
 
 
 def _names(call: Call) -> tuple[str, str]:

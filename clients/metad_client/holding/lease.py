@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol, Self
 
 from metad_wire.messages import Kv, KvKey
 
-from ..behind import Behind
 from ..dispatch.reports import log
 from ..errors import ClosedError, DeadlineExceededError, InvalidRequestError, MetadError, NotFoundError
 from ..namespaces.kv import KeyValue
 from ..namespaces.leases import Leases
+from ..requests.behind import Behind
 from ..watch.watch import Watch
 from .belief import LeaseState
 from .kept_alive import KeptAlive

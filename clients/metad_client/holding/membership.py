@@ -10,7 +10,6 @@ from typing import Final, Self
 
 from metad_wire.tables.consumer import Beat, ConsumerGroupInfo, GroupState, Member
 
-from ..behind import Behind
 from ..causes import stays
 from ..errors import (
     ClosedError,
@@ -24,6 +23,7 @@ from ..errors import (
 from ..iterating import AsyncParts
 from ..namespaces.consumers import Consumers, protocols_of
 from ..namespaces.offsets import Offsets
+from ..requests.behind import Behind
 from ..requests.wrong import argument
 from .belief import SPEAK, LeaseState
 from .kept_alive import KeptAlive

@@ -17,7 +17,6 @@ from metad_wire.faults import UNFIT
 from metad_wire.messages import Owner, SessionKey, SessionOwner, SessionProperties, SessionTakeoverItem
 from metad_wire.tables.session import SESSION
 
-from ..behind import Behind
 from ..dispatch.reports import log
 from ..errors import (
     ClosedError,
@@ -31,6 +30,7 @@ from ..errors import (
     another,
 )
 from ..namespaces.sessions import Sessions
+from ..requests.behind import Behind
 from ..results import Takeover, TakeoverResult
 from ..watch.events import WatchBatch
 from ..watch.watch import Watch

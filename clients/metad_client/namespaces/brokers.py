@@ -15,10 +15,10 @@ from metad_wire.messages import Owner
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 
-from ..behind import Behind
 from ..broker_life import BrokerLife, Lease, LifeState
 from ..dispatch.dispatcher import Dispatcher
 from ..errors import FencedError, InvalidRequestError, MetadError
+from ..requests.behind import Behind
 from ..requests.listing import Listing
 from ..requests.requests import Requests
 from ..requests.wrong import argument

@@ -63,6 +63,7 @@ from ...state.core.verb import Command
 from ...state.registry import CONTROL, VERBS
 from ..environment import Environment
 from ..health import Health
+from ..meters import trace_id_of
 from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
@@ -94,12 +95,18 @@ def digest_of(method: Method[Any, Any], request: m.Request[Any], payload: bytes 
                 at += length[payload[at]]
                 at += length[payload[at]]
                 if at < len(payload):
-                    rest = payload[at:] if len(payload) < _SHORT else memoryview(payload)[at:]
+                    end = len(payload) - _trace_bytes(request)  # what repeats it may be of another trace
+                    rest = payload[at:end] if len(payload) < _SHORT else memoryview(payload)[at:end]
                     return crc32(rest, method.code) or 1
         except IndexError:
             pass
     # It was never encoded, or by a foreign client in another way than ours do.
     return crc32(encode((request.body, request.group)), method.code) or 1
+
+
+def _trace_bytes(request: m.Request[Any]) -> int:
+    """What the context of a trace takes at the end of a request."""
+    return len(encode(request.trace)) if type(request) is m.Traced and request.trace else 0
 
 
 _REGISTERED: Final = int(Feature.REGISTERED)
@@ -280,11 +287,11 @@ class Requests:
                 queued_s, applying_s = entry.begun_s - command.arrived_s, entry.applying_s - command.arrived_s
         name, outcome = self.meters.name_of(method), "done" if isinstance(result, bytes) else result.name
         self.meters.slow_count += 1
+        took_us, queued_us, applying_us = (round(max(0.0, part_s) * 1e6) for part_s in (took_s, queued_s, applying_s))
+        trace_id, who = self.meters.trace_id, (client, tenant, group, outcome, identity)
+        parts_us = took_us, queued_us, applying_us
         self.meters.slow.append(
-            m.SlowRequest(
-                *(self._environment.wall_ms(), name, client, tenant, group, outcome, identity, items, size),
-                *(round(max(0.0, part_s) * 1e6) for part_s in (took_s, queued_s, applying_s)),
-            )
+            m.SlowRequest(self._environment.wall_ms(), name, *who, items, size, *parts_us, trace_id)
         )
         took_ms, queued_ms = round(took_s * 1000), round(queued_s * 1000)
         event(
@@ -295,6 +302,7 @@ class Requests:
             took_ms=took_ms,
             queued_ms=queued_ms,
             outcome=outcome,
+            trace=trace_id or None,
         )
 
     def gone(self, source: Source) -> None:
@@ -347,7 +355,7 @@ class Requests:
                 f"the request requires features {request.requires & ~FEATURES:#x}, which this node lacks"
             )
         body = request.body
-        self._items = len(body.items) if method.item is not None else 1
+        done = self._note(method, request, done)
         if source is not None and (source.principal is not None or method.code in ADMIN):
             body, refused, done = self._permissions.begin(method, request, refused, source, done, size)
         if method.code in CONTROL:
@@ -415,6 +423,12 @@ class Requests:
         work = Work(command, request.identity, deadline_s, answer, source)
         self._scheduler.submit(driver, work, now_s)
         return work
+
+    def _note(self, method: Method[Any, Any], request: m.Request[Any], done: Done) -> Done:
+        """Note what a request asks for, should it be refused, and of which trace it is, until it is answered."""
+        self._items = len(request.body.items) if method.item is not None else 1
+        trace_id = trace_id_of(request)
+        return self.meters.of_trace(trace_id, done) if trace_id else done
 
     def _begin_wait(
         self, driver: GroupDriver, command: Command[Any], held: int, until_s: float, done: Done, source: Source | None

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from metad_wire.messages import GroupStatus, StatusReply
 
@@ -260,7 +261,9 @@ class _Page(Collector):
             histogram = HistogramMetricFamily(times.name, times.help, labels=times.labels)
             for labels, found in times.of(self._reading):
                 bounds = [*map(str, found.bounds), "+Inf"]
-                counted = list(zip(bounds, accumulate(found.buckets), strict=True))
+                counted: list[Any] = list(zip(bounds, accumulate(found.buckets), strict=True))
+                for at, (trace_id, value) in list(found.examples.items()):
+                    counted[at] = (*counted[at], Exemplar({"trace_id": trace_id}, value))
                 histogram.add_metric(labels, counted, found.total)
             yield histogram
 

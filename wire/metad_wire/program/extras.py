@@ -36,7 +36,7 @@ def advice(missing: ModuleNotFoundError, extra: str) -> str:
 
 def install(extra: str) -> str:
     """How to get an extra."""
-    own = {extra: f"'./clients[{extra}]'" for extra in ("prometheus", "quic", "schemas", "srv", "top")}
+    own = {extra: f"'./clients[{extra}]'" for extra in ("otel", "prometheus", "quic", "schemas", "srv", "top")}
     own["amqtt"] = "./clients ./clients/metad_amqtt"
     wanted = own.get(extra, f"./clients '.[{extra}]'")  # the SDK is a distribution of its own
     return f"in a clone of metad, which is on no package index, run pip install {wanted}"

@@ -26,7 +26,7 @@ from metad_wire.errors import (
     TooLargeError,
     UnknownOutcomeError,
 )
-from metad_wire.messages import BROKER_BYTES_MAX, Identity, Message, Owner, Request
+from metad_wire.messages import BROKER_BYTES_MAX, Identity, Message, Owner, Request, Traced
 from metad_wire.methods import Method
 
 from ...errors import another
@@ -127,8 +127,8 @@ class Meter:
 
 
 # Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, and a life:
-# a broker's name and an epoch.
-ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 16
+# a broker's name and an epoch; and the context of a trace.
+ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 16 + 32
 DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 
 
@@ -233,6 +233,7 @@ class Call:
     whole: bytes | None = None  # the body, while one without items is sent in its place
     meter: Meter | None = None  # counts how it ends; None: it has, or nobody counts it
     begun: float = 0.0  # when its caller began to wait
+    trace: bytes = b""  # the context that goes to the node
 
     @property
     def undone(self) -> bool:
@@ -272,6 +273,9 @@ class Call:
         self.stale = False  # it may be carried out, whatever was said before
         self.sent = now
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
+        if self.trace:
+            head = deadline_ms, identity, msgspec.Raw(self.body), self.group or ""
+            return Traced(*head, self.requires, self.life, self.trace)
         if self.life is None:
             return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
         return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "", self.requires, self.life)

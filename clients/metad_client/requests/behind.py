@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from .dispatch.reports import log
+from ..dispatch.reports import log
 
 T = TypeVar("T")
 
