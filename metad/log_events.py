@@ -465,6 +465,21 @@ CHECKPOINT = _debug(
     seconds="duration",
 )
 
+CHECKPOINT_KEPT = _info(
+    "checkpoint_kept",
+    "A backup is being taken: this node keeps the files of one moment until they are read.",
+    id="who takes it has called it so",
+    files="how many",
+    bytes="of them together",
+)
+CHECKPOINT_DROPPED = _warning(
+    "checkpoint_dropped",
+    "Nobody has read the files that were kept for a backup, so they are dropped. It has to be begun again.",
+    "id",
+    id="who took it had called it so",
+    seconds="since they were read last",
+)
+
 COMPACTED = _debug(
     "compacted",
     "A part of the state's files was written anew without what had been deleted, because scans took long to pass it.",
@@ -703,6 +718,7 @@ CHANGES: Final[dict[str, str]] = {
             *(STOOD_STILL, CLOCK_SET),
             *(REPLICAS_ADDED, REPLICA_REMOVED, REPLICA_LOST_DATA, TERM_TOO_FAR_AHEAD),
             *(SNAPSHOT_WANTED, SNAPSHOT_SENT, SNAPSHOT_NOT_SENT, SNAPSHOT_INSTALLED, SNAPSHOT_RESUMED),
+            *(CHECKPOINT_KEPT, CHECKPOINT_DROPPED),
             *(DISK_SHORT, DISK_HAS_ROOM, DISK_NOT_SEEN, RESERVE_RELEASED, WAITS_FOR_ROOM, NO_ROOM_TO_COMPACT),
             *(WATCHES_FULL, WATCHES_SENT_AWAY, WATCHES_CUT),
             *(SLOT_MOVE_BEGAN, SLOTS_MOVED, SLOT_MOVE_BROKE_OFF, SLOT_MOVE_NOT_CLOSED, ROWS_DROPPED),

@@ -24,7 +24,7 @@ Layer rule: imports only :mod:`metad_wire`, msgspec and the standard library. Th
 """
 
 from metad_wire import __version__
-from metad_wire.cluster import ClusterMap, Done, GroupId, GroupRecord, MapReply, NodeRecord, SlotMove
+from metad_wire.cluster import ClusterMap, Done, FenceItem, GroupId, GroupRecord, MapReply, NodeRecord, SlotMove
 from metad_wire.declaration import Declaration, DeclaredField, DeclaredIndex, Record
 from metad_wire.messages import (
     ActivityReply,
@@ -71,6 +71,7 @@ from metad_wire.messages import (
     TurnedAway,
     Will,
 )
+from metad_wire.operator.backup import BackupBegun, BackupEntries, BackupFile, BackupGroup, Restore, Restored
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.access import (
     AuditEntry,
@@ -191,6 +192,7 @@ from .errors import (
     UnsupportedError,
 )
 from .families.audit import Audit
+from .families.backups import Backups
 from .families.config import Change, Config, Effective, Setting
 from .families.principals import Principals
 from .families.quotas import Quotas
@@ -261,6 +263,11 @@ __all__ = [
     "AuditEntry",
     "Backlog",
     "Backoff",
+    "BackupBegun",
+    "BackupEntries",
+    "BackupFile",
+    "BackupGroup",
+    "Backups",
     "Beat",
     "Begun",
     "BindingChange",
@@ -307,6 +314,7 @@ __all__ = [
     "Ended",
     "EventsReply",
     "Explanation",
+    "FenceItem",
     "FencedError",
     "Followed",
     "FollowerStatus",
@@ -433,6 +441,8 @@ __all__ = [
     "ResourceCreate",
     "ResourceKey",
     "ResourceResize",
+    "Restore",
+    "Restored",
     "Retained",
     "RetainedDeleteItem",
     "RetainedKey",

@@ -28,6 +28,7 @@ from .dispatch.states import ClientState
 from .endpoint import name_of, parse_url, scheme_of
 from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequestError, MetadError, another
 from .families.audit import Audit
+from .families.backups import Backups
 from .families.config import Config
 from .families.principals import Principals
 from .families.quotas import Quotas
@@ -173,6 +174,7 @@ class Client:
         self._first: asyncio.Future[None] = self._loop.create_future()  # there is a connection, and perhaps a map
         self._runner: asyncio.Task[None] | None = None
         self.cluster = Cluster(self._requests, self._dispatcher)
+        self.backups = Backups(self._requests)
         self.brokers = Brokers(self._requests, self._dispatcher, clock)
         self.sessions = Sessions(self._requests)
         self.subscriptions = Subscriptions(self._requests)

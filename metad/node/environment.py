@@ -49,6 +49,8 @@ class Queue(enum.Enum):
     """Of the state's memtables: a second and more."""
     LONG = "long"
     """Many seconds."""
+    BACKUPS = "backups"
+    """Many seconds; nobody but a backup waits for it."""
     LOOKS = "looks"
     """Microseconds; if the disk hangs, for ever, and nobody else waits for it."""
 

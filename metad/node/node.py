@@ -56,6 +56,7 @@ from .calls.peer_sender import PeerSender
 from .chores.assignments import Assignments
 from .chores.leases import LeaseEnds
 from .chores.sweeps import Sweeps
+from .disk.backups import Backups
 from .disk.checkpoints import Checkpoints, DiskRoom
 from .disk.node_snapshots import NodeSnapshots
 from .disk.replica_lifecycle import ReplicaLifecycle
@@ -171,6 +172,7 @@ class Node:
             self.checkpoints,
         )
         self._statuses.listen(self.disk_room.look)
+        self.backups = Backups(stores, groups, outbound, environment, health, has_room=self._has_room)
         self._scheduler = Scheduler(
             *(stores.state, writer, replicas, agenda, precedence, environment, health), meters=groups.meters
         )
@@ -318,6 +320,8 @@ class Node:
         elif method is CLUSTER_MAP:
             self.standstills.look(self.environment.now())
             done(encode(self.groups.map_reply(body)))
+        elif method.name.startswith("backup."):
+            self.backups.handle(method, body, done)
         elif method is WATCH_OPEN:
             raise UnsupportedError("a watch needs a connection of its client")
         elif self.failure is not None:
@@ -605,6 +609,7 @@ class Node:
         self.will_turns.stop()
         self.watches.stop()
         self.snapshots.stop()
+        self.backups.stop()
 
 
 def _rss_bytes() -> int:

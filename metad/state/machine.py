@@ -26,7 +26,6 @@ from metad_wire.cluster import GroupId
 from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
-from metad_wire.watch import MarkerStep
 
 from ..errors import StorageError
 from ..storage import keys
@@ -211,7 +210,7 @@ class Machine:
         now_ms = self.time.next(calendar_ms, now_s)
         view.index, view.revision = index, index + base
         view.now_ms, view.past_ms, view.calendar_ms = now_ms, self.time.past_ms(now_s), calendar_ms
-        view.marker, view.no_room = None, no_room
+        view.marker, view.adopts, view.no_room = None, False, no_room
         origin = _verb_of(commands[0][0]).origin
         if origin is Origin.MIGRATION:
             commands = commands[:1]
@@ -304,7 +303,7 @@ class Machine:
         revision, marker = index + base, None
         if origin is Origin.MIGRATION and isinstance(outcomes[0], bytes):
             revision, marker, now_ms = view.revision, view.marker, view.now_ms
-            if marker is not None and marker.step == MarkerStep.ADOPTED:
+            if view.adopts:
                 self.time.reach(now_ms, now_s)
                 self.time.amnesty(now_s)
         previous = {row: values.distinct() for row, values in replaced.items()}

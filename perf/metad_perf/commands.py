@@ -637,6 +637,30 @@ class Lamps(Options, frozen=True, kw_only=True):
         return self
 
 
+class Backup(Options, frozen=True, kw_only=True):
+    ABOUT = "a backup under load, the next one, and a restore into another shape: what they cost, and is all there?"
+    RUNS = "backup"
+
+    server_config: Config = None
+    scheme: Scheme = "metad"
+    nodes: Nodes = 3
+    groups: Groups = "metadata=1,offset=1,data=2"
+    sessions: Annotated[int, "sessions in the backup, as in 1e7"] = 1_000_000
+    value_bytes: Annotated[int, "payload of a session"] = 200
+    keys: Annotated[int, "sessions that are written while it is taken"] = 20_000
+    windows: Annotated[int, "windows of load before it and behind it, and at least while it is taken"] = 5
+    seconds: Annotated[float, "length of a window"] = 4.0
+    rate_mib: Annotated[int, "MiB a second that are copied at most"] = 32
+    restored_nodes: Annotated[int, "nodes of the cluster that it is restored into"] = 5
+    restored_groups: Annotated[str, "groups of that"] = "metadata=1,offset=2,data=6"
+
+    def checked(self) -> Backup:
+        """Raises UsageError."""
+        self._at_least_1("sessions", "keys", "windows", "restored_nodes")
+        self._over_0("seconds")
+        return self
+
+
 class Storm(Options, frozen=True, kw_only=True):
     ABOUT = "a reconnect storm: every client of many brokers loses its connection, and comes back"
     RUNS = "storm.command"
@@ -806,7 +830,22 @@ class Quic(Options, frozen=True, kw_only=True):
 
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Overload, Outage),
-    *(Topics, Assignment, Retained, Auth, Lamps, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan, Attack, Quic),
+    *(
+        Topics,
+        Assignment,
+        Retained,
+        Auth,
+        Lamps,
+        Backup,
+        Storm,
+        CalibrationGrid,
+        Demo,
+        Mqtt,
+        LogBroker,
+        Wan,
+        Attack,
+        Quic,
+    ),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

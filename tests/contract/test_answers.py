@@ -31,6 +31,7 @@ from metad_wire.errors import (
 )
 from metad_wire.families import FAMILIES
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
+from metad_wire.operator import backup as bak
 from metad_wire.routing import KINDS, split
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import consumer as g
@@ -283,8 +284,8 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.Transfer(f"data-{GROUP}", record.preferred)
         case "cluster.add_group":
             return c.AddGroup("metadata")  # which is refused
-        case "watch.open":
-            return WatchOpen([WatchFilter("kv")])
+    if method.name in OF_ONE_BODY:
+        return OF_ONE_BODY[method.name]
     if method.name in ABOUT_ALL:
         return method.body(ABOUT_ALL[method.name])
     if method.by is not By.GROUP:
@@ -292,6 +293,14 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
     return about_a_record(method, known)
 
 
+OF_ONE_BODY: dict[str, Any] = {
+    "watch.open": WatchOpen([WatchFilter("kv")]),
+    "backup.begin": bak.BackupBegin("b1"),
+    "backup.end": bak.BackupEnd("b1"),
+    "backup.read": bak.BackupRead("b1", "CURRENT", 0, 1),
+    "backup.log": bak.BackupLog(METADATA, 0, 1),
+    "group.restore": bak.Restore("check", "b1", 1),
+}
 ABOUT_ALL: dict[str, list[Any]] = {
     "declaration.declare": [Declaration("device", "data", [DeclaredField("tenant", "str")], ["tenant"], 1)],
     "declaration.get": [DeclarationKey("device")],

@@ -93,10 +93,10 @@ PAGES = {
     "docs/OPERATE.md": 34,
     "docs/WRITE_A_BROKER.md": 27,
     "wire/PROTOCOL.md": 44,
-    "wire/TABLES.md": 87,
+    "wire/TABLES.md": 88,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 358
+MARKDOWN_KIB_MAX = 362
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 55,

@@ -15,6 +15,7 @@ from .method import Lane as Lane
 from .method import Method as Method
 from .method import Reply as Reply
 from .method import encode as encode
+from .operator import backup as bak
 from .tables import broker, consumer, lease
 from .tables.access import *  # noqa: F403
 from .tables.assignment import *  # noqa: F403
@@ -73,6 +74,17 @@ CLUSTER_RETURNS = Method(
 
 READ_INDEX = Method(
     0x000D, "group.read_index", c.ReadIndex, c.ReadIndexReply, Lane.CONTROL, mutates=False, by=By.GROUP, whose=For.NODES
+)
+
+BACKUP_BEGIN = Method(
+    0x0770, "backup.begin", bak.BackupBegin, bak.BackupBegun, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False
+)
+BACKUP_READ = Method(
+    0x0771, "backup.read", bak.BackupRead, bak.BackupPiece, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False
+)
+BACKUP_END = Method(0x0772, "backup.end", bak.BackupEnd, c.Done, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False)
+BACKUP_LOG = Method(
+    0x0773, "backup.log", bak.BackupLog, bak.BackupEntries, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False
 )
 
 WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, Lane.SCANS, mutates=False, by=By.REPLICA)

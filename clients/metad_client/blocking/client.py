@@ -25,6 +25,7 @@ from .holding import HeldLease, Membership, Owned, OwnedResult, Route
 from .namespaces import (
     Assignments,
     Audit,
+    Backups,
     Brokers,
     Cluster,
     Config,
@@ -73,6 +74,7 @@ class BlockingClient(Twin, Closing):
         super().__init__(portal, opened)
         self._client = opened
         self.cluster = Cluster(portal, opened.cluster)
+        self.backups = Backups(portal, opened.backups)
         self.brokers = Brokers(portal, opened.brokers)
         self.sessions = Sessions(portal, opened.sessions)
         self.subscriptions = Subscriptions(portal, opened.subscriptions)

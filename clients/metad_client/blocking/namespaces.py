@@ -10,7 +10,7 @@ from metad_wire.tables.assignment import Partition, Resource
 from .. import broker_life
 from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
-from ..families import audit, config, principals, quotas, roles, schemas, tenants, topics, users
+from ..families import audit, backups, config, principals, quotas, roles, schemas, tenants, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -234,6 +234,16 @@ class RetainedMessages(Twin):
     match = Listing(retained.RetainedMessages.match)
     put = Call(retained.RetainedMessages.put)
     delete = Call(retained.RetainedMessages.delete)
+
+
+class Backups(Twin):
+    """``m.backups``: checkpoints of nodes, and restores. See :class:`metad_client.Backups`."""
+
+    checkpoint = Call(backups.Backups.checkpoint)
+    read = Call(backups.Backups.read)
+    drop = Call(backups.Backups.drop)
+    log = Call(backups.Backups.log)
+    restore = Call(backups.Backups.restore)
 
 
 class Cluster(Twin):

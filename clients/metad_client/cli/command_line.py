@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -84,7 +86,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )
 """In the order of ``metadctl --help``."""
 
-PATHS: Final = frozenset({"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "password_file", "out", "file"})
+PATHS: Final = frozenset(
+    {"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "password_file", "out", "file", "where", "scratch"}
+)
 """Arguments that name files."""
 WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
@@ -125,6 +129,8 @@ examples:
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders
   metadctl put offset acme billing orders 0 42 --monotonic
+  metadctl backup s3://backups/metad --follow
+  metadctl restore s3://backups/metad --at 30min
   metadctl watch kv --tenant config --from snapshot
 
 exit status: 0 done, 1 refused, 2 wrong command line; of `status --check` the
@@ -397,8 +403,15 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
     for family in FAMILIES:
         family.add(commands)
     completion.add(commands, build_parser, PATHS)
+    _add_backups(commands)
     ruled.add_families(commands, words)
     return parser
+
+
+def _add_backups(commands: Commands) -> None:
+    """Add the commands of a package that comes with the server, and needs what that needs."""
+    if find_spec("metad_backup") is not None:
+        importlib.import_module("metad_backup.commands").add(commands)
 
 
 def _add_cluster(commands: Commands) -> None:

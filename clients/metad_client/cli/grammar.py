@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -38,11 +38,17 @@ class _Command(Usage):
     ``has_verbs``: commands follow it."""
 
     has_verbs = False
+    default = ""
+    """The command that is meant where the first word is none."""
     _is_mixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As of the base class, which takes `TABLE --index I KEY` for a table without a key. What is left over is an
         error of this command, not of ``metadctl``."""
+        if self.default:
+            first = next((word for word in args if not word.startswith("-")), "")
+            if first not in self._verbs() and not {"-h", "--help"} & {*args}:
+                args = [self.default, *args]
         found, extra = super().parse_known_args(args, namespace)
         if not extra or self._is_mixed:
             return found, extra
@@ -56,6 +62,9 @@ class _Command(Usage):
             self.error(f"unrecognized arguments: {' '.join(extra)}")
         return found, extra
 
+    def _verbs(self) -> Collection[str]:
+        return next((action.choices for action in self._actions if isinstance(action.choices, dict)), {})
+
 
 class Commands:
     """Adds commands behind one word of the command line. ``common``: the options that every command has."""
@@ -65,6 +74,12 @@ class Commands:
             parser.has_verbs = True
         self._verbs: Any = parser.add_subparsers(metavar=metavar, required=required, parser_class=_Command)
         self._common = common
+
+    def group(self, name: str, help: str, default: str) -> Commands:
+        """Add a word that commands follow, one of which is meant where none is named."""
+        parser = self._verbs.add_parser(name, help=help, parents=[self._common])
+        parser.default = default
+        return Commands(parser, self._common, metavar="COMMAND", required=True)
 
     def add(self, name: str, help: str, command: Command, check: Check | None = None) -> Parser:
         """Add a command."""
@@ -147,11 +162,12 @@ def since(parser: Parser, default: int | str, said: str = "") -> None:
     """Add the option: a time in Unix milliseconds."""
     how = "90s, 30min, 1h or 2d ago, or 2026-11-22T15:04:05Z (without Z: as this machine has it)"
     parser.add_argument(
-        "--since", type=_since, default=default, metavar="T", help=f"only from then on: {how}{said and f'; {said}'}"
+        "--since", type=moment, default=default, metavar="T", help=f"only from then on: {how}{said and f'; {said}'}"
     )
 
 
-def _since(text: str) -> int:
+def moment(text: str) -> int:
+    """Read an argument: a time in Unix milliseconds."""
     ago_s = _span_s(text)
     if ago_s is not None:
         return max(0, int(1_000 * (time.time() - ago_s)))

@@ -57,6 +57,7 @@ from ...logs import event
 from ...state.cluster.brokers import LEASE_MS_MAX, fence_of, read_brokers
 from ...state.cluster.fences import aged
 from ...state.core.limits import REPLY_BYTES_MAX, check_reply
+from ...state.core.slot_assignment import HeldSlots
 from ...state.live.liveness import Liveness, Silence
 from ..audit import line_of
 from ..host import Clock, Done, Hosted, Source, Timer
@@ -220,8 +221,9 @@ class Brokers:
         self._groups = groups
         self._host = host
         self._look = look
-        self._term: int | None = None
-        """The leadership; None while another node leads."""
+        self._term: tuple[int, int] | None = None
+        """The leadership: the term, and the entry with which a backup came, if one did. None while another node
+        leads."""
         self._records: dict[str, Broker] = {}
         self._names: list[str] = []  # those of the records, in order
         self._room = _room()
@@ -257,15 +259,16 @@ class Brokers:
         self._end_leadership()
 
     def _look_who_leads(self) -> None:
-        group = self._groups.drivers[METADATA].group
-        term = group.term if group.ready else None
+        driver = self._groups.drivers[METADATA]
+        group, slots = driver.group, driver.machine.parts[HeldSlots]
+        term = (group.term, slots.restored_at) if group.ready else None
         if term == self._term:
             return
         self._end_leadership()
         if term is not None:
             self._begin_leadership(term)
 
-    def _begin_leadership(self, term: int) -> None:
+    def _begin_leadership(self, term: tuple[int, int]) -> None:
         self._term = term
         for record in read_brokers(self._groups.drivers[METADATA].machine.reader.engine).values():
             self._learn(record)

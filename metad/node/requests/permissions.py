@@ -179,6 +179,8 @@ def _table_of(method: Method[Any, Any]) -> str:
         return _name(method.table)
     if method is ACTIVITY:  # it names tenants
         return "tenants"
+    if method.name.startswith("backup."):
+        return "backup"
     return _OWNED if method.name.startswith(f"{_OWNED}.") else "cluster"
 
 

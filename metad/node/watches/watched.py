@@ -39,7 +39,7 @@ class WatchedReplica:
 
     @property
     def base(self) -> int:
-        return self._log.base_index
+        return max(self._log.base_index, self._driver.machine.parts[HeldSlots].restored_at)
 
     def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
         return (

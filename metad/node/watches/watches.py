@@ -20,6 +20,7 @@ from metad_wire.connection.session import FEATURES
 from metad_wire.errors import (
     DrainingError,
     InvalidRequestError,
+    LogCutError,
     MetadError,
     NotReplicaError,
     OverloadedError,
@@ -40,6 +41,7 @@ from ...control.host import Source
 from ...errors import StorageError
 from ...logs import event
 from ...state.core.entry import Entry
+from ...state.core.part import Origin
 from ...storage.engine import Engine
 from ...watch.filters import compiled
 from ...watch.hub import Hub
@@ -222,6 +224,10 @@ class Watches:
 
     def _stage(self, hub: Hub, entry: Entry) -> None:
         """Tell a hub of an entry. The entry is applied, whatever becomes of the streams. Raises StorageError."""
+        if entry.origin is Origin.MIGRATION and hub.replica.base >= hub.replica.applied:
+            # What a backup had is there now, and no entry says so.
+            self._end_all(hub, LogCutError(f"{hub.replica.name} was restored from a backup"))
+            return
         try:
             hub.stage(entry)
         except StorageError:

@@ -203,6 +203,23 @@ def _end(state: str) -> Callable[[_Now, BrokerStep, Broker | None], Broker]:
     return end
 
 
+def ended(view: View, row: bytes) -> bytes:
+    """The row of a broker as a restore brings it: its life is over, and all groups are to hear of it again. It may
+    serve until its lease is over, as one that an administrator has ended."""
+    known = _decode(row)
+    now = _Now(view.index, view.now_ms, False)
+    if known.state in b.LIVE:
+        known = _end(b.FENCED)(now, BrokerStep("fence", known.broker), known)
+    changed = msgspec.structs.replace(known, fenced_ms=now.now_ms, fenced=False, told=False)
+    return tails.keep(row, encode(changed), _FIELDS)
+
+
+def ended_fence(record: Broker) -> FenceItem:
+    """What all groups shall know of a broker in a backup: :func:`ended`, as of now."""
+    least = record.broker_epoch + 1 if record.state in b.LIVE else record.least_epoch
+    return FenceItem(record.broker, least, 0, 0, False, record.unclean_epoch, record.quiet_epoch)
+
+
 def _note_quiet(now: _Now, step: BrokerStep, known: Broker | None) -> Broker:
     if known is None:
         raise NotFoundError(f"there is no broker {step.broker!r}")

@@ -211,6 +211,11 @@ class KnownTables:
             return most  # of an item that is wrong nobody knows; the others are decoded
 
 
+def read_tables(engine: Engine) -> list[DeclaredTable]:
+    """The tables that programs have declared, in the applied state."""
+    return [_decode(value) for _, value in _rows(engine, _PREFIX)]
+
+
 class Declarations(StatePart):
     """Tells the node what entries of ``metadata-0`` declare and drop, and the leader who has declared how much."""
 

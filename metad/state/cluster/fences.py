@@ -35,6 +35,7 @@ from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.table import INDEXES
 
 from ...storage import keys
+from ...storage.engine import Engine
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.verb import Command, Verb, Vouch, written
@@ -93,6 +94,13 @@ def names_broker(view: View, broker: str) -> bool:
 
 def _decoded(prefix: bytes, rows: Iterable[tuple[bytes, bytes | None]]) -> Iterable[tuple[str, Fence | None]]:
     return [(keys.split_text(key, len(prefix))[0], None if value is None else _decode(value)) for key, value in rows]
+
+
+def fences_in(engine: Engine, group: bytes) -> list[FenceItem]:
+    """All fences in the state of a group."""
+    prefix = keys.table_prefix(group, _FENCE)
+    rows = engine.scan(prefix, keys.after_prefix(prefix), 1 << 30)
+    return [fence.item(broker) for broker, fence in _decoded(prefix, rows) if fence]
 
 
 def _set(fences: dict[str, Fence], broker: str, fence: Fence | None) -> None:

@@ -117,15 +117,19 @@ def _evaluate(view: View, command: Command[c.GroupCommand]) -> c.GroupReply:
     if step is None:
         raise ConflictError(f"no step {body.step!r}")
     assignment = view.parts[SlotAssignment]
-    key = assignment.key
-    stored = view.get(key)
-    held = assignment.decode(stored)
+    held = assignment.decode(view.get(assignment.key))
     adopted = body.step == "open" and held.adopted_move == body.move
     changed = held if adopted else step(view, body, held)
     if changed is not held:
         view.revision += changed.base - held.base
-        _write(view, key, stored, changed, _FIELDS)
+        write_slots(view, changed)
     return c.GroupReply([m.Revision(view.name, view.revision)], [], adopted, view.index, view.now_ms)
+
+
+def write_slots(view: View, changed: AssignedSlots) -> None:
+    """Let the command that is evaluated change the slots that the group holds."""
+    key = view.parts[SlotAssignment].key
+    _write(view, key, view.get(key), changed, _FIELDS)
 
 
 def _write(view: View, key: bytes, stored: bytes | None, changed: AssignedSlots | SlotMoves, fields: int) -> None:
@@ -196,12 +200,13 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     fences.raised(view, body.fences)
     fences.slots_came(view)
     view.parts[TenantEnds].adopted(view, body.move, body.slots, body.ends)
-    base = _base_above(held.base, view.revision, body.revision)
+    base = base_above(held.base, view.revision, body.revision)
+    view.adopts = True
     view.now_ms = max(view.now_ms, body.sealed_ms)
     return msgspec.structs.replace(held, slots=slots, adopted_move=body.move, base=base)
 
 
-def _base_above(base: int, revision: int, before: int) -> int:
+def base_above(base: int, revision: int, before: int) -> int:
     """The base by which this revision, and so every later one, is above that of the group that had the slots."""
     return base + max(0, before + 1 - revision)
 

@@ -37,6 +37,7 @@ from metad_wire.tables.session import SESSION
 from metad_wire.tables.tenants import TENANTS
 
 from ...storage import keys
+from ...storage.engine import Engine
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.slot_assignment import ALL_SLOTS, SlotAssignment, pack, unpack
 from ..core.verb import Command, Reader, Verb, wanted_slots, written
@@ -62,6 +63,14 @@ class Pending(NamedTuple):
     end: m.TenantEnd
     slots: Numbers
     size: int
+
+
+def ends_in(engine: Engine, group: bytes, slots: bytes) -> list[m.TenantEnd]:
+    """The orders in the state of a group, for these of its slots."""
+    prefix, mine = keys.table_prefix(group, _END), unpack(slots)
+    found = [_decode(value) for _, value in engine.scan(prefix, keys.after_prefix(prefix), 1 << 30)]
+    kept = [(end, unpack(end.slots) & mine) for end in found]
+    return [msgspec.structs.replace(end, slots=pack(left)) for end, left in kept if left.any()]
 
 
 class TenantEnds(StatePart):

@@ -38,6 +38,20 @@ class AssignedSlots(msgspec.Struct, frozen=True, array_like=True):
     """Those that the attempt is for."""
 
 
+class RestoreState(msgspec.Struct, frozen=True, array_like=True):
+    """The row of a group into which a backup is put, or was: its id, the attempt and the last batch, the bit map of the
+    slots that the group had before. ``done_at`` is the index of the entry with which it had them again, 0 until
+    then."""
+
+    backup: str
+    attempt: int
+    batch: int
+    slots: bytes
+    done_at: int = 0
+    began_ms: int = 0
+    """The time of the group's log when it gave up its slots: times in the rows were put ahead to this."""
+
+
 class SlotMoves(msgspec.Struct, frozen=True, array_like=True):
     """The row beside that of :class:`AssignedSlots`: which moves have brought the slots that a group holds or has
     sealed. Who reads from the group tells by it whether it has newer rows of a slot than another group."""
@@ -48,6 +62,7 @@ class SlotMoves(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(AssignedSlots).decode
+_decode_restore = msgspec.msgpack.Decoder(RestoreState).decode
 _decode_moves = msgspec.msgpack.Decoder(SlotMoves).decode
 
 
@@ -71,9 +86,39 @@ def moves_key(group: bytes) -> bytes:
     return keys.table_prefix(group, GROUP.rows["state"]) + b"moves"
 
 
+def restore_key(group: bytes) -> bytes:
+    """Of what the group's state says about the backup that it was restored from."""
+    return keys.table_prefix(group, GROUP.rows["state"]) + b"restore"
+
+
+def decode_restore(row: bytes | None) -> RestoreState | None:
+    """The :class:`RestoreState` in a row; None: nothing was ever restored there."""
+    return None if row is None else _decode_restore(row)
+
+
 def adopted_move(row: bytes | None) -> int:
     """The last move whose slots were adopted, as the row :class:`AssignedSlots` says; 0 if there is none."""
     return 0 if row is None else _decode(row).adopted_move
+
+
+def decode_slots(row: bytes | None, initial: bytes) -> AssignedSlots:
+    """The :class:`AssignedSlots` in a row; None: those of a group that was made with the slots ``initial``."""
+    return AssignedSlots(initial) if row is None else _decode(row)
+
+
+def slots_brought(held: bytes, sealed: bytes, moves: SlotMoves) -> dict[int, bytes]:
+    """Move -> bit map of the slots that it brought, of all that are held or sealed. Move 0: the group was made with
+    them."""
+    left = unpack(held) | unpack(sealed)
+    found: dict[int, bytes] = {}
+    for move, slots in sorted(moves.brought.items(), reverse=True):
+        mine = unpack(slots) & left
+        if mine.any():
+            found[move] = pack(mine)
+            left &= ~mine
+    if left.any():
+        found[0] = pack(left)
+    return found
 
 
 def decode_moves(row: bytes | None) -> SlotMoves:
@@ -157,18 +202,31 @@ class HeldSlots(StatePart):
 
     def __init__(self, context: PartContext) -> None:
         self._key, self._moves_key = state_key(context.group), moves_key(context.group)
+        self._restore_key = restore_key(context.group)
         self._engine = context.engine
         self._initial = AssignedSlots(context.initial_slots)
 
     def load(self) -> None:
         self._learn(self._engine.get(self._key))
         self._moves = decode_moves(self._engine.get(self._moves_key))
+        self._learn_restore(self._engine.get(self._restore_key))
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
         if self._key in writes:
             self._learn(writes[self._key])
         if self._moves_key in writes:
             self._moves = decode_moves(writes[self._moves_key])
+        if self._restore_key in writes:
+            self._learn_restore(writes[self._restore_key])
+
+    def _learn_restore(self, row: bytes | None) -> None:
+        self.restore = decode_restore(row)
+        """What backup is put into the group, or was; None: none ever was."""
+
+    @property
+    def restored_at(self) -> int:
+        """The index of the entry with which the group began to serve what a backup had; 0 if it never did."""
+        return 0 if self.restore is None else self.restore.done_at
 
     def _learn(self, row: bytes | None) -> None:
         assigned = self._initial if row is None else _decode(row)
@@ -183,15 +241,5 @@ class HeldSlots(StatePart):
 
     @property
     def brought(self) -> dict[int, bytes]:
-        """Move -> bit map of the slots that it brought, of all that are held or sealed. Move 0: the group was made with
-        them."""
-        left = unpack(self.held) | unpack(self.sealed)
-        found: dict[int, bytes] = {}
-        for move, slots in sorted(self._moves.brought.items(), reverse=True):
-            mine = unpack(slots) & left
-            if mine.any():
-                found[move] = pack(mine)
-                left &= ~mine
-        if left.any():
-            found[0] = pack(left)
-        return found
+        """:func:`slots_brought` of all that are held or sealed."""
+        return slots_brought(self.held, self.sealed, self._moves)

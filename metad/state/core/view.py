@@ -278,6 +278,7 @@ class View:
         "_overlay",
         "_overlays",
         "_rows",
+        "adopts",
         "beside",
         "calendar_ms",
         "ended",
@@ -321,6 +322,8 @@ class View:
         self.revision = 0
         self.looked_at = 0
         """Bytes of rows that the command has read from the engine."""
+        self.adopts = False
+        """Set by a step with which records come that were elsewhere before: an amnesty begins."""
         self.marker: SlotMarker | None = None
         """Set by a step of a slot move after which the group holds other slots."""
         self.begin(False)

@@ -48,6 +48,7 @@ from metad_wire.methods import (
     By,
     encode,
 )
+from metad_wire.operator import backup as bak
 from metad_wire.refused import Refused, without
 from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
@@ -187,6 +188,14 @@ OF_A_NODE: dict[type, m.Message] = {
 }
 
 
+OF_A_BACKUP: dict[type[m.Message], m.Message] = {
+    bak.BackupBegin: bak.BackupBegun("n1", "store", "cluster", "1", 1, [], []),
+    bak.BackupRead: bak.BackupPiece(b"data"),
+    bak.BackupLog: bak.BackupEntries([], 1, 1, "cluster"),
+    bak.Restore: bak.Restored([m.Revision("data-0", 1)], []),
+}
+
+
 def all_well(body: Any) -> m.Message:
     """The reply to a request where everything succeeds and every read finds something."""
     revisions = [m.Revision("data-0", 1)]
@@ -195,8 +204,10 @@ def all_well(body: Any) -> m.Message:
             return OF_A_NODE[type(body)]
         case May():
             return MayReply("metad://client/c", True, False, False, [], [True] * len(body.wishes))
-        case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance():
+        case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance() | bak.BackupEnd():
             return c.Done("under way", 2)
+        case bak.BackupBegin() | bak.BackupRead() | bak.BackupLog() | bak.Restore():
+            return OF_A_BACKUP[type(body)]
         case m.SessionTakeover():
             count = len(body.items)
             restored = [m.SessionProperties(60, i.client_id.encode()) for i in body.items] if body.restore else []

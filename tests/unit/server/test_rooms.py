@@ -47,6 +47,7 @@ OF_ONE: dict[str, str] = {
         "_UNFINISHED_S_MAX unfinished_bytes_max unsent_bytes_max"
     ),
     "one room's own work": ("_TAKEN_BACK_MAX"),
+    "who may read everything: what nobody reads makes room after a minute": ("KEPT_MAX"),
 }
 """What each bound that is no room is a bound of."""
 

@@ -1,234 +1,300 @@
-"""A takeover restores what belongs to its sessions, as the writes before it have left it, whatever is in flight."""
+"""A backup is put into a group in steps, each of which may come twice, late, or not at all. Until the end nobody is
+served, and nothing is lost that was there before."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from part_counts import COPIED, check_counts
-from state_rig import Rig
+from state_rig import Group, contents
 
-from metad.state.core import counts
-from metad.state.core.counts import COPY_BYTES_MAX
-from metad.storage.memory import MemoryEngine
+from metad.config import DedupeConfig
+from metad.state.cluster.restoring import KEPT_ROWS, MOVE
+from metad.state.core.slot_assignment import HeldSlots, unpack
+from metad.state.core.verb import Command
+from metad.state.machine import Known
+from metad.state.registry import VERBS
+from metad.storage import keys
 from metad_wire import messages as m
-from metad_wire import methods
-from metad_wire.cluster import FenceItem, GroupFence
-from metad_wire.errors import TooLargeError
-from metad_wire.messages import Identity, InflightState, SessionProperties, SessionTakeover, Subscribed
-from metad_wire.messages import SessionTakeoverItem as Take
-from metad_wire.tables.inflight import (
-    INFLIGHT,
-    INFLIGHT_VALUE_BYTES_MAX,
-    Inflight,
-    InflightDelete,
-    InflightKey,
-    InflightPut,
+from metad_wire.cluster import FenceItem, GroupCommand, slot_bits, slots_count
+from metad_wire.errors import ConflictError, FencedError, MetadError, StaleRouteError
+from metad_wire.methods import (
+    GROUP_COMMAND,
+    GROUP_FENCE,
+    GROUP_RESTORE,
+    KV_GET,
+    KV_PUT,
+    ROLE_LIST,
+    ROLE_PUT,
+    SESSION_GET,
+    SESSION_TAKEOVER,
+    Method,
+    encode,
 )
-from metad_wire.tables.subscription import Subscription, SubscriptionAdd, SubscriptionKey, SubscriptionRemove
+from metad_wire.operator.backup import Restore, Restored
+from metad_wire.table import ROWS
+from metad_wire.tables.access import Grant, Role, RoleList
+from metad_wire.tables.broker import BROKER, FENCED, GONE, Broker
 
-LAGS = (0, 3, 50)  # entries that stay in flight: a command must believe in them
-
-
-@pytest.fixture(params=LAGS, ids=lambda lag: f"lag{lag}")
-def rig(request: pytest.FixtureRequest) -> Rig:
-    rig = Rig(lag=request.param)
-    take(rig, "b1", Take("t", "a"), Take("t", "b"), parts=False)
-    return rig
+NOW_MS = 1_700_000_000_000
 
 
-def take(rig: Rig, broker: str, *items: Take, parts: bool = True, **more: Any) -> m.SessionTakeoverReply:
-    body = SessionTakeover(broker, 1, list(items), more.pop("restore", False), parts)
-    reply: m.SessionTakeoverReply = rig.write(methods.SESSION_TAKEOVER, body, **more)
-    return reply
+def made(kind: str = "data", ordinal: int = 0, **fields: Any) -> Group:
+    return Group(kind, ordinal, DedupeConfig(), **fields)
 
 
-def subscribe(rig: Rig, client: str, *filters: str, broker: str = "b1") -> None:
-    body = SubscriptionAdd(broker, 1, [Subscription("t", client, each) for each in filters])
-    assert rig.write(methods.SUBSCRIPTION_ADD, body).errors == []
+def do(group: Group, method: Method[Any, Any], body: Any, now_ms: int = NOW_MS) -> Any:
+    """Raises MetadError."""
+    command = Command(method, body, VERBS[method.code].rows(body))
+    (outcome,) = group.propose([(command, None)], now_ms)
+    group.apply(len(group.in_flight))
+    assert not isinstance(outcome, Known)
+    if isinstance(outcome, MetadError):
+        raise outcome
+    return method.decode_reply(outcome)
 
 
-def unsubscribe(rig: Rig, client: str, *filters: str) -> None:
-    body = SubscriptionRemove("b1", 1, [SubscriptionKey("t", client, each) for each in filters])
-    assert rig.write(methods.SUBSCRIPTION_REMOVE, body).errors == []
+def read(group: Group, method: Method[Any, Any], body: Any) -> Any:
+    verb = VERBS[method.code]
+    rows = verb.rows(body)
+    group.machine.slots.check(rows)
+    assert verb.read is not None
+    return method.decode_reply(encode(verb.read(group.machine.reader, Command(method, body, rows))))
 
 
-def put(rig: Rig, client: str, value: bytes, *names: str) -> None:
-    body = InflightPut("b1", 1, [Inflight("t", client, name, value) for name in names])
-    assert rig.write(methods.INFLIGHT_PUT, body).errors == []
+def step(group: Group, step: str, attempt: int = 1, backup: str = "b1", **fields: Any) -> Restored:
+    found: Restored = do(group, GROUP_RESTORE, Restore(step, backup, attempt, **fields))
+    return found
 
 
-def test_it_restores_what_there_is(rig: Rig) -> None:
-    subscribe(rig, "a", "x", "y/#")
-    put(rig, "a", b"1", "out/1", "out/2")
-    unsubscribe(rig, "a", "x")
-    put(rig, "a", b"2", "out/2")
-    reply = take(rig, "b2", Take("t", "b"), Take("t", "a"), Take("t", "new"))
-    assert reply.subscriptions == [[], [Subscribed("y/#")], None]
-    assert reply.inflight == [[], [InflightState("out/1", b"1"), InflightState("out/2", b"2")], None]
-    assert reply.properties == []
+def rows_of(group: Group) -> dict[bytes, bytes]:
+    """What a restore brings of a group."""
+    found = {key[3:]: value for key, value in contents(group.engine) if key.startswith(group.prefix)}
+    return {key: value for key, value in found.items() if keys.slot_of_key(key) is not None or key[0] in KEPT_ROWS}
 
 
-def test_it_restores_nothing_that_is_not_asked_for_or_begins_anew(rig: Rig) -> None:
-    subscribe(rig, "a", "x")
-    reply = take(rig, "b1", Take("t", "a"), parts=False, restore=True)
-    assert (reply.subscriptions, reply.inflight, reply.properties) == ([], [], [SessionProperties()])
-    reply = take(rig, "b1", Take("t", "a", clean_start=True), restore=True)
-    assert (reply.subscriptions, reply.inflight, reply.properties) == ([None], [None], [None])
+def put(group: Group, count: int = 5) -> None:
+    do(group, KV_PUT, KV_PUT.body([m.KvPutItem(f"n{i}", "k", b"v") for i in range(count)]))
 
 
-def test_a_fenced_item_restores_nothing(rig: Rig) -> None:
-    subscribe(rig, "a", "x")
-    rig.write(methods.SESSION_TAKEOVER, SessionTakeover("b1", 3, [Take("t", "a")]))
-    reply = take(rig, "b1", Take("t", "a"), Take("t", "b"))
-    assert [error.index for error in reply.errors] == [0]
-    assert (reply.subscriptions, reply.inflight) == ([None, []], [None, []])
+def get(group: Group, count: int = 5) -> list[bytes | None]:
+    reply = read(group, KV_GET, KV_GET.body([m.KvKey(f"n{i}", "k") for i in range(count)]))
+    return [None if one is None else one.value for one in reply.found]
 
 
-@pytest.mark.parametrize("parts", [True, False])
-def test_a_session_of_a_life_that_is_over_is_judged_by_its_own_properties(rig: Rig, *, parts: bool) -> None:
-    # Some have counts with a copy of their properties, some with none because these are long, and some have no counts.
-    given = {f"c{n}": SessionProperties(60 if n % 2 else 7_200, bytes(1_000 if n % 3 else n)) for n in range(12)}
-    take(rig, "b1", *[Take("t", name, properties=kept) for name, kept in given.items()], parts=False)
-    for name in list(given)[:8]:
-        subscribe(rig, name, f"to/{name}")
-    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b1", 2, rig.now_ms)]))
-    rig.advance(3_600_000)
-    reply = take(rig, "b2", *[Take("t", name) for name in reversed(given)], Take("t", "new"), restore=True, parts=parts)
-    lives = [*[name if kept.expiry_interval_s > 3_600 else None for name, kept in reversed(given.items())], None]
-    assert reply.previous == [-1 if name is None else 0 for name in lives]
-    assert reply.properties == [None if name is None else given[name] for name in lives]
-    had = [None if name is None else [Subscribed(f"to/{name}")] if int(name[1:]) < 8 else [] for name in lives]
-    assert reply.subscriptions == (had if parts else [])
+def restored(source: Group, target: Group, **end: Any) -> None:
+    step(target, "begin")
+    step(target, "rows", batch=1, rows=rows_of(source))
+    step(target, "end", batch=2, **end)
 
 
-def test_an_item_that_is_refused_has_its_place(rig: Rig) -> None:
-    subscribe(rig, "b", "x")
-    reply = take(rig, "b2", Take("t", "x" * 5_000), Take("t", "b"))
-    assert (reply.subscriptions, reply.inflight) == ([None, [Subscribed("x")]], [None, []])
+def test_a_group_serves_nothing_before_the_end_and_all_of_it_behind_that() -> None:
+    source, target = made(), made()
+    put(source)
+    assert not step(target, "check").done
+    began = step(target, "begin")
+    assert slots_count(began.slots) == 1024
+    for group_reads in (lambda: get(target), lambda: put(target)):
+        with pytest.raises(StaleRouteError):
+            group_reads()
+    step(target, "rows", batch=1, rows=rows_of(source))
+    with pytest.raises(StaleRouteError):
+        get(target)
+    assert step(target, "end", batch=2).done
+    assert get(target) == [b"v"] * 5
+    assert rows_of(target) == rows_of(source)
+    assert contents(target.engine) == contents(target.follower_engine)
 
 
-def test_a_retry_is_told_the_same_without_the_log_holding_it(rig: Rig) -> None:
-    subscribe(rig, "a", "x" * 2_000)
-    put(rig, "a", bytes(5_000), "1")
-    first = take(rig, "b2", Take("t", "a"), Take("t", "new"), restore=True, identity=Identity(1, 1, 1))
-    assert first.subscriptions == [[Subscribed("x" * 2_000)], None]
-    assert len(rig.group.log[-1]) < 1_000
-    again = take(rig, "b2", Take("t", "a"), Take("t", "new"), restore=True, identity=Identity(1, 1, 1, 5))
-    assert again == first
+def test_a_group_with_records_is_left_alone() -> None:
+    target = made()
+    put(target, 1)
+    for name in ("check", "begin"):
+        with pytest.raises(ConflictError, match="records of table kv"):
+            step(target, name)
+    assert get(target, 1) == [b"v"]
 
 
-def test_more_than_a_reply_holds_is_to_be_restored_in_parts() -> None:
-    rig = Rig()
-    clients = [f"c{n}" for n in range(12)]
-    takes = [Take("t", client, properties=SessionProperties(1, bytes(200_000))) for client in clients]
-    for one in takes:
-        take(rig, "b1", one, parts=False)
-    for client in clients:
-        for n in range(6):
-            put(rig, client, bytes(INFLIGHT_VALUE_BYTES_MAX), f"{n}")
-    with pytest.raises(TooLargeError, match="ask for fewer"):
-        take(rig, "b2", *(Take("t", client) for client in clients))
-    with pytest.raises(TooLargeError, match="ask for fewer"):  # properties count, too
-        take(rig, "b2", *(Take("t", client) for client in clients[:8]), restore=True)
-    for client in clients[:8]:
-        for n in range(30):
-            subscribe(rig, client, *(f"{n}/{part}/{'x' * 3_900}" for part in range(4)))
-    with pytest.raises(TooLargeError, match="ask for fewer"):  # and so do subscriptions
-        take(rig, "b2", *(Take("t", client) for client in clients[:8]))
-    for client in clients[:8]:
-        for n in range(30):
-            unsubscribe(rig, client, *(f"{n}/{part}/{'x' * 3_900}" for part in range(4)))
-    reply = take(rig, "b2", *(Take("t", client) for client in clients[:8]))
-    assert [len(states or ()) for states in reply.inflight] == [6] * 8
+def test_a_record_that_is_not_applied_yet_counts() -> None:
+    target = made()
+    body = KV_PUT.body([m.KvPutItem("n0", "k", b"v")])
+    target.propose([(Command(KV_PUT, body, VERBS[KV_PUT.code].rows(body)), None)], NOW_MS)
+    with pytest.raises(ConflictError, match="records of table kv"):
+        step(target, "begin")
 
 
-steps = st.lists(
-    st.tuples(st.booleans(), st.sampled_from(["a", "b"]), st.lists(st.sampled_from("xyz"), min_size=1, unique=True)),
-    max_size=12,
-)
+def test_a_new_attempt_drops_what_an_earlier_one_has_left_and_voids_it() -> None:
+    source, target = made(), made()
+    put(source, 700)
+    step(target, "begin", 5)
+    rows = rows_of(source)
+    step(target, "rows", 5, batch=1, rows=rows)
+    dropped = [step(target, "begin", 6).dropped for _ in range(3)]
+    assert sum(dropped) == 700
+    assert dropped[-1] == 0
+    assert rows_of(target) == {}
+    with pytest.raises(ConflictError, match="void"):
+        step(target, "rows", 5, batch=2, rows=rows)
+    with pytest.raises(ConflictError, match="void"):
+        step(target, "begin", 5)
+    with pytest.raises(ConflictError, match="void"):
+        step(target, "end", 5, batch=2)
+    step(target, "rows", 6, batch=1, rows=rows)
+    step(target, "end", 6, batch=2)
+    assert rows_of(target) == rows
 
 
-@settings(max_examples=100)
-@given(steps=steps, lag=st.sampled_from(LAGS), applied=st.integers(0, 12), copied=st.sampled_from(COPIED))
-def test_whatever_is_in_flight_it_restores_what_the_writes_left(
-    steps: list[tuple[bool, str, list[str]]], lag: int, applied: int, copied: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counts, "COPY_BYTES_MAX", copied)
-        restores_what_the_writes_left(steps, lag, applied)
+def test_a_batch_that_comes_twice_counts_once_and_one_that_is_missing_is_missed() -> None:
+    source, target = made(), made()
+    put(source)
+    step(target, "begin")
+    one, *others = rows_of(source).items()
+    with pytest.raises(ConflictError, match="batch 2 follows 0"):
+        step(target, "rows", batch=2, rows=dict(others))
+    step(target, "rows", batch=1, rows=dict([one]))
+    step(target, "rows", batch=1, rows={one[0]: b"another"})
+    assert rows_of(target) == dict([one])
+    with pytest.raises(ConflictError, match="batch 3 follows 1"):
+        step(target, "end", batch=3)
+    with pytest.raises(ConflictError, match="was rows"):
+        step(target, "end", batch=1)
 
 
-def restores_what_the_writes_left(steps: list[tuple[bool, str, list[str]]], lag: int, applied: int) -> None:
-    rig = Rig(lag=lag)
-    take(rig, "b1", Take("t", "a"), Take("t", "b"), parts=False)
-    model: dict[str, dict[str, bytes]] = {"a": {}, "b": {}}
-    for number, (adds, client, names) in enumerate(steps):
-        value = b"%d" % number
-        if adds:
-            put(rig, client, value, *names)
-            model[client] |= dict.fromkeys(names, value)
-        else:
-            body = InflightDelete("b1", 1, [InflightKey("t", client, name) for name in names])
-            rig.write(methods.INFLIGHT_DELETE, body)
-            model[client] = {name: value for name, value in model[client].items() if name not in names}
-        if number == applied:
-            rig.settle()
-    reply = take(rig, "b2", Take("t", "b"), Take("t", "a"))
-    found = [{state.name: state.value for state in states or ()} for states in reply.inflight]
-    assert found == [model["b"], model["a"]]
-    assert [[state.name for state in states or ()] for states in reply.inflight] == [
-        sorted(model["b"]),
-        sorted(model["a"]),
+def test_rows_of_other_slots_or_of_the_group_itself_are_refused() -> None:
+    source, target = made(), made(initial_slots=slot_bits(range(512)))
+    put(source, 50)
+    step(target, "begin")
+    with pytest.raises(ConflictError, match="which data-0 has not"):
+        step(target, "rows", batch=1, rows=rows_of(source))
+    own = keys.applied(b"abc")[3:]
+    for key in (own, b"", b"\x0a line", b"\x10garbage", b"\xee"):
+        with pytest.raises(ConflictError, match=r"is of no table|is no key"):
+            step(target, "rows", batch=1, rows={key: b"v"})
+
+
+def test_once_it_is_done_every_step_says_so_and_does_nothing() -> None:
+    source, target = made(), made()
+    put(source)
+    restored(source, target)
+    do(target, KV_PUT, KV_PUT.body([m.KvPutItem("n0", "k", b"new")]))
+    before = rows_of(target)
+    for name in ("check", "begin", "rows", "end", "cancel"):
+        assert step(target, name, 9, batch=1, rows={b"x": b"y"}).done
+    assert rows_of(target) == before
+    with pytest.raises(ConflictError, match="was restored from backup b1"):
+        step(target, "begin", backup="b2")
+
+
+def test_one_that_is_given_up_leaves_an_empty_group_that_serves() -> None:
+    source, target = made(), made()
+    put(source, 10)
+    step(target, "begin")
+    step(target, "rows", batch=1, rows=rows_of(source))
+    with pytest.raises(ConflictError, match="is being restored from backup b1"):
+        step(target, "cancel", backup="b2")
+    while step(target, "cancel").dropped:
+        pass
+    assert rows_of(target) == {}
+    assert get(target) == [None] * 5
+    put(target, 1)
+    step(target, "cancel")
+    assert get(target, 1) == [b"v"]
+
+
+def test_no_slots_move_into_or_out_of_a_group_meanwhile() -> None:
+    target = made(initial_slots=slot_bits(range(512)))
+    step(target, "begin")
+    for name, slots in (("open", range(512, 600)), ("seal", range(100))):
+        with pytest.raises(ConflictError, match="sealed"):
+            do(target, GROUP_COMMAND, GroupCommand(name, 10_000, 1, slots=slot_bits(slots)))
+    moving = made(initial_slots=slot_bits(range(512)))
+    do(moving, GROUP_COMMAND, GroupCommand("seal", 10_000, 1, slots=slot_bits(range(100))))
+    with pytest.raises(ConflictError, match="are moving"):
+        step(moving, "begin")
+
+
+def test_a_later_move_may_take_the_slots_away() -> None:
+    """The number that seals a group meanwhile is above those of all moves, and leaves no trace."""
+    source, target = made(), made()
+    put(source)
+    restored(source, target)
+    holding = target.machine.holding
+    assert (holding.sealed, holding.sealed_move) == (b"", 0)
+    assert max(target.machine.parts[HeldSlots].brought) < MOVE
+    do(target, GROUP_COMMAND, GroupCommand("seal", 10_000, 1, slots=slot_bits(range(100))))
+    assert unpack(target.machine.holding.slots).sum() == 1024 - 100
+
+
+def test_revisions_go_on_above_those_of_the_backup() -> None:
+    source, target = made(), made()
+    put(source)
+    restored(source, target, revision=5_000)
+    do(target, KV_PUT, KV_PUT.body([m.KvPutItem("n0", "k", b"new")]))
+    (found,) = read(target, KV_GET, KV_GET.body([m.KvKey("n0", "k")])).found
+    assert found.mod_revision > 5_000
+    assert found.create_revision < 10
+
+
+def test_all_lives_of_brokers_are_over() -> None:
+    source, target = made(), made()
+    do(source, SESSION_TAKEOVER, SESSION_TAKEOVER.body("b1", 7, [m.SessionTakeoverItem("t", "c")]))
+    restored(source, target, fences=[FenceItem("b1", 8, 0, 0)])
+    (session,) = read(target, SESSION_GET, SESSION_GET.body([m.SessionKey("t", "c")])).found
+    assert not session.connected
+    with pytest.raises(FencedError):
+        do(target, SESSION_TAKEOVER, SESSION_TAKEOVER.body("b1", 7, [m.SessionTakeoverItem("t", "d")]))
+    do(target, SESSION_TAKEOVER, SESSION_TAKEOVER.body("b1", 8, [m.SessionTakeoverItem("t", "d")]))
+
+
+def test_a_fence_that_came_meanwhile_is_not_lowered() -> None:
+    source, target = made(), made()
+    put(source, 1)
+    step(target, "begin")
+    do(target, GROUP_FENCE, GROUP_FENCE.body([FenceItem("b1", 20)]))
+    step(target, "rows", batch=1, rows=rows_of(source))
+    step(target, "end", batch=2, fences=[FenceItem("b1", 8, 0, 0)])
+    with pytest.raises(FencedError):
+        do(target, SESSION_TAKEOVER, SESSION_TAKEOVER.body("b1", 19, [m.SessionTakeoverItem("t", "d")]))
+
+
+def test_metadata_0_gets_what_is_in_no_slot_and_its_brokers_have_ended() -> None:
+    source, target = made("metadata"), made("metadata")
+    do(source, ROLE_PUT, ROLE_PUT.body([Role("r", [Grant(["read"])])]))
+    names = {"alive": "active", "gone": GONE}
+    brokers = {
+        BROKER.rows["record"].to_bytes() + keys.text(name): encode(Broker(name, 7, state, 10_000, least_epoch=7))
+        for name, state in names.items()
+    }
+    step(target, "begin")
+    step(target, "rows", batch=1, rows=rows_of(source) | brokers)
+    assert step(target, "end", batch=2).done
+    assert [role.role for role in read(target, ROLE_LIST, RoleList()).found] == ["r"]
+    found = {key: value for key, value in rows_of(target).items() if key[0] == BROKER.rows["record"]}
+    records = [msgspec.msgpack.decode(value, type=Broker) for _, value in sorted(found.items())]
+    assert [(one.broker, one.state, one.least_epoch, one.fenced, one.told) for one in records] == [
+        ("alive", FENCED, 8, False, False),
+        ("gone", GONE, 7, False, False),
     ]
-    check_counts(rig, INFLIGHT, "state")
 
 
-def test_short_rows_are_restored_without_a_scan_and_long_ones_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the cost of a storm: a scan costs as much as a dozen look-ups."""
-    rig, scans = Rig(), 0
-    take(rig, "b1", Take("t", "a"), Take("t", "b"), parts=False)
-    subscribe(rig, "a", "x", "y/#")
-    put(rig, "a", b"1", "out/1")
-    put(rig, "b", bytes(COPY_BYTES_MAX // 2), "out/1", "out/2")
-
-    def scan(engine: MemoryEngine, *arguments: Any) -> list[tuple[bytes, bytes]]:
-        nonlocal scans
-        scans += 1
-        return plain(engine, *arguments)
-
-    plain = MemoryEngine.scan
-    monkeypatch.setattr(MemoryEngine, "scan", scan)
-    reply = take(rig, "b2", Take("t", "a"))
-    assert (reply.subscriptions, reply.inflight) == (
-        [[Subscribed("x"), Subscribed("y/#")]], [[InflightState("out/1", b"1")]],
-    )  # fmt: skip
-    assert scans == 0
-    reply = take(rig, "b2", Take("t", "b"))
-    assert [state.name for state in reply.inflight[0] or ()] == ["out/1", "out/2"]
-    assert scans == 1
+def test_every_row_of_the_state_is_brought_or_is_named_here() -> None:
+    """A table that is declared later is not forgotten."""
+    left = {ROWS[row].name for row in ROWS if not ROWS[row].moves and row not in KEPT_ROWS}
+    assert left == {"group", "cluster", "audit"}
 
 
-def test_rows_that_have_outgrown_their_copy_have_one_again_after_they_are_gone(rig: Rig) -> None:
-    put(rig, "a", bytes(COPY_BYTES_MAX), "1")
-    put(rig, "a", b"short", "1", "2")
-    assert take(rig, "b1", Take("t", "a")).inflight == [[InflightState("1", b"short"), InflightState("2", b"short")]]
-    delete = InflightDelete("b1", 1, [InflightKey("t", "a", "1"), InflightKey("t", "a", "2")])
-    assert rig.write(methods.INFLIGHT_DELETE, delete).errors == []
-    assert take(rig, "b1", Take("t", "a")).inflight == [[]]
-    put(rig, "a", b"short", "1", "3")
-    assert take(rig, "b1", Take("t", "a")).inflight == [[InflightState("1", b"short"), InflightState("3", b"short")]]
-    check_counts(rig, INFLIGHT, "state")
-
-
-def test_a_client_that_begins_anew_and_is_there_twice_has_nothing_of_its_lost_session() -> None:
-    rig = Rig()
-    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b1", 1, rig.now_ms)]))
-    take(rig, "b1", Take("t", "a", properties=SessionProperties(1_000)))
-    subscribe(rig, "a", "x/y")
-    rig.write(methods.GROUP_FENCE, GroupFence([FenceItem("b1", 2, rig.now_ms)]))
-    body = SessionTakeover("b1", 2, [Take("t", "a", clean_start=True), Take("t", "a")], True, True)
-    reply = rig.write(methods.SESSION_TAKEOVER, body)
-    assert [None if rows is None else len(rows) for rows in reply.subscriptions] == [None, 0]
+def test_what_restarts_meanwhile_knows_how_far_it_is() -> None:
+    source, target = made(), made()
+    put(source)
+    step(target, "begin")
+    again = target._machine(target.engine)
+    assert again.holding.sealed_move == MOVE
+    restore = again.parts[HeldSlots].restore
+    assert restore is not None
+    assert (restore.backup, restore.done_at) == ("b1", 0)
+    step(target, "rows", batch=1, rows=rows_of(source))
+    step(target, "end", batch=2)
+    again = target._machine(target.engine)
+    assert again.parts[HeldSlots].restored_at == target.last
+    assert again.slots.holds_all

@@ -55,6 +55,7 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
         *("tenants.end", "tenants.keep", "quota.put", "quota.delete"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
+        "group.restore",
     }
 
 

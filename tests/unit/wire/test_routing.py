@@ -131,6 +131,7 @@ def test_every_method_of_a_table_is_routed() -> None:
         "broker.change",
         "group.command",
         "group.fence",
+        "group.restore",
     }
 
 

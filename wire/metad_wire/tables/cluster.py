@@ -13,6 +13,7 @@ from typing import Any
 from .. import cluster as c
 from .. import messages as m
 from ..method import By, For, Lane
+from ..operator import backup as bak
 from ..table import ANY_KIND, Shown, Table
 
 GROUP: Table[Any] = Table(
@@ -25,6 +26,8 @@ GROUP_COMMAND = GROUP.writes(
     0x000A, "command", c.GroupCommand, c.GroupReply, Lane.CONTROL, whose=For.NODES, routed=False
 )
 GROUP_FENCE = GROUP.writes(0x0520, "fence", c.GroupFence, m.WriteReply, Lane.CONTROL, whose=For.NODES, routed=False)
+
+GROUP_RESTORE = GROUP.writes(0x0774, "restore", bak.Restore, bak.Restored, Lane.SCANS, whose=For.ADMINS, routed=False)
 
 CLUSTER: Table[Any] = Table("cluster", kind="metadata", rows={"map": 0x02}, shows={"map": Shown(None, c.ClusterMap)})
 CLUSTER_STORE = CLUSTER.writes(

@@ -1,0 +1,45 @@
+"""``m.backups``: what copies the state of nodes while they serve, and puts a copy into a new cluster. For programs that
+take backups in their own way; ``metadctl backup`` and ``metadctl restore`` do it whole."""
+
+from __future__ import annotations
+
+from metad_wire import methods
+from metad_wire.cluster import Done
+from metad_wire.operator import backup as bak
+
+from ..namespaces import Facade
+
+
+class Backups(Facade):
+    """Checkpoints of nodes, the logs behind them, and restores. ``deadline_s`` counts from now, and None means the
+    client's default."""
+
+    async def checkpoint(
+        self, node: str, id: str, *, stale: bool = False, deadline_s: float | None = None
+    ) -> bak.BackupBegun:
+        """Have a node keep its files as they are now, under an id of yours, until :meth:`drop`. ``stale``: also if a
+        group has no leader that says how far it is. Raises ConflictError, NoRoomError, UnsupportedError."""
+        return await self._requests.one(methods.BACKUP_BEGIN, bak.BackupBegin(id, stale), deadline_s, node=node)
+
+    async def read(
+        self, node: str, id: str, name: str, offset: int, size: int, *, deadline_s: float | None = None
+    ) -> bytes:
+        """A piece of a file that a node keeps, of 1 MiB at most. Raises NotFoundError."""
+        body = bak.BackupRead(id, name, offset, size)
+        return (await self._requests.one(methods.BACKUP_READ, body, deadline_s, node=node)).data
+
+    async def drop(self, node: str, id: str, *, deadline_s: float | None = None) -> Done:
+        """Have a node drop what it keeps under an id."""
+        return await self._requests.one(methods.BACKUP_END, bak.BackupEnd(id), deadline_s, node=node)
+
+    async def log(
+        self, node: str, group: str, after: int, size: int, *, deadline_s: float | None = None
+    ) -> bak.BackupEntries:
+        """The entries of a group's log behind one index, as a node has applied them: so many bytes, 1 MiB at most.
+        Raises LogCutError, NotReplicaError."""
+        body = bak.BackupLog(group, after, size)
+        return await self._requests.one(methods.BACKUP_LOG, body, deadline_s, node=node)
+
+    async def restore(self, group: str, step: bak.Restore, *, deadline_s: float | None = None) -> bak.Restored:
+        """Take a step of putting a backup into a group of a new cluster. Raises ConflictError."""
+        return await self._requests.one(methods.GROUP_RESTORE, step, deadline_s, group=group)
